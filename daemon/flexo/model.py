@@ -1,0 +1,289 @@
+"""The words of flexo (docs/architecture.md, section "Words") as frozen types.
+
+Nothing else in the tree invents its own. Units are in the names; times are seconds since the epoch.
+This file imports nothing of flexo.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass, field
+
+
+class BadRange(ValueError):
+    """A range such as ``--elastic`` takes that cannot be: the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """``MIN-MAX``, both at least 1 and included: workers of a job, or samples of a global batch."""
+
+    min: int
+    max: int
+
+    @classmethod
+    def parse(cls, text: str) -> Range:
+        """``"2-8"`` -> Range(2, 8). Raises BadRange for anything that ``--elastic`` refuses."""
+        match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
+        if match is None:
+            raise BadRange(f"'{text}' is not a range MIN-MAX such as 2-8")
+        low, high = int(match[1]), int(match[2])
+        if low < 1:
+            raise BadRange(f"'{text}': the minimum is 1")
+        if high < low:
+            raise BadRange(f"'{text}': the maximum is below the minimum")
+        return cls(low, high)
+
+    def clamp(self, value: int) -> int:
+        """The member of the range nearest to `value`."""
+        return max(self.min, min(self.max, value))
+
+    def __str__(self) -> str:
+        return f"{self.min}-{self.max}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobKey:
+    """An elastic job. A requeued base is a new job: Slurm counts its restarts."""
+
+    job_id: int
+    restart_count: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.job_id}.r{self.restart_count}" if self.restart_count else str(self.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerShape:
+    """What one worker (one Horovod rank) takes on a node."""
+
+    gpus: int
+    cpus: int
+    memory_mib: int = 0
+    """0: not asked for; Slurm's DefMemPer* decides."""
+    gpu_type: str = ""
+    """"" matches every type."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticRequest:
+    """What the user declared at submission, as slurm_plugin recorded it in AdminComment."""
+
+    workers: Range
+    fungible: bool = False
+    batch: Range | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node at one instant. `unusable` says why nothing may be placed here, "" when it may."""
+
+    name: str
+    gpus: int
+    gpus_allocated: int
+    cpus: int
+    cpus_allocated: int
+    memory_mib: int
+    memory_allocated_mib: int
+    partitions: frozenset[str]
+    gpu_type: str = ""
+    features: frozenset[str] = frozenset()
+    unusable: str = ""
+
+    @property
+    def gpus_idle(self) -> int:
+        """GPUs that nobody holds, on a node that may be used."""
+        return 0 if self.unusable else max(0, self.gpus - self.gpus_allocated)
+
+    def room_for(self, shape: WorkerShape) -> int:
+        """How many workers of `shape` fit into what is idle: GPUs *with* CPUs and memory."""
+        if self.unusable or (shape.gpu_type and shape.gpu_type != self.gpu_type):
+            return 0
+        fits = [(self.cpus - self.cpus_allocated) // max(1, shape.cpus)]
+        if shape.gpus:
+            fits.append(self.gpus_idle // shape.gpus)
+        if shape.memory_mib:
+            fits.append((self.memory_mib - self.memory_allocated_mib) // shape.memory_mib)
+        return max(0, min(fits))
+
+
+class JobState(enum.Enum):
+    """Slurm's job states, as far as flexo tells them apart."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETING = "COMPLETING"
+    OTHER = "OTHER"
+
+
+@dataclass(frozen=True, slots=True)
+class SatelliteTag:
+    """What a satellite says of itself in its Slurm comment, so that it is known after any restart."""
+
+    base: JobKey
+    grant_id: str
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A pending or running job as Slurm's queue shows it."""
+
+    job_id: int
+    user_id: int
+    user: str
+    partitions: tuple[str, ...]
+    """A pending job may name several; a running one has one."""
+    state: JobState
+    reason: str
+    """Slurm's reason for waiting (Resources, Priority, Dependency, ...); "None" when it runs."""
+    priority: int
+    submitted_at: float
+    started_at: float | None
+    """Of a pending job: when Slurm plans to start it, if it says so."""
+    time_limit_s: int | None
+    """None: unlimited."""
+    nodes: tuple[str, ...]
+    """Where it runs; empty while it waits."""
+    num_nodes: int
+    cpus: int
+    gpus: int
+    memory_mib: int
+    gpus_per_node: int = 0
+    """0: no per-node request (then `gpus` may be spread as Slurm likes)."""
+    gpu_type: str = ""
+    required_nodes: frozenset[str] = frozenset()
+    excluded_nodes: frozenset[str] = frozenset()
+    features: str = ""
+    exclusive: bool = False
+    restart_count: int = 0
+    elastic: ElasticRequest | None = None
+    satellite: SatelliteTag | None = None
+
+    @property
+    def key(self) -> JobKey:
+        """How flexo knows this job."""
+        return JobKey(self.job_id, self.restart_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition, as far as placing and preempting go."""
+
+    name: str
+    priority_tier: int
+    nodes: frozenset[str]
+    up: bool = True
+
+
+class SatelliteState(enum.Enum):
+    """Where a grant is on its way to being real."""
+
+    GRANTED = "granted"
+    """Said to the leader; no satellite known yet."""
+    PENDING = "pending"
+    WARMING = "warming"
+    TRAINING = "training"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The daemon's word that `job` may have `workers` on `node` until further notice."""
+
+    grant_id: str
+    job: JobKey
+    node: str
+    workers: int
+    partition: str
+    since_at: float
+    state: SatelliteState = SatelliteState.GRANTED
+    satellite_job_id: int = 0
+    """Slurm's id of the satellite; 0 before it is submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticJob:
+    """An elastic job whose base runs, with what its leader last reported."""
+
+    key: JobKey
+    user: str
+    workers: Range
+    shape: WorkerShape
+    base_nodes: tuple[str, ...]
+    base_workers: int
+    grants: tuple[Grant, ...] = ()
+    training_workers: int = 0
+    scalable: bool = False
+    """The script has entered hvd.elastic.run; before that nothing is granted."""
+    wanted: int | None = None
+    """The owner's own cap (`flexo scale`), within `workers`."""
+    last_resize_at: float = 0.0
+    retry_at: dict[str, float] = field(default_factory=dict)
+    """Nodes that failed a grant of this job, and when they may be tried again."""
+
+    @property
+    def granted_workers(self) -> int:
+        """Base workers and every grant that stands (not those already told to leave)."""
+        return self.base_workers + sum(
+            grant.workers for grant in self.grants if grant.state is not SatelliteState.LEAVING
+        )
+
+    @property
+    def ceiling(self) -> int:
+        """The most workers it may have now: the range's maximum, or the owner's cap."""
+        return self.workers.max if self.wanted is None else self.workers.clamp(self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Nodes, jobs, grants at one instant: all that a policy may look at."""
+
+    at: float
+    nodes: tuple[Node, ...]
+    partitions: tuple[Partition, ...]
+    jobs: tuple[SlurmJob, ...]
+    elastic: tuple[ElasticJob, ...]
+    satellite_partition: str
+    """Where satellites on training nodes are submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Give `job` `workers` on `node`. `why` is one sentence for people."""
+
+    job: JobKey
+    node: str
+    workers: int
+    partition: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """Take `grant_id` back from `job`; the unit of return is the whole satellite."""
+
+    job: JobKey
+    grant_id: str
+    why: str
+
+
+Action = Grow | Shrink
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Why a job does not get more, or keeps what it has: what `flexo why` prints."""
+
+    job: JobKey
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a policy wants changed, and its reasons for what it leaves alone."""
+
+    actions: tuple[Action, ...] = ()
+    notes: tuple[Note, ...] = ()

@@ -1,0 +1,133 @@
+"""MUNGE credentials on gRPC calls: who is calling, provably, as everything else on a Slurm cluster does it.
+
+A caller puts a credential into the call's metadata. It names flexo and the method that is called; munged
+adds uid, gid and time, and signs. The callee decodes it once: munged itself refuses replayed, expired and
+foreign-keyed ones, and `verify` refuses those made for another method or another program.
+
+libmunge is used through ctypes: every host of a cluster with auth/munge has it, and Debian packages no
+Python binding of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+METADATA_KEY = "flexo-munge"
+LIFETIME_S = 60
+"""Long enough for a slow network, short enough that a stolen credential is worth little."""
+SOCKET_VARIABLE = "FLEXO_MUNGE_SOCKET"
+"""Names munged's socket where it is not libmunge's default (as AuthInfo=socket= does for Slurm)."""
+
+_OPT_TTL = 4  # munge_opt_t
+_OPT_SOCKET = 8
+_EMUNGE_SUCCESS = 0  # munge_err_t
+_LIBRARY = "libmunge.so.2"
+
+
+class NotAuthentic(Exception):
+    """A credential that proves nothing, or MUNGE not answering; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who made a call."""
+
+    uid: int
+    gid: int
+
+
+class Authenticator(Protocol):
+    """The seam for sites that have another way than MUNGE (auth/slurm with JWT)."""
+
+    def credential(self, method: str) -> str:
+        """A credential of this process for one call of `method` ("/flexo.v1.Service/Method")."""
+        ...
+
+    def verify(self, credential: str, method: str) -> Caller:
+        """Who made `credential`. Raises NotAuthentic unless it is valid, new, and for `method`."""
+        ...
+
+
+class Munge:
+    """Authenticator over munged. `socket` defaults to $FLEXO_MUNGE_SOCKET, then to libmunge's own."""
+
+    def __init__(self, socket: str | None = None) -> None:
+        self._socket = socket or os.environ.get(SOCKET_VARIABLE) or None
+
+    def credential(self, method: str) -> str:
+        """See Authenticator."""
+        library = _libmunge()
+        payload = _payload(method)
+        credential = ctypes.c_char_p()
+        context = self._context(library)
+        try:
+            error = library.munge_encode(ctypes.byref(credential), context, payload, len(payload))
+            if error != _EMUNGE_SUCCESS or credential.value is None:
+                raise NotAuthentic(f"MUNGE gave no credential: {_reason(library, context, error)}")
+            return credential.value.decode("ascii")
+        finally:
+            _free(credential)
+            library.munge_ctx_destroy(context)
+
+    def verify(self, credential: str, method: str) -> Caller:
+        """See Authenticator."""
+        library = _libmunge()
+        context = self._context(library)
+        payload, length = ctypes.c_void_p(), ctypes.c_int()
+        uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
+        try:
+            error = library.munge_decode(
+                credential.encode("ascii", "replace"),
+                context,
+                ctypes.byref(payload),
+                ctypes.byref(length),
+                ctypes.byref(uid),
+                ctypes.byref(gid),
+            )
+            if error != _EMUNGE_SUCCESS:
+                raise NotAuthentic(f"MUNGE refused the credential: {_reason(library, context, error)}")
+            said = ctypes.string_at(payload, length.value) if payload.value else b""
+            if said != _payload(method):
+                raise NotAuthentic(f"the credential was not made for {method}")
+            return Caller(uid.value, gid.value)
+        finally:
+            _free(payload)
+            library.munge_ctx_destroy(context)
+
+    def _context(self, library: ctypes.CDLL) -> ctypes.c_void_p:
+        context = ctypes.c_void_p(library.munge_ctx_create())
+        if not context.value:
+            raise NotAuthentic("MUNGE: out of memory")
+        library.munge_ctx_set(context, _OPT_TTL, ctypes.c_int(LIFETIME_S))
+        if self._socket:
+            library.munge_ctx_set(context, _OPT_SOCKET, ctypes.c_char_p(self._socket.encode()))
+        return context
+
+
+def _payload(method: str) -> bytes:
+    return f"flexo {method}".encode()
+
+
+def _reason(library: ctypes.CDLL, context: ctypes.c_void_p, error: int) -> str:
+    text = library.munge_ctx_strerror(context) or library.munge_strerror(error)
+    return str(text.decode("utf-8", "replace"))
+
+
+def _free(pointer: ctypes.c_void_p | ctypes.c_char_p) -> None:
+    ctypes.CDLL(None).free(ctypes.cast(pointer, ctypes.c_void_p))
+
+
+@cache
+def _libmunge() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        raise NotAuthentic(f"{_LIBRARY} cannot be loaded ({error}); install the munge library") from error
+    library.munge_ctx_create.restype = ctypes.c_void_p
+    library.munge_strerror.restype = ctypes.c_char_p
+    library.munge_ctx_strerror.restype = ctypes.c_char_p
+    return library
