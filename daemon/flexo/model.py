@@ -205,6 +205,53 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class SatelliteReport:
+    """One satellite as its job's leader sees it."""
+
+    satellite_job_id: int
+    grant_id: str
+    node: str
+    workers: int
+    state: SatelliteState
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderReport:
+    """All that the leader of a job last said; that `user_id` owns `key` has been proven before."""
+
+    key: JobKey
+    user_id: int
+    workers: Range
+    shape: WorkerShape
+    base_nodes: tuple[str, ...]
+    training_workers: int
+    generation: int
+    batches_committed: int
+    scalable: bool
+    satellites: tuple[SatelliteReport, ...]
+
+
+class FailureReason(enum.Enum):
+    """Why a grant did not become, or did not stay, a satellite. Words of GrantFailed in jobs.proto."""
+
+    NOT_STARTED = "not started"
+    REFUSED = "refused"
+    LOST = "lost"
+    PREEMPTED = "preempted"
+    WORKERS_FAILED = "workers failed"
+
+
+@dataclass(frozen=True, slots=True)
+class GrantFailure:
+    """A leader giving a grant back."""
+
+    job: JobKey
+    grant_id: str
+    reason: FailureReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class ElasticJob:
     """An elastic job whose base runs, with what its leader last reported."""
 

@@ -44,9 +44,13 @@ class ClusterTraits:
 class Cluster(Protocol):
     """What the controller needs of a cluster. All calls block; each raises the errors above."""
 
-    def traits(self) -> ClusterTraits: ...
+    def traits(self) -> ClusterTraits:
+        """What holds while the cluster's controller runs."""
+        ...
 
-    def observe(self) -> ClusterState: ...
+    def observe(self) -> ClusterState:
+        """One look at everything that a policy may need."""
+        ...
 
     def extend(self, satellite_job_id: int, seconds_from_now: int) -> None:
         """Move the end of a running satellite's time limit to `seconds_from_now` from now."""
