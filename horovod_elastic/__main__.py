@@ -1,0 +1,28 @@
+"""`python -m horovod_elastic run|agent|hosts`: all of a job, for images without the daemon's extras."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Hand over to the command's own module, importing only that one."""
+    command, arguments = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
+    if command == "run":
+        from horovod_elastic import launcher
+
+        return launcher.main(arguments)
+    if command == "agent":
+        from horovod_elastic import agent
+
+        return agent.main(arguments)
+    if command == "hosts":
+        from horovod_elastic import hosts
+
+        return hosts.main(arguments)
+    print("usage: python -m horovod_elastic run|agent|hosts ...", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

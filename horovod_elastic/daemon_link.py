@@ -1,0 +1,137 @@
+"""The leader's side of its conversation with flexod: dial, say hello, report, hear grants, dial again.
+
+Training never depends on it. While flexod is away the leader keeps what it has; satellites end when their
+leases do.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+
+from flexo_protos.credentials import METADATA_KEY, Munge, NotAuthentic
+from flexo_protos.v1 import jobs_pb2 as pb
+from flexo_protos.v1 import jobs_pb2_grpc as rpc
+from horovod_elastic.wire import CHANNEL_OPTIONS
+
+ATTACH = "/flexo.v1.JobService/Attach"
+CONFIG = "/etc/flexo/flexo.toml"
+FIRST_RETRY_S, LAST_RETRY_S = 1.0, 30.0
+REFUSED_RETRY_S = 60.0
+_REFUSALS = (
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+)
+
+
+def daemon_address() -> str | None:
+    """flexod's host:port: $FLEXO_DAEMON, else [service] address in $FLEXO_CONFIG or /etc/flexo/flexo.toml."""
+    if address := os.environ.get("FLEXO_DAEMON"):
+        return address
+    try:
+        with Path(os.environ.get("FLEXO_CONFIG", CONFIG)).open("rb") as file:
+            address = tomllib.load(file).get("service", {}).get("address")
+    except (OSError, tomllib.TOMLDecodeError):
+        return None
+    return address if isinstance(address, str) else None
+
+
+class DaemonLink:
+    """A thread that keeps the stream to flexod open. Callbacks run in that thread."""
+
+    def __init__(
+        self,
+        address: str,
+        hello: Callable[[], pb.Hello],
+        on_grants: Callable[[pb.Grants], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._address = address
+        self._hello = hello
+        self._on_grants = on_grants
+        self._say = say
+        self._said = ""
+        self._outbox: queue.SimpleQueue[pb.FromLeader | None] | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_open, name="flexod-link", daemon=True)
+
+    def start(self) -> None:
+        """Begin dialling."""
+        self._thread.start()
+
+    def send(self, message: pb.FromLeader) -> None:
+        """Tell flexod, if it is there; a later hello tells it everything anyway."""
+        outbox = self._outbox
+        if outbox is not None:
+            outbox.put(message)
+
+    def close(self, reason: str) -> None:
+        """Say goodbye and hang up."""
+        self._ended.set()
+        self.send(pb.FromLeader(goodbye=pb.Goodbye(reason=reason)))
+        outbox = self._outbox
+        if outbox is not None:
+            outbox.put(None)
+        self._thread.join(timeout=2)
+
+    def _keep_open(self) -> None:
+        wait = FIRST_RETRY_S
+        while not self._ended.is_set():
+            try:
+                self._converse()
+                wait = FIRST_RETRY_S
+            except grpc.RpcError as error:
+                wait = self._explain(error, wait)
+            except NotAuthentic as error:
+                self._say_once(f"{error}; training goes on at the base's size")
+                wait = REFUSED_RETRY_S
+            self._ended.wait(wait)
+            wait = min(LAST_RETRY_S, wait * 2)
+
+    def _converse(self) -> None:
+        with grpc.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+            outbox: queue.SimpleQueue[pb.FromLeader | None] = queue.SimpleQueue()
+            outbox.put(pb.FromLeader(hello=self._hello()))
+            self._outbox = outbox
+            metadata = ((METADATA_KEY, Munge().credential(ATTACH)),)
+            try:
+                for message in rpc.JobServiceStub(channel).Attach(_outgoing(outbox), metadata=metadata):
+                    self._hear(message)
+            finally:
+                self._outbox = None
+                outbox.put(None)
+
+    def _hear(self, message: pb.ToLeader) -> None:
+        kind = message.WhichOneof("body")
+        if kind == "welcome":
+            self._say_once(f"attached to flexod {message.welcome.flexod_version} at {self._address}")
+        elif kind == "grants":
+            self._on_grants(message.grants)
+
+    def _explain(self, error: grpc.RpcError, wait: float) -> float:
+        """Say what is wrong, once a cause; how long to wait before the next try."""
+        code = error.code()
+        if code in _REFUSALS:
+            self._say_once(f"flexod at {self._address} refuses this job: {error.details()}")
+            return REFUSED_RETRY_S
+        if not self._ended.is_set():
+            self._say_once(f"no flexod at {self._address}: training goes on with the workers it has")
+        return wait
+
+    def _say_once(self, sentence: str) -> None:
+        if sentence != self._said:
+            self._said = sentence
+            self._say(sentence)
+
+
+def _outgoing(outbox: queue.SimpleQueue[pb.FromLeader | None]) -> Iterator[pb.FromLeader]:
+    while (message := outbox.get()) is not None:
+        yield message

@@ -1,0 +1,34 @@
+"""Which address and network interface a node of the job is reached at.
+
+Everything inside a job listens on that address only: on the interface that Slurm itself uses for the node.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import psutil
+
+
+class NoAddress(Exception):
+    """A node's name or address does not lead to an interface of this host; the message says which."""
+
+
+def resolve(host: str) -> str:
+    """The IP address of `host`, IPv4 before IPv6 because Gloo's interfaces are picked that way."""
+    try:
+        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
+    except OSError as error:
+        raise NoAddress(f"the node address '{host}' cannot be resolved: {error}") from error
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return str(found[0][4][0])
+
+
+def interface_of(address: str) -> str:
+    """The name of this host's interface that has `address`. Raises NoAddress if none has."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address.split("%")[0] == address for entry in addresses):
+            return name
+    if address.startswith("127."):
+        return "lo"
+    raise NoAddress(f"no network interface of {socket.gethostname()} has the address {address}")

@@ -1,0 +1,186 @@
+"""What Slurm's environment says of the base, and the environment without it, for what the base submits."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
+# Inside a job these would leak into what it submits and launches, each breaking it in a way of its own.
+_POISON = re.compile(
+    r"(SLURM_|SBATCH_|SRUN_|SALLOC_|SPANK_|_SLURM|SLURMD_|PMI|PMIX|OMPI_|FLEXO_ELASTIC)"
+    r"|(CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK)$"
+)
+_KEEP = frozenset({"SLURM_CONF", "SLURM_TIME_FORMAT"})
+COMMAND_TIMEOUT_S = 60
+
+
+class NotInAJob(Exception):
+    """The environment is not that of a Slurm job that flexo can run in; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one worker takes: GPUs, CPUs, memory in MiB (0: whatever the partition's default gives)."""
+
+    gpus: int
+    cpus: int
+    memory_mib: int
+    gpu_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaseNode:
+    """A node of the base and how many of its workers run there."""
+
+    name: str
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class BaseJob:
+    """The user's own Slurm job. `minimum` and `maximum` are equal when it did not ask to be elastic."""
+
+    job_id: int
+    restart_count: int
+    nodes: tuple[BaseNode, ...]
+    shape: Shape
+    minimum: int
+    maximum: int
+    account: str
+
+    @property
+    def elastic(self) -> bool:
+        """Whether there is anything to gain from a scheduler."""
+        return self.maximum > self.minimum
+
+    @property
+    def workers(self) -> int:
+        """Workers that the base itself holds."""
+        return sum(node.workers for node in self.nodes)
+
+
+def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` without what Slurm put there for this job, so that it can submit and launch others."""
+    return {
+        name: value for name, value in environment.items() if name in _KEEP or _POISON.match(name) is None
+    }
+
+
+def base_job(environment: Mapping[str, str]) -> BaseJob:
+    """Read the base from the environment of its batch script. Raises NotInAJob."""
+    if "SLURM_JOB_ID" not in environment or "SLURM_JOB_NODELIST" not in environment:
+        raise NotInAJob(
+            "flexo run works inside a Slurm job: submit a script that calls it, for example\n"
+            "    sbatch -n 2 --gpus-per-task=1 --elastic=2-8 train.sbatch"
+        )
+    names = _node_names(environment["SLURM_JOB_NODELIST"])
+    tasks = _tasks_per_node(environment, len(names))
+    nodes = tuple(BaseNode(name, count) for name, count in zip(names, tasks, strict=True))
+    total = sum(tasks)
+    minimum = maximum = total
+    if text := environment.get("FLEXO_ELASTIC", ""):
+        match = RANGE.fullmatch(text)
+        if match is None or int(match[2]) < int(match[1]) or int(match[1]) < 1:
+            raise NotInAJob(f"FLEXO_ELASTIC is '{text}', which is no range MIN-MAX such as 2-8")
+        minimum, maximum = int(match[1]), max(int(match[2]), total)
+    return BaseJob(
+        job_id=int(environment["SLURM_JOB_ID"]),
+        restart_count=int(environment.get("SLURM_RESTART_COUNT", "0")),
+        nodes=nodes,
+        shape=_shape(environment, tasks),
+        minimum=min(minimum, total),
+        maximum=maximum,
+        account=environment.get("SLURM_JOB_ACCOUNT", ""),
+    )
+
+
+def node_address(node: str, environment: Mapping[str, str]) -> str:
+    """Where Slurm reaches `node`: its NodeAddr."""
+    shown = _ask(["scontrol", "show", "node", node, "--oneliner"], environment)
+    match = re.search(r"\bNodeAddr=(\S+)", shown)
+    return match[1] if match else node
+
+
+def output_path(job_id: int, environment: Mapping[str, str]) -> str | None:
+    """The file that the base's standard output goes to, so that satellites can write there too."""
+    shown = _ask(["scontrol", "show", "job", str(job_id), "--oneliner"], environment)
+    match = re.search(r" StdOut=(.*?)(?: Power=| \w+=|$)", shown)
+    return match[1] if match and match[1].startswith("/") else None
+
+
+def _node_names(nodelist: str) -> list[str]:
+    if not re.search(r"[\[\],]", nodelist):
+        return [nodelist]
+    return _ask(["scontrol", "show", "hostnames", nodelist], None).split()
+
+
+def _tasks_per_node(environment: Mapping[str, str], nodes: int) -> list[int]:
+    """SLURM_TASKS_PER_NODE is like "2(x3),1": two tasks on each of three nodes, one on the fourth."""
+    text = environment.get("SLURM_TASKS_PER_NODE", "1")
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
+            raise NotInAJob(f"SLURM_TASKS_PER_NODE is '{text}', which cannot be read")
+        counts += [int(match[1])] * int(match[2] or 1)
+    if "SLURM_NTASKS" not in environment:
+        # Without -n, Slurm counts CPUs here; the job asked for one worker a node.
+        counts = [1] * nodes
+    if len(counts) != nodes:
+        raise NotInAJob(f"SLURM_TASKS_PER_NODE is '{text}' for {nodes} nodes")
+    return counts
+
+
+def _shape(environment: Mapping[str, str], tasks: list[int]) -> Shape:
+    gpu_type, gpus = _gpus(environment, tasks)
+    cpus = int(environment.get("SLURM_CPUS_PER_TASK", "0"))
+    if not cpus:
+        on_node = int(environment.get("SLURM_CPUS_ON_NODE", "1"))
+        cpus = max(1, on_node // tasks[0]) if tasks[0] else 1
+    return Shape(gpus, cpus, _memory(environment, gpus, cpus, tasks), gpu_type)
+
+
+def _gpus(environment: Mapping[str, str], tasks: list[int]) -> tuple[str, int]:
+    """GPU type ("" if not named) and GPUs of one worker. "a100:2" -> ("a100", 2)."""
+    here = tasks[0] or 1
+    for variable, workers in (
+        ("SLURM_GPUS_PER_TASK", 1),
+        ("SLURM_GPUS_PER_NODE", here),
+        ("SLURM_GPUS", sum(tasks) or 1),
+    ):
+        if text := environment.get(variable, ""):
+            kind, _, number = text.rpartition(":")
+            return kind, int(number) // workers
+    return "", len([g for g in environment.get("SLURM_JOB_GPUS", "").split(",") if g]) // here
+
+
+def _memory(environment: Mapping[str, str], gpus: int, cpus: int, tasks: list[int]) -> int:
+    if text := environment.get("SLURM_MEM_PER_CPU", ""):
+        return int(text) * cpus
+    if text := environment.get("SLURM_MEM_PER_GPU", ""):
+        return int(text) * gpus
+    if text := environment.get("SLURM_MEM_PER_NODE", ""):
+        return int(text) // (tasks[0] or 1)
+    return 0
+
+
+def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            env=None if environment is None else clean_environment(environment),
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=True,
+        )
+    except FileNotFoundError as error:
+        raise NotInAJob(f"{command[0]} is not on PATH: is this a node of a Slurm cluster?") from error
+    except subprocess.CalledProcessError as error:
+        raise NotInAJob(f"{' '.join(command)}: {error.stderr.strip() or 'failed'}") from error
+    except subprocess.TimeoutExpired as error:
+        raise NotInAJob(f"{' '.join(command)}: no answer within {COMMAND_TIMEOUT_S} s") from error
+    return done.stdout

@@ -1,0 +1,1 @@
+"""Inside a training process: what makes an unmodified Horovod script resizable."""
