@@ -75,6 +75,13 @@ class _Timers:
 
 
 @dataclass
+class _Chore:
+    interval_s: float
+    work: Callable[[], None]
+    due: float = 0.0
+
+
+@dataclass
 class Streams:
     """Everybody who is connected."""
 
@@ -85,13 +92,15 @@ class Streams:
 class Leader:
     """See the module. `address` is where this node is reached; `slurm` submits as the job's user."""
 
-    def __init__(self, base: BaseJob, address: str, slurm: SlurmUser) -> None:
+    def __init__(
+        self, base: BaseJob, address: str, slurm: SlurmUser, members: m.Membership | None = None
+    ) -> None:
         self.base = base
         self.secret = secrets.token_hex(16)
         self.endpoint = ""
         self._address = address
         self._slurm = slurm
-        self._membership = m.Membership(base.workers)
+        self._membership = members or m.Membership(base.workers)
         self._streams = Streams()
         self._satellites: dict[str, Satellite] = {}
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -100,6 +109,7 @@ class Leader:
         self._link: DaemonLink | None = None
         self._last_report: jobs_pb2.Report | None = None
         self._timers = _Timers()
+        self._chores: list[_Chore] = []
         self._outcome: _Outcome | None = None
 
     # --- life ----------------------------------------------------------------------------------
@@ -114,6 +124,10 @@ class Leader:
             address, self._hello, lambda grants: self.post(lambda: self._on_grants(grants)), say
         )
         self._link.start()
+
+    def every(self, interval_s: float, work: Callable[[], None]) -> None:
+        """Have `work` run about every `interval_s` in the leader's thread, from `run` on."""
+        self._chores.append(_Chore(interval_s, work))
 
     def run(self) -> int:
         """Lead until the job is over; its exit code."""
@@ -142,6 +156,10 @@ class Leader:
         if now >= self._timers.look and not self._timers.looking:
             self._look_at_the_queue(now)
         self._report(now)
+        for chore in self._chores:
+            if now >= chore.due:
+                chore.due = now + chore.interval_s
+                chore.work()
 
     def _end(self, exit_code: int, why: str) -> None:
         if self._outcome is None:

@@ -99,9 +99,13 @@ def base_job(environment: Mapping[str, str]) -> BaseJob:
 
 def node_address(node: str, environment: Mapping[str, str]) -> str:
     """Where Slurm reaches `node`: its NodeAddr."""
-    shown = _ask(["scontrol", "show", "node", node, "--oneliner"], environment)
-    match = re.search(r"\bNodeAddr=(\S+)", shown)
+    match = re.search(r"\bNodeAddr=(\S+)", show_node(node, environment))
     return match[1] if match else node
+
+
+def show_node(node: str, environment: Mapping[str, str]) -> str:
+    """What scontrol says of a node, in one line."""
+    return _ask(["scontrol", "show", "node", node, "--oneliner"], environment)
 
 
 def output_path(job_id: int, environment: Mapping[str, str]) -> str | None:

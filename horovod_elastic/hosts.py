@@ -1,0 +1,196 @@
+"""`flexo hosts`: elastic hosts for those who keep their `horovodrun --host-discovery-script` launch line.
+
+horovodrun asks once a second. The first time, a keeper is started in the background: a leader without
+workers, which holds the satellites that flexod grants and writes down the hosts there are. Every later call
+prints what it wrote. The keeper ends when nobody has asked for a while: horovodrun is gone, or the job is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from flexo_protos.credentials import Munge
+from horovod_elastic import membership as m
+from horovod_elastic import network, slurm_job
+from horovod_elastic.daemon_link import daemon_address
+from horovod_elastic.leader import Leader, say
+from horovod_elastic.leader_service import serve
+from horovod_elastic.satellites import SlurmUser
+
+DRAIN_S = 8.0
+"""Between a host leaving the list and its satellite ending: horovodrun polls, and workers have to commit."""
+FORGOTTEN_S = 30.0
+"""Without a question for so long, the keeper gives everything back and ends."""
+WRITE_INTERVAL_S = 0.5
+USAGE = """usage: horovodrun --min-np MIN --max-np MAX --host-discovery-script "flexo hosts" ... COMMAND
+
+Prints the hosts of this elastic job as HOST:SLOTS lines, for stock elastic horovodrun inside a Slurm job that
+was submitted with --elastic=MIN-MAX. horovodrun starts its workers on other nodes through ssh, and stops
+everybody when hosts change; `flexo run COMMAND` does neither."""
+
+
+class HeldHosts(m.Membership):
+    """Membership for somebody else's workers: agents hold their node, nobody is started there."""
+
+    def __init__(self, base: slurm_job.BaseJob) -> None:
+        super().__init__(base.workers)
+        self._base = base
+        self._held: dict[str, int] = {}
+        self._draining: dict[str, float] = {}
+        self.scalable = True
+
+    @property
+    def size(self) -> int:
+        """Slots on offer."""
+        return self._base.workers + sum(self._held.values())
+
+    def hosts(self) -> list[tuple[str, int]]:
+        """Slurm's node names and slots: the base's first, then satellites in the order they came."""
+        held = [(name.rpartition("-")[0], slots) for name, slots in self._held.items()]
+        return [*((node.name, node.workers) for node in self._base.nodes), *held]
+
+    def agent_trains(self, name: str) -> bool:
+        """Whether the host is on the list."""
+        return name in self._held
+
+    def agent_joined(self, name: str, slots: int, base: bool, now: float) -> list[m.Command]:
+        """A satellite is there: its node goes on the list."""
+        self._held[name] = slots
+        return []
+
+    def agent_lost(self, name: str, why: str, now: float) -> list[m.Command]:
+        """A satellite is gone."""
+        self._held.pop(name, None)
+        self._draining.pop(name, None)
+        return []
+
+    def release(self, name: str, why: str, now: float) -> list[m.Command]:
+        """A satellite has to go: off the list at once, ended when horovodrun has had time to notice."""
+        if self._held.pop(name, None) is not None:
+            self._draining[name] = now + DRAIN_S
+        return []
+
+    def tick(self, now: float) -> list[m.Command]:
+        """End what has drained."""
+        drained = [name for name, at in self._draining.items() if now >= at]
+        for name in drained:
+            del self._draining[name]
+        return [m.Dismiss(name, "its hosts have left the list") for name in drained]
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point. Without arguments: print the hosts. `--keep` is the background process itself."""
+    if arguments and arguments != ["--keep"]:
+        asked_for_help = arguments in (["-h"], ["--help"])
+        print(USAGE, file=sys.stdout if asked_for_help else sys.stderr)
+        return 0 if asked_for_help else 2
+    try:
+        base = slurm_job.base_job(os.environ)
+        folder = _private_folder(base)
+        if arguments:
+            return _keep(base, folder)
+        return _print(base, folder)
+    except (slurm_job.NotInAJob, network.NoAddress, OSError) as error:
+        print(f"flexo hosts: {error}", file=sys.stderr)
+        return 2
+
+
+def _print(base: slurm_job.BaseJob, folder: Path) -> int:
+    (folder / "asked").touch()
+    if base.elastic and not _kept(folder):
+        with (folder / "log").open("ab") as log:
+            subprocess.Popen(
+                [sys.executable, "-m", "horovod_elastic", "hosts", "--keep"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+    try:
+        lines = (folder / "hosts").read_text()
+    except FileNotFoundError:
+        lines = _lines([(node.name, node.workers) for node in base.nodes], {})
+    sys.stdout.write(lines)
+    return 0
+
+
+def _keep(base: slurm_job.BaseJob, folder: Path) -> int:
+    lock = (folder / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    here = os.environ.get("SLURMD_NODENAME", base.nodes[0].name)
+    address = network.resolve(slurm_job.node_address(here, os.environ))
+    environment = {**os.environ, "FLEXO_JOB_ID": str(base.job_id)}
+    hosts = HeldHosts(base)
+    leader = Leader(base, address, SlurmUser(base, environment, ["true"], None), hosts)
+    server = serve(leader, address, Munge())
+    if (daemon := daemon_address()) is None:
+        say("no flexod is configured (FLEXO_DAEMON, flexo.toml): the hosts stay the base's")
+    else:
+        leader.attach_to(daemon)
+    known: dict[str, str] = {}
+
+    def write_hosts() -> None:
+        _write(folder / "hosts", _lines(hosts.hosts(), known))
+        if time.time() - (folder / "asked").stat().st_mtime > FORGOTTEN_S:
+            leader.stop(0, "nobody asks for hosts any more")
+
+    leader.every(WRITE_INTERVAL_S, write_hosts)
+    exit_code = leader.run()
+    server.stop(grace=1)
+    (folder / "hosts").unlink(missing_ok=True)
+    return exit_code
+
+
+def _lines(hosts: list[tuple[str, int]], known: dict[str, str]) -> str:
+    """HOST:SLOTS lines; nodes on one host are added up, because horovodrun tells hosts apart by name."""
+    slots: Counter[str] = Counter()
+    for node, count in hosts:
+        if node not in known:
+            known[node] = _host_name(node)
+        slots[known[node]] += count
+    return "".join(f"{host}:{count}\n" for host, count in slots.items())
+
+
+def _host_name(node: str) -> str:
+    shown = slurm_job.show_node(node, os.environ)
+    match = re.search(r"\bNodeHostName=(\S+)", shown)
+    return match[1] if match else node
+
+
+def _private_folder(base: slurm_job.BaseJob) -> Path:
+    """Where the calls of one job meet: nobody else can write there."""
+    mine = Path(tempfile.gettempdir(), f"flexo-{os.getuid()}")
+    mine.mkdir(mode=0o700, exist_ok=True)
+    status = mine.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{mine} is not a folder that belongs to you alone")
+    folder = mine / f"{base.job_id}.{base.restart_count}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _kept(folder: Path) -> bool:
+    with (folder / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.write_text(text)
+    temporary.replace(path)
