@@ -1,0 +1,100 @@
+"""How the commands print: aligned tables for people, plain ones for pipes, JSON with stable keys for scripts.
+
+Names that users chose (jobs, accounts, messages) are data: control characters in them reach no terminal, and
+rich's markup in them is not obeyed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_UNLIMITED = 10_000
+"""Columns: a pipe has no width, so nothing is folded or cut there."""
+
+Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
+
+
+def printable(text: str) -> str:
+    r"""`text` with each character that could steer a terminal or turn text around as \x1b, \u202e."""
+    return "".join(character if _harmless(character) else _escaped(character) for character in text)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """`rows` under `columns`, of which those in `right` are numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    _print(table)
+
+
+def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Names and their values, one pair a line, values aligned."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        table.add_row(name, Text(printable(value)))
+    _print(table)
+
+
+def print_line(text: str) -> None:
+    """One sentence or heading."""
+    _console().print(Text(printable(text)))
+
+
+def print_json(value: Json) -> None:
+    """`value` as one indented JSON document, ASCII only."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def complain(text: str) -> None:
+    """An error for people, on the error output."""
+    sys.stderr.write(f"flexo: {printable(text)}\n")
+
+
+def ago(at: float, now: float | None = None) -> str:
+    """How long ago `at` was, as people say it: "12 s", "3 min", "2 h", "5 d"; "never" for 0."""
+    if not at:
+        return "never"
+    seconds = max(0.0, (time.time() if now is None else now) - at)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def clock(at: float) -> str:
+    """`at` in local time, as Slurm prints it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
+
+
+def _print(table: Table) -> None:
+    console = _console()
+    with console.capture() as captured:
+        console.print(table)
+    sys.stdout.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+
+
+def _console() -> Console:
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=_UNLIMITED, color_system=None)
+
+
+def _harmless(character: str) -> bool:
+    return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

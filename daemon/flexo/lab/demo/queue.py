@@ -1,0 +1,156 @@
+"""What Slurm itself says of its jobs, look after look: who held how many GPUs, where, and when.
+
+Pure: the text of `scontrol -d show job` in, jobs out. The demo does not ask flexod: it is what is on show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flexo.clusters.slurm.hostlist import expand
+from flexo.clusters.slurm.marks import satellite_tag
+
+_HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED"})
+_WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED"})
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job, waiting, running or ended, as Slurm shows it."""
+
+    job_id: int
+    state: str
+    reason: str
+    gpus: tuple[tuple[str, int], ...]
+    """(node, GPUs that it holds there)"""
+    satellite: bool
+
+    @property
+    def runs(self) -> bool:
+        """It has started and not ended."""
+        return self.state == "RUNNING"
+
+    @property
+    def over(self) -> bool:
+        """Slurm has nothing left to do for it."""
+        return self.state not in _HOLDING | _WAITING
+
+    @property
+    def gpus_held(self) -> int:
+        """On all its nodes."""
+        return sum(count for _, count in self.gpus)
+
+    @property
+    def nodes(self) -> str:
+        """Where it holds GPUs, for people."""
+        return ", ".join(node for node, _ in self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All jobs of the cluster at one instant; `at` is in seconds since the epoch."""
+
+    at: float
+    jobs: tuple[QueuedJob, ...]
+
+    def job(self, job_id: int) -> QueuedJob | None:
+        """The job of that number, if Slurm knows it."""
+        return next((job for job in self.jobs if job.job_id == job_id), None)
+
+    @property
+    def satellites(self) -> tuple[QueuedJob, ...]:
+        """Satellites that wait, run or are about to end."""
+        return tuple(job for job in self.jobs if job.satellite and not job.over)
+
+    def held_on(self, node: str) -> int:
+        """GPUs of `node` that somebody holds."""
+        return sum(count for job in self.jobs for name, count in job.gpus if name == node)
+
+
+def parse_jobs(text: str) -> tuple[QueuedJob, ...]:
+    """Jobs from `scontrol -d show job`. Raises ValueError for a job that lacks what every job has."""
+    records = (record for record in re.split(r"\n\s*\n", text) if "JobId=" in record)
+    return tuple(_parse_job(record) for record in records)
+
+
+def _parse_job(record: str) -> QueuedJob:
+    state = _value(record, "JobState")
+    return QueuedJob(
+        job_id=int(_value(record, "JobId")),
+        state=state,
+        reason=_value(record, "Reason"),
+        gpus=tuple(_allocation(record)) if state in _HOLDING else (),
+        satellite=_is_satellite(record),
+    )
+
+
+def _is_satellite(record: str) -> bool:
+    comment = re.search(r"^\s*Comment=(.*)$", record, re.MULTILINE)
+    return comment is not None and satellite_tag(comment[1].strip()) is not None
+
+
+def _value(record: str, key: str) -> str:
+    match = re.search(rf"(?:^|\s){key}=(\S*)", record)
+    if match is None:
+        raise ValueError(f"scontrol shows a job without {key}: {record.strip().splitlines()[0]}")
+    return match[1]
+
+
+def _allocation(record: str) -> Iterator[tuple[str, int]]:
+    """Lines such as `Nodes=t[2-3] CPU_IDs=0 Mem=4000 GRES=gpu:3(IDX:0-2)`; GRES is of each node."""
+    for names, gres in re.findall(r"^\s*Nodes=(\S+) .*GRES=(\S*)", record, re.MULTILINE):
+        gpus = _gpus(gres)
+        for name in expand(names) if gpus else ():
+            yield name, gpus
+
+
+def _gpus(gres: str) -> int:
+    """`gpu:3(IDX:0-2)` -> 3, `gpu:v100:4(IDX:0-3)` -> 4, `nic:1(IDX:0),gpu:a:1(IDX:0)` -> 1."""
+    return sum(int(count) for count in re.findall(r"(?:^|,)gpu:(?:[^:(),]+:)?(\d+)(?=[,(]|$)", gres))
+
+
+def room_for(look: Look, nodes: Sequence[str], gpus_per_node: int, needed: int) -> int:
+    """On how many of `nodes`, of `gpus_per_node` GPUs each, `needed` GPUs are idle."""
+    return sum(1 for node in nodes if gpus_per_node - look.held_on(node) >= needed)
+
+
+def node_map(look: Look, nodes: Sequence[str], gpus_per_node: int, letters: dict[int, str]) -> str:
+    """One letter a GPU: `t1 E··  t2 eee  t3 ···`. Jobs without a letter of their own are `e` or `?`."""
+    held: dict[str, Counter[str]] = {node: Counter() for node in nodes}
+    for job in look.jobs:
+        letter = letters.get(job.job_id, "e" if job.satellite else "?")
+        for node, count in job.gpus:
+            if node in held:
+                held[node][letter] += count
+    return "  ".join(
+        f"{node} {''.join(letter * count for letter, count in sorted(held[node].items())):·<{gpus_per_node}}"
+        for node in nodes
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """How many GPUs each of the demo's jobs held over time; the tuples belong together index by index."""
+
+    at: tuple[float, ...]
+    base: tuple[int, ...]
+    satellites: tuple[int, ...]
+    rigid: tuple[int, ...]
+
+
+def holdings(looks: Sequence[Look], base_id: int, rigid_id: int | None) -> Holdings:
+    """The picture's numbers."""
+    return Holdings(
+        at=tuple(look.at for look in looks),
+        base=tuple(_held(look, base_id) for look in looks),
+        satellites=tuple(sum(job.gpus_held for job in look.jobs if job.satellite) for look in looks),
+        rigid=tuple(0 if rigid_id is None else _held(look, rigid_id) for look in looks),
+    )
+
+
+def _held(look: Look, job_id: int) -> int:
+    job = look.job(job_id)
+    return job.gpus_held if job else 0

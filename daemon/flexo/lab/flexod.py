@@ -1,0 +1,105 @@
+"""flexod on a lab: its configuration, its account, its life."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from flexo.lab.errors import LabFailed
+from flexo.lab.layout import Layout
+from flexo.lab.ports import is_listening
+from flexo.lab.processes import Account, belonging_to, daemons_of, start, wait_until
+from flexo.lab.record import Record
+from flexo.lab.slurm_files import SATELLITE_PARTITION
+from flexo.lab.spec import Profile
+
+_START_S = 30
+
+
+def write_flexo_toml(layout: Layout, record: Record) -> None:
+    """flexo.toml, and the directory that its journal lies in."""
+    account = Account.named(record.spec.flexod_account)
+    layout.flexod.mkdir()
+    os.chown(layout.flexod, account.uid, account.gid)
+    layout.flexo_toml.write_text(flexo_toml(layout, record))
+
+
+def start_flexod(layout: Layout, record: Record, environment: Mapping[str, str]) -> None:
+    """Start flexod as its account and wait until it listens. Raises LabFailed."""
+    account = Account.named(record.spec.flexod_account)
+    log = layout.logs / "flexod.log"
+    command = [str(Path(sys.executable).parent / "flexod"), "--config", str(layout.flexo_toml)]
+    if _may_read_the_code(account, environment):
+        process = start(command, log, environment, account)
+    else:
+        process = start([*_reading_all(account), *command], log, environment)
+    wait_until(lambda: is_listening(record.ports.flexod), "flexod to listen", _START_S, log, process)
+
+
+def flexod_processes(layout: Layout) -> list[psutil.Process]:
+    """flexod's own process, if it lives."""
+    pids = {daemon.pid for daemon in daemons_of(layout.directory) if daemon.name == "flexod"}
+    return [process for process in belonging_to(layout.directory) if process.pid in pids]
+
+
+def flexo_toml(layout: Layout, record: Record) -> str:
+    """flexo.toml: quick profiles resize within seconds, production as often as by default."""
+    text = f"""\
+        [service]
+        address = "127.0.0.1:{record.ports.flexod}"
+        munge_socket = "{layout.munge_socket}"
+
+        [slurm]
+        conf = "{layout.slurm_conf}"
+        satellite_partition = "{SATELLITE_PARTITION}"
+
+        [journal]
+        path = "{layout.flexod}/journal.sqlite"
+    """
+    if record.spec.profile is not Profile.PRODUCTION:
+        text += """
+        [controller]
+        max_interval_s = 5.0
+        min_resize_interval_s = 5.0
+    """
+    return textwrap.dedent(text)
+
+
+def _may_read_the_code(account: Account, environment: Mapping[str, str]) -> bool:
+    """Whether `account` can import flexo: a checkout in /root cannot be entered by others."""
+    tried = subprocess.run(
+        [sys.executable, "-c", "import flexo"],
+        env=dict(environment),
+        capture_output=True,
+        cwd="/",
+        user=account.uid,
+        group=account.gid,
+        extra_groups=account.groups,
+        timeout=30,
+    )
+    return tried.returncode == 0
+
+
+def _reading_all(account: Account) -> list[str]:
+    """A prefix that runs a command as `account`, with the one right of root to read every file."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise LabFailed(
+            f"'{account.name}', who runs flexod on a lab, cannot read {Path(__file__).parents[3]}: "
+            "move the checkout to where others may read, or install setpriv (util-linux)"
+        )
+    return [
+        setpriv,
+        f"--reuid={account.uid}",
+        f"--regid={account.gid}",
+        "--init-groups",
+        "--inh-caps=+dac_read_search",
+        "--ambient-caps=+dac_read_search",
+    ]

@@ -1,0 +1,362 @@
+-- Checks, on the controller's side, jobs that ask to be elastic, and records what they asked for.
+--
+-- A site's job_submit.lua loads this file and calls job_submit() in one line (job_submit.lua.example). A job asks with
+-- sbatch --elastic=2-8 (spank_elastic.c passes it on) or, from REST and other clients without SPANK, with
+-- --comment="elastic=2-8". Clients may lie: everything is checked here, whatever the client has checked before.
+--
+-- Nothing of the job is rewritten except that the token, such as flexo{workers=2-8;fungible;batch=32-256}, is
+-- appended to its AdminComment, which a user cannot write. A job that does not ask costs two look-ups.
+
+local elastic = {}
+
+-- What a site may change here, or in its job_submit.lua after loading this file.
+elastic.config = {
+  -- Partitions of satellites; there the options are ignored.
+  satellite_partitions = { "flex", "borrowed" },
+  -- The largest MAX of --elastic; nil: no limit. plugstack.conf repeats it, so that users hear of it sooner.
+  max_workers = nil,
+  -- Whether an elastic job may do without GPUs.
+  allow_cpu_only = false,
+}
+
+local NUMBER_MAX = 999999999 -- as in range.h
+local SHOWN_MAX = 40 -- as much of a value as a message repeats
+local TOKEN_MARK = "flexo{"
+
+local EXAMPLE = "sbatch -n %d --gpus-per-task=1 --elastic=%s ..."
+
+-- An error raised with refuse() is a message for the user; every other error is a fault of this file.
+local function refuse(format, ...)
+  error({ refusal = string.format(format, ...) }, 0)
+end
+
+-- `text` as far as a message should repeat it, without what a terminal or a log should not see.
+local function shown(text)
+  local printable = text:sub(1, SHOWN_MAX):gsub("[^ -~]", "?")
+  return "'" .. printable .. (#text > SHOWN_MAX and "..." or "") .. "'"
+end
+
+-- slurmctld gives nil, or a number that stands for "not said" and differs by the field's width.
+local function said(number)
+  if number == nil or number == slurm.NO_VAL or number == slurm.NO_VAL16 then
+    return nil
+  end
+  return number
+end
+
+-- "2-8" -> {min = 2, max = 8}; refuses what the option itself refuses.
+local function parse_range(option, text, limit)
+  limit = limit or NUMBER_MAX
+  local function wrong(what)
+    refuse("%s=%s: %s; allowed is MIN-MAX, two whole numbers from 1 to %d, MIN not above MAX, such as 2-8",
+      option, shown(text), what, limit)
+  end
+  if text == "" then
+    wrong("the value is missing")
+  end
+  local low, high = text:match("^([0-9]+)%-([0-9]+)$")
+  if not low then
+    wrong("this is not a range MIN-MAX")
+  end
+  if #low > 9 or #high > 9 then
+    wrong("a number has more than nine digits")
+  end
+  local range = { min = tonumber(low), max = tonumber(high) }
+  if range.min < 1 then
+    wrong("the minimum is 1")
+  elseif range.max < range.min then
+    wrong("the maximum is below the minimum")
+  elseif range.max > limit then
+    wrong("the maximum is above this site's limit")
+  end
+  range.text = string.format("%d-%d", range.min, range.max)
+  return range
+end
+
+-- What was asked for, as raw strings under the keys elastic, fungible and batch; nil when nothing was.
+local function asked_by_option(job_desc)
+  if (job_desc.spank_job_env_size or 0) == 0 then
+    return nil
+  end
+  local keys = { FLEXO_ELASTIC = "elastic", FLEXO_ELASTIC_FUNGIBLE = "fungible", FLEXO_ELASTIC_BATCH = "batch" }
+  local asked
+  for _, line in pairs(job_desc.spank_job_env or {}) do
+    local name, value = line:match("^([^=]*)=(.*)$")
+    if keys[name] then
+      asked = asked or {}
+      asked[keys[name]] = value
+    end
+  end
+  return asked
+end
+
+-- The same out of a comment. Only whole words count: a user's own text about elasticity stays one.
+local function asked_by_comment(job_desc)
+  local comment = job_desc.comment
+  if not comment or not comment:find("elastic", 1, true) then
+    return nil
+  end
+  local asked
+  local function ask(key, value)
+    asked = asked or {}
+    if asked[key] and asked[key] ~= value then
+      refuse("the comment says two different things: %s and %s", shown(asked[key]), shown(value))
+    end
+    asked[key] = value
+  end
+  for word in comment:gmatch("[^%s;]+") do
+    if word == "elastic-fungible" then
+      ask("fungible", "1")
+    else
+      local name, value = word:match("^(elastic[a-z-]*)=(.*)$")
+      if name == "elastic" then
+        ask("elastic", value)
+      elseif name == "elastic-batch" then
+        ask("batch", value)
+      end
+    end
+  end
+  return asked
+end
+
+-- Both ways together. They may repeat each other; they may not contradict each other.
+local function asked_for(job_desc)
+  local by_option, by_comment = asked_by_option(job_desc), asked_by_comment(job_desc)
+  if not by_option or not by_comment then
+    return by_option or by_comment
+  end
+  for key, value in pairs(by_comment) do
+    if by_option[key] and by_option[key] ~= value then
+      refuse("the options say %s and the comment says %s; say it once", shown(by_option[key]), shown(value))
+    end
+    by_option[key] = value
+  end
+  return by_option
+end
+
+local function is_satellite_partition(name)
+  for _, satellite in ipairs(elastic.config.satellite_partitions) do
+    if name == satellite then
+      return true
+    end
+  end
+  return false
+end
+
+-- The partitions the job may start in. Without any named, Slurm takes the default one.
+local function partitions_of(job_desc, part_list)
+  local names = {}
+  for name in (job_desc.partition or ""):gmatch("[^,]+") do
+    names[#names + 1] = name
+  end
+  if #names == 0 then
+    for name, partition in pairs(part_list or {}) do
+      if partition.flag_default == 1 then
+        names[1] = name
+      end
+    end
+  end
+  return names
+end
+
+-- "none", "some" or "all" of the partitions the job may start in are satellites'.
+local function satellite_share(job_desc, part_list)
+  local names, satellites = partitions_of(job_desc, part_list), 0
+  for _, name in ipairs(names) do
+    if is_satellite_partition(name) then
+      satellites = satellites + 1
+    end
+  end
+  if satellites == 0 then
+    return "none"
+  end
+  return satellites == #names and "all" or "some"
+end
+
+-- GPUs in a request such as "gres:gpu:2", "gres/gpu:a100=1,cpu:4" or "gpu". Other resources do not matter here.
+local function count_gpus(request)
+  local gpus, kinds = 0, 0
+  for item in (request or ""):gmatch("[^,]+") do
+    local rest = item:gsub("^gres[:/]", "")
+    if rest == "gpu" or rest:find("^gpu[:=]") then
+      local count = rest:match("[:=](%d+)$")
+      if not count and rest:find("[:=]%d") then
+        refuse("cannot read the number of GPUs in %s", shown(item))
+      end
+      gpus = gpus + tonumber(count or 1)
+      kinds = kinds + 1
+    end
+  end
+  if kinds > 1 then
+    refuse("the request names several kinds of GPUs (%s), and all workers of a job have the same", shown(request))
+  end
+  return gpus
+end
+
+-- The number of nodes, when the request leaves no choice: never more than tasks.
+local function fixed_nodes(job_desc, tasks)
+  local low, high, per_node = said(job_desc.min_nodes), said(job_desc.max_nodes), said(job_desc.ntasks_per_node)
+  if not high or high == 0 or high > tasks then
+    high = tasks
+  end
+  if (low or 1) >= high then
+    return high
+  elseif per_node and per_node > 0 and tasks % per_node == 0 then
+    return tasks / per_node
+  end
+  return nil
+end
+
+-- GPUs of each task by a request for `gpus` a node.
+local function gpus_per_task_by_node(job_desc, tasks, gpus, workers)
+  local nodes = fixed_nodes(job_desc, tasks)
+  if not nodes then
+    refuse("%d GPUs per node for %d tasks depend on how many nodes Slurm picks; say --gpus-per-task, or fix the "
+      .. "nodes: sbatch -N 1 -n %d --gres=gpu:%d --elastic=%s ...", gpus, tasks, tasks, tasks, workers.text)
+  end
+  if tasks % nodes ~= 0 or gpus % (tasks / nodes) ~= 0 then
+    refuse("%d GPUs on each of %d nodes cannot be shared evenly by %d tasks; an example that works: " .. EXAMPLE,
+      gpus, nodes, tasks, tasks, workers.text)
+  end
+  return gpus / (tasks / nodes)
+end
+
+local function gpus_per_task(job_desc, tasks, workers)
+  local per_task = count_gpus(job_desc.tres_per_task)
+  if per_task > 0 then
+    return per_task
+  end
+  local per_job = count_gpus(job_desc.tres_per_job)
+  if per_job > 0 then
+    if per_job % tasks ~= 0 then
+      refuse("%d GPUs cannot be shared evenly by %d tasks; an example that works: " .. EXAMPLE, per_job, tasks, tasks,
+        workers.text)
+    end
+    return per_job / tasks
+  end
+  if count_gpus(job_desc.tres_per_socket) > 0 then
+    refuse("GPUs per socket do not say how many a worker gets; an example that works: " .. EXAMPLE, tasks,
+      workers.text)
+  end
+  local per_node = count_gpus(job_desc.tres_per_node)
+  if per_node > 0 then
+    return gpus_per_task_by_node(job_desc, tasks, per_node, workers)
+  end
+  return 0
+end
+
+-- The number of tasks; without -n Slurm starts one a node, or as many as --ntasks-per-node says.
+local function tasks_of(job_desc, workers)
+  local tasks, low, high = said(job_desc.num_tasks), said(job_desc.min_nodes), said(job_desc.max_nodes)
+  if tasks then
+    return tasks
+  elseif high and high ~= 0 and high ~= (low or 1) then
+    refuse("without -n the number of tasks depends on how many nodes Slurm picks; an example that works: " .. EXAMPLE,
+      workers.min, workers.text)
+  end
+  return (low or 1) * (said(job_desc.ntasks_per_node) or 1)
+end
+
+-- The ordinary request must be the minimum: the base of an elastic job is an ordinary job of MIN workers.
+local function check_request(job_desc, workers)
+  if job_desc.array_inx and job_desc.array_inx ~= "" then
+    refuse("a job array cannot be elastic; submit one job for each index")
+  end
+  if said(job_desc.het_job_offset) then
+    refuse("a heterogeneous job (several components, ':') cannot be elastic")
+  end
+  local tasks = tasks_of(job_desc, workers)
+  if tasks ~= workers.min then
+    refuse("--elastic=%s needs the minimum as the ordinary request (-n %d), and this one is for %d task(s); "
+      .. "an example that works: " .. EXAMPLE, workers.text, workers.min, tasks, workers.min, workers.text)
+  end
+  if gpus_per_task(job_desc, tasks, workers) == 0 and not elastic.config.allow_cpu_only then
+    refuse("an elastic job needs GPUs for its workers, and this one asks for none; an example that works: " .. EXAMPLE,
+      workers.min, workers.text)
+  end
+end
+
+local function make_token(workers, fungible, batch)
+  return TOKEN_MARK .. "workers=" .. workers.text .. (fungible and ";fungible" or "")
+    .. (batch and ";batch=" .. batch.text or "") .. "}"
+end
+
+local function record(job_desc, token)
+  local before = job_desc.admin_comment
+  job_desc.admin_comment = before and before ~= "" and before .. " " .. token or token
+end
+
+local function check_asked(job_desc, part_list, asked)
+  local share = satellite_share(job_desc, part_list)
+  if share == "all" then
+    slurm.log_user("flexo: --elastic is ignored in partition %s", job_desc.partition or "(default)")
+    return
+  end
+  if not asked.elastic then
+    refuse("%s needs --elastic=MIN-MAX beside it, such as --elastic=2-8",
+      asked.batch and "--elastic-batch" or "--elastic-fungible")
+  end
+  local workers = parse_range("--elastic", asked.elastic, elastic.config.max_workers)
+  local batch = asked.batch and parse_range("--elastic-batch", asked.batch) or nil
+  if share == "some" then
+    refuse("an elastic job cannot start in a partition of satellites (%s); leave it out of %s",
+      table.concat(elastic.config.satellite_partitions, ", "), shown(job_desc.partition))
+  end
+  check_request(job_desc, workers)
+  if (job_desc.admin_comment or ""):find(TOKEN_MARK, 1, true) then
+    refuse("the job's AdminComment has a flexo token already; it is flexo's to write")
+  end
+  record(job_desc, make_token(workers, asked.fungible ~= nil, batch))
+end
+
+-- Runs `f`, turning a refusal into a message for the user.
+local function explained(f, ...)
+  local ok, problem = pcall(f, ...)
+  if ok then
+    return slurm.SUCCESS
+  end
+  if type(problem) ~= "table" or not problem.refusal then
+    slurm.log_error("flexo: job_submit_elastic.lua: %s", tostring(problem))
+    slurm.log_user("flexo: the check of an elastic job failed; please tell your administrator")
+    return slurm.ERROR
+  end
+  slurm.log_user("flexo: %s", problem.refusal)
+  return slurm.ERROR
+end
+
+-- For slurm_job_submit: slurm.SUCCESS, or slurm.ERROR after telling the user why.
+function elastic.job_submit(job_desc, part_list, submit_uid)
+  if (job_desc.spank_job_env_size or 0) == 0 and not job_desc.comment then
+    return slurm.SUCCESS
+  end
+  return explained(function()
+    local asked = asked_for(job_desc)
+    if asked then
+      check_asked(job_desc, part_list, asked)
+    end
+  end)
+end
+
+-- For slurm_job_modify: an elastic job keeps the request that was checked.
+function elastic.job_modify(job_desc, job_rec, part_list, modify_uid)
+  if not (job_rec.admin_comment or ""):find(TOKEN_MARK, 1, true) then
+    return slurm.SUCCESS
+  end
+  return explained(function()
+    local changed = said(job_desc.num_tasks) and "the number of tasks"
+      or said(job_desc.min_nodes) and "the number of nodes"
+      or (job_desc.tres_per_task or job_desc.tres_per_node or job_desc.tres_per_job or job_desc.tres_per_socket)
+        and "the GPUs"
+      or job_desc.array_inx and "the array"
+    if changed then
+      refuse("%s of an elastic job cannot be changed: the ordinary request is its minimum; cancel it and submit anew",
+        changed)
+    end
+    if job_desc.partition and satellite_share(job_desc, part_list) ~= "none" then
+      refuse("an elastic job cannot move to a partition of satellites (%s)",
+        table.concat(elastic.config.satellite_partitions, ", "))
+    end
+  end)
+end
+
+return elastic

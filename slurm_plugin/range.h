@@ -1,0 +1,45 @@
+/*
+ * The ranges that --elastic and --elastic-batch take, and why one is refused.
+ *
+ * Apart from the plugin so that they can be tested without Slurm.
+ */
+#ifndef FLEXO_RANGE_H
+#define FLEXO_RANGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Numbers of more than nine digits are refused, as everywhere in flexo: nothing here can overflow. */
+#define FLEXO_NUMBER_MAX 999999999u
+
+/* MIN-MAX, both at least 1 and included. */
+struct flexo_range {
+	uint32_t min;
+	uint32_t max;
+};
+
+enum flexo_range_fault {
+	FLEXO_RANGE_OK,
+	FLEXO_RANGE_EMPTY,
+	FLEXO_RANGE_SHAPE,    /* not two whole numbers with a hyphen between */
+	FLEXO_RANGE_TOO_LONG, /* a number of more than nine digits */
+	FLEXO_RANGE_ZERO,
+	FLEXO_RANGE_REVERSED,
+	FLEXO_RANGE_OVER_LIMIT,
+};
+
+/* Reads digits only: no sign, no space, nothing behind. False for anything else and for 0. */
+bool flexo_number_parse(const char *text, uint32_t *number);
+
+/* `limit` is the largest MAX that the site allows. `range` is written only when the result is FLEXO_RANGE_OK. */
+enum flexo_range_fault flexo_range_parse(const char *text, uint32_t limit, struct flexo_range *range);
+
+/*
+ * One line for the user: the option, the value as given (shortened, and with `?` for what a terminal should
+ * not see), what is wrong with it and what is allowed. `option` is a name such as "elastic".
+ */
+void flexo_range_explain(char *line, size_t size, const char *option, const char *value, uint32_t limit,
+			 enum flexo_range_fault fault);
+
+#endif

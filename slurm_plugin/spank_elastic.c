@@ -1,0 +1,232 @@
+/*
+ * SPANK plugin: sbatch, salloc and srun --elastic=MIN-MAX, --elastic-fungible, --elastic-batch=MIN-MAX.
+ *
+ * Where the job is submitted, it refuses values that cannot be, puts FLEXO_ELASTIC, FLEXO_ELASTIC_FUNGIBLE and
+ * FLEXO_ELASTIC_BATCH into the job's environment, and into its job control environment, where
+ * job_submit_elastic.lua finds them. Where the job runs, it puts them into the environment again, because
+ * --export=NONE keeps the first from arriving. A job without the options is not touched.
+ *
+ * An option is never taken from the environment. Slurm exports a job's SPANK options to what the job starts, so
+ * that a plain sbatch inside an elastic job would become elastic too; see forget_inherited().
+ */
+#include <slurm/spank.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "range.h"
+
+SPANK_PLUGIN(flexo, 1)
+
+/* What Slurm calls our options in an environment: this, the plugin's name, and the option's. */
+#define OPTION_VARIABLE "_SLURM_SPANK_OPTION_flexo_"
+
+#define LINE_SIZE 512
+#define RANGE_SIZE sizeof("999999999-999999999")
+
+enum { ELASTIC, FUNGIBLE, BATCH, OPTIONS };
+
+static const struct {
+	const char *variable;        /* for the job and for Lua */
+	const char *option_variable; /* Slurm's own */
+} names[OPTIONS] = {
+	[ELASTIC] = { "FLEXO_ELASTIC", OPTION_VARIABLE "elastic" },
+	[FUNGIBLE] = { "FLEXO_ELASTIC_FUNGIBLE", OPTION_VARIABLE "elastic_fungible" },
+	[BATCH] = { "FLEXO_ELASTIC_BATCH", OPTION_VARIABLE "elastic_batch" },
+};
+
+static int take_option(int val, const char *optarg, int remote);
+
+static struct spank_option options[OPTIONS] = {
+	[ELASTIC] = { .name = "elastic",
+		      .arginfo = "MIN-MAX",
+		      .usage = "let the job grow from MIN workers to MAX on idle GPUs; "
+			       "the ordinary request (-n, GPUs) is that of MIN workers",
+		      .has_arg = 1,
+		      .val = ELASTIC,
+		      .cb = take_option },
+	[FUNGIBLE] = { .name = "elastic-fungible",
+		       .arginfo = NULL,
+		       .usage = "with --elastic: the workers may run on another GPU type in another run",
+		       .has_arg = 0,
+		       .val = FUNGIBLE,
+		       .cb = take_option },
+	[BATCH] = { .name = "elastic-batch",
+		    .arginfo = "MIN-MAX",
+		    .usage = "with --elastic: the global batch sizes that training accepts, in samples",
+		    .has_arg = 1,
+		    .val = BATCH,
+		    .cb = take_option },
+};
+
+/* What the options said, as the job will see it; "" where the option was not given. */
+static char values[OPTIONS][RANGE_SIZE];
+
+/* The arguments in plugstack.conf. */
+static uint32_t max_workers = FLEXO_NUMBER_MAX;
+static char bad_argument[LINE_SIZE];
+
+static void read_arguments(int ac, char *argv[])
+{
+	static const char key[] = "max_workers=";
+
+	for (int i = 0; i < ac; i++) {
+		if (strncmp(argv[i], key, strlen(key)) == 0 &&
+		    flexo_number_parse(argv[i] + strlen(key), &max_workers))
+			continue;
+		snprintf(bad_argument, sizeof(bad_argument),
+			 "the argument '%.64s' of this plugin in plugstack.conf is wrong; allowed is max_workers=N, "
+			 "N from 1 to %u", argv[i], FLEXO_NUMBER_MAX);
+	}
+}
+
+/* True in the commands that submit jobs (srun also starts steps), false in Slurm's daemons. */
+static bool in_client(void)
+{
+	return spank_context() == S_CTX_ALLOCATOR || spank_context() == S_CTX_LOCAL;
+}
+
+static bool inside_job(void)
+{
+	return getenv("SLURM_JOB_ID") != NULL;
+}
+
+/* The name under which Slurm hands a variable of the job control environment on in an ordinary one. */
+static const char *handed_on(const char *variable)
+{
+	static char name[128];
+
+	snprintf(name, sizeof(name), "SLURM_SPANK_%s", variable);
+	return name;
+}
+
+/*
+ * Drops what a surrounding elastic job has left in our environment, before Slurm takes it for options of the job
+ * that is being submitted. srun in a job starts a step of it, whose workers do need FLEXO_ELASTIC.
+ */
+static void forget_inherited(spank_t spank)
+{
+	for (int i = 0; i < OPTIONS; i++) {
+		unsetenv(names[i].option_variable);
+		unsetenv(handed_on(names[i].option_variable));
+		unsetenv(handed_on(names[i].variable));
+		/* srun has copied them already */
+		spank_job_control_unsetenv(spank, names[i].option_variable);
+		spank_job_control_unsetenv(spank, names[i].variable);
+		if (spank_context() == S_CTX_ALLOCATOR && inside_job())
+			unsetenv(names[i].variable);
+	}
+}
+
+/* Slurm's callback, before the job is submitted (remote is 0) and again where it runs. */
+static int take_option(int val, const char *optarg, int remote)
+{
+	uint32_t limit = val == ELASTIC && !remote ? max_workers : FLEXO_NUMBER_MAX;
+	enum flexo_range_fault fault;
+	struct flexo_range range;
+	char line[LINE_SIZE];
+
+	if (!remote && bad_argument[0] != '\0') {
+		slurm_error("--%s: %s; please tell your administrator", options[val].name, bad_argument);
+		return -1;
+	}
+	if (!remote && spank_context() == S_CTX_LOCAL && inside_job()) {
+		slurm_error("--%s belongs to a job, not to a step in it; say it to sbatch or salloc",
+			    options[val].name);
+		return -1;
+	}
+	if (val == FUNGIBLE) {
+		strcpy(values[val], "1");
+		return 0;
+	}
+	fault = flexo_range_parse(optarg, limit, &range);
+	if (fault != FLEXO_RANGE_OK) {
+		flexo_range_explain(line, sizeof(line), options[val].name, optarg, limit, fault);
+		slurm_error("%s", line);
+		return -1;
+	}
+	snprintf(values[val], sizeof(values[val]), "%u-%u", range.min, range.max);
+	return 0;
+}
+
+int slurm_spank_init(spank_t spank, int ac, char *argv[])
+{
+	if (spank_context() == S_CTX_SLURMD) {
+		read_arguments(ac, argv);
+		if (bad_argument[0] != '\0')
+			slurm_error("flexo: %s", bad_argument); /* once, where the administrator looks */
+		return 0;
+	}
+	if (!in_client() && spank_context() != S_CTX_REMOTE)
+		return 0;
+	if (in_client()) {
+		read_arguments(ac, argv);
+		forget_inherited(spank);
+	}
+	for (int i = 0; i < OPTIONS; i++)
+		if (spank_option_register(spank, &options[i]) != ESPANK_SUCCESS)
+			slurm_error("flexo: Slurm did not accept the option --%s", options[i].name);
+	return 0;
+}
+
+/* Where the job is submitted: puts a value where the job and Lua will find it. */
+static int publish(spank_t spank, int option)
+{
+	if (setenv(names[option].variable, values[option], 1) != 0 ||
+	    spank_job_control_setenv(spank, names[option].variable, values[option], 1) != ESPANK_SUCCESS) {
+		slurm_error("flexo: cannot put %s into the job's environment", names[option].variable);
+		return -1;
+	}
+	return 0;
+}
+
+static int publish_all(spank_t spank)
+{
+	int rc = 0;
+
+	for (int i = 0; i < OPTIONS; i++) {
+		if (values[i][0] == '\0')
+			continue;
+		if (i != ELASTIC && values[ELASTIC][0] == '\0') {
+			/* Slurm heeds rc only where plugstack.conf says "required"; Lua refuses such a job as well. */
+			slurm_error("--%s needs --elastic=MIN-MAX beside it, such as --elastic=2-8", options[i].name);
+			rc = -1;
+		}
+		if (publish(spank, i) != 0)
+			rc = -1;
+	}
+	return rc;
+}
+
+/*
+ * Where the job runs: sets the variables anew. --export=NONE lets only SLURM_* through, and with it what Slurm
+ * hands on; the rest of that is removed, so that what the job submits cannot inherit it.
+ */
+static void arrive(spank_t spank)
+{
+	char value[RANGE_SIZE];
+	struct flexo_range range;
+
+	for (int i = 0; i < OPTIONS; i++) {
+		if (spank_getenv(spank, handed_on(names[i].variable), value, sizeof(value)) == ESPANK_SUCCESS &&
+		    values[i][0] == '\0' &&
+		    (i == FUNGIBLE || flexo_range_parse(value, FLEXO_NUMBER_MAX, &range) == FLEXO_RANGE_OK))
+			strcpy(values[i], i == FUNGIBLE ? "1" : value);
+		if (values[i][0] != '\0')
+			spank_setenv(spank, names[i].variable, values[i], 1);
+		spank_unsetenv(spank, names[i].option_variable);
+		spank_unsetenv(spank, handed_on(names[i].option_variable));
+		spank_unsetenv(spank, handed_on(names[i].variable));
+	}
+}
+
+int slurm_spank_init_post_opt(spank_t spank, int ac, char *argv[])
+{
+	(void)ac;
+	(void)argv;
+	if (in_client())
+		return publish_all(spank);
+	if (spank_context() == S_CTX_REMOTE)
+		arrive(spank); /* nothing here may keep a job from starting */
+	return 0;
+}

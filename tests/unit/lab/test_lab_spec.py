@@ -1,0 +1,74 @@
+"""What a lab can be asked for, and what is said to those who ask for something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from flexo.lab import BadSpec, LabSpec, Profile
+from flexo.lab.layout import Layout, labs_root
+
+
+def test_a_spec_names_its_nodes_training_first() -> None:
+    spec = LabSpec(nodes=2, infer_nodes=1)
+    assert spec.node_names == ("t1", "t2", "i1")
+
+
+def test_inference_nodes_have_as_many_gpus_as_training_nodes_unless_said() -> None:
+    assert LabSpec(gpus_per_node=6).gpus_per_infer_node == 6
+    assert LabSpec(gpus_per_node=6, infer_gpus=2).gpus_per_infer_node == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("nodes", 0, "nodes = 0: 1 to 256 are allowed"),
+        ("nodes", 257, "nodes = 257: 1 to 256 are allowed"),
+        ("gpus_per_node", 1000, "gpus_per_node = 1000: 1 to 64 are allowed"),
+        ("cpus_per_node", 0, "cpus_per_node = 0: 1 to 1024 are allowed"),
+        ("infer_nodes", -1, "infer_nodes = -1: 0 to 256 are allowed"),
+        ("infer_gpus", 0, "infer_gpus = 0: 1 to 64 are allowed"),
+    ],
+)
+def test_a_number_that_cannot_be_is_named_with_what_is_allowed(field: str, value: int, message: str) -> None:
+    with pytest.raises(BadSpec) as refusal:
+        LabSpec(**{field: value})  # type: ignore[arg-type]
+    assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize("name", ["", "Lab", "a/b", "..", "-a", "a-", "a" * 25, "a b", "ü"])
+def test_a_name_that_cannot_be_a_directory_and_a_cluster_is_refused(name: str) -> None:
+    with pytest.raises(BadSpec, match="cannot name a lab: 1 to 24 of a-z"):
+        LabSpec(name=name)
+
+
+def test_an_unknown_profile_is_refused_with_the_profiles_that_are() -> None:
+    with pytest.raises(BadSpec, match="no profile 'fast'; the profiles are: quick, production, accounting"):
+        LabSpec(profile="fast")  # type: ignore[arg-type]
+
+
+def test_a_profile_may_be_given_by_its_name() -> None:
+    assert LabSpec(profile="production").profile is Profile.PRODUCTION  # type: ignore[arg-type]
+
+
+def test_a_gpu_type_that_slurm_would_misread_is_refused() -> None:
+    with pytest.raises(BadSpec, match="gpu_type 'a:b'"):
+        LabSpec(gpu_type="a:b")
+
+
+def test_flexod_is_an_ordinary_user_only_where_slurmdbd_can_make_it_operator() -> None:
+    assert LabSpec(profile=Profile.PRODUCTION).flexod_account == "slurm"
+    assert LabSpec(profile=Profile.ACCOUNTING).flexod_account == "daemon"
+
+
+def test_labs_lie_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEXO_LABS", "/srv/labs")
+    assert str(Layout.of("mine").slurm_conf) == "/srv/labs/mine/slurm.conf"
+
+
+@pytest.mark.parametrize("root", ["labs", "/with space", "/" + "x" * 60])
+def test_a_root_too_long_for_sockets_or_not_absolute_is_refused(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEXO_LABS", root)
+    with pytest.raises(BadSpec, match="allowed is an absolute path"):
+        labs_root()
