@@ -1,4 +1,4 @@
-"""What flexod costs: its CPU time, and slurmctld's time for its reads, on a lab of its own (`make bench-load`).
+"""What flexod costs: its CPU time and slurmctld's time for its reads, on a lab of its own (make bench-load).
 
 CPU time is flexod's own and that of the commands it ran, from the kernel's accounts; slurmctld's time is its
 own statistics by user (`sdiag`): flexod's account does nothing else on the lab.
