@@ -1,7 +1,8 @@
 """One process a node of a job: starts the node's workers, watches them, tells the leader what became of them.
 
-Started by srun, in the base and in each satellite. SIGTERM from Slurm reaches it and its workers alike; the
-workers ignore it, the agent tells the leader, and the leader lets them go at a mini-batch boundary.
+Started by srun, in the base and in each satellite. SIGTERM from Slurm reaches it and its workers alike. In a
+satellite the workers ignore it, the agent tells the leader, and the leader lets them go at a mini-batch
+boundary. In the base it is the end of the job: workers die of it, or end as their script handles it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,9 +27,14 @@ from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic import network, slurm_job
 from horovod_elastic.wire import CHANNEL_OPTIONS
+from horovod_elastic.worker.sigterm import SATELLITE
 
 ATTACH = "/flexo.v1.LeaderService/AttachAgent"
 CONNECT_TIMEOUT_S = 60
+SIGTERM_GRACE_S = 25.0
+"""How long workers of the base may take to end as their script handles SIGTERM; Slurm's KillWait is 30."""
+COMMAND_NOT_RUN = 127
+"""Exit code of a worker whose command cannot be run, as in a shell."""
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 INJECT = Path(__file__).resolve().parent / "inject"
@@ -41,13 +48,18 @@ class Agent:
         self._node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
+        self._terminated = False
         address = network.resolve(slurm_job.node_address(self._node, os.environ))
         self._interface = network.interface_of(address)
-        self._outbox: queue.SimpleQueue[pb.FromAgent | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[pb.FromAgent] = queue.SimpleQueue()
+        self._outbox.put(pb.FromAgent(hello=self._hello()))  # before anything that a signal may add
 
     def run(self) -> int:
         """Serve the leader until it dismisses this node. 0 then; 1 if the leader was lost."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            # sbatch --signal=USR1@60 is meant for the script. A handler, because workers inherit SIG_IGN.
+            signal.signal(number, lambda number, frame: None)
         channel = grpc.insecure_channel(self._options.leader, options=CHANNEL_OPTIONS)
         try:
             grpc.channel_ready_future(channel).result(timeout=CONNECT_TIMEOUT_S)
@@ -57,7 +69,6 @@ class Agent:
                 file=sys.stderr,
             )
             return 1
-        self._outbox.put(pb.FromAgent(hello=self._hello()))
         stream = rpc.LeaderServiceStub(channel).AttachAgent(
             self._outgoing(), metadata=((METADATA_KEY, Munge().credential(ATTACH)),)
         )
@@ -68,6 +79,8 @@ class Agent:
         except grpc.RpcError as error:
             print(f"flexo: the agent on {self._node} lost its leader: {error.details()}", file=sys.stderr)
         finally:
+            if self._terminated and self._options.base:
+                self._wait_for_workers(SIGTERM_GRACE_S)
             self._kill_all()
         return 1
 
@@ -81,8 +94,8 @@ class Agent:
         )
 
     def _outgoing(self) -> Iterator[pb.FromAgent]:
-        while (message := self._outbox.get()) is not None:
-            yield message
+        while True:
+            yield self._outbox.get()
 
     def _obey(self, message: pb.ToAgent) -> bool:
         """Carry out one message; False when dismissed."""
@@ -94,11 +107,16 @@ class Agent:
         return kind != "dismiss"
 
     def _start(self, order: pb.StartWorker) -> None:
-        worker = subprocess.Popen(
-            self._options.command,
-            env=self._worker_environment(order),
-            preexec_fn=_become_worker,
-        )
+        try:
+            worker = subprocess.Popen(
+                self._options.command,
+                env=self._worker_environment(order),
+                preexec_fn=_become_worker if self._options.base else _become_worker_of_a_satellite,
+            )
+        except OSError as error:
+            print(f"flexo: {self._options.command[0]} cannot be run: {error}", file=sys.stderr)
+            self._say_exited(order.worker_id, COMMAND_NOT_RUN)
+            return
         with self._lock:
             self._workers[order.worker_id] = worker
         threading.Thread(
@@ -134,6 +152,8 @@ class Agent:
         if order.newcomer:
             # Alone until it joins: the native core takes local and cross ranks at their word.
             environment.update(HOROVOD_LOCAL_RANK="0", HOROVOD_LOCAL_SIZE="1")
+        if not self._options.base:
+            environment[SATELLITE] = "1"
         environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")
         devices = environment.get("CUDA_VISIBLE_DEVICES", "")
         if self._options.gpus > 1 and devices:
@@ -143,19 +163,26 @@ class Agent:
         return environment
 
     def _watch(self, worker_id: str, worker: subprocess.Popen[bytes]) -> None:
-        exit_code = worker.wait()
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        # While it is a zombie its number is nobody else's: what it left running would keep the GPU.
         with self._lock:
+            _kill_group(worker.pid)
             self._workers.pop(worker_id, None)
-        self._outbox.put(
-            pb.FromAgent(worker_exited=pb.WorkerExited(worker_id=worker_id, exit_code=exit_code))
-        )
+        self._say_exited(worker_id, worker.wait())
+
+    def _say_exited(self, worker_id: str, exit_code: int) -> None:
+        exited = pb.WorkerExited(worker_id=worker_id, exit_code=exit_code)
+        self._outbox.put(pb.FromAgent(worker_exited=exited))
 
     def _kill(self, worker_id: str) -> None:
         with self._lock:
-            worker = self._workers.get(worker_id)
-        if worker is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)
+            if worker := self._workers.get(worker_id):
+                _kill_group(worker.pid)
+
+    def _wait_for_workers(self, bound_s: float) -> None:
+        deadline = time.monotonic() + bound_s
+        while self._workers and time.monotonic() < deadline:
+            time.sleep(0.1)
 
     def _kill_all(self) -> None:
         with self._lock:
@@ -164,17 +191,28 @@ class Agent:
             self._kill(worker_id)
 
     def _on_sigterm(self, signum: int, frame: object) -> None:
+        self._terminated = True
         # SimpleQueue.put is safe inside a signal handler.
         self._outbox.put(pb.FromAgent(leaving=pb.AgentLeaving(reason="Slurm takes the node back (SIGTERM)")))
 
 
-def _become_worker() -> None:
-    """Between fork and exec: a process group of its own, deaf to SIGTERM until the script's Python is up.
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
-    It dies with the agent: where Slurm tracks processes by parentage, an orphan would keep its GPU.
+
+def _become_worker() -> None:
+    """Between fork and exec: a process group of its own, which dies with the agent.
+
+    Where Slurm tracks processes by parentage, an orphan would keep its GPU.
     """
     os.setpgid(0, 0)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _become_worker_of_a_satellite() -> None:
+    """Deaf to SIGTERM besides, until the script's Python is up (worker/sigterm.py)."""
+    _become_worker()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 

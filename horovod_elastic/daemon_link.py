@@ -38,9 +38,10 @@ def daemon_address() -> str | None:
         return address
     try:
         with Path(os.environ.get("FLEXO_CONFIG", CONFIG)).open("rb") as file:
-            address = tomllib.load(file).get("service", {}).get("address")
-    except (OSError, tomllib.TOMLDecodeError):
+            service = tomllib.load(file).get("service")
+    except (OSError, ValueError):  # TOMLDecodeError and UnicodeDecodeError are both of the latter
         return None
+    address = service.get("address") if isinstance(service, dict) else None
     return address if isinstance(address, str) else None
 
 
@@ -59,6 +60,7 @@ class DaemonLink:
         self._on_grants = on_grants
         self._say = say
         self._said = ""
+        self._wait_s = FIRST_RETRY_S
         self._outbox: queue.SimpleQueue[pb.FromLeader | None] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_open, name="flexod-link", daemon=True)
@@ -83,18 +85,17 @@ class DaemonLink:
         self._thread.join(timeout=2)
 
     def _keep_open(self) -> None:
-        wait = FIRST_RETRY_S
         while not self._ended.is_set():
+            refused = False
             try:
                 self._converse()
-                wait = FIRST_RETRY_S
             except grpc.RpcError as error:
-                wait = self._explain(error, wait)
+                refused = self._explain(error)
             except NotAuthentic as error:
-                self._say_once(f"{error}; training goes on at the base's size")
-                wait = REFUSED_RETRY_S
-            self._ended.wait(wait)
-            wait = min(LAST_RETRY_S, wait * 2)
+                self._say_once(f"{error}; training goes on with the workers it has")
+                refused = True
+            self._ended.wait(REFUSED_RETRY_S if refused else self._wait_s)
+            self._wait_s = min(LAST_RETRY_S, self._wait_s * 2)
 
     def _converse(self) -> None:
         with grpc.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
@@ -112,19 +113,20 @@ class DaemonLink:
     def _hear(self, message: pb.ToLeader) -> None:
         kind = message.WhichOneof("body")
         if kind == "welcome":
+            self._wait_s = FIRST_RETRY_S
             self._say_once(f"attached to flexod {message.welcome.flexod_version} at {self._address}")
         elif kind == "grants":
             self._on_grants(message.grants)
 
-    def _explain(self, error: grpc.RpcError, wait: float) -> float:
-        """Say what is wrong, once a cause; how long to wait before the next try."""
+    def _explain(self, error: grpc.RpcError) -> bool:
+        """Say what is wrong, once a cause; whether it is one that trying again soon will not change."""
         code = error.code()
         if code in _REFUSALS:
             self._say_once(f"flexod at {self._address} refuses this job: {error.details()}")
-            return REFUSED_RETRY_S
+            return True
         if not self._ended.is_set():
             self._say_once(f"no flexod at {self._address}: training goes on with the workers it has")
-        return wait
+        return False
 
     def _say_once(self, sentence: str) -> None:
         if sentence != self._said:

@@ -48,22 +48,27 @@ def _lead(base: slurm_job.BaseJob, command: list[str]) -> int:
     environment = {**os.environ, "FLEXO_JOB_ID": str(base.job_id)}
     slurm = SlurmUser(base, environment, command, slurm_job.output_path(base.job_id, os.environ))
     leader = Leader(base, address, slurm)
-    server = serve(leader, address, Munge())
+    try:
+        server = serve(leader, address, Munge())
+    except RuntimeError as error:
+        raise network.NoAddress(
+            f"cannot listen on {address}, the address of {here}: is this a node of the job? ({error})"
+        ) from error
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda n, _: leader.stop(128 + n, f"signal {n}"))
-    steps = [
-        (node.name, slurm.launch_base(node.name, node.workers, leader.endpoint))
-        for node in base.nodes
-        if node.workers
-    ]
-    for node, step in steps:
-        threading.Thread(target=_watch, args=(leader, node, step), daemon=True).start()
-    _attach(leader)
-    exit_code = leader.run()
-    for _, step in steps:
-        _end(step)
-    server.stop(grace=1)
-    return exit_code
+    steps: list[subprocess.Popen[bytes]] = []
+    try:
+        for node in base.nodes:
+            step = slurm.launch_base(node.name, node.workers, leader.endpoint)
+            steps.append(step)
+            threading.Thread(target=_watch, args=(leader, node.name, step), daemon=True).start()
+        _attach(leader)
+        return leader.run()
+    finally:
+        # Without this, streams that are still open would keep the process from ending.
+        for step in steps:
+            _end(step)
+        server.stop(grace=1)
 
 
 def _attach(leader: Leader) -> None:
@@ -79,7 +84,8 @@ def _attach(leader: Leader) -> None:
 def _watch(leader: Leader, node: str, step: subprocess.Popen[bytes]) -> None:
     """A base agent ends when it is dismissed; if it ends otherwise there is nobody left to lead there."""
     if code := step.wait():
-        leader.stop(code, f"the agent on {node} ended with exit code {code}")
+        exit_code = code if code > 0 else 128 - code
+        leader.stop(exit_code, f"the agent on {node} ended with exit code {exit_code}")
 
 
 def _end(step: subprocess.Popen[bytes]) -> None:

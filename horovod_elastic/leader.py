@@ -103,6 +103,8 @@ class Leader:
         self._membership = members or m.Membership(base.workers)
         self._streams = Streams()
         self._satellites: dict[str, Satellite] = {}
+        self._given_back: dict[str, jobs_pb2.GrantFailed] = {}
+        """What flexod was told of grants that it may not know yet to be over; told again if it lists them."""
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._commands = ThreadPoolExecutor(max_workers=4, thread_name_prefix="slurm")
         self._rendezvous: Rendezvous | None = None
@@ -170,9 +172,9 @@ class Leader:
         assert self._outcome is not None
         for agent in self._streams.agents.values():
             agent.outbox.put(workers_pb2.ToAgent(dismiss=workers_pb2.Dismiss(reason=self._outcome.why)))
-        deadline = time.monotonic() + GOODBYE_BOUND_S
         # Satellites that are just being submitted have no id yet: wait for it, then they can be cancelled.
         self._commands.shutdown(wait=True)
+        deadline = time.monotonic() + GOODBYE_BOUND_S
         while time.monotonic() < deadline and (self._streams.agents or not self._events.empty()):
             self._one_event(0.1)
         if left := [satellite.job_id for satellite in self._satellites.values() if satellite.job_id]:
@@ -194,13 +196,18 @@ class Leader:
 
     def agent_attached(self, name: str, hello: workers_pb2.AgentHello, outbox: AgentOutbox) -> None:
         """An agent has said hello (leader's thread, like everything below)."""
-        satellite = self._satellite_of(hello.slurm_job_id)
-        if not hello.base and (satellite is None or satellite.withdrawn):
-            outbox.put(workers_pb2.ToAgent(dismiss=workers_pb2.Dismiss(reason="its grant does not stand")))
+        satellite = None if hello.base else self._satellite_of(hello.slurm_job_id, hello.node)
+        unwanted = ""
+        if self._outcome is not None:
+            unwanted = "the job is over"
+        elif not hello.base and (satellite is None or satellite.withdrawn):
+            unwanted = "its grant does not stand"
+        if unwanted:
+            outbox.put(workers_pb2.ToAgent(dismiss=workers_pb2.Dismiss(reason=unwanted)))
             return
         self._streams.agents[name] = AgentLink(outbox, hello.interface, hello.base, hello.slurm_job_id)
         if satellite is not None:
-            satellite.agent = name
+            satellite.agent, satellite.job_id = name, hello.slurm_job_id
         self._carry_out(self._membership.agent_joined(name, hello.slots, hello.base, time.monotonic()))
 
     def agent_leaving(self, name: str, reason: str) -> None:
@@ -225,7 +232,9 @@ class Leader:
         satellite = self._satellite_of(link.job_id)
         if satellite is None or link.base:
             return
-        if satellite.failed:
+        if self._membership.finishing:
+            self._forget(satellite)
+        elif satellite.failed:
             self._give_back(satellite, _Reason.REASON_WORKERS_FAILED, satellite.failed)
         elif satellite.preempted:
             self._give_back(satellite, _Reason.REASON_PREEMPTED, satellite.withdrawn)
@@ -360,8 +369,15 @@ class Leader:
                 self._withdraw(satellite)
         for grant in standing.values():
             if grant.grant_id not in self._satellites and not self._membership.finishing:
-                self._satellites[grant.grant_id] = satellite = Satellite(grant, time.monotonic())
-                self._in_background(self._submit, satellite)
+                self._realise(grant)
+        self._given_back = {key: told for key, told in self._given_back.items() if key in standing}
+
+    def _realise(self, grant: Grant) -> None:
+        if told := self._given_back.get(grant.grant_id):
+            self._tell_flexod(told)
+            return
+        self._satellites[grant.grant_id] = satellite = Satellite(grant, time.monotonic())
+        self._in_background(self._submit, satellite)
 
     def _withdraw(self, satellite: Satellite) -> None:
         if satellite.withdrawn:
@@ -442,19 +458,26 @@ class Leader:
 
     def _give_back(self, satellite: Satellite, reason: _Reason.ValueType, message: str) -> None:
         """Tell flexod that this grant did not become, or no longer is, a satellite."""
-        if self._link is not None and self._outcome is None:
-            failed = jobs_pb2.GrantFailed(
-                grant_id=satellite.grant.grant_id, reason=reason, message=message[:500]
-            )
-            self._link.send(jobs_pb2.FromLeader(grant_failed=failed))
+        grant_id = satellite.grant.grant_id
+        told = jobs_pb2.GrantFailed(grant_id=grant_id, reason=reason, message=message[:500])
+        self._given_back[grant_id] = told
+        self._tell_flexod(told)
         self._forget(satellite)
+
+    def _tell_flexod(self, failed: jobs_pb2.GrantFailed) -> None:
+        if self._link is not None and self._outcome is None:
+            self._link.send(jobs_pb2.FromLeader(grant_failed=failed))
 
     def _forget(self, satellite: Satellite) -> None:
         self._satellites.pop(satellite.grant.grant_id, None)
 
-    def _satellite_of(self, job_id: int) -> Satellite | None:
+    def _satellite_of(self, job_id: int, node: str = "") -> Satellite | None:
+        """By its Slurm job; for one that came before sbatch's answer with its id did, by its node."""
         for satellite in self._satellites.values():
             if satellite.job_id == job_id:
+                return satellite
+        for satellite in self._satellites.values():
+            if satellite.job_id == 0 and satellite.grant.node == node:
                 return satellite
         return None
 

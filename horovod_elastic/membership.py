@@ -26,6 +26,8 @@ EXIT_BOUND_S = 30.0
 """How long a worker that was told to leave may take to exit."""
 RESTARTS_PER_SLOT = 3
 """How often a worker that died is started again in its place."""
+_BYSTANDERS = (1, -6)
+"""Exit codes of those who only lost a peer: an uncaught HorovodInternalError, or the native core's abort."""
 
 
 class WorkerState(enum.Enum):
@@ -51,6 +53,8 @@ class Worker:
     state: WorkerState = WorkerState.STARTING
     rank: int = -1
     commits: int = 0
+    in_loop: bool = False
+    """A founder that has entered hvd.elastic.run; newcomers join nowhere else."""
     deadline: float | None = None
 
 
@@ -147,12 +151,18 @@ Command = Start | Kill | Form | Interrupt | Leave | Dismiss | End
 
 
 def places(order: Iterable[Worker]) -> tuple[Place, ...]:
-    """Places for `order` (by rank). Workers of one agent count as one host, as Horovod does with hosts."""
+    """Places for `order` (by rank). Workers of one agent count as one host, as Horovod does with hosts.
+
+    Local ranks follow the slots: scripts choose their GPU by local rank, once, so that a worker that is
+    started again in a slot must find there the local rank that its predecessor had.
+    """
     members = list(order)
     by_agent: dict[str, list[Worker]] = {}
     for worker in members:
         by_agent.setdefault(worker.agent, []).append(worker)
     hosts = list(by_agent)
+    for of_agent in by_agent.values():
+        of_agent.sort(key=lambda worker: worker.slot)
     result = []
     for rank, worker in enumerate(members):
         local_rank = by_agent[worker.agent].index(worker)
@@ -185,7 +195,9 @@ class Membership:
         self._finishing = False
         self._ended = False
         self._failure: int | None = None
-        """Exit code of the worker that failed last where that matters for the job's own exit code."""
+        """Exit code of the worker that failed first in this generation: the job's, if it ends so."""
+        self._doomed = False
+        """A founder failed before its training loop: to start it again would not help, the job ends."""
         self.generation = 0
         self.scalable = False
         self.commits = 0
@@ -218,7 +230,8 @@ class Membership:
         self._agents[name] = agent
         if self._ended or (self._finishing and not base):
             return self._dismiss(agent, "the job is ending")
-        return [self._start(agent, slot, now) for slot in range(slots)]
+        workers = [self._add(agent, slot, now) for slot in range(slots)]
+        return [self._start(worker) for worker in workers]
 
     def agent_lost(self, name: str, why: str, now: float) -> list[Command]:
         """An agent's node, or its connection, is gone; so are its workers."""
@@ -237,14 +250,7 @@ class Membership:
         agent = self._agents.get(name)
         if agent is None or agent.leaving:
             return []
-        agent.leaving = why
-        commands: list[Command] = []
-        for worker in self._of(name):
-            if worker.state is WorkerState.READY and worker.newcomer:
-                commands.append(self._tell_to_leave(worker, why, now))
-            elif worker.state is WorkerState.STARTING:
-                commands.append(Kill(worker.worker_id, worker.agent, why))
-        return commands + self._proceed(now)
+        return self._send_away(agent, why, now) + self._proceed(now)
 
     def worker_ready(self, worker_id: str, now: float) -> list[Command]:
         """A founder is in hvd.init, or a newcomer at hvd.elastic.run."""
@@ -259,19 +265,29 @@ class Membership:
     def worker_in_loop(self, worker_id: str, now: float) -> list[Command]:
         """A founder has entered hvd.elastic.run: this script can be resized."""
         self.scalable = True
+        worker = self._workers.get(worker_id)
+        if worker is not None:
+            worker.in_loop = True
+            if worker.state is WorkerState.FINISHED:
+                worker.state = WorkerState.TRAINING  # a second training function after the first one
         return self._proceed(now)
 
     def worker_progress(self, worker_id: str, commits: int) -> None:
         """Batches that the worker has committed."""
         worker = self._workers.get(worker_id)
-        if worker is not None:
+        if worker is not None and worker.state is WorkerState.TRAINING:
             worker.commits = commits
             self.commits = max(self.commits, commits)
 
     def worker_arrived(self, worker_id: str, generation: int, commits: int, now: float) -> list[Command]:
         """A worker has left its generation and waits for the next one."""
         worker = self._workers.get(worker_id)
-        if worker is None or worker.state is not WorkerState.TRAINING or generation != self.generation:
+        if worker is None or worker.state is WorkerState.GONE:
+            # Its agent is gone, it is not: nobody else can tell it.
+            return [Leave(worker_id, "it was believed dead, and the others went on without it")]
+        if worker.state is WorkerState.FINISHED and worker.rank < 0:
+            return [self._tell_to_leave(worker, "the others went on after it had finished", now)]
+        if worker.state is not WorkerState.TRAINING or generation != self.generation:
             return []
         self.worker_progress(worker_id, commits)
         worker.state = WorkerState.ARRIVED
@@ -312,20 +328,28 @@ class Membership:
 
     # --- steps -----------------------------------------------------------------------------------------
 
-    def _start(self, agent: Agent, slot: int, now: float) -> Start:
+    def _add(self, agent: Agent, slot: int, now: float) -> Worker:
+        """A worker to be: a founder if it belongs to the base and nothing was founded yet."""
         self._serial += 1
-        newcomer = self.generation > 0
-        worker = Worker(f"w{self._serial}", agent.name, slot, newcomer)
-        if newcomer:
+        worker = Worker(f"w{self._serial}", agent.name, slot, self.generation > 0 or not agent.base)
+        if worker.newcomer:
             worker.deadline = now + WARM_UP_BOUND_S
         self._workers[worker.worker_id] = worker
-        return Start(worker.worker_id, agent.name, slot, newcomer, self._outlook(worker))
+        return worker
 
-    def _outlook(self, newcomer: Worker) -> Place:
-        """Where the newcomer would be if everybody who is on the way joined: what rank() says meanwhile."""
-        waiting = [w for w in self._alive_workers() if w.rank < 0 and w.state is not WorkerState.LEAVING]
-        expected = places([*self._current(), *sorted(waiting, key=lambda w: (w.agent, w.slot))])
-        return next(place for place in expected if place.worker_id == newcomer.worker_id)
+    def _start(self, worker: Worker) -> Start:
+        return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, self._outlook(worker))
+
+    def _outlook(self, worker: Worker) -> Place:
+        """Where the worker would be if everybody who is on the way joined: what rank() says meanwhile."""
+        waiting = [
+            w
+            for w in self._alive_workers()
+            if w.rank < 0 and w.state in (WorkerState.STARTING, WorkerState.READY)
+        ]
+        waiting.sort(key=lambda w: (w.newcomer, list(self._agents).index(w.agent), w.slot))
+        expected = places([*self._current(), *waiting])
+        return next(place for place in expected if place.worker_id == worker.worker_id)
 
     def _gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
         if worker.state is WorkerState.GONE:
@@ -335,21 +359,48 @@ class Membership:
         worker.state, worker.deadline = WorkerState.GONE, None
         if was is WorkerState.LEAVING:
             return []
-        if exit_code == 0 and (member or not worker.newcomer):
-            return self._finish(now)
-        if member or not worker.newcomer:
-            self._failure = exit_code or 1
         agent = self._agents[worker.agent]
-        if self._finishing or not self.scalable or agent.leaving:
+        matters = member or was is WorkerState.FINISHED or not worker.newcomer
+        if exit_code == 0 and matters and not agent.leaving:
+            return self._finish(now)
+        if matters and not (exit_code == 0 and was is WorkerState.FINISHED):
+            self._note_failure(exit_code or 1)
+        if self._finishing or agent.leaving:
             return []
+        if not worker.newcomer and not worker.in_loop:
+            self._doom(now)
+        return [] if self._doomed else self._replace(worker, agent, now)
+
+    def _note_failure(self, exit_code: int) -> None:
+        """Keep the cause: the first failure, unless it was a bystander's and this one is the script's own."""
+        if self._failure is None or (self._failure in _BYSTANDERS and exit_code > 1):
+            self._failure = exit_code
+
+    def _doom(self, now: float) -> None:
+        """Without its training loop a script is as rigid as any: it ends; the others get time to notice."""
+        self._doomed = True
+        for worker in self._alive_workers():
+            worker.deadline = worker.deadline or now + EXIT_BOUND_S
+
+    def _replace(self, worker: Worker, agent: Agent, now: float) -> list[Command]:
         used = agent.restarts.get(worker.slot, 0)
         if used < RESTARTS_PER_SLOT:
             agent.restarts[worker.slot] = used + 1
-            return [self._start(agent, worker.slot, now)]
+            return [self._start(self._add(agent, worker.slot, now))]
         if agent.base:
             return []
-        agent.leaving = f"its workers died {used + 1} times"
-        return []
+        return self._send_away(agent, f"its workers died {used + 1} times", now)
+
+    def _send_away(self, agent: Agent, why: str, now: float) -> list[Command]:
+        """Workers that train leave at the next boundary, those that wait or start at once."""
+        agent.leaving = why
+        commands: list[Command] = []
+        for worker in self._of(agent.name):
+            if worker.state is WorkerState.READY and worker.newcomer:
+                commands.append(self._tell_to_leave(worker, why, now))
+            elif worker.state is WorkerState.STARTING:
+                commands.append(Kill(worker.worker_id, worker.agent, why))
+        return commands
 
     def _finish(self, now: float) -> list[Command]:
         """Nobody joins any more: newcomers and those who have nobody in the generation go."""
@@ -385,13 +436,14 @@ class Membership:
             return []
         commands = self._found(now) if self.generation == 0 else self._switch(now)
         for agent in self._agents.values():
-            if agent.leaving and not agent.base and not any(map(self._alive, self._of(agent.name))):
-                commands += self._dismiss(agent, agent.leaving)
+            over = agent.leaving or ("the job is ending" if self._finishing else "")
+            if over and not agent.base and not any(map(self._alive, self._of(agent.name))):
+                commands += self._dismiss(agent, over)
         return commands + self._end_if_over()
 
     def _found(self, now: float) -> list[Command]:
         """The first generation: every worker of the base, once all of them are in hvd.init."""
-        founders = self._alive_workers()
+        founders = [worker for worker in self._alive_workers() if not worker.newcomer]
         ready = [worker for worker in founders if worker.state is WorkerState.READY]
         if len(ready) < self._base_workers or len(founders) > len(ready):
             return []
@@ -403,12 +455,14 @@ class Membership:
         current = self._current()
         arrived = [worker for worker in current if worker.state is WorkerState.ARRIVED]
         if arrived and all(worker.state is not WorkerState.TRAINING for worker in current):
+            if self._doomed:
+                return self._over(self._failure or 1, "a worker failed before its training loop")
             return self._next_generation(arrived, now)
-        if arrived or self._interrupted or self._finishing or not self.scalable or not current:
+        if arrived or self._interrupted or self._finishing or self._doomed or not self.scalable:
             return []
         joining = self._joiners()
         leaving = any(self._agents[worker.agent].leaving for worker in current)
-        if not joining and not leaving:
+        if not current or not (joining or leaving):
             return []
         self._interrupted = True
         return [Interrupt(current[0].worker_id, self.generation)]
@@ -451,26 +505,35 @@ class Membership:
         for worker in self._workers.values():
             worker.rank = -1
         self.generation += 1
-        self._interrupted, self._first_arrival = False, None
+        self._interrupted, self._first_arrival, self._failure = False, None, None
         for rank, worker in enumerate(order):
             worker.rank, worker.state, worker.deadline = rank, WorkerState.TRAINING, None
         self.commits = order[0].commits
         return Form(self.generation, places(order), self.commits)
 
     def _end_if_over(self) -> list[Command]:
-        alive = [worker for worker in self._alive_workers() if worker.state is not WorkerState.LEAVING]
-        if self.generation == 0:
-            if self._failure is not None:
-                return self._over(self._failure, "a worker failed before training began")
-            if self._finishing and not alive:
-                return self._over(0, "the script ended")
+        if self._ended:
             return []
-        members = [worker for worker in alive if worker.rank >= 0]
-        if members:
+        if self.generation == 0:
+            return self._end_if_nothing_can_be_founded()
+        if any(worker.rank >= 0 or worker.state is WorkerState.FINISHED for worker in self._alive_workers()):
             return []
         if self._finishing:
             return self._over(self._failure or 0, "the script ended")
         return self._over(self._failure or 1, "no worker that holds the model is left")
+
+    def _end_if_nothing_can_be_founded(self) -> list[Command]:
+        if self._failure is not None:
+            return self._over(self._failure, "a worker failed before training began")
+        founders = [worker for worker in self._workers.values() if not worker.newcomer]
+        alive = [worker for worker in founders if self._alive(worker)]
+        if not self._finishing or len(founders) < self._base_workers:
+            return []
+        if not alive:
+            return self._over(0, "the script ended")
+        if all(worker.state is WorkerState.READY for worker in alive):
+            return self._over(1, "some workers ended before hvd.init, in which the others wait for them")
+        return []
 
     def _over(self, exit_code: int, why: str) -> list[Command]:
         self._ended = True

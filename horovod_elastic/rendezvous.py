@@ -9,6 +9,7 @@ open).
 
 from __future__ import annotations
 
+import socketserver
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -52,6 +53,13 @@ class _Server(ThreadingHTTPServer):
         self.values: dict[str, bytes] = {}
         self.lock = threading.Lock()
 
+    def server_bind(self) -> None:
+        """Without HTTPServer's look-up of the host's name, which may take a DNS timeout each generation."""
+        socketserver.TCPServer.server_bind(self)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a worker that was killed in the middle of a request is no news."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
@@ -68,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > MAX_VALUE_BYTES:
+        if not length.isdecimal() or int(length) > MAX_VALUE_BYTES:
             self._answer(413)
             return
         value = self.rfile.read(int(length))

@@ -8,6 +8,7 @@ partition; its comment tells flexod, after any restart, whose it is.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import subprocess
 import sys
@@ -100,7 +101,10 @@ class SlurmUser:
         ]
         step = [*self.step(grant.workers), *self.agent_command(leader, grant.workers, base=False)]
         answer = self._run(options, script=f"#!/bin/sh\nexec {shlex.join(step)}\n")
-        return int(answer.strip().split(";")[0])
+        match = re.fullmatch(r"(\d+)(;.*)?", answer.strip())
+        if match is None:
+            raise Refused(f"sbatch answered '{answer.strip()[:200]}' where a job id was expected")
+        return int(match[1])
 
     def launch_base(self, node: str, workers: int, leader: str) -> subprocess.Popen[bytes]:
         """Start the agent of one of the base's own nodes."""

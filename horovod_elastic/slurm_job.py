@@ -126,7 +126,7 @@ def _tasks_per_node(environment: Mapping[str, str], nodes: int) -> list[int]:
     text = environment.get("SLURM_TASKS_PER_NODE", "1")
     counts: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        match = re.fullmatch(r"([1-9]\d*)(?:\(x(\d+)\))?", part)
         if match is None:
             raise NotInAJob(f"SLURM_TASKS_PER_NODE is '{text}', which cannot be read")
         counts += [int(match[1])] * int(match[2] or 1)
@@ -143,22 +143,26 @@ def _shape(environment: Mapping[str, str], tasks: list[int]) -> Shape:
     cpus = int(environment.get("SLURM_CPUS_PER_TASK", "0"))
     if not cpus:
         on_node = int(environment.get("SLURM_CPUS_ON_NODE", "1"))
-        cpus = max(1, on_node // tasks[0]) if tasks[0] else 1
+        cpus = max(1, on_node // tasks[0])
     return Shape(gpus, cpus, _memory(environment, gpus, cpus, tasks), gpu_type)
 
 
 def _gpus(environment: Mapping[str, str], tasks: list[int]) -> tuple[str, int]:
-    """GPU type ("" if not named) and GPUs of one worker. "a100:2" -> ("a100", 2)."""
-    here = tasks[0] or 1
+    """GPU type ("" if not named) and GPUs of one worker. "a100:2" -> ("a100", 2), "a100" -> ("a100", 1).
+
+    What is asked for each node has to do for the node with the most workers.
+    """
     for variable, workers in (
         ("SLURM_GPUS_PER_TASK", 1),
-        ("SLURM_GPUS_PER_NODE", here),
-        ("SLURM_GPUS", sum(tasks) or 1),
+        ("SLURM_GPUS_PER_NODE", max(tasks)),
+        ("SLURM_GPUS", sum(tasks)),
     ):
         if text := environment.get(variable, ""):
-            kind, _, number = text.rpartition(":")
-            return kind, int(number) // workers
-    return "", len([g for g in environment.get("SLURM_JOB_GPUS", "").split(",") if g]) // here
+            match = re.fullmatch(r"(?:(?P<kind>[^:,\d][^:,]*)(?::(?P<some>\d+))?|(?P<all>\d+))", text)
+            if match is None:
+                raise NotInAJob(f"{variable} is '{text}'; GPUs of one type can be used, such as 4 or a100:4")
+            return match["kind"] or "", int(match["all"] or match["some"] or 1) // workers
+    return "", len([g for g in environment.get("SLURM_JOB_GPUS", "").split(",") if g]) // max(tasks)
 
 
 def _memory(environment: Mapping[str, str], gpus: int, cpus: int, tasks: list[int]) -> int:
@@ -167,7 +171,7 @@ def _memory(environment: Mapping[str, str], gpus: int, cpus: int, tasks: list[in
     if text := environment.get("SLURM_MEM_PER_GPU", ""):
         return int(text) * gpus
     if text := environment.get("SLURM_MEM_PER_NODE", ""):
-        return int(text) // (tasks[0] or 1)
+        return int(text) // max(tasks)
     return 0
 
 

@@ -270,6 +270,8 @@ class ElasticJob:
     last_resize_at: float = 0.0
     retry_at: dict[str, float] = field(default_factory=dict)
     """Nodes that failed a grant of this job, and when they may be tried again."""
+    rest_until: float = 0.0
+    """Nothing is granted anywhere before: the cluster refused this job a satellite, or one never started."""
 
     @property
     def granted_workers(self) -> int:
@@ -295,6 +297,8 @@ class Snapshot:
     elastic: tuple[ElasticJob, ...]
     satellite_partition: str
     """Where satellites on training nodes are submitted."""
+    passed_over: frozenset[int] = frozenset()
+    """Pending jobs that had resources set aside for long and did not start: nothing is kept for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,3 +338,5 @@ class Plan:
 
     actions: tuple[Action, ...] = ()
     notes: tuple[Note, ...] = ()
+    set_aside: tuple[int, ...] = ()
+    """Pending jobs that idle or returning resources are kept for."""

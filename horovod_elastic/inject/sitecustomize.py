@@ -11,6 +11,29 @@ from pathlib import Path
 _HERE = Path(__file__).resolve()
 
 
+class _Refuse:
+    """In a Python without horovod_elastic: in order for everything but Horovod, which would train alone."""
+
+    def __init__(self, reason: ImportError) -> None:
+        self._reason = reason
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "horovod":
+            raise ImportError(
+                f"flexo: the Python that runs the training script ({sys.executable}) cannot import "
+                f"horovod_elastic ({self._reason}); install flexo there (pip install flexo)"
+            )
+
+
+def _prepare() -> None:
+    try:
+        from horovod_elastic.worker import bootstrap
+    except ImportError as error:
+        sys.meta_path.insert(0, _Refuse(error))
+    else:
+        bootstrap.install()
+
+
 def _run_hidden() -> None:
     for folder in sys.path:
         path = Path(folder, "sitecustomize.py").resolve()
@@ -21,14 +44,7 @@ def _run_hidden() -> None:
             return
 
 
-if "FLEXO_WORKER_ID" in os.environ:
-    try:
-        from horovod_elastic.worker import bootstrap
-    except ImportError as error:
-        sys.exit(
-            f"flexo: the Python that runs the training script ({sys.executable}) cannot import "
-            f"horovod_elastic ({error}); install flexo there (pip install flexo)"
-        )
-    bootstrap.install()
+if "FLEXO_LEADER" in os.environ:
+    _prepare()
 
 _run_hidden()

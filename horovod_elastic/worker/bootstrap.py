@@ -8,34 +8,20 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
-from types import FrameType, ModuleType
+from types import ModuleType
+
+from horovod_elastic.worker import sigterm
 
 _PATCHED = {"horovod.common.basics": "patch_basics", "horovod.common.elastic": "patch_elastic"}
 
 
 def install() -> None:
-    """Ignore SIGTERM in favour of the leader's word, and patch Horovod's modules once they are imported."""
-    _outlive_sigterm()
-    sys.meta_path.insert(0, _PatchingFinder())
-
-
-def _outlive_sigterm() -> None:
-    """Slurm signals a whole step; the agent hears it too, and workers leave at a mini-batch boundary.
-
-    A handler, not SIG_IGN, so that programs which the script starts get the default back; processes that it
-    forks (data loaders) are told apart by their pid.
-    """
-    worker = os.getpid()
-
-    def handler(signum: int, frame: FrameType | None) -> None:
-        if os.getpid() != worker:
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
-
-    signal.signal(signal.SIGTERM, handler)
+    """Outlive SIGTERM on satellites, and patch Horovod's modules once they are imported."""
+    sigterm.prepare()
+    if "FLEXO_WORKER_ID" in os.environ:
+        sys.meta_path.insert(0, _PatchingFinder())
 
 
 class _PatchingFinder(importlib.abc.MetaPathFinder):

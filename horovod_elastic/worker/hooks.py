@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from horovod_elastic.worker import session as sessions
+from horovod_elastic.worker import sigterm
 
 _PLACE_CALLS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
@@ -37,6 +38,7 @@ def _init_with_a_place(original: Callable[..., Any]) -> Callable[..., Any]:
         global _move
         session = sessions.current()
         if session.belongs_here() and not self.is_initialized():
+            sigterm.outlive()
             session.connect()
             if _move is not None:
                 move, _move = _move, None
@@ -100,6 +102,9 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
                     failed = False
                     try:
                         state.sync()
+                        # Horovod's sync leaves what restore() goes back to as it was: in a newcomer a model
+                        # never trained, in one that was a batch behind the model without that batch.
+                        state.save()
                         session.synchronised()
                         session.resume(deliver_to_listeners)
                         result = func(state, *args, **kwargs)

@@ -22,6 +22,7 @@ from flexo.cli.output import (
 )
 from flexo_protos.v1 import admin_pb2
 
+_TRAINING = "training"
 REFUSED = 1
 UNREACHABLE = 3
 
@@ -198,13 +199,17 @@ def _job_state(job: admin_pb2.ElasticJob) -> str:
         return "no leader"
     if not job.scalable:
         return "starting"
-    moving = [grant for grant in job.grants if grant.state != "training"]
+    moving = [grant for grant in job.grants if grant.state != _TRAINING]
     return "resizing" if moving else "training"
 
 
 def _nodes(job: admin_pb2.ElasticJob) -> str:
-    satellites = [f"{grant.node}:+{grant.workers} {grant.state}" for grant in job.grants]
-    return ", ".join([*job.base_nodes, *satellites])
+    """Base nodes, then each satellite with its workers, and its state while it is on its way."""
+    satellites = [
+        f"{grant.node}+{grant.workers}" + ("" if grant.state == _TRAINING else f" ({grant.state})")
+        for grant in job.grants
+    ]
+    return " ".join([*job.base_nodes, *satellites])
 
 
 def _job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:

@@ -215,14 +215,14 @@ def _judge(options: Options, found: Report, teller: Teller) -> int:
     """The table, the sentences, the files; 0 if every sentence holds."""
     report.write(found, options.out / "report.json")
     sentences = claims(found)
-    if options.as_json:
-        print((options.out / "report.json").read_text(), end="")
     teller.table(table(found))
     teller.judge(sentences)
     good = all(sentence.holds for sentence in sentences)
     verdict = "The story held." if good else "The story did not hold."
     written = [name for name in ("demo.png", "report.json") if (options.out / name).exists()]
     teller.say(f"{verdict} See {' and '.join(written)} in {options.out}")
+    if options.as_json:
+        print((options.out / "report.json").read_text(), end="", flush=True)
     return 0 if good else 1
 
 

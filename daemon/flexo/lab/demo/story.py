@@ -127,7 +127,7 @@ class Story:
         room = room_for(self._look(), self._nodes, plot.gpus_per_node, plot.gpus_per_node)
         self._teller.say(f"$ {' '.join(request)} rigid.sbatch", "bold")
         self._teller.show(
-            f"somebody needs {nodes} nodes with {plot.gpus_per_node} GPUs each; {room} of {plot.nodes} are idle"
+            f"it needs {plot.gpus_per_node} GPUs on each of {nodes} nodes; nodes with so many idle: {room}"
         )
         shell = f"date +%s.%N > '{self._started_file}'; sleep {plot.rigid_seconds}"
         where = ["--parsable", "--job-name", "rigid", "--output", str(self._out / "rigid.out")]

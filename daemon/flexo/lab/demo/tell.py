@@ -22,7 +22,7 @@ class Teller:
         self._began = time.monotonic()
         terminal = sys.stdout.isatty()
         self._console = Console(highlight=False, width=None if terminal else 200, soft_wrap=True)
-        self._status: Status | None = self._console.status("") if terminal else None
+        self._status: Status | None = self._console.status("", refresh_per_second=4) if terminal else None
 
     def __enter__(self) -> Teller:
         if self._status is not None:
@@ -30,9 +30,7 @@ class Teller:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            with suppress(OSError):
-                self._status.stop()
+        self._stop_status()
 
     @property
     def elapsed_s(self) -> float:
@@ -55,7 +53,8 @@ class Teller:
                 self._status.update(Text(text, "dim"))
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Names and figures."""
+        """Names and figures, when all is over."""
+        self._stop_status()
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column()
@@ -70,6 +69,11 @@ class Teller:
         for claim in claims:
             mark = ("✓ ", "bold green") if claim.holds else ("✗ ", "bold red")
             self._print(Text.assemble(mark, (claim.text, "" if claim.holds else "red")))
+
+    def _stop_status(self) -> None:
+        if self._status is not None:
+            with suppress(OSError):
+                self._status.stop()
 
     def _print(self, what: Text | Table) -> None:
         with suppress(OSError):

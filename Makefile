@@ -1,0 +1,56 @@
+# What one does with a checkout of flexo. Every target puts in place what it needs (setup.sh), and does nothing twice.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+BIN := $(CURDIR)/.venv/bin
+# Tests and demo see this checkout's programs first, Slurm's daemons too, no display, and no other Python's packages.
+export PATH := $(BIN):$(PATH):/usr/local/sbin:/usr/sbin:/sbin
+export MPLBACKEND := Agg
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.PHONY: help setup demo test test-unit test-slurm test-training lint clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what everything below needs (as root on Debian: packages too)
+	@./setup.sh all
+	@echo 'flexo: everything is in place'
+
+demo: ## an elastic job on a real Slurm cluster on this machine, start to end
+	@./setup.sh all
+	@$(BIN)/python -m flexo.lab.demo
+
+test: ## lint, the plugin's own checks, and all tests
+	@./setup.sh all
+	@$(MAKE) --no-print-directory run-lint
+	$(MAKE) --no-print-directory -C slurm_plugin check
+	$(BIN)/pytest tests
+
+test-unit: ## tests that need neither Slurm nor training (under a minute)
+	@./setup.sh unit
+	$(BIN)/pytest tests/unit
+
+test-slurm: ## tests against a real Slurm cluster on this machine (root)
+	@./setup.sh slurm
+	$(BIN)/pytest tests/slurm
+
+test-training: ## tests with real Horovod and PyTorch
+	@./setup.sh all
+	$(BIN)/pytest tests/training
+
+lint: ## ruff and mypy
+	@./setup.sh lint
+	@$(MAKE) --no-print-directory run-lint
+
+.PHONY: run-lint
+run-lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## remove what was built and cached here; .venv and the Horovod wheel stay
+	$(MAKE) --no-print-directory -C slurm_plugin clean
+	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,136 @@
+"""SlurmCluster: what the controller needs of a Slurm cluster, put together from a Reader and commands.
+
+Reads come from pyslurm where it fits, else from Slurm's commands; changes always go through commands,
+which every administrator can replay by hand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from flexo.clusters.base import ClusterState, ClusterTraits, ClusterUnreachable
+from flexo.clusters.slurm.commands import SlurmCommands
+from flexo.clusters.slurm.parse_config import parse_traits
+from flexo.clusters.slurm.reader import Reader
+from flexo.clusters.slurm.reader_commands import CommandReader
+from flexo.clusters.slurm.reader_pyslurm import PyslurmReader, is_installed
+from flexo.model import Node, Partition, SlurmJob
+
+_PARTITIONS_STAY_S = 60.0
+"""How long a partition's tier and state are taken as read; its nodes are read with the nodes each time."""
+
+
+class SlurmCluster:
+    """The Slurm implementation of flexo.clusters.base.Cluster. Not for several threads at once."""
+
+    def __init__(
+        self,
+        slurm_conf: Path | None,
+        satellite_partitions: frozenset[str],
+        timeout_s: float = 10.0,
+        reader: Reader | None = None,
+    ) -> None:
+        """`slurm_conf` None: the cluster of this host. `timeout_s` bounds each single command.
+
+        A tag in a job's comment counts only in `satellite_partitions`. `reader` None: Slurm's commands.
+        """
+        self._commands = SlurmCommands(slurm_conf, timeout_s)
+        self._reader = reader or CommandReader(self._commands, satellite_partitions)
+        self._partitions: tuple[Partition, ...] = ()
+        self._partitions_read_at = 0.0
+        self.read_with = self._reader.name
+        """What reads the cluster's state, for people."""
+
+    def traits(self) -> ClusterTraits:
+        """What holds while slurmctld runs."""
+        config = self._commands.read("scontrol", "show", "config")
+        return parse_traits(config, self._commands.read("sdiag"))
+
+    def observe(self) -> ClusterState:
+        """One look: jobs first, then nodes, so that a job that starts in between is not seen as idle GPUs."""
+        at, started = time.time(), time.monotonic()
+        jobs = self._reader.jobs()
+        nodes = self._reader.nodes()
+        partitions = self._partitions_of(nodes)
+        read_cost_s = time.monotonic() - started
+        return ClusterState(
+            at, without_exclusive_nodes(nodes, jobs), partitions, without_foreign_tags(jobs), read_cost_s
+        )
+
+    def extend(self, satellite_job_id: int, seconds_from_now: int) -> None:
+        """Set the job's end. Slurm refuses it for a job that has ended or is being preempted, and we do."""
+        self._commands.act(
+            "scontrol", "update", f"JobId={satellite_job_id}", f"EndTime=now+{seconds_from_now}seconds"
+        )
+
+    def cancel(self, satellite_job_id: int) -> None:
+        """End a job; no error if it has ended meanwhile."""
+        self._commands.act("scancel", "--quiet", str(satellite_job_id))
+
+    def _partitions_of(self, nodes: tuple[Node, ...]) -> tuple[Partition, ...]:
+        named = {name for node in nodes for name in node.partitions}
+        fresh = time.monotonic() - self._partitions_read_at < _PARTITIONS_STAY_S
+        if not fresh or not named <= {partition.name for partition in self._partitions}:
+            self._partitions = self._reader.partitions()
+            self._partitions_read_at = time.monotonic()
+        return tuple(
+            replace(
+                partition, nodes=frozenset(node.name for node in nodes if partition.name in node.partitions)
+            )
+            for partition in self._partitions
+        )
+
+
+def connect(slurm_conf: Path | None, satellite_partitions: frozenset[str], timeout_s: float) -> SlurmCluster:
+    """The cluster, read with pyslurm where that is installed, fits and is enough; else with commands.
+
+    `read_with` of what is returned says which, and why. Needs no slurmctld: while it is away, commands it is.
+    """
+    with_commands = SlurmCluster(slurm_conf, satellite_partitions, timeout_s)
+    if not is_installed():
+        return with_commands
+    reader = PyslurmReader(slurm_conf, satellite_partitions, timeout_s)
+    reason = _why_not(reader, with_commands)
+    if reason:
+        reader.close()
+        with_commands.read_with = f"Slurm's commands (pyslurm is installed, but {reason})"
+        return with_commands
+    return SlurmCluster(slurm_conf, satellite_partitions, timeout_s, reader)
+
+
+def _why_not(reader: PyslurmReader, cluster: SlurmCluster) -> str:
+    try:
+        wanted, has = cluster.traits().version, reader.version()
+        if wanted.split(".")[:2] != has.split(".")[:2]:
+            return f"{has} is not made for Slurm {wanted}"
+        return reader.why_not_enough()
+    except ClusterUnreachable as error:
+        return str(error)
+
+
+def without_exclusive_nodes(nodes: Iterable[Node], jobs: Iterable[SlurmJob]) -> tuple[Node, ...]:
+    """The nodes, those that a job holds for itself alone made unusable."""
+    holders = {name: job.job_id for job in jobs if job.exclusive for name in job.nodes}
+    return tuple(
+        replace(node, unusable=f"held exclusively by job {holders[node.name]}")
+        if node.name in holders and not node.unusable
+        else node
+        for node in nodes
+    )
+
+
+def without_foreign_tags(jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
+    """The jobs, without the tags of those that name another user's job as their base.
+
+    A base that is gone has no user any more: that tag stays, so that the satellite can be cleaned up.
+    """
+    owners = {job.job_id: job.user_id for job in jobs}
+    return tuple(
+        replace(job, satellite=None)
+        if job.satellite and owners.get(job.satellite.base.job_id, job.user_id) != job.user_id
+        else job
+        for job in jobs
+    )

@@ -1,0 +1,118 @@
+"""Runs Slurm's own commands: the only place here that starts a process.
+
+Every failure becomes ClusterUnreachable (nobody answered) or ActionRefused (Slurm answered no), with the
+command as an administrator would type it and Slurm's own words.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flexo.clusters.base import ActionRefused, ClusterUnreachable
+
+# What a caller's shell may have set for Slurm's commands would change what they print (SQUEUE_STATES,
+# SLURM_CLUSTERS, ...), so all of it goes, except how to find the cluster and how to prove who one is.
+_FOREIGN_PREFIXES = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SDIAG_", "SBATCH_")
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
+
+# Slurm has no exit status for "nobody answered": these are its words for it (slurm_errno.c).
+_UNREACHABLE_WORDS = (
+    "unable to contact slurm controller",
+    "unable to establish controller",
+    "could not establish a configuration source",
+    "connection refused",
+    "connection timed out",
+    "connection reset",
+    "not connected",
+    "socket timed out",
+    "zero bytes were transmitted or received",
+    "communication connection failure",
+    "communication receive failure",
+    "communication send failure",
+    "message receive failure",
+    "message send failure",
+    "insane message length",
+    "standby mode",
+    "authentication",
+    "resource temporarily unavailable",
+)
+
+
+class CommandFailed(Exception):
+    """A command ended with an error: `said` are its own words, the message holds the command too."""
+
+    def __init__(self, replay: str, said: str) -> None:
+        super().__init__(f"`{replay}` failed: {said}")
+        self.said = said
+
+
+class SlurmCommands:
+    """Slurm's commands, pointed at one cluster and bounded in time."""
+
+    def __init__(self, slurm_conf: Path | None, timeout_s: float) -> None:
+        """`slurm_conf` None: as the environment and Slurm's own default say."""
+        self._slurm_conf = slurm_conf
+        self._timeout_s = timeout_s
+
+    def read(self, *argv: str, variables: Mapping[str, str] | None = None) -> str:
+        """What a command that changes nothing prints. Raises ClusterUnreachable for every failure."""
+        try:
+            return self.run(argv, variables or {})
+        except CommandFailed as failure:
+            raise ClusterUnreachable(str(failure)) from failure
+
+    def act(self, *argv: str) -> str:
+        """Run a command that changes something. Raises ActionRefused when Slurm answers no.
+
+        After ClusterUnreachable it may still be carried out: slurmctld answers late what it received in time.
+        """
+        try:
+            return self.run(argv, {})
+        except CommandFailed as failure:
+            if any(words in failure.said.lower() for words in _UNREACHABLE_WORDS):
+                raise ClusterUnreachable(str(failure)) from failure
+            raise ActionRefused(str(failure)) from failure
+
+    def run(self, argv: Sequence[str], variables: Mapping[str, str]) -> str:
+        """Run one command. Raises CommandFailed when it says no, ClusterUnreachable when it cannot say.
+
+        `variables` are set in the environment of this command alone.
+        """
+        replay = self._replay(argv)
+        try:
+            done = subprocess.run(
+                list(argv),
+                env=self._environment(variables),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self._timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise ClusterUnreachable(f"`{replay}` did not answer within {self._timeout_s:g} s") from late
+        except OSError as missing:
+            raise ClusterUnreachable(f"`{replay}` could not be started: {missing.strerror}") from missing
+        # Users write some of these bytes (job comments), in whatever encoding they like.
+        if done.returncode != 0:
+            said = " ".join((done.stderr + b" " + done.stdout[:500]).decode("utf-8", "replace").split())
+            raise CommandFailed(replay, said or f"exit status {done.returncode}, no words")
+        return done.stdout.decode("utf-8", "replace")
+
+    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name in _KEPT or not name.startswith(_FOREIGN_PREFIXES)
+        }
+        return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"} | self._pointed_at() | dict(variables)
+
+    def _pointed_at(self) -> dict[str, str]:
+        return {"SLURM_CONF": str(self._slurm_conf)} if self._slurm_conf else {}
+
+    def _replay(self, argv: Sequence[str]) -> str:
+        pointed_at = [f"{name}={shlex.quote(value)}" for name, value in self._pointed_at().items()]
+        return " ".join([*pointed_at, shlex.join(argv)])

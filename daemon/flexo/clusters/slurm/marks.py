@@ -1,0 +1,49 @@
+"""What flexo writes into Slurm's two comment fields, read back: elastic ranges and satellites' tags.
+
+AdminComment is written by the site alone (slurm_plugin); Comment by whoever owns the job, so a tag is a
+claim until the adapter has compared its user with the base's.
+"""
+
+from __future__ import annotations
+
+import re
+
+from flexo.model import BadRange, ElasticRequest, JobKey, Range, SatelliteTag
+
+_ELASTIC = re.compile(r"(?<!\S)flexo\{([^{}\s]*)\}(?!\S)")
+_TAG = re.compile(
+    r"flexo-satellite base=([0-9]{1,10}) restart=([0-9]{1,5})"
+    r" grant=([A-Za-z0-9._:-]{1,64}) workers=([1-9][0-9]{0,5})"
+)
+
+
+def elastic_request(admin_comment: str) -> ElasticRequest | None:
+    """The token `flexo{workers=2-8;fungible;batch=32-256}` in AdminComment, if a good one is there."""
+    tokens = _ELASTIC.findall(admin_comment)
+    return _request(tokens[-1]) if tokens else None
+
+
+def _request(inside: str) -> ElasticRequest | None:
+    workers: Range | None = None
+    batch: Range | None = None
+    fungible = False
+    try:
+        for part in inside.split(";"):
+            name, _, value = part.partition("=")
+            if name == "workers":
+                workers = Range.parse(value)
+            elif name == "batch":
+                batch = Range.parse(value)
+            elif part == "fungible":
+                fungible = True
+    except BadRange:
+        return None
+    return ElasticRequest(workers, fungible, batch) if workers else None
+
+
+def satellite_tag(comment: str) -> SatelliteTag | None:
+    """The tag that is a satellite's whole comment; None for every other comment."""
+    match = _TAG.fullmatch(comment)
+    if match is None:
+        return None
+    return SatelliteTag(JobKey(int(match[1]), int(match[2])), match[3], int(match[4]))

@@ -1,0 +1,193 @@
+"""`squeue -O ...` as SlurmJobs. Pure functions.
+
+Users write some of the fields (Comment) with whatever bytes they like. So every field ends with a separator
+made up for this one call, which nobody who writes a comment can know, and line ends mean nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field, fields
+from functools import lru_cache
+from itertools import takewhile
+
+from flexo.clusters.slurm.hostlist import expand
+from flexo.clusters.slurm.marks import elastic_request, satellite_tag
+from flexo.clusters.slurm.text import (
+    BadValue,
+    Gpus,
+    epoch,
+    gpus,
+    is_nothing,
+    number,
+    or_empty,
+    time_limit_s,
+    tres,
+)
+from flexo.model import JobState, SatelliteTag, SlurmJob
+
+
+def _printed_by(squeue_name: str) -> str:
+    """A field of QueueRecord with squeue's name for it."""
+    return field(metadata={"squeue": squeue_name})  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRecord:
+    """The fields of one job as squeue prints them, in the order in which they are asked for."""
+
+    job_id: str = _printed_by("JobID")
+    user_id: str = _printed_by("UserID")
+    user: str = _printed_by("UserName")
+    partitions: str = _printed_by("Partition")
+    state: str = _printed_by("State")
+    reason: str = _printed_by("Reason")
+    priority: str = _printed_by("PriorityLong")
+    submitted_at: str = _printed_by("SubmitTime")
+    started_at: str = _printed_by("StartTime")
+    time_limit: str = _printed_by("TimeLimit")
+    nodes: str = _printed_by("NodeList")
+    num_nodes: str = _printed_by("NumNodes")
+    cpus: str = _printed_by("NumCPUs")
+    tasks: str = _printed_by("NumTasks")
+    sockets: str = _printed_by("Sockets")
+    tres: str = _printed_by("tres-alloc")
+    tres_per_job: str = _printed_by("tres-per-job")
+    tres_per_node: str = _printed_by("tres-per-node")
+    tres_per_socket: str = _printed_by("tres-per-socket")
+    tres_per_task: str = _printed_by("tres-per-task")
+    required_nodes: str = _printed_by("ReqNodes")
+    features: str = _printed_by("Feature")
+    oversubscribe: str = _printed_by("OverSubscribe")
+    restarts: str = _printed_by("RestartCnt")
+    comment: str = _printed_by("Comment")
+    admin_comment: str = _printed_by("admin_comment")
+    # Not in every release, in the order in which releases brought them.
+    excluded_nodes: str = field(default="", metadata={"squeue": "ExcNodes"})
+    exclusive: str = field(default="", metadata={"squeue": "Exclusive"})
+
+
+_REQUIRED = tuple(part.metadata["squeue"] for part in fields(QueueRecord) if part.default is MISSING)
+_OPTIONAL = tuple(part.metadata["squeue"] for part in fields(QueueRecord) if part.default is not MISSING)
+EXCLUDED_NODES = "ExcNodes"
+
+# A running job's state word may be one of these; squeue names the most special flag that is set.
+STATES = {
+    "PENDING": JobState.PENDING,
+    "RUNNING": JobState.RUNNING,
+    "CONFIGURING": JobState.RUNNING,
+    "RESIZING": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+    "SUSPENDED": JobState.SUSPENDED,
+    "STOPPED": JobState.SUSPENDED,
+    "COMPLETING": JobState.COMPLETING,
+    "STAGE_OUT": JobState.COMPLETING,
+    "REQUEUED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.PENDING,
+    "REQUEUE_FED": JobState.PENDING,
+    "SPECIAL_EXIT": JobState.PENDING,
+    "RESV_DEL_HOLD": JobState.PENDING,
+}
+_NOT_EXCLUSIVE = frozenset({"OK", "YES"})
+
+
+def fields_to_ask(help_format: str) -> tuple[str, ...]:
+    """The fields to ask this squeue for, by what `squeue --helpFormat` prints ("" up to 22.05)."""
+    offered = {name.lower() for name in help_format.split()}
+    return (*_REQUIRED, *takewhile(lambda name: name.lower() in offered, _OPTIONAL))
+
+
+def format_for(names: tuple[str, ...], separator: str) -> str:
+    """The value of SQUEUE_FORMAT2: width 0 prints a field whole, and the separator follows it.
+
+    The separator must not begin with a digit or a dot, nor hold a comma: squeue would misread it.
+    """
+    return ",".join(f"{name}:0{separator}" for name in names)
+
+
+def parse_queue(text: str, names: tuple[str, ...], separator: str) -> list[QueueRecord]:
+    """All records. Raises BadValue when the output is not made of whole records."""
+    width = len(names)
+    words = text.split(separator)
+    count, rest = divmod(len(words), width)
+    if rest != 1 or words[-1] not in ("", "\n"):
+        raise BadValue(f"squeue printed {len(words) - 1} fields, which is no multiple of {width}")
+    for start in range(0, count * width, width):
+        # Before a record's first field stands the end of the line before, after the last one nothing.
+        words[start] = words[start].lstrip("\n")
+    return [QueueRecord(*words[start : start + width]) for start in range(0, count * width, width)]
+
+
+def parse_excluded_nodes(text: str) -> dict[int, frozenset[str]]:
+    """`squeue -o '%A %x'`, neither of which a user can write freely: job id -> nodes it must not have."""
+    pairs = (line.split(" ", 1) for line in text.splitlines() if line.strip())
+    return {number(job_id): frozenset(expand(nodes[0].strip() if nodes else "")) for job_id, *nodes in pairs}
+
+
+def to_job(record: QueueRecord, excluded_nodes: frozenset[str], satellites: frozenset[str]) -> SlurmJob:
+    """One job; `satellites` are the partitions in which a satellite's tag counts. Raises BadValue."""
+    state = STATES.get(record.state, JobState.OTHER)
+    partitions = tuple(record.partitions.split(","))
+    num_nodes = number(record.num_nodes)
+    asked = _gpus_asked(record, num_nodes)
+    held = tres(record.tres)
+    return SlurmJob(
+        job_id=number(record.job_id),
+        user_id=number(record.user_id),
+        user=record.user,
+        partitions=partitions,
+        state=state,
+        reason=record.reason,
+        priority=number(record.priority),
+        submitted_at=epoch(record.submitted_at) or 0.0,
+        started_at=epoch(record.started_at),
+        time_limit_s=time_limit_s(record.time_limit),
+        nodes=expand(record.nodes),
+        num_nodes=num_nodes,
+        cpus=number(record.cpus),
+        gpus=held.gpus.count if held.gpus else asked.count,
+        memory_mib=held.memory_mib,
+        gpus_per_node=gpus(record.tres_per_node).count,
+        gpu_type=asked.type or (held.gpus.type if held.gpus else ""),
+        required_nodes=_node_set(record.required_nodes),
+        excluded_nodes=excluded_nodes or _node_set(record.excluded_nodes),
+        features=or_empty(record.features),
+        exclusive=_is_exclusive(record),
+        restart_count=number(record.restarts),
+        elastic=elastic_request(record.admin_comment),
+        satellite=tag_in(record.comment, partitions, satellites),
+    )
+
+
+def tag_in(comment: str, partitions: tuple[str, ...], satellites: frozenset[str]) -> SatelliteTag | None:
+    """The tag in a job's comment, if every partition of the job is one in which satellites live."""
+    return satellite_tag(comment) if satellites.issuperset(partitions) else None
+
+
+def _is_exclusive(record: QueueRecord) -> bool:
+    """Whether the job's nodes are its own, its user's, or its security class's alone.
+
+    OverSubscribe says NO for such jobs as long as no field Exclusive does (NO, NODE, USER, MCS, TOPO).
+    """
+    if record.exclusive:
+        return record.exclusive != "NO"
+    return record.oversubscribe not in _NOT_EXCLUSIVE
+
+
+@lru_cache(maxsize=4096)
+def _node_set(text: str) -> frozenset[str]:
+    return frozenset(expand(text))
+
+
+def _gpus_asked(record: QueueRecord, num_nodes: int) -> Gpus:
+    """All GPUs that the job asks for, for sites that do not track GPUs (else tres-alloc has the sum)."""
+    sockets = int(record.sockets) if record.sockets.isdecimal() else 1
+    requests = (
+        (record.tres_per_job, 1),
+        (record.tres_per_node, num_nodes),
+        (record.tres_per_task, number(record.tasks)),
+        (record.tres_per_socket, sockets * num_nodes),
+    )
+    for text, times in requests:
+        if not is_nothing(text) and (one := gpus(text)).count:
+            return Gpus(one.count * times, one.type)
+    return Gpus()

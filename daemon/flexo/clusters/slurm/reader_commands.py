@@ -1,0 +1,124 @@
+"""Reads Slurm with its own commands: one process for the nodes, one for the jobs, one for the partitions.
+
+As text and not as JSON, because of what it costs the controller: all of 20,000 jobs take 86 ms under its
+lock as text and 6.8 s as JSON (docs/architecture.md, "Reading costs too").
+
+Differences between releases:
+
+22.05: `squeue -O` has no ExcNodes. Excluded nodes are read with `squeue -o %x`, once for every job when it
+       is first seen waiting; changed later with `scontrol update`, they are not seen to change.
+24.11: `squeue -O` has ExcNodes (`squeue --helpFormat` lists it). Generic resources are written `gres/gpu:2`
+       and not `gres:gpu:2`, without a number where the user gave none. Nodes without any have no GresUsed.
+26.05: OverSubscribe is NO for every ordinary job; a new field, Exclusive, says what it said before.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from functools import cached_property
+from typing import TypeVar
+
+from flexo.clusters.base import ClusterUnreachable
+from flexo.clusters.slurm.commands import CommandFailed, SlurmCommands
+from flexo.clusters.slurm.hostlist import BadHostlist
+from flexo.clusters.slurm.parse_jobs import (
+    EXCLUDED_NODES,
+    QueueRecord,
+    fields_to_ask,
+    format_for,
+    parse_excluded_nodes,
+    parse_queue,
+    to_job,
+)
+from flexo.clusters.slurm.parse_nodes import parse_nodes, parse_partitions
+from flexo.clusters.slurm.text import BadValue, number
+from flexo.model import JobState, Node, Partition, SlurmJob
+
+T = TypeVar("T")
+
+_SQUEUE = ("squeue", "--all", "--local", "--noheader")
+
+
+class CommandReader:
+    """The Reader that works with every release."""
+
+    def __init__(self, commands: SlurmCommands, satellite_partitions: frozenset[str]) -> None:
+        self._commands = commands
+        self._satellite_partitions = satellite_partitions
+        self._excluded_nodes: dict[int, frozenset[str]] = {}
+
+    @property
+    def name(self) -> str:
+        """`Slurm's commands`."""
+        return "Slurm's commands"
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, with the GPUs in use (-d), hidden ones too (-a)."""
+        output = self._commands.read("scontrol", "show", "node", "-a", "-d", "-o")
+        return _understood(lambda: parse_nodes(output))
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """All partitions, hidden ones too."""
+        output = self._commands.read("scontrol", "show", "partition", "-a", "-o")
+        return _understood(lambda: parse_partitions(output))
+
+    def jobs(self) -> tuple[SlurmJob, ...]:
+        """All jobs that wait, run or are ending; what waits of a job array is one job."""
+        return _understood(self._jobs)
+
+    def _jobs(self) -> tuple[SlurmJob, ...]:
+        records = self._queue()
+        if EXCLUDED_NODES not in self._fields:
+            self._learn_excluded_nodes(records)
+        none: frozenset[str] = frozenset()
+        return tuple(
+            to_job(record, self._excluded_nodes.get(number(record.job_id), none), self._satellite_partitions)
+            for record in records
+        )
+
+    def _queue(self) -> list[QueueRecord]:
+        names = self._fields
+        # In the environment and not in an argument, where every user of this host could read it in time.
+        separator = f"|{secrets.token_urlsafe(6)}"
+        variables = {"SQUEUE_FORMAT2": format_for(names, separator)}
+        output = self._commands.read(*_SQUEUE, "--noconvert", variables=variables)
+        return parse_queue(output, names, separator)
+
+    @cached_property
+    def _fields(self) -> tuple[str, ...]:
+        """What this squeue can print: a new release of Slurm is noticed when flexod starts again."""
+        try:
+            return fields_to_ask(self._commands.run(("squeue", "--helpFormat"), {}))
+        except CommandFailed as failure:
+            if "unrecognized option" not in failure.said:
+                raise ClusterUnreachable(str(failure)) from failure
+            return fields_to_ask("")
+
+    def _learn_excluded_nodes(self, records: list[QueueRecord]) -> None:
+        """Ask for the waiting jobs not known yet, and forget those that wait no more."""
+        waiting = {number(record.job_id) for record in records if record.state == JobState.PENDING.value}
+        known = {job_id: nodes for job_id, nodes in self._excluded_nodes.items() if job_id in waiting}
+        new = waiting - known.keys()
+        if new:
+            # One job costs the controller 0.3 ms, any list of jobs as much as all jobs.
+            which = f"--jobs={next(iter(new))}" if len(new) == 1 else "--states=PENDING"
+            read = parse_excluded_nodes(self._excluded_nodes_of(which))
+            known |= {job_id: read.get(job_id, frozenset()) for job_id in new}
+        self._excluded_nodes = known
+
+    def _excluded_nodes_of(self, which: str) -> str:
+        try:
+            return self._commands.run((*_SQUEUE, which, "--format=%A %x"), {})
+        except CommandFailed as failure:
+            if "invalid job id" in failure.said.lower():
+                return ""  # the one job asked about has ended meanwhile
+            raise ClusterUnreachable(str(failure)) from failure
+
+
+def _understood(parse: Callable[[], T]) -> T:
+    """What `parse` makes of Slurm's words. An answer that makes no sense is no answer."""
+    try:
+        return parse()
+    except (BadValue, BadHostlist) as error:
+        raise ClusterUnreachable(f"Slurm's answer was not understood: {error}") from error

@@ -1,0 +1,155 @@
+"""Reads Slurm with pyslurm, in a process of its own.
+
+libslurm retries for minutes while slurmctld is away, holds Python's lock meanwhile, and ends the process on
+some errors: flexod must not wait for it, nor end with it. So pyslurm lives in a child that can be killed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from flexo.clusters.base import ClusterUnreachable
+from flexo.clusters.slurm.from_pyslurm import to_jobs, to_node, to_partition, why_not_enough
+from flexo.model import Node, Partition, SlurmJob
+
+# Importing pyslurm and its libslurm takes longer than any answer.
+_START_S = 30.0
+
+
+def is_installed() -> bool:
+    """Whether pyslurm can be imported; it is not imported here."""
+    return importlib.util.find_spec("pyslurm") is not None
+
+
+class PyslurmReader:
+    """The Reader that works where pyslurm does."""
+
+    def __init__(
+        self, slurm_conf: Path | None, satellite_partitions: frozenset[str], timeout_s: float
+    ) -> None:
+        self._slurm_conf = slurm_conf
+        self._satellite_partitions = satellite_partitions
+        self._timeout_s = timeout_s
+        self._child: SpawnProcess | None = None
+        self._pipe: Connection | None = None
+        self._version = ""
+
+    @property
+    def name(self) -> str:
+        """`pyslurm 25.11.2`."""
+        return f"pyslurm {self.version()}"
+
+    def version(self) -> str:
+        """pyslurm's own version, whose first two parts are Slurm's. Raises ClusterUnreachable."""
+        if not self._version:
+            self._version = self._ask("version")
+        return self._version
+
+    def why_not_enough(self) -> str:
+        """ "" if pyslurm shows all that is needed of this cluster. Raises ClusterUnreachable."""
+        return str(self._ask("why_not_enough"))
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes."""
+        return tuple(self._ask("nodes"))
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """All partitions."""
+        return tuple(self._ask("partitions"))
+
+    def jobs(self) -> tuple[SlurmJob, ...]:
+        """All jobs that wait, run or are ending."""
+        return tuple(self._ask("jobs"))
+
+    def close(self) -> None:
+        """End the child. The next question starts another."""
+        if self._child is not None and self._pipe is not None:
+            self._pipe.close()
+            self._child.kill()
+            self._child.join()
+        self._child = self._pipe = None
+
+    def _ask(self, question: str) -> Any:
+        try:
+            pipe = self._pipe or self._start()
+            pipe.send(question)
+            if not pipe.poll(self._timeout_s):
+                raise ClusterUnreachable(f"pyslurm ({question}) did not answer within {self._timeout_s:g} s")
+            answer = pipe.recv()
+        except (EOFError, OSError) as end:
+            self.close()
+            raise ClusterUnreachable(f"pyslurm ({question}): its process ended") from end
+        except ClusterUnreachable:
+            self.close()
+            raise
+        if isinstance(answer, _Failure):
+            raise ClusterUnreachable(f"pyslurm ({question}) failed: {answer.words}")
+        return answer
+
+    def _start(self) -> Connection:
+        # Spawned, not forked: flexod has threads.
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        child = context.Process(
+            target=_serve, args=(theirs, self._slurm_conf, self._satellite_partitions), daemon=True
+        )
+        child.start()
+        theirs.close()
+        self._child, self._pipe = child, ours
+        if not self._pipe.poll(_START_S):
+            raise ClusterUnreachable(f"pyslurm did not start within {_START_S:g} s")
+        ready = self._pipe.recv()
+        if isinstance(ready, _Failure):
+            self.close()
+            raise ClusterUnreachable(f"pyslurm could not be loaded: {ready.words}")
+        return self._pipe
+
+
+class _Failure:
+    """An answer that says why there is none."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.words = f"{type(error).__name__}: {error}"
+
+
+def _serve(pipe: Connection, slurm_conf: Path | None, satellites: frozenset[str]) -> None:
+    """The child: answers questions until the pipe is closed, which it is when flexod ends in whatever way."""
+    if slurm_conf is not None:
+        os.environ["SLURM_CONF"] = str(slurm_conf)  # libslurm reads it while pyslurm is imported
+    try:
+        answers = _answers(satellites)
+    except Exception as error:
+        pipe.send(_Failure(error))
+        return
+    pipe.send("ready")
+    while True:
+        try:
+            question = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = answers[question]()
+        except Exception as error:
+            answer = _Failure(error)
+        pipe.send(answer)
+
+
+def _answers(satellites: frozenset[str]) -> dict[str, Callable[[], Any]]:
+    import pyslurm
+
+    return {
+        "version": lambda: pyslurm.__version__,
+        "why_not_enough": lambda: why_not_enough(
+            pyslurm.slurmctld.Config.load(), pyslurm.Nodes.load().values()
+        ),
+        "nodes": lambda: [to_node(node) for node in pyslurm.Nodes.load().values()],
+        "partitions": lambda: [to_partition(part) for part in pyslurm.Partitions.load().values()],
+        "jobs": lambda: to_jobs(pyslurm.Jobs.load().values(), satellites),
+    }

@@ -1,0 +1,129 @@
+"""Slurm's spellings of single values (times, memory, GPUs) as numbers. Pure functions."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass
+
+_NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown"})
+_MIB_PER_UNIT = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+_LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+
+
+class BadValue(ValueError):
+    """A value that Slurm is not known to print; the message quotes it."""
+
+
+def is_nothing(text: str) -> bool:
+    """Whether this is one of Slurm's ways to print that there is no value."""
+    return text in _NOTHING
+
+
+def or_empty(text: str) -> str:
+    """The text, or "" for Slurm's ways to print that there is none."""
+    return "" if text in _NOTHING else text
+
+
+def number(text: str) -> int:
+    """`"16"` -> 16; of a range `"2-4"` the first. Raises BadValue."""
+    first = text.partition("-")[0]
+    if not first.isdecimal():
+        raise BadValue(f"'{text[:40]}' is not a number")
+    return int(first)
+
+
+def epoch(text: str) -> float | None:
+    """A time printed with SLURM_TIME_FORMAT=%s; None where Slurm has none."""
+    return float(text) if text.isdecimal() and text != "0" else None
+
+
+@functools.lru_cache(maxsize=1024)
+def time_limit_s(text: str) -> int | None:
+    """`"1-02:03:04"`, `"30:00"` -> seconds; None when there is no limit. Raises BadValue."""
+    if text in ("UNLIMITED", "NOT_SET", "INVALID", "Partition_Limit") or is_nothing(text):
+        return None
+    match = _LIMIT.fullmatch(text)
+    if match is None:
+        raise BadValue(f"'{text[:40]}' is not a time limit")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+@functools.lru_cache(maxsize=1024)
+def memory_mib(text: str) -> int:
+    """`"200M"`, `"1.50G"`, `"4000"` (MiB) -> MiB, rounded up. Raises BadValue."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)", text)
+    if match is None:
+        raise BadValue(f"'{text[:40]}' is not an amount of memory")
+    return math.ceil(float(match[1]) * _MIB_PER_UNIT[match[2] or "M"])
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """A number of GPUs. `type` is "" when none is named or several are."""
+
+    count: int = 0
+    type: str = ""
+
+
+@functools.lru_cache(maxsize=4096)
+def gpus(text: str) -> Gpus:
+    """The GPUs in a list of generic resources, as nodes have and jobs ask for them.
+
+    `gpu:v100:4(S:0-1)`, `gpu:(null):2(IDX:0,2)`, `gres:gpu:4` (up to 23.11), `gres/gpu:v100:2` (later),
+    `gres/gpu=2`; other resources beside them are skipped.
+    """
+    found = [gpu for gpu in map(_gpu, _words(text)) if gpu is not None]
+    types = {gpu.type for gpu in found}
+    return Gpus(sum(gpu.count for gpu in found), types.pop() if len(types) == 1 else "")
+
+
+@functools.lru_cache(maxsize=4096)
+def shared_gpus_in_use(text: str) -> bool:
+    """Whether a node's GresUsed shows GPUs handed out in pieces (shard, mps): they count as no gpu there."""
+    pieces = (word.split(":") for word in _words(text))
+    return any(parts[0] in ("shard", "mps") and parts[-1].strip("0") for parts in pieces)
+
+
+def _words(text: str) -> list[str]:
+    """The list without what stands in brackets: sockets, indices, (null)."""
+    return re.sub(r"\([^()]*\)", "", text).split(",")
+
+
+def _gpu(word: str) -> Gpus | None:
+    parts = re.split("[:=]", word.removeprefix("gres:").removeprefix("gres/"))
+    if parts[0] != "gpu":
+        return None
+    if len(parts) > 1 and parts[-1].isdecimal():
+        return Gpus(int(parts[-1]), ":".join(parts[1:-1]))
+    return Gpus(1, ":".join(parts[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Tres:
+    """What a job holds, or asks for in all: Slurm's trackable resources."""
+
+    memory_mib: int = 0
+    gpus: Gpus | None = None
+    """None: the site does not track GPUs (AccountingStorageTRES)."""
+
+
+@functools.lru_cache(maxsize=4096)
+def tres(text: str) -> Tres:
+    """`cpu=2,mem=200M,node=1,billing=2,gres/gpu=2,gres/gpu:v100=2`, in which typed GPUs count twice."""
+    memory, total, typed = 0, 0, []
+    for word in text.split(","):
+        name, _, value = word.partition("=")
+        if name == "mem":
+            memory = memory_mib(value)
+        elif name == "gres/gpu":
+            total = number(value)
+        elif name.startswith("gres/gpu:"):
+            typed.append(Gpus(number(value), name.removeprefix("gres/gpu:")))
+    if not total and not typed:
+        return Tres(memory)
+    return Tres(
+        memory, Gpus(total or sum(gpu.count for gpu in typed), typed[0].type if len(typed) == 1 else "")
+    )

@@ -1,0 +1,306 @@
+"""flexod's one configuration file: TOML in, frozen typed settings out, and every mistake named with its line.
+
+The library that checks (pydantic) knows keys, not lines, and the parser (tomllib) knows lines only while
+it reads; this file joins the two. docs/configuration.md is the reference of the keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_core.core_schema import ValidationInfo
+
+DEFAULT_PATH: Final = Path("/etc/flexo/flexo.toml")
+DEFAULT_ADDRESS: Final = "127.0.0.1:6836"
+"""Beside Slurm's own 6817 to 6820."""
+
+
+class ConfigError(Exception):
+    """A file that flexod does not start with. `problems` has one sentence for each mistake."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a key takes, in words: printed when something else stands there."""
+
+    text: str
+
+
+def _as_path(value: object) -> object:
+    return Path(value) if isinstance(value, str) and value else value
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _absolute(path: Path | None) -> Path | None:
+    if path is not None and not path.is_absolute():
+        raise ValueError("not an absolute path")
+    return path
+
+
+AbsolutePath = Annotated[Path, BeforeValidator(_as_path)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+
+class ServiceSettings(_Section):
+    """[service]: where flexod listens, and who may do what."""
+
+    address: Annotated[
+        str, Allowed('"host:port" to listen on, as in "ctl1:6836"; the port from 1 to 65535')
+    ] = DEFAULT_ADDRESS
+    administrators: Annotated[
+        tuple[str, ...], BeforeValidator(_as_tuple), Allowed('a list of user names, as in ["ada", "bob"]')
+    ] = ()
+    munge_socket: Annotated[AbsolutePath | None, Allowed("the absolute path of munged's socket")] = None
+
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, value: str) -> str:
+        match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})", value)
+        if match is None or not 1 <= int(match[2]) <= 65535:
+            raise ValueError("no host and port")
+        return value
+
+    @field_validator("munge_socket")
+    @classmethod
+    def _check_socket(cls, value: Path | None) -> Path | None:
+        return _absolute(value)
+
+
+class SlurmSettings(_Section):
+    """[slurm]: the cluster that flexod looks after."""
+
+    conf: Annotated[AbsolutePath | None, Allowed("the absolute path of slurm.conf")] = None
+    """None: where Slurm's own commands find it."""
+    satellite_partition: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9_.-]+$"), Allowed('the name of one partition, as in "flex"')
+    ] = "flex"
+    timeout_s: Annotated[float, Field(ge=1, le=600), Allowed("seconds, from 1 to 600")] = 20.0
+    """How long one question to Slurm may take."""
+
+    @field_validator("conf")
+    @classmethod
+    def _check_conf(cls, value: Path | None) -> Path | None:
+        return _absolute(value)
+
+
+class ControllerSettings(_Section):
+    """[controller]: how the loop looks, decides and acts."""
+
+    policy: Annotated[Literal["greedy"], Allowed('"greedy"')] = "greedy"
+    min_interval_s: Annotated[float, Field(ge=0.2, le=600), Allowed("seconds, from 0.2 to 600")] = 2.0
+    max_interval_s: Annotated[
+        float, Field(ge=0.2, le=3600), Allowed("seconds, from 0.2 to 3600, not below min_interval_s")
+    ] = 30.0
+    """Between two looks when no elastic job is there, and between tries while Slurm does not answer."""
+    max_read_share: Annotated[float, Field(gt=0, le=1), Allowed("a share above 0, at most 1, as in 0.02")] = (
+        0.02
+    )
+    """Reading may take this share of the time: the interval is at least the cost of a read over it."""
+    min_resize_interval_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 60.0
+    lease_s: Annotated[
+        int,
+        Field(ge=60, le=86400),
+        Allowed("whole seconds, from 60 to 86400, at least four times min_interval_s"),
+    ] = 300
+    """The time limit that a satellite asks for. Slurm counts in minutes and rounds up."""
+    start_within_s: Annotated[int | None, Field(ge=5, le=3600), Allowed("whole seconds, from 5 to 3600")] = (
+        None
+    )
+    """None: two of the cluster's backfill cycles and a little."""
+    dry_run: Annotated[bool, Allowed("true or false")] = False
+
+    @field_validator("max_interval_s")
+    @classmethod
+    def _check_interval(cls, value: float, info: ValidationInfo) -> float:
+        if value < info.data.get("min_interval_s", 0.0):
+            raise ValueError("below min_interval_s")
+        return value
+
+    @field_validator("lease_s")
+    @classmethod
+    def _check_lease(cls, value: int, info: ValidationInfo) -> int:
+        if value < 4 * info.data.get("min_interval_s", 0.0):
+            raise ValueError("too short to be extended in time")
+        return value
+
+
+class JournalSettings(_Section):
+    """[journal]: where flexod writes down what it saw, decided and did."""
+
+    path: Annotated[AbsolutePath, Allowed("an absolute path of a file")] = Path(
+        "/var/lib/flexo/journal.sqlite"
+    )
+    keep_days: Annotated[float, Field(gt=0, le=36500), Allowed("days, above 0, at most 36500")] = 30.0
+
+    @field_validator("path")
+    @classmethod
+    def _check_path(cls, value: Path) -> Path:
+        return _absolute(value) or value
+
+
+class Settings(_Section):
+    """Everything that flexod can be told."""
+
+    service: ServiceSettings = ServiceSettings()
+    slurm: SlurmSettings = SlurmSettings()
+    controller: ControllerSettings = ControllerSettings()
+    journal: JournalSettings = JournalSettings()
+
+
+def load(path: Path) -> Settings:
+    """Read and check `path`. Raises ConfigError with every mistake that it holds."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError((f"{path}: cannot be read: {error}",)) from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Settings:
+    """Check TOML that stands in `text`; `name` is what messages call it. Raises ConfigError."""
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError((_syntax_problem(name, str(error), text),)) from error
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        lines = _lines_of_keys(text)
+        by_key = {_path(details): details for details in reversed(error.errors())}
+        problems = sorted((_line(lines, path), _problem(details)) for path, details in by_key.items())
+        raise ConfigError(tuple(f"{name}:{line}: {problem}" for line, problem in problems)) from error
+
+
+def _syntax_problem(name: str, message: str, text: str) -> str:
+    place = re.search(r"\(at line (\d+), column \d+\)", message)
+    line = int(place[1]) if place else len(text.splitlines())
+    return f"{name}:{line}: not TOML: {message}"
+
+
+def _path(details: ErrorDetails) -> tuple[str, ...]:
+    """The key that an error is about: pydantic goes on into members of unions and lists."""
+    names = tuple(str(part) for part in details["loc"])
+    return names[:2]
+
+
+def _problem(details: ErrorDetails) -> str:
+    path = _path(details)
+    if details["type"] == "extra_forbidden":
+        return _unknown_key(path)
+    if len(path) == 1:
+        return f"{path[0]} is a section, written [{path[0]}]; its keys: {_keys_of(path[0])}"
+    section, key = path
+    value = details["input"] if len(details["loc"]) == 2 else None
+    shown = "" if value is None else f" = {_toml(value)}"
+    return f"[{section}] {key}{shown} is not allowed: it takes {_allowed(section, key)}"
+
+
+def _unknown_key(path: tuple[str, ...]) -> str:
+    if len(path) == 1:
+        names, what = list(Settings.model_fields), f"[{path[0]}] is not a section"
+    else:
+        names, what = list(_section(path[0]).model_fields), f"[{path[0]}] {path[1]} is not a key"
+    near = difflib.get_close_matches(path[-1], names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ";"
+    return f"{what}{hint} Allowed: {', '.join(names)}"
+
+
+def _section(name: str) -> type[BaseModel]:
+    section = Settings.model_fields[name].annotation
+    assert isinstance(section, type)
+    return section
+
+
+def _keys_of(section: str) -> str:
+    return ", ".join(_section(section).model_fields)
+
+
+def _allowed(section: str, key: str) -> str:
+    metadata: list[Any] = _section(section).model_fields[key].metadata
+    return next(item.text for item in metadata if isinstance(item, Allowed))
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str | Path) else str(value)
+
+
+def _line(lines: dict[tuple[str, ...], int], path: tuple[str, ...]) -> int:
+    """The line of a key; of its section where the key is not written, as when a default clashes."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in lines:
+            return lines[path[:length]]
+    return 1
+
+
+_HEADER = re.compile(r"^\s*\[([^\[\]]+)\]\s*(#.*)?$")
+_KEY = re.compile(
+    r"^\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'))*)\s*="
+)
+
+
+def _lines_of_keys(text: str) -> dict[tuple[str, ...], int]:
+    """Where each table and key of a valid TOML file stands, counted from 1.
+
+    Strings over several lines are skipped; keys of inline tables are not told apart from their table.
+    """
+    lines: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    quote = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if quote:
+            quote = "" if line.count(quote) % 2 else quote
+            continue
+        if header := _HEADER.match(line):
+            table = _dotted(header[1])
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            path = table + _dotted(key[1])
+            for length in range(1, len(path) + 1):
+                lines.setdefault(path[:length], number)
+        quote = next((mark for mark in ('"""', "'''") if line.count(mark) % 2), "")
+    return lines
+
+
+def _dotted(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in text.split("."))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """``python -m flexo.config --check FILE``: 0 when flexod would start with it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flexo.config", description="Check flexod's configuration."
+    )
+    parser.add_argument("--check", metavar="FILE", type=Path, default=DEFAULT_PATH)
+    file: Path = parser.parse_args(arguments).check
+    try:
+        load(file)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{file}: in order")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,660 @@
+"""Observe, decide, act, record: the only place where cluster, policy, leaders and journal meet.
+
+One thread runs `Controller.run`; the service asks from its own threads. What they see are immutable
+pictures of the last cycle, replaced as a whole under one lock.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import structlog
+
+from flexo.clusters.base import ActionRefused, Cluster, ClusterState, ClusterTraits, ClusterUnreachable
+from flexo.config import Settings
+from flexo.grants import GrantBook, Sight
+from flexo.journal import Event, Journal
+from flexo.model import (
+    Action,
+    ElasticJob,
+    Grant,
+    GrantFailure,
+    Grow,
+    JobKey,
+    JobState,
+    LeaderReport,
+    Node,
+    Plan,
+    SatelliteState,
+    Shrink,
+    SlurmJob,
+    Snapshot,
+)
+from flexo.policies import greedy
+
+_START_CYCLES: Final = 2
+_START_EXTRA_S: Final = 5
+_LEAST_START_S: Final = 15
+_READS_AVERAGED: Final = 5
+_ORPHAN_RETRY_S: Final = 30.0
+"""Between two tries to cancel the same satellite, and to extend the same lease."""
+_PASS_OVER_S: Final = 1800.0
+_NAP_S: Final = 1.0
+"""The longest sleep at once, so that `stop` is heeded soon."""
+_FACTS_OF_PENDING: Final = 50
+_TRAINING: Final = frozenset({SatelliteState.WARMING, SatelliteState.TRAINING})
+
+_log = structlog.get_logger("flexo.controller")
+
+
+@dataclass(frozen=True, slots=True)
+class GrantOffer:
+    """A grant as its leader is told it."""
+
+    grant_id: str
+    node: str
+    workers: int
+    partition: str
+    lease_s: int
+    """The time limit to submit the satellite with."""
+    start_within_s: int
+    """A satellite that Slurm has not started by then is cancelled by its leader, and the grant returned."""
+
+
+class Leaders(Protocol):
+    """What the controller needs of the service: the leaders' last words, and a way to answer them.
+
+    All of it may be called from the controller's thread and never blocks.
+    """
+
+    @property
+    def wake(self) -> threading.Event:
+        """Set by the service when a leader attached, reported a change, failed a grant or left.
+
+        The loop then looks soon, but never sooner than the cost of reading allows.
+        """
+        ...
+
+    def reports(self) -> tuple[LeaderReport, ...]:
+        """The last report of each leader that is attached now."""
+        ...
+
+    def take_failures(self) -> tuple[GrantFailure, ...]:
+        """The grants given back since this was last asked."""
+        ...
+
+    def tell(self, key: JobKey, grants: tuple[GrantOffer, ...]) -> None:
+        """All grants of `key` that stand. Called every cycle for each attached leader, changed or not.
+
+        A leader must hear no Grants before the first call for it since it attached: until then flexod
+        may not know yet which satellites the job has, and an empty list would send them away. A leader
+        that has gone meanwhile is no error.
+        """
+        ...
+
+
+class UnknownJob(Exception):
+    """No elastic job of this number runs; the message says so for people."""
+
+
+class BadScale(ValueError):
+    """A number of workers that the job's range does not hold; the message says what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStatus:
+    """What `flexo status` shows. Times are seconds since the epoch."""
+
+    started_at: float
+    cluster: str
+    """"" until Slurm has answered once."""
+    slurm_version: str
+    policy: str
+    dry_run: bool
+    interval_s: float
+    last_cycle_at: float
+    """0: none has succeeded yet."""
+    read_cost_s: float
+    trouble: str
+    """"" when all is well."""
+    nodes: int
+    gpus: int
+    gpus_idle: int
+    gpus_in_satellites: int
+    elastic_jobs: int
+    leaders: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What `flexo jobs` shows of one elastic job whose base runs."""
+
+    job: ElasticJob
+    user_id: int
+    attached: bool
+    batches_committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What others see of the last cycle."""
+
+    state: ClusterState | None = None
+    jobs: tuple[JobView, ...] = ()
+    notes: dict[JobKey, tuple[str, ...]] = field(default_factory=dict)
+    leaders: int = 0
+
+
+class Controller:
+    """The loop. `run` belongs to one thread; everything else may be called from any."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        leaders: Leaders,
+        journal: Journal,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._leaders = leaders
+        self._journal = journal
+        self._clock = clock
+        self._policy = greedy.GreedySettings(settings.controller.min_resize_interval_s)
+        self._started_at = clock()
+        # of the loop's thread alone
+        self._book = GrantBook()
+        self._patience = _Patience()
+        self._attached_at: dict[JobKey, float] = {}
+        self._orphans: dict[int, float] = {}
+        self._extended_at: dict[int, float] = {}
+        self._dry_decided: frozenset[Action] = frozenset()
+        self._read_costs: deque[float] = deque(maxlen=_READS_AVERAGED)
+        self._unreachable = 0
+        # of all threads, under the lock
+        self._lock = threading.Lock()
+        self._traits: ClusterTraits | None = None
+        self._view = _View()
+        self._caps = journal.caps()
+        self._trouble = ""
+        self._refused = ""
+
+    def run(self, stop: threading.Event) -> None:
+        """Go round until `stop` is set. Survives an unreachable cluster and a full disk."""
+        self._record((Event(self._clock(), "daemon", None, "flexod begins"),))
+        while not stop.is_set():
+            begun = time.monotonic()
+            self._leaders.wake.clear()
+            self.cycle()
+            self._rest(begun, stop)
+        self._record((Event(self._clock(), "daemon", None, "flexod ends; grants stand"),))
+
+    def _rest(self, begun: float, stop: threading.Event) -> None:
+        """Wait for the next turn; a leader's news shortens it, but never below what reading allows."""
+        earliest, latest = begun + self._least_interval_s(), begun + self.interval_s
+        while not stop.is_set() and (left := latest - time.monotonic()) > 0:
+            if time.monotonic() < earliest:
+                stop.wait(min(_NAP_S, earliest - time.monotonic()))
+            elif self._leaders.wake.wait(min(_NAP_S, left)):
+                return
+
+    @property
+    def interval_s(self) -> float:
+        """From one look at the cluster to the next, as things are."""
+        controller = self._settings.controller
+        least = self._least_interval_s()
+        return least if self._view.jobs or self._unreachable else max(least, controller.max_interval_s)
+
+    def _least_interval_s(self) -> float:
+        controller = self._settings.controller
+        if self._unreachable:
+            return min(controller.max_interval_s, controller.min_interval_s * 2.0**self._unreachable)
+        cost = sum(self._read_costs) / len(self._read_costs) if self._read_costs else 0.0
+        return max(controller.min_interval_s, cost / controller.max_read_share)
+
+    # What others ask.
+
+    @property
+    def observation(self) -> ClusterState | None:
+        """The newest look at the cluster; None before the first."""
+        with self._lock:
+            return self._view.state
+
+    def status(self) -> ControllerStatus:
+        """The state of the loop and the cluster as last seen."""
+        with self._lock:
+            view, traits = self._view, self._traits
+            trouble = "; ".join(filter(None, (self._trouble, self._refused, self._journal.trouble)))
+        state = view.state
+        nodes: tuple[Node, ...] = state.nodes if state else ()
+        return ControllerStatus(
+            started_at=self._started_at,
+            cluster=traits.name if traits else "",
+            slurm_version=traits.version if traits else "",
+            policy=self._settings.controller.policy,
+            dry_run=self._settings.controller.dry_run,
+            interval_s=self.interval_s,
+            last_cycle_at=state.at if state else 0.0,
+            read_cost_s=state.read_cost_s if state else 0.0,
+            trouble=trouble,
+            nodes=len(nodes),
+            gpus=sum(node.gpus for node in nodes),
+            gpus_idle=sum(node.gpus_idle for node in nodes),
+            gpus_in_satellites=sum(
+                job.gpus
+                for job in (state.jobs if state else ())
+                if job.satellite is not None and job.state is JobState.RUNNING
+            ),
+            elastic_jobs=len(view.jobs),
+            leaders=view.leaders,
+        )
+
+    def jobs(self) -> tuple[JobView, ...]:
+        """All elastic jobs whose base runs."""
+        with self._lock:
+            return self._view.jobs
+
+    def explain(self, job_id: int) -> tuple[str, ...]:
+        """Why the job has what it has, in sentences. Raises UnknownJob."""
+        with self._lock:
+            view, trouble = self._view, self._trouble
+        sentences = _explain(job_id, view)
+        if self._settings.controller.dry_run:
+            sentences = (*sentences, "flexod only decides and records (dry run); it changes nothing")
+        return (trouble, *sentences) if trouble else sentences
+
+    def scale(self, key: JobKey, workers: int | None) -> str:
+        """The owner's cap on the job's workers; None: back to automatic. Returns what happens now.
+
+        Who may do this is for the caller to check. Raises UnknownJob, BadScale.
+        """
+        job = next((view.job for view in self.jobs() if view.job.key == key), None)
+        if job is None:
+            raise UnknownJob(f"there is no running elastic job {key}")
+        if workers is not None and job.workers.clamp(workers) != workers:
+            raise BadScale(f"job {key} can have {job.workers} workers, not {workers}")
+        with self._lock:
+            if workers is None:
+                self._caps.pop(key, None)
+            else:
+                self._caps[key] = workers
+        self._journal.set_cap(key, workers)
+        text = _scaled(job, workers)
+        self._record((Event(self._clock(), "scale", key, text),))
+        self._leaders.wake.set()
+        return text
+
+    # One turn of the loop.
+
+    def cycle(self) -> None:
+        """Look once, decide, act and record. Never raises: what goes wrong is the status's `trouble`."""
+        try:
+            self._observe_and_act()
+        except ClusterUnreachable as error:
+            self._be_in_trouble(f"Slurm does not answer: {error}")
+        except Exception as error:  # a mistake of ours must not end what keeps leases alive
+            _log.exception("the cycle failed")
+            self._be_in_trouble(f"flexod made a mistake: {type(error).__name__}: {error}")
+        else:
+            self._be_well()
+
+    def _be_in_trouble(self, trouble: str) -> None:
+        self._unreachable += 1
+        with self._lock:
+            news = trouble != self._trouble
+            self._trouble = trouble
+            self._traits = None
+        if news:
+            self._record((Event(self._clock(), "trouble", None, trouble),))
+
+    def _be_well(self) -> None:
+        self._unreachable = 0
+        with self._lock:
+            news, self._trouble = bool(self._trouble), ""
+        if news:
+            self._record((Event(self._clock(), "trouble", None, "all is well again"),))
+
+    def _observe_and_act(self) -> None:
+        traits = self._traits
+        if traits is None:
+            traits = self._cluster.traits()
+            with self._lock:
+                self._traits = traits
+        # leaders first: what they report and Slurm then does not show has ended in between
+        reports = {report.key: report for report in self._leaders.reports()}
+        self._take_failures()
+        state = self._cluster.observe()
+        self._read_costs.append(state.read_cost_s)
+        start_within_s = self._start_within_s(traits)
+        sight = self._join(state, reports, start_within_s)
+        plan = greedy.plan(self._snapshot(state, sight), self._policy)
+        events = [
+            *sight.events,
+            *self._carry_out(plan, sight, state.at),
+            *self._be_patient(plan, traits, state.at),
+        ]
+        jobs = self._after(plan, sight)
+        self._show(state, jobs, plan, reports)
+        self._record(tuple(events), _facts(state, sight) if plan.actions else "")
+        if not self._settings.controller.dry_run:
+            self._tell(jobs, reports, start_within_s)
+            self._record(tuple(self._extend_leases(state, jobs, reports)))
+            self._record(tuple(self._cancel_orphans(sight.orphans, state.at)))
+
+    def _take_failures(self) -> None:
+        now = self._clock()
+        failed = [self._book.fail(failure, now) for failure in self._leaders.take_failures()]
+        self._record(tuple(event for event in failed if event is not None))
+
+    def _start_within_s(self, traits: ClusterTraits) -> int:
+        chosen = self._settings.controller.start_within_s
+        if chosen is not None:
+            return chosen
+        return max(_LEAST_START_S, round(_START_CYCLES * traits.backfill_interval_s) + _START_EXTRA_S)
+
+    def _join(self, state: ClusterState, reports: dict[JobKey, LeaderReport], start_within_s: int) -> Sight:
+        with self._lock:
+            caps = dict(self._caps)
+        sight = self._book.join(
+            state.jobs, reports, caps, self._settings.slurm.satellite_partition, start_within_s, state.at
+        )
+        queued = {job.key for job in state.jobs}
+        for key in caps.keys() - queued:
+            with self._lock:
+                self._caps.pop(key, None)
+            self._journal.set_cap(key, None)
+        running = {job.key for job in sight.jobs}
+        self._attached_at = {key: at for key, at in self._attached_at.items() if key in running}
+        self._attached_at.update((key, state.at) for key in reports if key in running)
+        return sight
+
+    def _snapshot(self, state: ClusterState, sight: Sight) -> Snapshot:
+        return Snapshot(
+            at=state.at,
+            nodes=state.nodes,
+            partitions=state.partitions,
+            jobs=state.jobs,
+            elastic=sight.jobs,
+            satellite_partition=self._settings.slurm.satellite_partition,
+            passed_over=self._patience.passed_over(state.at),
+        )
+
+    def _carry_out(self, plan: Plan, sight: Sight, now: float) -> list[Event]:
+        """Note in the book what the plan changes; leaders are told afterwards."""
+        if self._settings.controller.dry_run:
+            decided = frozenset(plan.actions)
+            fresh = [action for action in plan.actions if action not in self._dry_decided]
+            self._dry_decided = decided
+            return [_event_of(action, sight, now, "would ") for action in fresh]
+        for action in plan.actions:
+            if isinstance(action, Shrink):
+                self._book.withdraw(action.job, action.grant_id, now)
+            else:
+                grant_id = f"g{secrets.token_hex(6)}"
+                self._book.say(
+                    Grant(grant_id, action.job, action.node, action.workers, action.partition, now)
+                )
+        return [_event_of(action, sight, now, "") for action in plan.actions]
+
+    def _be_patient(self, plan: Plan, traits: ClusterTraits, now: float) -> list[Event]:
+        """A job that does not start although there is room waits for something that flexo does not know."""
+        patience_s = self._settings.controller.lease_s + _START_CYCLES * traits.backfill_interval_s
+        return [
+            Event(
+                now,
+                "wait",
+                None,
+                f"pending job {job_id} did not start within {patience_s:.0f} s although there was room;"
+                f" nothing is kept for it for {_PASS_OVER_S / 60:.0f} min",
+            )
+            for job_id in self._patience.exhausted(plan.set_aside, patience_s, now)
+        ]
+
+    def _after(self, plan: Plan, sight: Sight) -> tuple[ElasticJob, ...]:
+        """The jobs with what the plan has changed of their grants."""
+        if self._settings.controller.dry_run or not plan.actions:
+            return sight.jobs
+        return tuple(replace(job, grants=self._book.after(job)) for job in sight.jobs)
+
+    def _tell(
+        self, jobs: Iterable[ElasticJob], reports: dict[JobKey, LeaderReport], start_within_s: int
+    ) -> None:
+        lease_s = self._settings.controller.lease_s
+        for job in jobs:
+            if job.key in reports:
+                offers = tuple(
+                    GrantOffer(
+                        grant.grant_id, grant.node, grant.workers, grant.partition, lease_s, start_within_s
+                    )
+                    for grant in job.grants
+                    if grant.state is not SatelliteState.LEAVING
+                )
+                self._leaders.tell(job.key, offers)
+
+    def _extend_leases(
+        self, state: ClusterState, jobs: Iterable[ElasticJob], reports: dict[JobKey, LeaderReport]
+    ) -> list[Event]:
+        """Leases of which less than half is left, under grants that stand.
+
+        A leader that is not attached keeps its satellites for one lease more: flexod or the network may
+        have been away. After that they run out.
+        """
+        now, lease_s = state.at, self._settings.controller.lease_s
+        queue = {job.job_id: job for job in state.jobs}
+        self._extended_at = {job: at for job, at in self._extended_at.items() if job in queue}
+        events: list[Event] = []
+        for job in jobs:
+            seen_at = self._attached_at.get(job.key, self._started_at)
+            if queue[job.key.job_id].state is not JobState.RUNNING or now - seen_at > lease_s:
+                continue
+            due = [
+                grant.satellite_job_id
+                for grant in job.grants
+                if grant.state in _TRAINING and self._is_due(queue.get(grant.satellite_job_id), now)
+            ]
+            extended = [satellite for satellite in due if self._extend(satellite, now, job.key, events)]
+            if extended:
+                names = ", ".join(map(str, extended))
+                text = f"the grant stands: the lease of {names} ends {lease_s} s from now"
+                events.append(Event(now, "extend", job.key, text))
+        return events
+
+    def _is_due(self, satellite: SlurmJob | None, now: float) -> bool:
+        if satellite is None or satellite.state is not JobState.RUNNING:
+            return False
+        if satellite.started_at is None or satellite.time_limit_s is None:
+            return False
+        tried_at = self._extended_at.get(satellite.job_id, 0.0)
+        left = satellite.started_at + satellite.time_limit_s - now
+        return left < self._settings.controller.lease_s / 2 and now - tried_at >= _ORPHAN_RETRY_S
+
+    def _extend(self, satellite_job_id: int, now: float, key: JobKey, events: list[Event]) -> bool:
+        self._extended_at[satellite_job_id] = now
+        try:
+            self._cluster.extend(satellite_job_id, self._settings.controller.lease_s)
+        except ActionRefused as error:
+            self._be_refused(str(error), key, now, events)
+            return False
+        self._refused = ""
+        return True
+
+    def _cancel_orphans(self, orphans: Sequence[SlurmJob], now: float) -> list[Event]:
+        """End satellites whose base is gone, the second time that they are seen so."""
+        events: list[Event] = []
+        due_at = {job.job_id: self._orphans.get(job.job_id, now) for job in orphans}
+        for job in orphans:
+            first = job.job_id not in self._orphans
+            if first or job.state is JobState.COMPLETING or due_at[job.job_id] > now:
+                continue
+            assert job.satellite is not None
+            due_at[job.job_id] = now + _ORPHAN_RETRY_S
+            try:
+                self._cluster.cancel(job.job_id)
+            except ActionRefused as error:
+                self._be_refused(str(error), job.satellite.base, now, events)
+                continue
+            text = f"satellite {job.job_id} is cancelled: job {job.satellite.base} is gone from the queue"
+            events.append(Event(now, "cancel", job.satellite.base, text))
+        self._orphans = due_at
+        return events
+
+    def _be_refused(self, refusal: str, key: JobKey, now: float, events: list[Event]) -> None:
+        with self._lock:
+            news, self._refused = refusal != self._refused, refusal
+        if news:
+            events.append(Event(now, "trouble", key, f"Slurm refused it: {refusal}"))
+
+    def _show(
+        self,
+        state: ClusterState,
+        jobs: tuple[ElasticJob, ...],
+        plan: Plan,
+        reports: dict[JobKey, LeaderReport],
+    ) -> None:
+        owners = {job.key: job.user_id for job in state.jobs}
+        views = tuple(
+            JobView(
+                job,
+                owners[job.key],
+                job.key in reports,
+                reports[job.key].batches_committed if job.key in reports else 0,
+            )
+            for job in jobs
+        )
+        notes = {
+            key: tuple(note.text for note in plan.notes if note.job == key)
+            for key in {note.job for note in plan.notes}
+        }
+        with self._lock:
+            self._view = _View(state, views, notes, len(reports))
+
+    def _record(self, events: tuple[Event, ...], facts: str = "") -> None:
+        for event in events:
+            log = _log.debug if event.kind == "extend" else _log.info
+            log(event.kind, job=str(event.job) if event.job else None, text=event.text)
+        self._journal.record(self._clock(), events, facts)
+
+
+class _Patience:
+    """How long resources have been set aside for pending jobs, and who has had enough."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}
+        self._passed_until: dict[int, float] = {}
+
+    def passed_over(self, now: float) -> frozenset[int]:
+        """Jobs for which nothing is set aside now."""
+        self._passed_until = {job_id: until for job_id, until in self._passed_until.items() if until > now}
+        return frozenset(self._passed_until)
+
+    def exhausted(self, set_aside: Iterable[int], patience_s: float, now: float) -> list[int]:
+        """Of the jobs that something is set aside for, those that have not started for too long."""
+        self._since = {job_id: self._since.get(job_id, now) for job_id in set_aside}
+        late = [job_id for job_id, since in self._since.items() if now - since > patience_s]
+        self._passed_until.update((job_id, now + _PASS_OVER_S) for job_id in late)
+        return late
+
+
+def _event_of(action: Action, sight: Sight, now: float, would: str) -> Event:
+    if isinstance(action, Grow):
+        text = f"{would}grow by {_workers(action.workers)} on {action.node}: {action.why}"
+        return Event(now, "grow", action.job, text)
+    grant = next(
+        grant
+        for job in sight.jobs
+        if job.key == action.job
+        for grant in job.grants
+        if grant.grant_id == action.grant_id
+    )
+    text = f"{would}give back {_workers(grant.workers)} on {grant.node}: {action.why}"
+    return Event(now, "shrink", action.job, text)
+
+
+def _facts(state: ClusterState, sight: Sight) -> str:
+    """What a plan went by, for the journal: JSON."""
+    pending = [job for job in state.jobs if job.state is JobState.PENDING and job.satellite is None]
+    facts = {
+        "idle": {node.name: node.gpus_idle for node in state.nodes if node.gpus_idle},
+        "unusable": {node.name: node.unusable for node in state.nodes if node.unusable},
+        "pending": [
+            {
+                "job": job.job_id,
+                "user": job.user,
+                "reason": job.reason,
+                "gpus": job.gpus,
+                "nodes": job.num_nodes,
+                "partitions": job.partitions,
+            }
+            for job in pending[:_FACTS_OF_PENDING]
+        ],
+        "pending_in_all": len(pending),
+        "elastic": [
+            {
+                "job": str(job.key),
+                "range": str(job.workers),
+                "wanted": job.wanted,
+                "training": job.training_workers,
+                "scalable": job.scalable,
+                "grants": [
+                    f"{grant.grant_id} {grant.node} x{grant.workers} {grant.state.value}"
+                    for grant in job.grants
+                ],
+            }
+            for job in sight.jobs
+        ],
+    }
+    return json.dumps(facts, separators=(",", ":"))
+
+
+def _explain(job_id: int, view: _View) -> tuple[str, ...]:
+    for shown in view.jobs:
+        if shown.job.key.job_id == job_id:
+            return _explain_running(shown, view)
+    queued = next((job for job in (view.state.jobs if view.state else ()) if job.job_id == job_id), None)
+    if queued is None:
+        raise UnknownJob(f"job {job_id} is not in Slurm's queue")
+    if queued.satellite is not None:
+        return (f"job {job_id} is a satellite of job {queued.satellite.base}; ask about that one",)
+    if queued.elastic is None:
+        raise UnknownJob(f"job {job_id} is not elastic: it was submitted without --elastic")
+    if queued.state is JobState.PENDING:
+        least = _workers(queued.elastic.workers.min)
+        return (f"job {job_id} is pending ({queued.reason}): it starts with {least}, like any Slurm job",)
+    return (f"job {job_id} is ending",)
+
+
+def _explain_running(shown: JobView, view: _View) -> tuple[str, ...]:
+    job = shown.job
+    parts = [f"{job.base_workers} in its base on {', '.join(job.base_nodes)}"]
+    parts += [f"{grant.workers} on {grant.node} ({grant.state.value})" for grant in job.grants]
+    size = f"job {job.key} ({job.user}) of {job.workers} workers trains with {job.training_workers}"
+    sentences = [f"{size}: {'; '.join(parts)}"]
+    if not shown.attached:
+        sentences[0] = f"job {job.key} ({job.user}) may have {job.workers} workers: {'; '.join(parts)}"
+        sentences.append("its leader is not connected: it can be given nothing; what it has runs on")
+        return tuple(sentences)
+    return (*sentences, *view.notes.get(job.key, ()))
+
+
+def _scaled(job: ElasticJob, workers: int | None) -> str:
+    if workers is None:
+        return f"job {job.key} may have all of {job.workers} workers again"
+    now = job.granted_workers
+    if now > workers:
+        return (
+            f"job {job.key} has {now} workers and gives back whole satellites until it has at most {workers}"
+        )
+    return f"job {job.key} has {now} workers and grows to at most {workers}"
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"

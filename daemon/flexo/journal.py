@@ -1,0 +1,296 @@
+"""What flexod saw, decided and did, and why, in one SQLite file that survives any crash.
+
+The journal serves people and never steers: nothing in it is needed to go on, so a file that is corrupt,
+deleted or on a full disk costs history, not training. The one thing read back are the owners' caps
+(`flexo scale`). An entry is written in one transaction: it is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import structlog
+
+from flexo.model import JobKey
+
+_VERSION: Final = 1
+_DAY_S: Final = 86400.0
+_PRUNE_EVERY_S: Final = 3600.0
+_SCHEMA: Final = (
+    "CREATE TABLE snapshot (id INTEGER PRIMARY KEY, at REAL NOT NULL, facts TEXT NOT NULL)",
+    "CREATE TABLE event (id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, job_id INTEGER,"
+    " restart_count INTEGER, text TEXT NOT NULL, snapshot_id INTEGER REFERENCES snapshot (id))",
+    "CREATE INDEX event_by_job ON event (job_id, id)",
+    "CREATE INDEX event_by_time ON event (at)",
+    "CREATE TABLE cap (job_id INTEGER, restart_count INTEGER, workers INTEGER NOT NULL,"
+    " PRIMARY KEY (job_id, restart_count))",
+)
+
+_T = TypeVar("_T")
+_log = structlog.get_logger("flexo.journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the journal. `at` is seconds since the epoch."""
+
+    at: float
+    kind: str
+    """daemon, grow, shrink, left, lost, adopt, failure, extend, cancel, wait, scale, trouble, journal."""
+    job: JobKey | None
+    text: str
+
+
+class Journal:
+    """The open journal; usable from any thread. No method raises for what the disk does: see `trouble`."""
+
+    def __init__(self, path: Path, keep_days: float) -> None:
+        self._path = path
+        self._keep_s = keep_days * _DAY_S
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+        self._trouble = ""
+        self._unwritten = 0
+        self._pruned_at = 0.0
+        with self._lock:
+            self._guarded(lambda connection: None)
+
+    @property
+    def trouble(self) -> str:
+        """Why entries are not written at present; "" when they are."""
+        return self._trouble
+
+    def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> None:
+        """Write what happened in one cycle, and the facts of the snapshot that it went by."""
+        if not events:
+            return
+
+        def write(connection: sqlite3.Connection) -> None:
+            if self._unwritten:
+                text = f"{self._unwritten} events before this one could not be written: {self._trouble}"
+                _insert(connection, (Event(at, "journal", None, text),), None)
+            snapshot_id = None
+            if facts:
+                cursor = connection.execute("INSERT INTO snapshot (at, facts) VALUES (?, ?)", (at, facts))
+                snapshot_id = cursor.lastrowid
+            _insert(connection, events, snapshot_id)
+            self._prune(connection, at)
+
+        with self._lock:
+            if self._guarded(write) is None:
+                self._unwritten += len(events)
+            else:
+                self._unwritten = 0
+
+    def set_cap(self, key: JobKey, workers: int | None) -> None:
+        """Remember the owner's cap of a job (None: forget it), so that it outlives a restart."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "DELETE FROM cap WHERE job_id = ? AND restart_count = ?", (key.job_id, key.restart_count)
+            )
+            if workers is not None:
+                values = (key.job_id, key.restart_count, workers)
+                connection.execute(
+                    "INSERT INTO cap (job_id, restart_count, workers) VALUES (?, ?, ?)", values
+                )
+
+        with self._lock:
+            self._guarded(write)
+
+    def caps(self) -> dict[JobKey, int]:
+        """All caps that were set and not taken away."""
+
+        def read(connection: sqlite3.Connection) -> dict[JobKey, int]:
+            rows = connection.execute("SELECT job_id, restart_count, workers FROM cap")
+            return {JobKey(job_id, restart): workers for job_id, restart, workers in rows}
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else {}
+
+    def events(self, job_id: int | None, limit: int, *, routine: bool = False) -> tuple[Event, ...]:
+        """The newest `limit` events of the job (of all, for None), newest first.
+
+        `routine`: with every extension of a lease too.
+        """
+        conditions, values = ["TRUE"], []
+        if job_id is not None:
+            conditions.append("job_id = ?")
+            values.append(job_id)
+        if not routine:
+            conditions.append("kind != 'extend'")
+        query = (
+            "SELECT at, kind, job_id, restart_count, text FROM event"
+            f" WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT ?"
+        )
+
+        def read(connection: sqlite3.Connection) -> tuple[Event, ...]:
+            return tuple(
+                Event(at, kind, None if job is None else JobKey(job, restart), text)
+                for at, kind, job, restart, text in connection.execute(query, (*values, limit))
+            )
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else ()
+
+    def facts_of(self, event: Event) -> str:
+        """The snapshot that `event` went by, as JSON; "" if none was kept."""
+
+        def read(connection: sqlite3.Connection) -> str:
+            row = connection.execute(
+                "SELECT facts FROM event JOIN snapshot ON snapshot.id = snapshot_id"
+                " WHERE event.at = ? AND kind = ? AND text = ? LIMIT 1",
+                (event.at, event.kind, event.text),
+            ).fetchone()
+            return "" if row is None else str(row[0])
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else ""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._disconnect()
+
+    # All of the following is for callers that hold the lock.
+
+    def _guarded(self, work: Callable[[sqlite3.Connection], _T]) -> tuple[_T] | None:
+        """The result of `work` in one transaction; None, with `trouble` set, if the disk refuses."""
+        for attempt in (1, 2):
+            try:
+                connection = self._connected()
+                with connection:
+                    result = work(connection)
+            except (sqlite3.Error, OSError) as error:
+                self._disconnect()
+                if _is_damage(error) and attempt == 1 and self._move_aside(str(error)):
+                    continue
+                self._report(f"the journal {self._path} cannot be used: {error}")
+                return None
+            self._trouble = ""
+            return (result,)
+        return None
+
+    def _report(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            _log.error("journal trouble", trouble=trouble)
+        self._trouble = trouble
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is not None and not self._is_still_there():
+            _log.error("the journal's file is gone; a new one is begun", path=str(self._path))
+            self._disconnect()
+        if self._connection is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = _open(self._path)
+            self._inode = self._path.stat().st_ino
+        return self._connection
+
+    def _is_still_there(self) -> bool:
+        try:
+            return self._path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+        self._connection = None
+
+    def _move_aside(self, why: str) -> bool:
+        """Keep a damaged file for whoever wants to look into it; False if even that fails."""
+        aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+        try:
+            for suffix in ("", "-wal", "-shm"):
+                file = self._path.with_name(self._path.name + suffix)
+                if file.exists():
+                    file.rename(aside.with_name(aside.name + suffix))
+        except OSError:
+            return False
+        _log.error("the journal is damaged; a new one is begun", why=why, kept_as=str(aside))
+        return True
+
+    def _prune(self, connection: sqlite3.Connection, now: float) -> None:
+        if now - self._pruned_at < _PRUNE_EVERY_S:
+            return
+        self._pruned_at = now
+        oldest = now - self._keep_s
+        connection.execute("DELETE FROM event WHERE at < ?", (oldest,))
+        connection.execute("DELETE FROM snapshot WHERE at < ?", (oldest,))
+
+
+def _insert(connection: sqlite3.Connection, events: tuple[Event, ...], snapshot_id: int | None) -> None:
+    connection.executemany(
+        "INSERT INTO event (at, kind, job_id, restart_count, text, snapshot_id) VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (
+                event.at,
+                event.kind,
+                event.job.job_id if event.job else None,
+                event.job.restart_count if event.job else None,
+                event.text,
+                snapshot_id,
+            )
+            for event in events
+        ],
+    )
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """A connection to a journal in order. Raises sqlite3.DatabaseError when the file is none."""
+    connection = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        _check(connection)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+        elif version != _VERSION:
+            raise _Damaged(f"it is of version {version}, this flexod writes version {_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class _Damaged(sqlite3.DatabaseError):
+    """A file that SQLite opens, and that is no journal of ours all the same."""
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise _Damaged(str(verdict))
+
+
+def _is_damage(error: Exception) -> bool:
+    """A broken file, and not a full disk, a lock or missing rights."""
+    if isinstance(error, _Damaged):
+        return True
+    code = getattr(error, "sqlite_errorcode", None)
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _is_foreign(error)
+
+
+def _is_foreign(error: Exception) -> bool:
+    """A sound database without our tables, as when somebody put another one there."""
+    text = str(error)
+    return isinstance(error, sqlite3.OperationalError) and (
+        "no such table" in text or "no such column" in text
+    )

@@ -1,0 +1,300 @@
+"""The leaders' side of flexod: one stream for each elastic job, from its leader.
+
+A leader is believed to lead a job when the cluster says that the job runs and belongs to the caller; nobody
+is exempt, neither root nor flexod's account, because a leader always runs as the job's owner. What Slurm
+knows of the job (range in AdminComment, nodes) wins over what the leader says of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+import structlog
+
+import flexo
+from flexo.clusters.base import ClusterState
+from flexo.model import JobState, SlurmJob
+from flexo.service import wire
+from flexo.service.authentication import caller
+from flexo.service.leaders import LeaderDesk, Line
+from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
+
+if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
+    _Context = grpc.aio.ServicerContext[jobs_pb2.FromLeader, jobs_pb2.ToLeader]
+
+HELLO_WITHIN_S = 10.0
+OBSERVED_WITHIN_S = 30.0
+"""How long a leader waits for the controller to look at the cluster once more, to find a new job in it."""
+WRITE_WITHIN_S = 30.0
+MISSED_REPORTS = 3
+STRANGERS_PER_USER = 2000
+"""Streams of one user that lead no job yet; one user alone must not take up all that the server has."""
+MESSAGES_PER_S = 20.0
+BURST = 60.0
+
+_T = TypeVar("_T")
+_log = structlog.get_logger("flexo.service")
+
+
+class Observer(Protocol):
+    """Where the last look at the cluster lies; the controller."""
+
+    @property
+    def observation(self) -> ClusterState | None:
+        """The newest observation; None before the first. Safe from any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a leader reports, and how long the daemon waits for things. Seconds."""
+
+    report_interval_s: float = 5.0
+    hello_within_s: float = HELLO_WITHIN_S
+    observed_within_s: float = OBSERVED_WITHIN_S
+
+    @property
+    def quiet_s(self) -> float:
+        """A leader that has said nothing for so long is gone."""
+        return MISSED_REPORTS * self.report_interval_s
+
+
+class Refused(Exception):
+    """The stream ends: a status code, and a sentence for the leader and the log."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class TokenBucket:
+    """At most `rate` messages a second in the long run, `burst` at once."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._tokens, self._filled_at = burst, time.monotonic()
+
+    def take(self) -> bool:
+        """Whether one more message is within the rate."""
+        now = time.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class JobService(jobs_pb2_grpc.JobServiceServicer):
+    """See protos/flexo/v1/jobs.proto."""
+
+    def __init__(self, desk: LeaderDesk, observer: Observer, pace: Pace) -> None:
+        self._desk = desk
+        self._observer = observer
+        self._pace = pace
+        self._closing = asyncio.Event()
+        self._strangers: Counter[int] = Counter()
+        self._known_nodes: tuple[ClusterState | None, frozenset[str]] = (None, frozenset())
+
+    def close(self) -> None:
+        """End every stream: flexod stops."""
+        self._closing.set()
+
+    async def Attach(self, request_iterator: object, context: _Context) -> None:  # type: ignore[override]  # noqa: N802
+        """One leader, from its Hello to its end."""
+        uid = caller().uid
+        try:
+            with self._stranger(uid):
+                line, introduced = await self._greet(uid, context)
+            await self._converse(line, introduced, context)
+        except Refused as refusal:
+            _log.warning("leader's stream closed", uid=uid, peer=context.peer(), why=str(refusal))
+            await context.abort(refusal.code, str(refusal))
+        except asyncio.CancelledError:
+            # The connection has broken, and _converse has tidied up. Passed on, gRPC would print a traceback.
+            return
+
+    @contextmanager
+    def _stranger(self, uid: int) -> Iterator[None]:
+        """Counts a stream of `uid` that leads no job yet."""
+        if self._strangers[uid] >= STRANGERS_PER_USER:
+            text = f"{STRANGERS_PER_USER} streams of uid {uid} wait to be attached already"
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        self._strangers[uid] += 1
+        try:
+            yield
+        finally:
+            self._strangers[uid] -= 1
+            if not self._strangers[uid]:
+                del self._strangers[uid]
+
+    async def _greet(self, uid: int, context: _Context) -> tuple[Line, wire.Introduction]:
+        message = await _within(self._pace.hello_within_s, "Hello", _read(context))
+        if message is None or message.WhichOneof("body") != "hello":
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the first message of a leader is Hello")
+        with _malformed_is_refused():
+            said = wire.introduction(message.hello)
+        job = await self._job_of(said, uid)
+        introduced = self._as_slurm_has_it(said, job)
+        with _malformed_is_refused():
+            report = wire.leader_report(introduced, uid, message.hello.report, self._nodes())
+        return Line(report, context.peer()), introduced
+
+    async def _converse(self, line: Line, introduced: wire.Introduction, context: _Context) -> None:
+        self._desk.attach(line)
+        _log.info("leader attached", job=str(introduced.key), uid=line.report.user_id, peer=line.peer)
+        ends = [
+            asyncio.ensure_future(end)
+            for end in (
+                self._hear(line, introduced, context),
+                self._tell(line, context),
+                self._until_replaced(line),
+                self._until_closed(),
+            )
+        ]
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in done:
+                end.result()
+        finally:
+            self._desk.detach(line)
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+            _log.info("leader detached", job=str(introduced.key), peer=line.peer)
+
+    async def _hear(self, line: Line, introduced: wire.Introduction, context: _Context) -> None:
+        """Take what the leader says until it says goodbye or closes."""
+        rate = TokenBucket(MESSAGES_PER_S, BURST)
+        while True:
+            message = await _within(self._pace.quiet_s, "report", _read(context))
+            if message is None:
+                return
+            if not rate.take():
+                text = f"more than {MESSAGES_PER_S:.0f} messages a second from one leader"
+                raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            body = message.WhichOneof("body")
+            with _malformed_is_refused():
+                if body == "report":
+                    said = wire.leader_report(introduced, line.report.user_id, message.report, self._nodes())
+                    self._desk.update(line, said)
+                elif body == "grant_failed":
+                    self._desk.give_back(wire.grant_failure(introduced.key, message.grant_failed))
+                elif body == "goodbye":
+                    why = wire.one_line(message.goodbye.reason)
+                    _log.info("leader says goodbye", job=str(introduced.key), why=why)
+                    return
+                else:
+                    raise wire.Malformed(f"{body or 'an empty message'} after Hello")
+
+    async def _tell(self, line: Line, context: _Context) -> None:
+        """Welcome, then all grants whenever they change."""
+        welcome = jobs_pb2.Welcome(
+            report_interval_s=max(1, round(self._pace.report_interval_s)), flexod_version=flexo.__version__
+        )
+        message = jobs_pb2.ToLeader(welcome=welcome)
+        while True:
+            await _within(WRITE_WITHIN_S, "reading of what it is told", context.write(message))
+            message = wire.grants(await line.next_grants())
+
+    async def _until_replaced(self, line: Line) -> None:
+        await line.until_replaced()
+        text = f"replaced: another leader of job {line.report.key} has attached from {line.replaced_by}"
+        raise Refused(grpc.StatusCode.ABORTED, text)
+
+    async def _until_closed(self) -> None:
+        await self._closing.wait()
+        raise Refused(grpc.StatusCode.UNAVAILABLE, "flexod stops; the grants stand")
+
+    async def _job_of(self, said: wire.Introduction, uid: int) -> SlurmJob:
+        """The running Slurm job that the leader names, which must be the caller's own."""
+        job = await self._observed(said.key.job_id)
+        if job is None:
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"Slurm has no job {said.key.job_id} in its queue")
+        if job.user_id != uid:
+            text = f"job {job.job_id} is not of uid {uid}: only its owner's leader may attach"
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, text)
+        if job.restart_count != said.key.restart_count:
+            text = (
+                f"job {job.job_id} is in its restart {job.restart_count},"
+                f" the leader says {said.key.restart_count}"
+            )
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, text)
+        if job.satellite is not None:
+            text = f"job {job.job_id} is a satellite of job {job.satellite.base}: it has no leader"
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, text)
+        return job
+
+    async def _observed(self, job_id: int) -> SlurmJob | None:
+        """The job as the cluster shows it running; None if an observation begun from now on lacks it."""
+        since, deadline = time.time(), time.monotonic() + self._pace.observed_within_s
+        while True:
+            state = self._observer.observation
+            if state is not None:
+                for job in state.jobs:
+                    if job.job_id == job_id and job.state is not JobState.PENDING:
+                        return job
+                if state.at > since:
+                    return None
+            if time.monotonic() > deadline:
+                text = f"flexod has not seen the cluster for {self._pace.observed_within_s:.0f} s; try again"
+                raise Refused(grpc.StatusCode.UNAVAILABLE, text)
+            self._desk.wake.set()
+            await asyncio.sleep(0.2)
+
+    def _as_slurm_has_it(self, said: wire.Introduction, job: SlurmJob) -> wire.Introduction:
+        """`said` with Slurm's own word on it: the range in AdminComment, the nodes of the job."""
+        if job.elastic is None:
+            text = f"job {job.job_id} has no range in its AdminComment: it was submitted without --elastic"
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, text)
+        unknown = set(said.base_nodes) - self._nodes()
+        if unknown:
+            text = f"the cluster has no node {', '.join(sorted(unknown)[:10])}"
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, text)
+        recorded = job.elastic.workers
+        if recorded != said.workers:
+            _log.warning(
+                "leader's range overruled by AdminComment",
+                job=str(said.key),
+                said=str(said.workers),
+                recorded=str(recorded),
+            )
+        return replace(said, workers=recorded, base_nodes=job.nodes or said.base_nodes)
+
+    def _nodes(self) -> frozenset[str]:
+        """Names of all nodes of the last observation."""
+        state = self._observer.observation
+        if state is not None and self._known_nodes[0] is not state:
+            self._known_nodes = (state, frozenset(node.name for node in state.nodes))
+        return self._known_nodes[1]
+
+
+@contextmanager
+def _malformed_is_refused() -> Iterator[None]:
+    """Turns wire.Malformed into the status that says so."""
+    try:
+        yield
+    except wire.Malformed as error:
+        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+
+
+async def _read(context: _Context) -> jobs_pb2.FromLeader | None:
+    """The next message; None at the stream's end."""
+    message: object = await context.read()
+    return message if isinstance(message, jobs_pb2.FromLeader) else None  # else it is grpc.aio.EOF
+
+
+async def _within(seconds: float, what: str, waiting: Awaitable[_T]) -> _T:
+    try:
+        return await asyncio.wait_for(waiting, seconds)
+    except TimeoutError:
+        text = f"no {what} for {seconds:.0f} s"
+        raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None

@@ -1,0 +1,192 @@
+"""From protobuf to the model's words and back: no message of the wire travels further in than this.
+
+What a leader says is checked here: bounds, names, duplicates. Whether it may say it at all (whose job it is)
+is jobs_service's part. The bounds are generous; they keep nonsense out of the policy's arithmetic and long
+strings out of the journal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flexo.controller import GrantOffer
+from flexo.model import (
+    FailureReason,
+    GrantFailure,
+    JobKey,
+    LeaderReport,
+    Range,
+    SatelliteReport,
+    SatelliteState,
+    WorkerShape,
+)
+from flexo_protos.v1 import jobs_pb2
+
+MAX_WORKERS = 100_000
+MAX_NODES = 10_000
+MAX_GPUS = 1_024
+MAX_CPUS = 65_536
+MAX_MEMORY_MIB = 1 << 30
+MAX_TEXT = 500
+_MAX_COUNT = (1 << 63) - 1  # what SQLite keeps
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_GRANT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_GPU_TYPE = re.compile(r"[A-Za-z0-9._-]{0,64}")
+
+_SATELLITE_STATES = {
+    jobs_pb2.SATELLITE_STATE_PENDING: SatelliteState.PENDING,
+    jobs_pb2.SATELLITE_STATE_WARMING: SatelliteState.WARMING,
+    jobs_pb2.SATELLITE_STATE_TRAINING: SatelliteState.TRAINING,
+    jobs_pb2.SATELLITE_STATE_LEAVING: SatelliteState.LEAVING,
+}
+_FAILURE_REASONS = {
+    jobs_pb2.GrantFailed.REASON_NOT_STARTED: FailureReason.NOT_STARTED,
+    jobs_pb2.GrantFailed.REASON_REFUSED: FailureReason.REFUSED,
+    jobs_pb2.GrantFailed.REASON_LOST: FailureReason.LOST,
+    jobs_pb2.GrantFailed.REASON_PREEMPTED: FailureReason.PREEMPTED,
+    jobs_pb2.GrantFailed.REASON_WORKERS_FAILED: FailureReason.WORKERS_FAILED,
+}
+
+
+class Malformed(ValueError):
+    """A message that cannot be true or is out of bounds: what, its value, and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a leader says once of its job; nothing of it is proven yet."""
+
+    key: JobKey
+    workers: Range
+    shape: WorkerShape
+    base_nodes: tuple[str, ...]
+
+
+def introduction(hello: jobs_pb2.Hello) -> Introduction:
+    """The first message's part that stays. Raises Malformed."""
+    if not hello.job_id:
+        raise Malformed("job_id is 0: a leader names the Slurm job that it leads")
+    if not 1 <= hello.workers.min <= hello.workers.max <= MAX_WORKERS:
+        said = f"{hello.workers.min}-{hello.workers.max}"
+        raise Malformed(f"workers {said}: 1 <= MIN <= MAX <= {MAX_WORKERS} is allowed")
+    shape = WorkerShape(
+        gpus=_at_most("shape.gpus", hello.shape.gpus, MAX_GPUS),
+        cpus=_at_most("shape.cpus", hello.shape.cpus, MAX_CPUS),
+        memory_mib=_at_most("shape.memory_mib", hello.shape.memory_mib, MAX_MEMORY_MIB),
+        gpu_type=_matching("shape.gpu_type", hello.shape.gpu_type, _GPU_TYPE),
+    )
+    if not shape.cpus:
+        raise Malformed("shape.cpus is 0: a worker takes at least one CPU")
+    if not 1 <= len(hello.base_nodes) <= MAX_NODES:
+        raise Malformed(f"{len(hello.base_nodes)} base_nodes: 1 to {MAX_NODES} are allowed")
+    return Introduction(
+        key=JobKey(hello.job_id, hello.restart_count),
+        workers=Range(hello.workers.min, hello.workers.max),
+        shape=shape,
+        base_nodes=tuple(_matching("base_nodes", name, _NAME) for name in hello.base_nodes),
+    )
+
+
+def leader_report(
+    job: Introduction, user_id: int, report: jobs_pb2.Report, known_nodes: frozenset[str]
+) -> LeaderReport:
+    """A report of the leader of `job`, which `user_id` has been proven to own. Raises Malformed."""
+    if len(report.satellites) > MAX_NODES:
+        raise Malformed(f"{len(report.satellites)} satellites: at most {MAX_NODES} are allowed")
+    satellites = tuple(_satellite(satellite, job, known_nodes) for satellite in report.satellites)
+    _refuse_twice("grant_id", [satellite.grant_id for satellite in satellites])
+    submitted = [satellite.satellite_job_id for satellite in satellites if satellite.satellite_job_id]
+    _refuse_twice("slurm_job_id", submitted)
+    return LeaderReport(
+        key=job.key,
+        user_id=user_id,
+        workers=job.workers,
+        shape=job.shape,
+        base_nodes=job.base_nodes,
+        training_workers=_at_most("workers", report.workers, MAX_WORKERS),
+        generation=report.generation,
+        batches_committed=_at_most("batches_committed", report.batches_committed, _MAX_COUNT),
+        scalable=report.scalable,
+        satellites=satellites,
+    )
+
+
+def grant_failure(key: JobKey, failed: jobs_pb2.GrantFailed) -> GrantFailure:
+    """A grant given back. Raises Malformed."""
+    reason = _FAILURE_REASONS.get(failed.reason)
+    if reason is None:
+        raise Malformed(
+            f"grant_failed.reason {failed.reason} is none of {_names(jobs_pb2.GrantFailed.Reason)}"
+        )
+    grant_id = _matching("grant_failed.grant_id", failed.grant_id, _GRANT_ID)
+    return GrantFailure(key, grant_id, reason, one_line(failed.message))
+
+
+def grants(offers: Iterable[GrantOffer]) -> jobs_pb2.ToLeader:
+    """All grants that stand, as their leader is told."""
+    return jobs_pb2.ToLeader(
+        grants=jobs_pb2.Grants(
+            grants=[
+                jobs_pb2.Grant(
+                    grant_id=offer.grant_id,
+                    node=offer.node,
+                    workers=offer.workers,
+                    partition=offer.partition,
+                    lease_s=offer.lease_s,
+                    start_within_s=offer.start_within_s,
+                )
+                for offer in offers
+            ]
+        )
+    )
+
+
+def one_line(text: str, limit: int = MAX_TEXT) -> str:
+    """`text` from outside, fit for a log: printable characters of one line, at most `limit` of them."""
+    clean = "".join(character if character.isprintable() else " " for character in text[:limit])
+    return clean.strip()
+
+
+def _satellite(
+    satellite: jobs_pb2.Satellite, job: Introduction, known_nodes: frozenset[str]
+) -> SatelliteReport:
+    state = _SATELLITE_STATES.get(satellite.state)
+    if state is None:
+        raise Malformed(f"satellite state {satellite.state} is none of {_names(jobs_pb2.SatelliteState)}")
+    if satellite.node not in known_nodes:
+        raise Malformed(
+            f"the cluster has no node '{one_line(satellite.node, 64)}', where a satellite is said to be"
+        )
+    if not 1 <= satellite.workers <= job.workers.max:
+        raise Malformed(f"a satellite of {satellite.workers} workers: 1 to {job.workers.max} are allowed")
+    return SatelliteReport(
+        satellite_job_id=satellite.slurm_job_id,
+        grant_id=_matching("grant_id", satellite.grant_id, _GRANT_ID),
+        node=satellite.node,
+        workers=satellite.workers,
+        state=state,
+    )
+
+
+def _at_most(what: str, value: int, limit: int) -> int:
+    if value > limit:
+        raise Malformed(f"{what} is {value}: at most {limit} is allowed")
+    return value
+
+
+def _matching(what: str, text: str, allowed: re.Pattern[str]) -> str:
+    if allowed.fullmatch(text) is None:
+        raise Malformed(f"{what} '{one_line(text, 64)}' does not match {allowed.pattern}")
+    return text
+
+
+def _refuse_twice(what: str, values: list[str] | list[int]) -> None:
+    if len(set(values)) != len(values):
+        raise Malformed(f"two satellites have the same {what}")
+
+
+def _names(enum: object) -> str:
+    keys: list[str] = enum.keys()[1:]  # type: ignore[attr-defined]  # EnumTypeWrapper; the first is UNSPECIFIED
+    return ", ".join(keys)

@@ -1,0 +1,302 @@
+"""SlurmCluster on a real cluster: what it sees, what it changes, and what it does when nobody answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from conftest import LabFactory, cancel_all_jobs
+
+from flexo.clusters.base import ActionRefused, ClusterState, ClusterUnreachable
+from flexo.clusters.slurm import SlurmCluster
+from flexo.lab import Lab, Profile
+from flexo.model import ElasticRequest, JobKey, JobState, Node, Range, SatelliteTag, SlurmJob, WorkerShape
+
+_SLEEP = "exec sleep 600"
+_TAG = "flexo-satellite base={base} restart=0 grant=g-1 workers=2"
+
+
+@pytest.fixture(scope="module")
+def typed_lab(make_lab: LabFactory) -> Iterator[Lab]:
+    """Without flexod, so that nobody else changes anything; GPUs of a type."""
+    lab = make_lab(nodes=2, gpus_per_node=4, infer_nodes=1, gpu_type="v100", flexod=False)
+    yield lab
+    lab.down()
+
+
+@pytest.fixture
+def quiet_lab(typed_lab: Lab) -> Iterator[Lab]:
+    """That lab, handed to the next test without jobs."""
+    yield typed_lab
+    cancel_all_jobs(typed_lab)
+
+
+@pytest.fixture
+def cluster(quiet_lab: Lab) -> SlurmCluster:
+    return _cluster(quiet_lab)
+
+
+def _cluster(lab: Lab, timeout_s: float = 10.0) -> SlurmCluster:
+    return SlurmCluster(lab.layout.slurm_conf, frozenset({"flex"}), timeout_s)
+
+
+def _submit(lab: Lab, *options: str, script: str = _SLEEP) -> int:
+    """Submit a job of one task with 100 MB, five minutes and no output, unless `options` say otherwise."""
+    usual = ["--parsable", "--output=/dev/null", "--mem=100", "--time=5", "--ntasks=1"]
+    done = lab.run(["sbatch", *usual, *options, f"--wrap={script}"])
+    return int(done.stdout.strip())
+
+
+def _seen(
+    cluster: SlurmCluster, wanted: Callable[[ClusterState], bool], patience_s: float = 20
+) -> ClusterState:
+    """The first look that shows what is wanted."""
+    deadline = time.monotonic() + patience_s
+    while not wanted(state := cluster.observe()):
+        assert time.monotonic() < deadline, f"not seen within {patience_s} s: {state}"
+        time.sleep(0.3)
+    return state
+
+
+def _job(state: ClusterState, job_id: int) -> SlurmJob:
+    return next(job for job in state.jobs if job.job_id == job_id)
+
+
+def _node(state: ClusterState, name: str) -> Node:
+    return next(node for node in state.nodes if node.name == name)
+
+
+def _runs(job_id: int) -> Callable[[ClusterState], bool]:
+    return lambda state: any(job.job_id == job_id and job.state is JobState.RUNNING for job in state.jobs)
+
+
+def _waits(job_id: int, *reasons: str) -> Callable[[ClusterState], bool]:
+    return lambda state: _job(state, job_id).reason in reasons
+
+
+def test_idle_nodes_are_seen_with_all_they_have(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    state = _seen(cluster, lambda state: not any(node.unusable for node in state.nodes))
+    assert {node.name: (node.gpus, node.gpu_type, node.gpus_idle) for node in state.nodes} == {
+        "t1": (4, "v100", 4),
+        "t2": (4, "v100", 4),
+        "i1": (4, "v100", 4),
+    }
+    assert _node(state, "t1").room_for(WorkerShape(gpus=1, cpus=2, gpu_type="v100")) == 4
+    tiers = {partition.name: partition.priority_tier for partition in state.partitions}
+    assert tiers["infer"] > tiers["train"] > tiers["flex"]
+    assert {part.name: part.nodes for part in state.partitions}["train"] == frozenset({"t1", "t2"})
+    assert state.jobs == ()
+
+
+def test_the_traits_name_the_cluster_and_its_pace(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    traits = cluster.traits()
+    assert traits.name == f"flexo_{quiet_lab.name.replace('-', '_')}"
+    assert traits.version.count(".") == 2
+    assert 3.0 <= traits.backfill_interval_s < 5.0
+
+
+def test_a_running_job_is_seen_with_what_it_holds(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    before = time.time()
+    job_id = _submit(
+        quiet_lab, "--partition=train", "--nodelist=t1", "--gres=gpu:v100:3", "--cpus-per-task=2"
+    )
+    state = _seen(cluster, _runs(job_id))
+    job, node = _job(state, job_id), _node(state, "t1")
+    assert (job.user_id, job.user, job.partitions, job.nodes) == (0, "root", ("train",), ("t1",))
+    assert (job.cpus, job.gpus, job.gpus_per_node, job.gpu_type, job.memory_mib) == (2, 3, 3, "v100", 100)
+    assert (job.time_limit_s, job.restart_count, job.reason) == (300, 0, "None")
+    assert before - 2 <= job.submitted_at <= (job.started_at or 0) <= time.time()
+    assert (node.gpus_allocated, node.gpus_idle, node.cpus_allocated) == (3, 1, 2)
+    assert node.memory_allocated_mib == 100
+
+
+def test_pending_jobs_have_reasons_and_planned_starts(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    holder = _submit(quiet_lab, "--partition=train", "--nodelist=t1", "--gres=gpu:4")
+    _seen(cluster, _runs(holder))
+    waiting = _submit(quiet_lab, "--partition=train", "--nodelist=t1", "--gpus=2", "--exclude=t2")
+    held = _submit(quiet_lab, "--partition=train", "--hold", "--gpus-per-node=1", "--nodes=2", "--ntasks=2")
+    dependent = _submit(quiet_lab, "--partition=train", f"--dependency=afterok:{holder}")
+    state = _seen(cluster, lambda state: _job(state, waiting).started_at is not None)
+    job = _job(state, waiting)
+    assert job.state is JobState.PENDING
+    assert job.reason == "Resources"
+    assert (job.gpus, job.gpus_per_node, job.nodes) == (2, 0, ())
+    assert (job.required_nodes, job.excluded_nodes) == (frozenset({"t1"}), frozenset({"t2"}))
+    assert job.started_at == pytest.approx((_job(state, holder).started_at or 0) + 300, abs=2)
+    assert (_job(state, held).reason, _job(state, held).gpus, _job(state, held).num_nodes) == (
+        "JobHeldUser",
+        2,
+        2,
+    )
+    assert _job(state, dependent).reason == "Dependency"
+
+
+def test_a_job_array_is_one_waiting_job_and_its_running_tasks(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    array = _submit(quiet_lab, "--partition=train", "--array=1-40%1", "--gpus=1")
+    state = _seen(cluster, lambda state: len(state.jobs) == 2)
+    states = sorted(job.state.value for job in state.jobs)
+    assert states == ["PENDING", "RUNNING"]
+    assert _job(state, array).state is JobState.PENDING
+
+
+def test_a_drained_a_reserved_and_an_exclusive_node_are_unusable(
+    quiet_lab: Lab, cluster: SlurmCluster
+) -> None:
+    quiet_lab.run(["scontrol", "update", "NodeName=i1", "State=DRAIN", "Reason=broken fan\nState=IDLE"])
+    reserve = [
+        "Reservation=flexo-test",
+        "StartTime=now",
+        "Duration=10",
+        "Nodes=t2",
+        "Users=root",
+        "Flags=maint",
+    ]
+    quiet_lab.run(["scontrol", "create", *reserve])
+    try:
+        job_id = _submit(quiet_lab, "--partition=train", "--nodelist=t1", "--exclusive")
+        state = _seen(cluster, lambda state: all(node.unusable for node in state.nodes))
+        assert _node(state, "i1").unusable.startswith("IDLE+DRAIN: broken fan")
+        assert "MAINT" in _node(state, "t2").unusable
+        assert _node(state, "t1").unusable == f"held exclusively by job {job_id}"
+        assert _job(state, job_id).exclusive
+    finally:
+        quiet_lab.run(["scontrol", "delete", "Reservation=flexo-test"])
+        quiet_lab.run(["scontrol", "update", "NodeName=i1", "State=RESUME"])
+    cancel_all_jobs(quiet_lab)
+    _seen(cluster, lambda state: not any(node.unusable for node in state.nodes))
+
+
+def test_a_node_that_backfill_has_planned_for_a_job_is_unusable(
+    quiet_lab: Lab, cluster: SlurmCluster
+) -> None:
+    _seen(cluster, _runs(_submit(quiet_lab, "--partition=train", "--nodelist=t1", "--gres=gpu:4")))
+    _submit(quiet_lab, "--partition=train", "--nodes=2", "--ntasks=2", "--gres=gpu:4")
+    state = _seen(cluster, lambda state: bool(_node(state, "t2").unusable))
+    assert _node(state, "t2").unusable == "IDLE+PLANNED"
+
+
+def test_a_comment_of_several_lines_forges_nothing(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    forged = "x\n77|0|root|flex|RUNNING|\x1e" + _TAG.format(base=1) + "\nNodeName=t9 State=IDLE\t\xe9"
+    job_id = _submit(quiet_lab, "--partition=flex", "--job-name=a\nb|c", f"--comment={forged}")
+    state = _seen(cluster, _runs(job_id))
+    assert [job.job_id for job in state.jobs] == [job_id]
+    assert _job(state, job_id).satellite is None
+    assert {node.name for node in state.nodes} == {"t1", "t2", "i1"}
+
+
+def test_elastic_jobs_and_satellites_are_known_by_their_marks(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    base = _submit(quiet_lab, "--partition=train", "--gpus=1")
+    token = "site note flexo{workers=2-8;fungible;batch=32-256}"
+    quiet_lab.run(["scontrol", "update", f"JobId={base}", f"AdminComment={token}"])
+    tag = _TAG.format(base=base)
+    satellite = _submit(quiet_lab, "--partition=flex", "--gpus=2", f"--comment={tag}")
+    elsewhere = _submit(quiet_lab, "--partition=train", f"--comment={tag}")
+    state = _seen(cluster, _runs(satellite))
+    assert _job(state, base).elastic == ElasticRequest(Range(2, 8), fungible=True, batch=Range(32, 256))
+    assert _job(state, satellite).satellite == SatelliteTag(JobKey(base), "g-1", 2)
+    assert _job(state, elsewhere).satellite is None
+
+
+def test_a_node_lent_at_run_time_is_seen_in_its_new_partition(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    cluster.observe()
+    quiet_lab.run(["scontrol", "update", "PartitionName=borrowed", "Nodes=i1"])
+    try:
+        state = cluster.observe()
+    finally:
+        quiet_lab.run(["scontrol", "update", "PartitionName=borrowed", "Nodes="])
+    assert {part.name: part.nodes for part in state.partitions}["borrowed"] == frozenset({"i1"})
+    assert {part.name: part.nodes for part in cluster.observe().partitions}["borrowed"] == frozenset()
+
+
+def test_an_extension_moves_the_end_of_a_running_job(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    job_id = _submit(quiet_lab, "--partition=flex", "--time=1")
+    _seen(cluster, _runs(job_id))
+    cluster.extend(job_id, 330)
+    end = quiet_lab.run(
+        ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]
+    )
+    assert float(end.stdout) == pytest.approx(time.time() + 330, abs=3)
+
+
+def test_what_has_not_started_or_has_ended_is_not_extended(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    held = _submit(quiet_lab, "--partition=flex", "--hold")
+    with pytest.raises(
+        ActionRefused, match=rf"scontrol update JobId={held} EndTime=now\+300seconds.*failed: \w"
+    ):
+        cluster.extend(held, 300)
+    cluster.cancel(held)
+    with pytest.raises(ActionRefused):
+        cluster.extend(held, 300)
+    with pytest.raises(ActionRefused, match="Invalid job id"):
+        cluster.extend(999_999, 300)
+
+
+def test_a_satellite_that_slurm_takes_back_is_not_extended(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    satellite = _submit(quiet_lab, "--partition=flex", "--nodelist=t1", "--gpus=4")
+    _seen(cluster, _runs(satellite))
+    _submit(quiet_lab, "--partition=train", "--nodelist=t1", "--gpus=4")
+    deadline = time.monotonic() + 20
+    preempted_at = ["squeue", "--noheader", f"--jobs={satellite}", "--Format=PreemptTime"]
+    while quiet_lab.run(preempted_at).stdout.strip() in ("", "N/A"):
+        assert time.monotonic() < deadline, "Slurm did not preempt the satellite"
+        time.sleep(0.2)
+    assert _job(cluster.observe(), satellite).state is JobState.RUNNING
+    with pytest.raises(ActionRefused):
+        cluster.extend(satellite, 300)
+
+
+def test_a_cancelled_job_ends_and_may_be_cancelled_again(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    job_id = _submit(quiet_lab, "--partition=flex")
+    _seen(cluster, _runs(job_id))
+    cluster.cancel(job_id)
+    _seen(cluster, lambda state: state.jobs == (), patience_s=30)
+    cluster.cancel(job_id)
+    cluster.cancel(999_999)
+
+
+def test_a_user_may_not_cancel_anothers_job_and_is_told_so(quiet_lab: Lab) -> None:
+    job_id = _submit(quiet_lab, "--partition=flex")
+    program = "import sys; from pathlib import Path; from flexo.clusters.slurm import SlurmCluster; "
+    program += "SlurmCluster(Path(sys.argv[1]), frozenset(), 5).cancel(int(sys.argv[2]))"
+    done = quiet_lab.run(
+        ["python", "-c", program, str(quiet_lab.layout.slurm_conf), str(job_id)], user="nobody", check=False
+    )
+    assert "ActionRefused" in done.stderr
+    assert f"scancel --quiet {job_id}` failed" in done.stderr
+
+
+def test_a_controller_that_does_not_answer_is_unreachable_within_the_timeout(quiet_lab: Lab) -> None:
+    cluster = _cluster(quiet_lab, timeout_s=2.0)
+    job_id = _submit(quiet_lab, "--partition=flex")
+    _seen(cluster, _runs(job_id))
+    slurmctld = int((quiet_lab.layout.state / "slurmctld.pid").read_text())
+    os.kill(slurmctld, signal.SIGSTOP)
+    try:
+        for ask in (
+            cluster.observe,
+            cluster.traits,
+            lambda: cluster.extend(job_id, 300),
+            lambda: cluster.cancel(job_id),
+        ):
+            started = time.monotonic()
+            with pytest.raises(ClusterUnreachable, match=r"did not answer within 2 s"):
+                ask()
+            assert time.monotonic() - started < 4
+    finally:
+        os.kill(slurmctld, signal.SIGCONT)
+    # What nobody answered may be carried out later all the same: the job may have been cancelled.
+    assert [job.job_id for job in cluster.observe().jobs] in ([job_id], [])
+
+
+def test_where_gpus_are_tracked_a_jobs_gpus_are_slurms_own_sum(make_lab: LabFactory) -> None:
+    lab = make_lab(nodes=1, gpus_per_node=2, infer_nodes=0, flexod=False, profile=Profile.ACCOUNTING)
+    try:
+        cluster = _cluster(lab)
+        job_id = _submit(lab, "--partition=train", "--gpus-per-task=2")
+        state = _seen(cluster, _runs(job_id))
+        assert (_job(state, job_id).gpus, _job(state, job_id).priority > 0) == (2, True)
+    finally:
+        lab.down()

@@ -1,0 +1,193 @@
+"""Elastic jobs on a lab as the training tests see them: submitted with sbatch, watched through their logs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flexo.lab import Lab
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+BOUND_S = 150.0
+"""How long anything may take: the machine may be busy. Tests ask for order, not for speed."""
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One submitted job."""
+
+    lab: Lab
+    job_id: int
+    folder: Path
+    user: str | None = None
+
+    def output(self) -> str:
+        """What it and its satellites have printed."""
+        path = self.folder / "output.txt"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def events(self, *kinds: str) -> list[Event]:
+        """What its workers have logged, in order of time; each with the `log` that it stands in."""
+        found = []
+        for path in self.folder.glob("logs/*.jsonl"):
+            for line in path.read_text().splitlines():
+                event = json.loads(line)
+                if not kinds or event["event"] in kinds:
+                    found.append({**event, "log": path.stem})
+        return sorted(found, key=lambda event: event["time"])
+
+    def sizes(self) -> list[int]:
+        """Numbers of workers that it has had, in order."""
+        sizes: list[int] = []
+        for event in self.events("enter"):
+            if not sizes or sizes[-1] != event["size"]:
+                sizes.append(event["size"])
+        return sizes
+
+    def shown(self) -> str:
+        """What scontrol says of it."""
+        return self.lab.run(["scontrol", "show", "job", str(self.job_id), "--oneliner"]).stdout
+
+    def satellites(self) -> list[tuple[int, str]]:
+        """(job id, node) of satellites that Slurm still has in its queue."""
+        listed = self.lab.run(["squeue", "--noheader", "--format=%i|%N|%k"]).stdout
+        rows = [line.split("|", 2) for line in listed.splitlines()]
+        return [(int(number), node) for number, node, tag in rows if f"base={self.job_id} " in tag]
+
+    def wait_until(self, what: str, condition: Callable[[], object], bound_s: float = BOUND_S) -> None:
+        """Wait for `condition`; what it printed stands in the failure."""
+        deadline = time.monotonic() + bound_s
+        while not condition():
+            ended = self.exit_code() if time.monotonic() < deadline else -1
+            if ended is not None and not condition():
+                raise AssertionError(
+                    f"waiting for {what}; job: {ended}\n{self.output()[-6000:]}\n{self.shown()}"
+                )
+            time.sleep(0.2)
+
+    def wait_for_size(self, size: int, after: float = 0.0) -> None:
+        """Wait until it trains with `size` workers: each has committed something in that generation."""
+        self.wait_until(f"{size} workers", lambda: len(self.committing(size, after)) == size)
+
+    def committing(self, size: int, after: float = 0.0) -> set[str]:
+        """Logs of the workers that have committed since it last became `size` workers, if it is as many."""
+        entered = [event for event in self.events("enter") if event["time"] >= after]
+        if not entered or entered[-1]["size"] != size:
+            return set()
+        since = max((event["time"] for event in entered if event["size"] != size), default=after)
+        commits = self.events("commit", "kept")
+        return {event["log"] for event in commits if event["time"] > since and event["size"] == size}
+
+    def stop(self) -> None:
+        """Let the training function return after the next batch."""
+        (self.folder / "logs" / "stop").touch()
+
+    def exit_code(self) -> int | None:
+        """Its exit code if it has ended, 128 + signal for one that a signal ended; None before."""
+        shown = self.shown()
+        if re.search(r"JobState=(PENDING|RUNNING|COMPLETING|CONFIGURING)", shown):
+            return None
+        match = re.search(r" ExitCode=(\d+):(\d+)", shown)
+        assert match is not None, shown
+        return int(match[1]) or (128 + int(match[2]) if int(match[2]) else 0)
+
+    def wait(self, bound_s: float = BOUND_S) -> int:
+        """Wait for its end; its exit code."""
+        deadline = time.monotonic() + bound_s
+        while (code := self.exit_code()) is None:
+            assert time.monotonic() < deadline, f"job does not end\n{self.output()[-6000:]}\n{self.shown()}"
+            time.sleep(0.3)
+        return code
+
+    def check_done(self, workers: int) -> list[Event]:
+        """It ended with 0 and left nothing; `workers` workers got to the end, with the same parameters."""
+        assert self.wait() == 0, self.output()[-6000:]
+        self.check_nothing_left()
+        done = self.events("done")
+        assert sorted(event["rank"] for event in done) == list(range(workers)), done
+        assert len({event["parameters"] for event in done}) == 1, done
+        return done
+
+    def check_finished(self) -> list[Event]:
+        """As `check_done`, for an elastic script: all who trained at last got to the end, equally far."""
+        assert self.wait() == 0, self.output()[-6000:]
+        done = self.check_done(self.events("enter")[-1]["size"])
+        assert len({event["steps"] for event in done}) == 1, done
+        return done
+
+    def check_steps(self, lost: int = 0) -> None:
+        """No step was left out; none was committed twice, but for at most `lost` after crashes."""
+        steps = self.steps_committed()
+        assert set(steps) == set(range(1, max(steps) + 1)), steps
+        assert len(steps) - len(set(steps)) <= lost, steps
+
+    def check_nothing_left(self) -> None:
+        """No satellite in the queue and none of its processes on the machine, within a while."""
+        deadline = time.monotonic() + 60
+        while self.satellites() or self.processes():
+            assert time.monotonic() < deadline, f"left: {self.satellites()} {self.processes()}"
+            time.sleep(0.3)
+
+    def processes(self) -> list[int]:
+        """Pids of everything that runs for it: its folder's name stands in their command lines."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if str(self.folder).encode() in path.read_bytes():
+                    found.append(int(path.parent.name))
+            except OSError:
+                continue
+        return found
+
+    def workers(self, node: str = "") -> dict[int, str]:
+        """Pids of its training processes (not their loaders), with the nodes that they are on."""
+        logs = {event["log"]: event for event in self.events("before", "enter", "commit")}
+        alive = set(self.processes())
+        found = {int(pid): str(event.get("node", "")) for pid, event in logs.items() if int(pid) in alive}
+        return {pid: where for pid, where in found.items() if not node or where == node}
+
+    def steps_committed(self) -> list[int]:
+        """Steps that rank 0 of the time has committed, in order of time."""
+        return [event["step"] for event in self.events("commit") if event["rank"] == 0]
+
+    def cancel(self) -> None:
+        """scancel."""
+        self.lab.run(["scancel", str(self.job_id)])
+
+
+def submit(
+    lab: Lab,
+    folder: Path,
+    script: str,
+    *arguments: str,
+    options: Sequence[str] = ("-n", "1", "--gpus-per-task=1"),
+    elastic: str = "",
+    user: str | None = None,
+    environment: Iterable[str] = (),
+    launch: str = "",
+) -> Job:
+    """Submit a job that runs one of the scripts under flexo run, as a user would."""
+    logs = folder / "logs"
+    logs.mkdir()
+    if user:
+        shutil.chown(logs, user)
+    python = Path(sys.executable)
+    source = SCRIPTS / script
+    launch = launch or f'{python.parent}/flexo run {python} {source} --log-dir {logs} "$@"'
+    (folder / "job.sbatch").write_text(
+        "#!/bin/bash\n" + "".join(f"export {setting}\n" for setting in environment) + f"{launch}\n"
+    )
+    command = ["sbatch", "--parsable", f"--output={folder}/output.txt", *options]
+    if elastic:
+        command.append(f"--elastic={elastic}")
+    answer = lab.run([*command, f"{folder}/job.sbatch", *arguments], user=user, cwd=folder).stdout
+    return Job(lab, int(answer.split(";")[0]), folder, user)

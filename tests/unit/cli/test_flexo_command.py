@@ -1,0 +1,284 @@
+"""The `flexo` command against an in-process AdminService: output, JSON keys, exit codes, delegation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import pytest
+
+import flexo
+from flexo.cli import app, connection
+from flexo.config import DEFAULT_ADDRESS
+from flexo_protos.credentials import METADATA_KEY, Caller
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+class SayingWho:
+    """The authenticator at the process boundary: a credential that is readable, of no worth."""
+
+    def credential(self, method: str) -> str:
+        return f"me {method}"
+
+    def verify(self, credential: str, method: str) -> Caller:
+        raise NotImplementedError
+
+
+class Admin(admin_pb2_grpc.AdminServiceServicer):
+    """Answers as flexod would of one job, 7, and refuses the rest."""
+
+    def __init__(self) -> None:
+        self.credentials: list[str] = []
+        self.scaled: list[tuple[int, int]] = []
+        self.user = "ann"
+
+    def GetStatus(self, request, context):  # noqa: N802
+        self._note(context)
+        return admin_pb2.GetStatusReply(
+            flexod_version="0.1.0", slurm_version="22.05.8", cluster="lab", policy="greedy", nodes=4, gpus=16,
+            gpus_idle=3, gpus_in_satellites=5, elastic_jobs=2, leaders=1, interval_s=5, dry_run=True,
+        )  # fmt: skip
+
+    def ListJobs(self, request, context):  # noqa: N802
+        self._note(context)
+        grant = admin_pb2.GrantView(grant_id="g1", node="n2", workers=3, state="training", slurm_job_id=8)
+        job = admin_pb2.ElasticJob(
+            job_id=7, user=self.user, min=2, max=8, workers=5, granted=5, gpus_per_worker=1, attached=True,
+            scalable=True, base_nodes=["n1"], grants=[grant],
+        )  # fmt: skip
+        return admin_pb2.ListJobsReply(jobs=[job])
+
+    def ExplainJob(self, request, context):  # noqa: N802
+        if request.job_id != 7:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no elastic job {request.job_id}")
+        event = admin_pb2.Event(at=1_700_000_000, kind="grow", text="3 workers on n2")
+        return admin_pb2.ExplainJobReply(sentences=["it has all that is idle"], events=[event])
+
+    def ScaleJob(self, request, context):  # noqa: N802
+        if request.job_id != 7:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "only the owner may")
+        self.scaled.append((request.job_id, request.workers))
+        return admin_pb2.ScaleJobReply(text="done")
+
+    def _note(self, context: grpc.ServicerContext) -> None:
+        self.credentials += [value for key, value in context.invocation_metadata() if key == METADATA_KEY]
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    service = Admin()
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    monkeypatch.setenv("FLEXO_DAEMON", f"127.0.0.1:{port}")
+    monkeypatch.setattr(connection, "Munge", SayingWho)
+    yield service
+    server.stop(None)
+
+
+@pytest.fixture
+def flexo_run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = app.run(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_status_shows_what_flexod_sees_and_says_that_it_is_a_dry_run(admin: Admin, flexo_run: Run) -> None:
+    code, out, _ = flexo_run("status")
+    assert code == 0
+    assert "16 on 4 nodes: 3 idle, 5 in satellites" in out
+    assert "dry run" in out
+    assert "Slurm 22.05.8" in out
+
+
+def test_every_call_carries_a_credential_made_for_its_own_method(admin: Admin, flexo_run: Run) -> None:
+    flexo_run("status")
+    flexo_run("jobs")
+    assert admin.credentials == ["me /flexo.v1.AdminService/GetStatus", "me /flexo.v1.AdminService/ListJobs"]
+
+
+def test_status_as_json_has_every_field_of_the_reply(admin: Admin, flexo_run: Run) -> None:
+    code, out, _ = flexo_run("status", "--json")
+    assert code == 0
+    said = json.loads(out)
+    assert set(said) == {field.name for field in admin_pb2.GetStatusReply.DESCRIPTOR.fields}
+    assert said["gpus_idle"] == 3
+    assert said["trouble"] == ""
+
+
+def test_jobs_are_an_aligned_table_without_colours_when_piped(admin: Admin, flexo_run: Run) -> None:
+    code, out, _ = flexo_run("jobs")
+    assert code == 0
+    head, row = out.splitlines()
+    assert row.split()[:3] == ["7", "ann", "2-8"]
+    assert head.index("USER") == row.index("ann")
+    assert row.endswith("training  n1 n2+3")
+    assert "\x1b" not in out
+
+
+def test_jobs_as_json_keep_their_grants(admin: Admin, flexo_run: Run) -> None:
+    _, out, _ = flexo_run("jobs", "--json")
+    (job,) = json.loads(out)["jobs"]
+    assert (job["job_id"], job["workers"], job["wanted"]) == (7, 5, None)
+    assert job["grants"][0]["node"] == "n2"
+
+
+def test_names_from_outside_cannot_steer_the_terminal_or_use_markup(admin: Admin, flexo_run: Run) -> None:
+    admin.user = "\x1b]0;owned\x07[red]ann\u202e"
+    _, out, _ = flexo_run("jobs")
+    assert "\\x1b]0;owned\\x07[red]ann\\u202e" in out
+    assert not set(out) & {"\x1b", "\x07", "\u202e"}
+
+
+def test_why_gives_the_reasons_and_the_last_events(admin: Admin, flexo_run: Run) -> None:
+    code, out, _ = flexo_run("why", "7")
+    assert code == 0
+    assert out.startswith("it has all that is idle\n")
+    assert "3 workers on n2" in out
+
+
+def test_events_as_json_carry_time_kind_and_text(admin: Admin, flexo_run: Run) -> None:
+    _, out, _ = flexo_run("events", "7", "--json")
+    assert json.loads(out)["events"] == [{"at": 1_700_000_000, "kind": "grow", "text": "3 workers on n2"}]
+
+
+def test_a_job_that_is_not_there_is_exit_1_with_the_daemons_words(admin: Admin, flexo_run: Run) -> None:
+    assert flexo_run("why", "9") == (1, "", "flexo: no elastic job 9\n")
+
+
+def test_scale_sends_the_number_and_auto_is_zero(admin: Admin, flexo_run: Run) -> None:
+    assert flexo_run("scale", "7", "4") == (0, "done\n", "")
+    assert flexo_run("scale", "7", "auto")[0] == 0
+    assert admin.scaled == [(7, 4), (7, 0)]
+
+
+def test_a_refused_scale_is_exit_1(admin: Admin, flexo_run: Run) -> None:
+    assert flexo_run("scale", "9", "4") == (1, "", "flexo: only the owner may\n")
+
+
+@pytest.mark.parametrize("workers", ["0", "-3", "many", "", "4.5", "²"])
+def test_a_scale_that_is_no_number_of_workers_is_a_usage_error(
+    admin: Admin, flexo_run: Run, workers: str
+) -> None:
+    assert flexo_run("scale", "7", "--", workers)[0] == 2
+    assert admin.scaled == []
+
+
+@pytest.mark.parametrize("line", [["why"], ["why", "x"], ["why", "0"], ["status", "extra"], ["dance"]])
+def test_a_wrong_command_line_is_exit_2(flexo_run: Run, line: list[str]) -> None:
+    assert flexo_run(*line)[0] == 2
+
+
+def test_an_unreachable_daemon_is_exit_3_with_address_and_where_it_came_from(
+    monkeypatch: pytest.MonkeyPatch, flexo_run: Run
+) -> None:
+    monkeypatch.setattr(connection, "Munge", SayingWho)
+    monkeypatch.setenv("FLEXO_DAEMON", "127.0.0.1:1")
+    code, out, err = flexo_run("status")
+    assert (code, out) == (3, "")
+    assert "127.0.0.1:1 (from $FLEXO_DAEMON)" in err
+    assert "refused" in err
+    assert err.count("\n") == 1
+
+
+def test_the_option_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEXO_DAEMON", "a:1")
+    assert connection.find_address("b:2").target == "b:2"
+    assert connection.find_address(None).target == "a:1"
+
+
+def test_without_option_and_environment_the_configuration_file_names_the_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("FLEXO_DAEMON", raising=False)
+    file = tmp_path / "flexo.toml"
+    monkeypatch.setenv("FLEXO_CONFIG", str(file))
+    file.write_text('[service]\naddress = "ctl:7"\n')
+    assert connection.find_address(None) == connection.Address("ctl:7", f"[service] address in {file}")
+
+
+@pytest.mark.parametrize("content", [None, "", "[service]\n", "service = 3"])
+def test_without_any_address_the_default_is_tried_and_the_file_that_has_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None
+) -> None:
+    monkeypatch.delenv("FLEXO_DAEMON", raising=False)
+    file = tmp_path / "flexo.toml"
+    monkeypatch.setenv("FLEXO_CONFIG", str(file))
+    if content is not None:
+        file.write_text(content)
+    address = connection.find_address(None)
+    assert address.target == DEFAULT_ADDRESS
+    assert str(file) in address.source
+
+
+@pytest.mark.parametrize("content", ["][", "[service]\naddress = 7"])
+def test_a_configuration_that_cannot_be_understood_is_exit_3_and_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flexo_run: Run, content: str
+) -> None:
+    monkeypatch.delenv("FLEXO_DAEMON", raising=False)
+    file = tmp_path / "flexo.toml"
+    monkeypatch.setenv("FLEXO_CONFIG", str(file))
+    file.write_text(content)
+    code, _, err = flexo_run("jobs")
+    assert code == 3
+    assert str(file) in err
+
+
+def test_version_prints_the_version(flexo_run: Run) -> None:
+    assert flexo_run("version") == (0, f"flexo {flexo.__version__}\n", "")
+
+
+def test_help_lists_the_commands_that_live_elsewhere(flexo_run: Run) -> None:
+    _, out, _ = flexo_run("--help")
+    assert all(f" {command} " in out for command in ("run", "hosts", "lab", "scale", "why"))
+
+
+_DELEGATION = """
+import sys, types
+blocked = ("typer", "rich", "pydantic", "structlog", "matplotlib", "grpc")
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"blocked {{name}}", name=name)
+sys.meta_path.insert(0, Block())
+room = types.ModuleType("horovod_elastic.{module}")
+def take(arguments):
+    print(arguments)
+    return 7
+room.main = take
+sys.modules["horovod_elastic.{module}"] = room
+sys.argv = ["flexo", *{arguments!r}]
+from flexo.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("command", "module"), [("run", "launcher"), ("hosts", "hosts")])
+def test_run_and_hosts_pass_all_arguments_on_and_need_none_of_the_daemons_packages(
+    command: str, module: str
+) -> None:
+    arguments = ["python", "train.py", "--help", "--", "--json", "-x=1"]
+    script = _DELEGATION.format(module=module, arguments=[command, *arguments])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == f"{arguments}\n", done.stderr
+    assert done.returncode == 7
+
+
+def test_a_command_without_the_daemons_packages_names_what_to_install() -> None:
+    script = _DELEGATION.format(module="launcher", arguments=["status"])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "needs the Python package" in done.stderr
+    assert "flexo[daemon]" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,53 @@
+"""What Slurm's commands printed on small real clusters of three releases, on each the same jobs.
+
+Nodes: t1-t3 with 4 v100, u1 with 2 v100 and 2 a100, i1 with 4 untyped GPUs (drained, with a reason of two
+lines), c1 with none. One job has a comment that forges a line of squeue's output.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flexo.clusters.slurm.parse_jobs import (
+    QueueRecord,
+    fields_to_ask,
+    parse_excluded_nodes,
+    parse_queue,
+    to_job,
+)
+from flexo.model import SlurmJob
+
+RELEASES = ("22.05", "24.11", "26.05")
+SEPARATOR = "|nonce123"
+SATELLITES = frozenset({"flex", "borrowed"})
+_ARRAY_TASKS = {"22.05": (40, 41), "24.11": (27, 28), "26.05": (27, 28)}
+_SPECIAL = (
+    *("hostile", "satellite", "elastic", "array", "exclusive", "exclusive to a user", "per task"),
+    *("per socket", "two types", "big", "held", "array task", "array task 2"),
+)
+_FOLDER = Path(__file__).parent / "captured"
+
+
+def captured(release: str, name: str) -> str:
+    """One command's output; "" where that release's command has none."""
+    path = _FOLDER / release / f"{name}.txt"
+    return path.read_text() if path.exists() else ""
+
+
+def records_of(release: str) -> list[QueueRecord]:
+    """What squeue printed, as records."""
+    names = fields_to_ask(captured(release, "squeue_help"))
+    return parse_queue(captured(release, "queue"), names, SEPARATOR)
+
+
+def jobs_of(release: str) -> dict[str, SlurmJob]:
+    """The jobs of that cluster by what is special about them."""
+    excluded = parse_excluded_nodes(captured(release, "excluded"))
+    jobs = [
+        to_job(record, excluded.get(int(record.job_id), frozenset()), SATELLITES)
+        for record in records_of(release)
+    ]
+    # In the order of submission; the array's running tasks got their ids when they started.
+    tasks = _ARRAY_TASKS[release]
+    ordered = sorted(jobs, key=lambda job: (job.job_id in tasks, job.job_id))
+    return dict(zip(_SPECIAL, ordered, strict=True))

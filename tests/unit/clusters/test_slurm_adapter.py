@@ -1,0 +1,159 @@
+"""SlurmCluster on what real clusters printed: small scripts print it in the commands' place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from captured_outputs import RELEASES, captured, jobs_of
+
+from flexo.clusters.base import ClusterUnreachable
+from flexo.clusters.slurm import SlurmCluster
+from flexo.clusters.slurm.adapter import without_exclusive_nodes, without_foreign_tags
+from flexo.model import JobKey, Node, SatelliteTag, SlurmJob
+
+_SQUEUE = """
+case "$*" in
+  --helpFormat) [ -s {folder}/squeue_help.txt ] && exec cat {folder}/squeue_help.txt
+    echo "squeue: unrecognized option '--helpFormat'" >&2; exit 1;;
+  *--format=*) echo asked >> {folder}/asked_for_excluded; exec cat {folder}/excluded.txt;;
+esac
+separator=${{SQUEUE_FORMAT2#*:0}}
+sed "s/|nonce123/${{separator%%,*}}/g" {folder}/queue.txt
+"""
+_SCONTROL = """
+echo "$*" >> {folder}/scontrol_calls
+case "$*" in
+  "show node"*) exec cat {folder}/nodes.txt;;
+  "show partition"*) exec cat {folder}/partitions.txt;;
+  "show config"*) exec cat {folder}/config.txt;;
+esac
+"""
+
+
+class Recorded:
+    """A folder with commands that print what a real cluster of one release printed."""
+
+    def __init__(self, folder: Path, release: str) -> None:
+        self.folder = folder
+        for name in ("nodes", "partitions", "queue", "excluded", "squeue_help", "config", "sdiag"):
+            (folder / f"{name}.txt").write_text(captured(release, name))
+        self._script("squeue", _SQUEUE)
+        self._script("scontrol", _SCONTROL)
+        self._script("sdiag", "exec cat {folder}/sdiag.txt")
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        path = self.folder / f"{name}.txt"
+        path.write_text(path.read_text().replace(old, new))
+
+    def times(self, call: str) -> int:
+        return (self.folder / "scontrol_calls").read_text().splitlines().count(call)
+
+    def _script(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.write_text("#!/bin/sh\n" + text.format(folder=self.folder))
+        path.chmod(0o755)
+
+
+@pytest.fixture(params=RELEASES)
+def recorded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return Recorded(tmp_path, request.param)
+
+
+@pytest.fixture
+def cluster(recorded: Recorded) -> SlurmCluster:
+    return SlurmCluster(None, frozenset({"flex"}), 5.0)
+
+
+def test_one_look_shows_nodes_partitions_and_jobs(cluster: SlurmCluster) -> None:
+    state = cluster.observe()
+    assert {node.name for node in state.nodes} == {"c1", "i1", "t1", "t2", "t3", "u1"}
+    assert len(state.jobs) == 13
+    assert {partition.name: len(partition.nodes) for partition in state.partitions} == {
+        "train": 5,
+        "infer": 1,
+        "flex": 4,
+        "borrowed": 0,
+    }
+    assert state.read_cost_s > 0
+
+
+def test_a_node_that_a_job_has_for_itself_is_unusable(cluster: SlurmCluster) -> None:
+    state = cluster.observe()
+    (holder,) = (job for job in state.jobs if job.exclusive and job.nodes == ("t3",))
+    (node,) = (node for node in state.nodes if node.name == "t3")
+    assert node.unusable == f"held exclusively by job {holder.job_id}"
+
+
+def test_the_traits_are_read_from_slurms_own_words(cluster: SlurmCluster) -> None:
+    assert cluster.traits().name == "green"
+    assert 3.0 < cluster.traits().backfill_interval_s < 3.1
+
+
+def test_partitions_are_not_read_again_with_every_look(cluster: SlurmCluster, recorded: Recorded) -> None:
+    cluster.observe()
+    cluster.observe()
+    assert recorded.times("show partition -a -o") == 1
+    assert recorded.times("show node -a -d -o") == 2
+
+
+def test_a_node_lent_to_another_partition_is_seen_there_at_once(
+    cluster: SlurmCluster, recorded: Recorded
+) -> None:
+    cluster.observe()
+    recorded.replace("nodes", "Partitions=infer", "Partitions=infer,borrowed")
+    (borrowed,) = (part for part in cluster.observe().partitions if part.name == "borrowed")
+    assert borrowed.nodes == frozenset({"i1"})
+    assert recorded.times("show partition -a -o") == 1
+
+
+def test_a_partition_never_heard_of_is_asked_for(cluster: SlurmCluster, recorded: Recorded) -> None:
+    cluster.observe()
+    recorded.replace("nodes", "Partitions=infer", "Partitions=infer,new")
+    recorded.replace("partitions", "PartitionName=infer", "PartitionName=new")
+    assert "new" in {partition.name for partition in cluster.observe().partitions}
+
+
+def test_excluded_nodes_are_known_in_every_release(cluster: SlurmCluster) -> None:
+    excluding = [job for job in cluster.observe().jobs if job.excluded_nodes == frozenset({"u1"})]
+    assert excluding
+
+
+@pytest.mark.parametrize("recorded", ["22.05"], indirect=True)
+def test_excluded_nodes_are_asked_for_once_where_they_need_a_call_of_their_own(
+    cluster: SlurmCluster, recorded: Recorded
+) -> None:
+    cluster.observe()
+    cluster.observe()
+    assert (recorded.folder / "asked_for_excluded").read_text().splitlines() == ["asked"]
+
+
+def test_an_answer_that_makes_no_sense_is_no_answer(cluster: SlurmCluster, recorded: Recorded) -> None:
+    recorded.replace("nodes", "GresUsed=", "State=")
+    recorded.replace("nodes", "CPUAlloc=", "CPUAlloc=x")
+    with pytest.raises(ClusterUnreachable, match=r"not understood: 'x1' is not a number"):
+        cluster.observe()
+
+
+def test_an_extension_is_one_command_that_an_administrator_can_replay(
+    cluster: SlurmCluster, recorded: Recorded
+) -> None:
+    cluster.extend(17, 300)
+    assert recorded.times("update JobId=17 EndTime=now+300seconds") == 1
+
+
+def test_the_tag_of_another_users_satellite_does_not_count() -> None:
+    jobs = jobs_of("22.05")
+    base, satellite = jobs["elastic"], jobs["satellite"]
+    theirs = replace(satellite, user_id=1234, satellite=SatelliteTag(JobKey(base.job_id), "g1", 2))
+    orphan = replace(satellite, user_id=1234, satellite=SatelliteTag(JobKey(999_999), "g1", 2))
+    own = replace(satellite, satellite=SatelliteTag(JobKey(base.job_id), "g1", 2))
+    seen = without_foreign_tags((base, theirs, orphan, own))
+    assert [job.satellite is not None for job in seen] == [False, False, True, True]
+
+
+def test_what_made_a_node_unusable_before_stays_said() -> None:
+    node = Node("t3", 4, 0, 8, 0, 4000, 0, frozenset({"train"}), unusable="MIXED+DRAIN: fan")
+    assert without_exclusive_nodes([node], [jobs_of("22.05")["exclusive"]]) == (node,)

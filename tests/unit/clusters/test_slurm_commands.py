@@ -1,0 +1,95 @@
+"""How Slurm's commands are run and what becomes of their failures: with small scripts in their place."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from flexo.clusters.base import ActionRefused, ClusterUnreachable
+from flexo.clusters.slurm.commands import SlurmCommands
+
+
+@pytest.fixture
+def commands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder from which commands are taken before all others."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
+
+
+def script(folder: Path, name: str, text: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_a_command_prints_what_is_read(commands_in: Path) -> None:
+    script(commands_in, "squeue", 'echo "$@"')
+    assert SlurmCommands(None, 5).read("squeue", "--all", "a b") == "--all a b\n"
+
+
+def test_the_callers_own_settings_for_slurms_commands_are_not_handed_on(
+    commands_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SQUEUE_STATES", "SLURM_CLUSTERS", "SLURM_JOB_ID", "SCONTROL_ALL", "LC_ALL"):
+        monkeypatch.setenv(name, "mine")
+    monkeypatch.setenv("SLURM_JWT", "token")
+    script(commands_in, "squeue", "env")
+    seen = SlurmCommands(Path("/etc/green.conf"), 5).read("squeue", variables={"SQUEUE_FORMAT2": "x"})
+    lines = set(seen.splitlines())
+    assert {"SLURM_CONF=/etc/green.conf", "LC_ALL=C", "SLURM_TIME_FORMAT=%s", "SLURM_JWT=token"} <= lines
+    assert "SQUEUE_FORMAT2=x" in lines
+    assert "=mine" not in seen
+
+
+def test_bytes_that_are_no_text_are_read_all_the_same(commands_in: Path) -> None:
+    script(commands_in, "squeue", r"printf 'a\377b'")
+    assert SlurmCommands(None, 5).read("squeue") == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_a_refused_action_is_told_with_the_command_to_replay_and_slurms_words(commands_in: Path) -> None:
+    script(commands_in, "scontrol", "echo 'Invalid job id specified for job 7' >&2; exit 1")
+    with pytest.raises(ActionRefused) as refusal:
+        SlurmCommands(Path("/etc/a green.conf"), 5).act("scontrol", "update", "JobId=7")
+    assert str(refusal.value) == (
+        "`SLURM_CONF='/etc/a green.conf' scontrol update JobId=7` failed: Invalid job id specified for job 7"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "slurm_update error: Unable to contact slurm controller (connect failure)",
+        "Socket timed out on send/recv operation",
+        "Protocol authentication error",
+        "squeue: fatal: Could not establish a configuration source",
+        "Zero Bytes were transmitted or received",
+        "Slurm backup controller in standby mode",
+    ],
+)
+def test_an_action_that_nobody_answered_was_not_refused(commands_in: Path, words: str) -> None:
+    script(commands_in, "scontrol", f"echo '{words}' >&2; exit 1")
+    with pytest.raises(ClusterUnreachable, match="scontrol update JobId=7"):
+        SlurmCommands(None, 5).act("scontrol", "update", "JobId=7")
+
+
+def test_a_failed_read_is_a_cluster_that_cannot_be_reached(commands_in: Path) -> None:
+    script(commands_in, "squeue", "exit 3")
+    with pytest.raises(ClusterUnreachable, match="exit status 3"):
+        SlurmCommands(None, 5).read("squeue")
+
+
+def test_a_command_that_hangs_is_ended_in_time_and_leaves_no_process(commands_in: Path) -> None:
+    script(commands_in, "squeue", f"echo $$ > {commands_in}/pid; exec sleep 30")
+    started = time.monotonic()
+    with pytest.raises(ClusterUnreachable, match=r"did not answer within 0\.5 s"):
+        SlurmCommands(None, 0.5).read("squeue")
+    assert time.monotonic() - started < 5
+    assert not Path("/proc", (commands_in / "pid").read_text().strip()).exists()
+
+
+def test_a_command_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterUnreachable, match=r"squeue.*could not be started: No such file"):
+        SlurmCommands(None, 5).read("squeue")

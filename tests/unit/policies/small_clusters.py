@@ -1,0 +1,152 @@
+"""Small clusters to plan on: what a test does not say is the plainest there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flexo.model import (
+    ElasticJob,
+    Grant,
+    Grow,
+    JobKey,
+    JobState,
+    Node,
+    Partition,
+    Plan,
+    Range,
+    SatelliteState,
+    SatelliteTag,
+    Shrink,
+    SlurmJob,
+    Snapshot,
+    WorkerShape,
+)
+
+NOW = 10_000.0
+ONE_GPU = WorkerShape(gpus=1, cpus=1)
+
+
+def node(name: str, gpus: int = 4, used: int = 0, **changes) -> Node:
+    """A node with two CPUs a GPU; `used` GPUs, and as many CPUs, are taken."""
+    plain = Node(
+        name=name,
+        gpus=gpus,
+        gpus_allocated=used,
+        cpus=2 * gpus,
+        cpus_allocated=used,
+        memory_mib=16_000,
+        memory_allocated_mib=0,
+        partitions=frozenset({"train", "flex"}),
+    )
+    return replace(plain, **changes)
+
+
+def elastic(job_id: int, workers: str = "1-8", *, base: str = "t1", **changes) -> ElasticJob:
+    """An elastic job that runs on its minimum and may be resized at once."""
+    size = Range.parse(workers)
+    plain = ElasticJob(
+        key=JobKey(job_id),
+        user="ada",
+        workers=size,
+        shape=ONE_GPU,
+        base_nodes=(base,),
+        base_workers=size.min,
+        scalable=True,
+    )
+    return replace(plain, **changes)
+
+
+def granted(
+    job: ElasticJob, node: str, workers: int, state: str = "training", since: float = 100.0
+) -> ElasticJob:
+    """`job` with one grant more, whose satellite is job_id * 100 + its number (0 where there is none yet)."""
+    number = len(job.grants) + 1
+    grant = Grant(
+        grant_id=f"g{job.key.job_id}-{number}",
+        job=job.key,
+        node=node,
+        workers=workers,
+        partition="flex",
+        since_at=since,
+        state=SatelliteState(state),
+        satellite_job_id=0 if state == "granted" else job.key.job_id * 100 + number,
+    )
+    return replace(job, grants=(*job.grants, grant))
+
+
+def pending(job_id: int, gpus_per_node: int = 1, nodes: int = 1, **changes) -> SlurmJob:
+    """Bob's ordinary job, which waits for GPUs in partition train."""
+    gpus = gpus_per_node * nodes
+    plain = SlurmJob(
+        job_id=job_id,
+        user_id=2000,
+        user="bob",
+        partitions=("train",),
+        state=JobState.PENDING,
+        reason="Resources",
+        priority=100,
+        submitted_at=NOW - 1,
+        started_at=None,
+        time_limit_s=3600,
+        nodes=(),
+        num_nodes=nodes,
+        cpus=gpus,
+        gpus=gpus,
+        memory_mib=0,
+        gpus_per_node=gpus_per_node,
+    )
+    return replace(plain, **changes)
+
+
+def satellites_of(job: ElasticJob) -> tuple[SlurmJob, ...]:
+    """The Slurm jobs behind the grants of `job` that have any."""
+    return tuple(
+        replace(
+            pending(grant.satellite_job_id),
+            user="ada",
+            partitions=("flex",),
+            state=JobState.PENDING if grant.state is SatelliteState.PENDING else JobState.RUNNING,
+            started_at=grant.since_at,
+            nodes=() if grant.state is SatelliteState.PENDING else (grant.node,),
+            cpus=grant.workers * job.shape.cpus,
+            gpus=grant.workers * job.shape.gpus,
+            satellite=SatelliteTag(job.key, grant.grant_id, grant.workers),
+        )
+        for grant in job.grants
+        if grant.satellite_job_id
+    )
+
+
+def snapshot(
+    nodes: list[Node], jobs: list[ElasticJob], waiting: list[SlurmJob] | None = None, **changes
+) -> Snapshot:
+    """A cluster whose nodes are all in train (tier 10) and flex (tier 1)."""
+    names = frozenset(each.name for each in nodes)
+    plain = Snapshot(
+        at=NOW,
+        nodes=tuple(nodes),
+        partitions=(Partition("train", 10, names), Partition("flex", 1, names)),
+        jobs=(*(waiting or []), *(satellite for job in jobs for satellite in satellites_of(job))),
+        elastic=tuple(jobs),
+        satellite_partition="flex",
+    )
+    return replace(plain, **changes)
+
+
+def grown(plan: Plan) -> list[tuple[int, str, int]]:
+    """(job id, node, workers) of every growth, in order."""
+    return sorted(
+        (action.job.job_id, action.node, action.workers)
+        for action in plan.actions
+        if isinstance(action, Grow)
+    )
+
+
+def shrunk(plan: Plan) -> list[str]:
+    """Grant ids that are taken back, in order."""
+    return sorted(action.grant_id for action in plan.actions if isinstance(action, Shrink))
+
+
+def sentence(plan: Plan, job_id: int) -> str:
+    """Why the job has what it has."""
+    return "; ".join(note.text for note in plan.notes if note.job.job_id == job_id)

@@ -1,0 +1,239 @@
+"""Sharing idle GPUs: who gets how many workers, where, when, and what is said about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
+
+from flexo.model import Grow, JobKey, Shrink, WorkerShape
+from flexo.policies.greedy import GreedySettings, plan
+
+SETTINGS = GreedySettings(min_resize_interval_s=60.0)
+
+
+def decide(*args, **changes):
+    return plan(snapshot(*args, **changes), SETTINGS)
+
+
+def test_idle_gpus_go_to_the_only_elastic_job_up_to_its_maximum():
+    decided = decide([node("t1", used=1), node("t2"), node("t3")], [elastic(1, "1-4")])
+    assert grown(decided) == [(1, "t2", 3)]
+
+
+def test_idle_gpus_are_shared_evenly_from_the_poorest_up():
+    rich = granted(elastic(1, "1-8"), "t2", 3)
+    poor = elastic(2, "1-8", base="t3")
+    nodes = [node("t1", used=4), node("t2", used=4), node("t3", used=4), node("t4")]
+    # of 4 idle GPUs three bring the poor one level; the fourth goes to the older of equals
+    assert grown(decide(nodes, [rich, poor])) == [(1, "t4", 1), (2, "t4", 3)]
+
+
+def test_an_odd_gpu_goes_to_the_older_job():
+    nodes = [node("t1", used=4), node("t2", 3)]
+    assert grown(decide(nodes, [elastic(2), elastic(1)])) == [(1, "t2", 2), (2, "t2", 1)]
+
+
+def test_workers_need_cpus_and_memory_beside_gpus():
+    thick = elastic(1, shape=WorkerShape(gpus=1, cpus=3, memory_mib=6000))
+    nodes = [node("t1", used=4), node("t2", 4), node("t3", 4, memory_mib=5000)]
+    # t2: 8 CPUs hold two workers of 3, 16000 MiB two of 6000; t3 has not the memory for one
+    decided = decide(nodes, [thick])
+    assert grown(decided) == [(1, "t2", 2)]
+    assert "t3" not in str(grown(decided))
+
+
+def test_a_worker_with_several_gpus_takes_them_from_one_node():
+    pair = elastic(1, "1-4", shape=WorkerShape(gpus=2, cpus=1))
+    nodes = [node("t1", used=4), node("t2", 4, used=1), node("t3", 4, used=3)]
+    assert grown(decide(nodes, [pair])) == [(1, "t2", 1)]
+
+
+def test_another_gpu_type_is_no_room():
+    typed = elastic(1, shape=WorkerShape(gpus=1, cpus=1, gpu_type="a100"))
+    nodes = [node("t1", used=4), node("t2", gpu_type="v100"), node("t3", gpu_type="a100")]
+    assert grown(decide(nodes, [typed])) == [(1, "t3", 4)]
+
+
+def test_the_tightest_node_that_holds_all_is_taken():
+    nodes = [node("t1", used=4), node("t2", 8), node("t3", 4, used=2), node("t4", 4)]
+    assert grown(decide(nodes, [elastic(1, "1-3")])) == [(1, "t3", 2)]
+
+
+def test_many_workers_take_few_nodes_the_largest_first():
+    nodes = [node("t1", used=4), node("t2", 2), node("t3", 8), node("t4", 4)]
+    assert grown(decide(nodes, [elastic(1, "1-13")])) == [(1, "t3", 8), (1, "t4", 4)]
+
+
+def test_the_base_s_own_node_comes_last():
+    nodes = [node("t1", 4, used=1), node("t2", 2)]
+    assert grown(decide(nodes, [elastic(1, "1-3")])) == [(1, "t2", 2)]
+    assert grown(decide(nodes, [elastic(1, "1-4")])) == [(1, "t1", 1), (1, "t2", 2)]
+
+
+def test_a_node_holds_one_satellite_of_a_job():
+    job = granted(elastic(1), "t2", 2)
+    decided = decide([node("t1", used=4), node("t2", used=2)], [job])
+    assert decided.actions == ()
+    assert "t2 has idle GPUs beside the job's own satellite" in sentence(decided, 1)
+
+
+def test_satellites_of_two_jobs_share_a_node():
+    job = granted(elastic(1, "1-3"), "t2", 2)
+    assert grown(decide([node("t1", used=4), node("t2", used=2)], [job, elastic(2)])) == [(2, "t2", 2)]
+
+
+def test_a_grant_that_is_not_real_yet_is_not_granted_again():
+    for state in ("granted", "pending"):
+        job = granted(elastic(1, "1-5"), "t2", 3, state)
+        other = elastic(2, "1-8")
+        assert grown(decide([node("t1", used=4), node("t2")], [job, other])) == [(2, "t2", 1)]
+
+
+def test_only_nodes_of_the_satellite_partition_that_are_up_are_used():
+    nodes = [node("t1", used=4), node("t2"), node("t3", unusable="IDLE+DRAIN: bad fan")]
+    cluster = snapshot(nodes, [elastic(1)])
+    train, flex = cluster.partitions
+    outside = replace(cluster, partitions=(train, replace(flex, nodes=frozenset({"t1", "t3"}))))
+    down = replace(cluster, partitions=(train, replace(flex, up=False)))
+    assert grown(plan(cluster, SETTINGS)) == [(1, "t2", 4)]
+    assert plan(outside, SETTINGS).actions == ()
+    assert plan(down, SETTINGS).actions == ()
+    assert "partition flex has no nodes that are up" in sentence(plan(down, SETTINGS), 1)
+
+
+@pytest.mark.parametrize("unusable", ["IDLE+COMPLETING", "IDLE+PLANNED", "IDLE+POWERED_DOWN", "DOWN"])
+def test_nothing_is_granted_on_a_node_that_cannot_be_used_now(unusable):
+    assert decide([node("t1", used=4), node("t2", unusable=unusable)], [elastic(1)]).actions == ()
+
+
+def test_a_job_that_has_not_entered_its_training_loop_gets_nothing():
+    decided = decide([node("t1", used=1), node("t2")], [elastic(1, scalable=False)])
+    assert decided.actions == ()
+    assert "has not entered hvd.elastic.run yet" in sentence(decided, 1)
+
+
+def test_a_job_rests_between_two_resizes():
+    job = elastic(1, last_resize_at=NOW - 19)
+    decided = decide([node("t1", used=1), node("t2")], [job])
+    assert decided.actions == ()
+    assert sentence(decided, 1) == "1 of 8 workers: waits 41 s before its next resize; 7 workers kept for it"
+    rested = replace(job, last_resize_at=NOW - 61)
+    assert grown(decide([node("t1", used=1), node("t2")], [rested])) != []
+
+
+def test_the_share_of_a_job_that_rests_is_not_given_to_others():
+    resting = elastic(1, last_resize_at=NOW - 1)
+    decided = decide([node("t1", used=4), node("t2")], [resting, elastic(2)])
+    assert grown(decided) == [(2, "t2", 2)]
+
+
+def test_a_node_that_failed_is_left_alone_for_a_while():
+    job = elastic(1, retry_at={"t2": NOW + 50})
+    decided = decide([node("t1", used=4), node("t2")], [job])
+    assert decided.actions == ()
+    assert "t2 failed it and is tried again in 50 s" in sentence(decided, 1)
+    assert grown(decide([node("t1", used=4), node("t2"), node("t3")], [job])) == [(1, "t3", 4)]
+
+
+def test_a_job_that_was_refused_rests_and_nothing_is_kept_for_it():
+    job = elastic(1, rest_until=NOW + 50)
+    decided = decide([node("t1", used=4), node("t2")], [job, elastic(2)])
+    assert grown(decided) == [(2, "t2", 4)]
+    assert "waits 50 s, because its last grant came to nothing" in sentence(decided, 1)
+
+
+def test_the_owner_s_cap_takes_whole_satellites_back_as_few_workers_as_possible():
+    job = granted(granted(granted(elastic(1, "1-8"), "t2", 1), "t3", 2), "t4", 4)
+    nodes = [node("t1", used=4), node("t2", used=1), node("t3", used=2), node("t4", used=4)]
+    assert shrunk(decide(nodes, [replace(job, wanted=7)])) == ["g1-1"]
+    assert shrunk(decide(nodes, [replace(job, wanted=6)])) == ["g1-2"]
+    assert shrunk(decide(nodes, [replace(job, wanted=5)])) == ["g1-1", "g1-2"]
+    assert shrunk(decide(nodes, [replace(job, wanted=4)])) == ["g1-3"]
+    assert shrunk(decide(nodes, [replace(job, wanted=1)])) == ["g1-1", "g1-2", "g1-3"]
+
+
+def test_the_owner_s_cap_never_waits_and_is_never_outgrown():
+    nodes = [node("t1", used=4), node("t2", used=3), node("t3")]
+    capped = granted(elastic(1, "1-8", wanted=2, last_resize_at=NOW - 1), "t2", 3)
+    assert shrunk(decide(nodes, [capped])) == ["g1-1"]
+    assert grown(decide(nodes, [elastic(1, "1-8", wanted=2)])) == [(1, "t2", 1)]
+    decided = decide(nodes, [granted(elastic(1, "1-8", wanted=2), "t2", 1)])
+    assert sentence(decided, 1) == "2 of 2 workers: capped by its owner, the maximum is 8"
+
+
+@pytest.mark.parametrize("unusable", ["MIXED+DRAIN: bad fan", "MIXED+RESERVED", "MIXED+MAINT"])
+def test_satellites_leave_a_node_that_is_wanted_empty(unusable):
+    job = granted(elastic(1), "t2", 3)
+    assert shrunk(decide([node("t1", used=4), node("t2", used=3, unusable=unusable)], [job])) == ["g1-1"]
+
+
+def test_a_poorer_job_gets_a_satellite_s_room_from_a_richer_one():
+    rich = granted(elastic(1, "1-8"), "t2", 4)
+    poor = elastic(2, "1-8", base="t1")
+    decided = decide([node("t1", used=4), node("t2", used=4)], [rich, poor])
+    assert shrunk(decided) == ["g1-1"]
+    assert grown(decided) == []
+    why = next(action.why for action in decided.actions if isinstance(action, Shrink))
+    assert "job 2 has only 1 of 8 workers, job 1 has 5" in why
+
+
+def test_after_it_has_left_the_room_is_shared_and_that_is_the_end_of_it():
+    rich = elastic(1, "1-8", last_resize_at=NOW - 5)
+    poor = elastic(2, "1-8")
+    nodes = [node("t1", used=4), node("t2")]
+    assert grown(decide(nodes, [rich, poor])) == [(2, "t2", 2)]
+    even = [granted(rich, "t2", 2), granted(poor, "t2", 2)]
+    assert decide([node("t1", used=4), node("t2", used=4)], even).actions == ()
+
+
+def test_nothing_is_rebalanced_for_a_single_worker_s_difference_or_a_small_gain():
+    three, two = granted(elastic(1), "t2", 2), granted(elastic(2), "t3", 1)
+    nodes = [node("t1", used=4), node("t2", used=4), node("t3", used=4)]
+    assert decide(nodes, [three, two]).actions == ()
+    nine, seven = granted(elastic(1, "1-16"), "t2", 8), granted(elastic(2, "1-16"), "t3", 6)
+    nodes = [node("t1", used=4), node("t2", 8, used=8), node("t3", 8, used=8)]
+    assert decide(nodes, [nine, seven]).actions == ()
+
+
+def test_nothing_is_rebalanced_while_room_is_coming_anyway():
+    rich = granted(elastic(1, "1-8"), "t2", 4)
+    poor = granted(elastic(2, "1-8", last_resize_at=NOW - 1), "t3", 2, "leaving")
+    other = elastic(3, "1-8")
+    nodes = [node("t1", used=4), node("t2", used=4), node("t3", used=4)]
+    assert shrunk(decide(nodes, [rich, poor, other])) == []
+
+
+def test_nothing_is_taken_from_a_job_that_has_just_been_resized_or_cannot_be():
+    poor = elastic(2, "1-8")
+    nodes = [node("t1", used=4), node("t2", used=4)]
+    for rich in (elastic(1, "1-8", last_resize_at=NOW - 5), elastic(1, "1-8", scalable=False)):
+        assert decide(nodes, [granted(rich, "t2", 4), poor]).actions == ()
+
+
+def test_every_elastic_job_is_told_why_it_has_no_more():
+    full = granted(elastic(1, "1-3"), "t2", 2)
+    stuck = elastic(2, "1-3")
+    decided = decide([node("t1", used=4), node("t2", used=4)], [full, stuck])
+    assert sentence(decided, 1) == "3 of 3 workers: all"
+    assert sentence(decided, 2) == "1 of 3 workers: no idle GPU on any node of partition flex"
+    waits = decide([node("t1", used=4), node("t2")], [stuck], [pending(77, 4)])
+    assert sentence(waits, 2) == "1 of 3 workers: job 77 (pending, bob) is about to start on t2"
+    thick = elastic(2, shape=WorkerShape(gpus=1, cpus=9))
+    assert "t2 has idle GPUs but not the CPUs" in sentence(
+        decide([node("t1", used=4), node("t2")], [thick]), 2
+    )
+
+
+def test_every_action_says_why():
+    decided = decide([node("t1", used=1), node("t2")], [elastic(1, "1-3")])
+    (action,) = decided.actions
+    assert isinstance(action, Grow)
+    assert action.job == JobKey(1)
+    assert action.partition == "flex"
+    assert action.why == "t2 has idle GPUs for 2 workers; job 1 has 1 of 3"
+
+
+def test_without_elastic_jobs_there_is_nothing_to_do():
+    assert decide([node("t1")], []).actions == ()

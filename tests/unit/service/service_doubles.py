@@ -1,0 +1,118 @@
+"""What the service's tests share: a server in the test's own loop, with doubles where a process ends."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import grpc.aio
+
+from flexo.clusters.base import ClusterState
+from flexo.model import ElasticRequest, JobState, Node, Range, SlurmJob
+from flexo.service.authentication import Authentication
+from flexo.service.jobs_service import JobService, Pace
+from flexo.service.leaders import LeaderDesk
+from flexo.service.server import MAX_MESSAGE_BYTES
+from flexo_protos.credentials import METADATA_KEY, Caller, NotAuthentic
+from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
+
+ATTACH = "/flexo.v1.JobService/Attach"
+QUICK = Pace(report_interval_s=5, hello_within_s=5, observed_within_s=1)
+
+
+class PlainAuthenticator:
+    """MUNGE's place: a credential is "uid method", believed once."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def credential(self, method: str) -> str:
+        raise NotImplementedError
+
+    def verify(self, credential: str, method: str) -> Caller:
+        uid, _, named = credential.partition(" ")
+        if named.partition("#")[0] != method or not uid.isdigit():
+            raise NotAuthentic(f"the credential was not made for {method}")
+        if credential in self._seen:
+            raise NotAuthentic("replayed")
+        self._seen.add(credential)
+        return Caller(int(uid), int(uid))
+
+
+@dataclass
+class Observed:
+    """The controller's last look at the cluster."""
+
+    observation: ClusterState | None = None
+
+
+def slurm_job(job_id: int = 7, user_id: int = 1000, **changes: object) -> SlurmJob:
+    said: dict[str, object] = {
+        "job_id": job_id, "user_id": user_id, "user": "ann", "partitions": ("train",),
+        "state": JobState.RUNNING, "reason": "None", "priority": 1, "submitted_at": 0.0, "started_at": 0.0,
+        "time_limit_s": None, "nodes": ("n1",), "num_nodes": 1, "cpus": 2, "gpus": 2, "memory_mib": 0,
+        "elastic": ElasticRequest(Range(2, 8)),
+    }  # fmt: skip
+    return SlurmJob(**{**said, **changes})  # type: ignore[arg-type]
+
+
+def cluster(*jobs: SlurmJob, at: float | None = None) -> ClusterState:
+    nodes = tuple(Node(name, 4, 0, 8, 0, 1000, 0, frozenset({"train"})) for name in ("n1", "n2", "n3"))
+    return ClusterState(time.time() if at is None else at, nodes, (), jobs, 0.01)
+
+
+def hello(job_id: int = 7, **changes: object) -> jobs_pb2.FromLeader:
+    said: dict[str, object] = {
+        "job_id": job_id,
+        "workers": jobs_pb2.WorkerRange(min=2, max=8),
+        "shape": jobs_pb2.WorkerShape(gpus=1, cpus=1),
+        "base_nodes": ["n1"],
+        "report": jobs_pb2.Report(workers=2),
+    }
+    return jobs_pb2.FromLeader(hello=jobs_pb2.Hello(**{**said, **changes}))
+
+
+@dataclass
+class House:
+    """A running JobService with what stands around it."""
+
+    desk: LeaderDesk
+    observed: Observed
+    service: JobService
+    stub: jobs_pb2_grpc.JobServiceAsyncStub
+    _calls: int = field(default=0)
+
+    def dial(self, uid: int = 1000, credential: str | None = None) -> grpc.aio.StreamStreamCall:
+        """A leader's stream, opened by `uid`."""
+        self._calls += 1
+        made = f"{uid} {ATTACH}#{self._calls}" if credential is None else credential
+        return self.stub.Attach(metadata=((METADATA_KEY, made),))
+
+
+@contextlib.asynccontextmanager
+async def house(*jobs: SlurmJob, pace: Pace = QUICK) -> AsyncIterator[House]:
+    """A JobService over a cluster in which `jobs` run."""
+    desk, observed = LeaderDesk(), Observed(cluster(*jobs))
+    service = JobService(desk, observed, pace)
+    server = grpc.aio.server(
+        interceptors=[Authentication(PlainAuthenticator())],
+        options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)],
+    )
+    jobs_pb2_grpc.add_JobServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield House(desk, observed, service, jobs_pb2_grpc.JobServiceStub(channel))
+    finally:
+        await server.stop(None)
+
+
+async def end_of(call: grpc.aio.StreamStreamCall) -> tuple[grpc.StatusCode, str]:
+    """How a stream ends, whatever it says before."""
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    return await call.code(), await call.details()

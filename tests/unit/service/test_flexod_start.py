@@ -1,0 +1,170 @@
+"""flexod before it serves: its options, its configuration, its lock and its address."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from service_doubles import Observed, PlainAuthenticator
+
+from flexo.service import flexod
+from flexo.service.admin_service import AdminService
+from flexo.service.jobs_service import JobService, Pace
+from flexo.service.leaders import LeaderDesk
+from flexo.service.server import AddressUnusable, check_address, listen
+
+HOLD_LOCK = """
+import sys
+import threading
+from pathlib import Path
+from flexo.service import flexod
+with flexod._only_flexod_of(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _logging_of_its_own() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def flexod_ends(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["flexod", *arguments])
+    with pytest.raises(SystemExit) as end:
+        flexod.main()
+    return end.value.code
+
+
+def test_check_config_says_that_a_good_file_is_in_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "flexo.toml"
+    file.write_text('[service]\naddress = "127.0.0.1:7000"\n')
+    monkeypatch.setattr(sys, "argv", ["flexod", "--config", str(file), "--check-config"])
+    flexod.main()
+    assert capsys.readouterr().out == f"{file}: in order\n"
+
+
+def test_a_wrong_configuration_is_exit_2_with_every_mistake(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "flexo.toml"
+    file.write_text('[service]\nadress = "a:1"\n[controller]\npolicy = 3\n')
+    assert flexod_ends(monkeypatch, "--config", str(file)) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "adress" in first
+    assert "policy" in second
+
+
+def test_a_missing_configuration_is_exit_2_and_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert flexod_ends(monkeypatch, "--config", str(tmp_path / "none.toml")) == 2
+    assert "none.toml" in capsys.readouterr().err
+
+
+def test_without_munge_flexod_does_not_start_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "flexo.toml"
+    file.write_text(f'[service]\nmunge_socket = "{tmp_path}/none"\n[journal]\npath = "{tmp_path}/j"\n')
+    assert flexod_ends(monkeypatch, "--config", str(file)) == 1
+    said = capsys.readouterr().err
+    assert "MUNGE" in said
+    assert said.count("\n") == 1
+
+
+def test_an_unknown_option_is_exit_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert flexod_ends(monkeypatch, "--fast") == 2
+
+
+def test_a_second_flexod_on_one_journal_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.sqlite"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, str(journal)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"held\n"
+        with pytest.raises(flexod.CannotServe, match=rf"another flexod \(pid {first.pid}\).*{journal}"):  # noqa: SIM117
+            with flexod._only_flexod_of(journal):
+                pass
+        first.communicate()
+    with flexod._only_flexod_of(journal):
+        assert journal.with_name("journal.sqlite.lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_journal_in_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(flexod.CannotServe, match="nowhere"):  # noqa: SIM117
+        with flexod._only_flexod_of(tmp_path / "nowhere" / "journal.sqlite"):
+            pass
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7000", "[::]:7000", "0:7000"])
+def test_all_interfaces_are_refused_unless_asked_for(address: str) -> None:
+    with pytest.raises(AddressUnusable, match="--every-interface"):
+        check_address(address, everywhere=False)
+    check_address(address, everywhere=True)
+
+
+def test_a_host_that_does_not_exist_is_named() -> None:
+    with pytest.raises(AddressUnusable, match=r"nobody\.invalid:7000"):
+        check_address("nobody.invalid:7000", everywhere=False)
+
+
+def test_a_port_in_use_is_refused_and_named() -> None:
+    async def start(port: int) -> None:
+        service = JobService(LeaderDesk(), Observed(), Pace())
+        admin = AdminService(None, None, ())  # type: ignore[arg-type]
+        await listen(f"127.0.0.1:{port}", PlainAuthenticator(), service, admin)
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressUnusable, match=f"127.0.0.1:{port}: Address already in use"):
+            asyncio.run(start(port))
+
+
+def test_a_controller_that_falls_over_ends_flexod_and_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken:
+        def run(self, stop: threading.Event) -> None:
+            raise ZeroDivisionError("a mistake")
+
+    async def story() -> bool:
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        with flexod._controller_thread(Broken(), LeaderDesk(), loop, ended) as failed:  # type: ignore[arg-type]
+            await asyncio.wait_for(ended.wait(), 5)
+        return failed.is_set()
+
+    assert asyncio.run(story())
+    assert "a mistake" in capsys.readouterr().out
+
+
+def test_the_controller_is_told_to_stop_and_waited_for() -> None:
+    class Working:
+        stopped = False
+
+        def run(self, stop: threading.Event) -> None:
+            stop.wait(5)
+            self.stopped = stop.is_set()
+
+    async def story(controller: Working) -> bool:
+        loop = asyncio.get_running_loop()
+        with flexod._controller_thread(controller, LeaderDesk(), loop, asyncio.Event()) as failed:  # type: ignore[arg-type]
+            pass
+        return failed.is_set()
+
+    working = Working()
+    assert not asyncio.run(story(working))
+    assert working.stopped

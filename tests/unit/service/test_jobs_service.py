@@ -1,0 +1,415 @@
+"""A leader's stream with flexod: who may attach, what is believed, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+
+import grpc
+import grpc.aio
+import pytest
+from service_doubles import ATTACH, House, cluster, end_of, hello, house, slurm_job
+
+from flexo.controller import GrantOffer
+from flexo.model import FailureReason, JobKey, JobState, Range, SatelliteTag
+from flexo.service import jobs_service
+from flexo.service.jobs_service import BURST, Pace, TokenBucket
+from flexo_protos.v1 import jobs_pb2 as pb
+
+KEY = JobKey(7)
+OFFER = GrantOffer("g1", "n2", 3, "flex", 300, 40)
+
+
+def run(story: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
+async def attached(a_house: House, uid: int = 1000, job_id: int = 7) -> grpc.aio.StreamStreamCall:
+    call = a_house.dial(uid)
+    await call.write(hello(job_id))
+    message = await call.read()
+    assert message.WhichOneof("body") == "welcome"
+    return call
+
+
+async def refusal(a_house: House, first: pb.FromLeader, uid: int = 1000) -> tuple[grpc.StatusCode, str]:
+    call = a_house.dial(uid)
+    await call.write(first)
+    return await end_of(call)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        await asyncio.sleep(0.01)
+
+
+def test_a_leader_is_welcomed_and_its_hello_counts_as_a_report() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = h.dial()
+            await call.write(hello())
+            welcome = (await call.read()).welcome
+            assert welcome.report_interval_s == 5
+            (report,) = h.desk.reports()
+            assert (report.key, report.user_id, report.training_workers) == (KEY, 1000, 2)
+            assert h.desk.wake.is_set()
+
+    run(story)
+
+
+@pytest.mark.parametrize("uid", [1001, 0])
+def test_another_users_job_is_refused_also_to_root(uid: int) -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            code, text = await refusal(h, hello(), uid)
+            assert code is grpc.StatusCode.PERMISSION_DENIED
+            assert f"uid {uid}" in text
+            assert h.desk.reports() == ()
+
+    run(story)
+
+
+@pytest.mark.parametrize("credential", ["", "1000 /flexo.v1.AdminService/GetStatus", "nonsense"])
+def test_a_credential_that_proves_nothing_for_this_method_is_refused(credential: str) -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            code, _ = await end_of(h.dial(credential=credential))
+            assert code is grpc.StatusCode.UNAUTHENTICATED
+
+    run(story)
+
+
+def test_a_call_without_any_credential_is_refused_and_told_the_metadata_key() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            code, text = await end_of(h.stub.Attach())
+            assert code is grpc.StatusCode.UNAUTHENTICATED
+            assert "flexo-munge" in text
+
+    run(story)
+
+
+def test_a_credential_is_good_for_one_stream() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            credential = f"1000 {ATTACH}#x"
+            first = h.dial(credential=credential)
+            await first.write(hello())
+            await first.read()
+            code, _ = await end_of(h.dial(credential=credential))
+            assert code is grpc.StatusCode.UNAUTHENTICATED
+
+    run(story)
+
+
+def test_a_job_that_slurm_does_not_have_is_refused_once_the_cluster_has_been_looked_at_again() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = h.dial()
+            await call.write(hello(99))
+            await until(h.desk.wake.is_set)
+            await asyncio.sleep(0.3)
+            assert not call.done()
+            h.observed.observation = cluster(at=time.time() + 1)
+            code, text = await end_of(call)
+            assert code is grpc.StatusCode.NOT_FOUND
+            assert "99" in text
+
+    run(story)
+
+
+def test_a_job_that_has_just_started_is_found_by_the_next_look() -> None:
+    async def story() -> None:
+        async with house(slurm_job(state=JobState.PENDING)) as h:
+            call = h.dial()
+            await call.write(hello())
+            await asyncio.sleep(0.1)
+            h.observed.observation = cluster(slurm_job(), at=time.time() + 1)
+            assert (await call.read()).WhichOneof("body") == "welcome"
+
+    run(story)
+
+
+def test_while_the_cluster_cannot_be_seen_a_leader_is_told_to_come_again() -> None:
+    async def story() -> None:
+        async with house() as h:
+            h.observed.observation = None
+            code, text = await refusal(h, hello())
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert "try again" in text
+
+    run(story)
+
+
+def test_the_leader_of_an_earlier_run_of_a_requeued_job_is_refused() -> None:
+    async def story() -> None:
+        async with house(slurm_job(restart_count=1)) as h:
+            code, text = await refusal(h, hello())
+            assert code is grpc.StatusCode.FAILED_PRECONDITION
+            assert "restart 1" in text
+
+    run(story)
+
+
+def test_a_satellite_cannot_lead_a_job_of_its_own() -> None:
+    async def story() -> None:
+        async with house(slurm_job(satellite=SatelliteTag(JobKey(3), "g", 1))) as h:
+            code, text = await refusal(h, hello())
+            assert code is grpc.StatusCode.FAILED_PRECONDITION
+            assert "satellite of job 3" in text
+
+    run(story)
+
+
+def test_the_range_that_slurm_recorded_wins_over_the_leaders_word() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = h.dial()
+            await call.write(hello(workers=pb.WorkerRange(min=1, max=5000)))
+            await call.read()
+            (report,) = h.desk.reports()
+            assert report.workers == Range(2, 8)
+
+    run(story)
+
+
+def test_the_leader_of_a_job_that_was_not_submitted_as_elastic_is_told_so() -> None:
+    async def story() -> None:
+        async with house(slurm_job(elastic=None)) as h:
+            code, text = await refusal(h, hello())
+            assert code is grpc.StatusCode.FAILED_PRECONDITION
+            assert "without --elastic" in text
+
+    run(story)
+
+
+def test_the_nodes_of_the_base_are_slurms_not_the_leaders() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = h.dial()
+            await call.write(hello(base_nodes=["n1", "n3"]))
+            await call.read()
+            (report,) = h.desk.reports()
+            assert report.base_nodes == ("n1",)
+            code, text = await refusal(h, hello(base_nodes=["elsewhere"]))
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+            assert "no node elsewhere" in text
+
+    run(story)
+
+
+@pytest.mark.parametrize("first", [pb.FromLeader(), pb.FromLeader(report=pb.Report()), hello(0)])
+def test_a_stream_that_does_not_begin_with_a_proper_hello_is_refused(first: pb.FromLeader) -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            code, _ = await refusal(h, first)
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+    run(story)
+
+
+def test_a_stream_without_hello_is_closed() -> None:
+    async def story() -> None:
+        async with house(slurm_job(), pace=Pace(hello_within_s=0.1)) as h:
+            code, text = await end_of(h.dial())
+            assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert "Hello" in text
+
+    run(story)
+
+
+def test_one_user_cannot_take_up_the_server_with_streams_that_say_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs_service, "STRANGERS_PER_USER", 3)
+
+    async def story() -> None:
+        async with house(slurm_job(), slurm_job(8, user_id=2000)) as h:
+            silent = [h.dial() for _ in range(3)]
+            await asyncio.sleep(0.2)
+            code, text = await refusal(h, hello())
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "uid 1000" in text
+            await attached(h, 2000, 8)
+            silent[0].cancel()
+            await asyncio.sleep(0.2)
+            await attached(h)
+
+    run(story)
+
+
+def test_a_second_leader_of_the_same_job_replaces_the_first_which_is_told_so() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            first = await attached(h)
+            second = await attached(h)
+            code, text = await end_of(first)
+            assert code is grpc.StatusCode.ABORTED
+            assert "another leader of job 7" in text
+            await second.write(pb.FromLeader(report=pb.Report(workers=6)))
+            await until(lambda: [report.training_workers for report in h.desk.reports()] == [6])
+
+    run(story)
+
+
+def test_grants_are_told_whenever_they_change_and_only_then() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            await asyncio.to_thread(h.desk.tell, KEY, (OFFER,))
+            told = (await call.read()).grants.grants
+            assert [(grant.grant_id, grant.workers, grant.lease_s) for grant in told] == [("g1", 3, 300)]
+            await asyncio.to_thread(h.desk.tell, KEY, (OFFER,))
+            await asyncio.to_thread(h.desk.tell, KEY, ())
+            message = await call.read()
+            assert message.WhichOneof("body") == "grants"
+            assert list(message.grants.grants) == []
+
+    run(story)
+
+
+def test_a_leader_hears_no_grants_before_the_controller_knows_its_job() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(call.read(), 0.3)
+
+    run(story)
+
+
+def test_telling_a_leader_that_has_gone_is_no_error() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            h.desk.tell(JobKey(99), (OFFER,))
+
+    run(story)
+
+
+def test_a_grant_that_failed_reaches_the_controller_once() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            failed = pb.GrantFailed(grant_id="g1", reason=pb.GrantFailed.REASON_NOT_STARTED, message="slow")
+            await call.write(pb.FromLeader(grant_failed=failed))
+            found: list[object] = []
+            await until(lambda: bool(found.extend(h.desk.take_failures()) or found))
+            (failure,) = found
+            assert failure.reason is FailureReason.NOT_STARTED  # type: ignore[attr-defined]
+            assert h.desk.take_failures() == ()
+
+    run(story)
+
+
+def test_goodbye_ends_the_stream_well_and_the_leader_is_gone() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            await call.write(pb.FromLeader(goodbye=pb.Goodbye(reason="trained")))
+            code, _ = await end_of(call)
+            assert code is grpc.StatusCode.OK
+            assert h.desk.reports() == ()
+
+    run(story)
+
+
+def test_a_leader_whose_connection_breaks_is_gone() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            h.desk.wake.clear()
+            call.cancel()
+            await until(lambda: h.desk.reports() == ())
+            assert h.desk.wake.is_set()
+
+    run(story)
+
+
+def test_a_leader_that_goes_quiet_for_three_intervals_is_dropped() -> None:
+    async def story() -> None:
+        async with house(slurm_job(), pace=Pace(report_interval_s=0.1)) as h:
+            call = await attached(h)
+            code, text = await end_of(call)
+            assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert "no report" in text
+            assert h.desk.reports() == ()
+
+    run(story)
+
+
+def test_a_leader_that_floods_is_closed_and_the_others_go_on() -> None:
+    async def story() -> None:
+        async with house(slurm_job(), slurm_job(8)) as h:
+            good = await attached(h, job_id=8)
+            bad = await attached(h)
+            with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):  # noqa: PT012
+                for _ in range(100_000):
+                    await bad.write(pb.FromLeader(report=pb.Report(workers=3)))
+            # gRPC's client says INTERNAL when one of its own writes meets the closed stream first.
+            assert await bad.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL)
+            assert [report.key for report in h.desk.reports()] == [JobKey(8)]
+            await good.write(pb.FromLeader(report=pb.Report(workers=5)))
+            await until(lambda: [report.training_workers for report in h.desk.reports()] == [5])
+
+    run(story)
+
+
+def test_a_message_over_the_size_limit_is_refused() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            code, _ = await refusal(h, hello(base_nodes=["n" * 1000] * 1100))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    run(story)
+
+
+@pytest.mark.parametrize("again", [hello(), pb.FromLeader(), pb.FromLeader(grant_failed=pb.GrantFailed())])
+def test_a_message_that_makes_no_sense_ends_the_stream_and_says_why(again: pb.FromLeader) -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            await call.write(again)
+            code, text = await end_of(call)
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+            assert text
+            assert h.desk.reports() == ()
+
+    run(story)
+
+
+def test_when_flexod_stops_leaders_hear_that_the_grants_stand() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            h.service.close()
+            code, text = await end_of(call)
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert "grants stand" in text
+
+    run(story)
+
+
+def test_a_report_that_changes_nothing_for_a_policy_wakes_nobody() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            h.desk.wake.clear()
+            await call.write(pb.FromLeader(report=pb.Report(workers=2, batches_committed=9)))
+            await until(lambda: [report.batches_committed for report in h.desk.reports()] == [9])
+            assert not h.desk.wake.is_set()
+            await call.write(pb.FromLeader(report=pb.Report(workers=2, scalable=True)))
+            await until(h.desk.wake.is_set)
+
+    run(story)
+
+
+def test_the_bucket_lets_a_burst_through_and_then_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    bucket = TokenBucket(20, BURST)
+    assert sum(bucket.take() for _ in range(1000)) == BURST
+    now[0] += 1
+    assert sum(bucket.take() for _ in range(1000)) == 20

@@ -1,0 +1,156 @@
+"""What a leader may say: conversion to the model's words, and every bound that refuses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flexo.controller import GrantOffer
+from flexo.model import FailureReason, JobKey, Range, SatelliteState, WorkerShape
+from flexo.service import wire
+from flexo_protos.v1 import jobs_pb2 as pb
+
+NODES = frozenset({"n1", "n2"})
+
+
+def hello(**changes: object) -> pb.Hello:
+    said: dict[str, object] = {
+        "job_id": 7,
+        "workers": pb.WorkerRange(min=2, max=8),
+        "shape": pb.WorkerShape(gpus=1, cpus=2),
+        "base_nodes": ["n1"],
+    }
+    return pb.Hello(**{**said, **changes})
+
+
+def satellite(**changes: object) -> pb.Satellite:
+    said: dict[str, object] = {
+        "slurm_job_id": 8,
+        "grant_id": "g1",
+        "node": "n2",
+        "workers": 3,
+        "state": pb.SATELLITE_STATE_WARMING,
+    }
+    return pb.Satellite(**{**said, **changes})
+
+
+def test_a_hello_becomes_an_introduction() -> None:
+    said = wire.introduction(hello(restart_count=1))
+    assert said == wire.Introduction(JobKey(7, 1), Range(2, 8), WorkerShape(1, 2), ("n1",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"job_id": 0}, "job_id"),
+        ({"workers": pb.WorkerRange(min=0, max=8)}, "0-8"),
+        ({"workers": pb.WorkerRange(min=9, max=8)}, "9-8"),
+        ({"workers": pb.WorkerRange(min=1, max=4_000_000_000)}, "100000"),
+        ({"workers": None}, "0-0"),
+        ({"shape": pb.WorkerShape(gpus=1)}, "cpus is 0"),
+        ({"shape": pb.WorkerShape(gpus=2000, cpus=1)}, "shape.gpus is 2000"),
+        ({"shape": pb.WorkerShape(cpus=1 << 20)}, "shape.cpus"),
+        ({"shape": pb.WorkerShape(cpus=1, memory_mib=1 << 40)}, "shape.memory_mib"),
+        ({"shape": pb.WorkerShape(cpus=1, gpu_type="a b")}, "gpu_type"),
+        ({"base_nodes": []}, "base_nodes"),
+        ({"base_nodes": ["n1"] * 10_001}, "10001"),
+        ({"base_nodes": ["$(reboot)"]}, "base_nodes"),
+        ({"base_nodes": ["n" * 300]}, "base_nodes"),
+        ({"base_nodes": ["n1\n"]}, "base_nodes"),
+    ],
+)
+def test_a_hello_out_of_bounds_is_refused_and_names_what_is_wrong(
+    changes: dict[str, object], named: str
+) -> None:
+    with pytest.raises(wire.Malformed, match=named.replace("(", "\\(")):
+        wire.introduction(hello(**changes))
+
+
+def test_a_report_becomes_a_leader_report_of_the_proven_user() -> None:
+    said = pb.Report(workers=5, generation=2, batches_committed=99, scalable=True, satellites=[satellite()])
+    report = wire.leader_report(wire.introduction(hello()), 1000, said, NODES)
+    assert (report.user_id, report.training_workers, report.batches_committed) == (1000, 5, 99)
+    assert report.satellites[0].state is SatelliteState.WARMING
+    assert report.satellites[0].satellite_job_id == 8
+
+
+@pytest.mark.parametrize(
+    ("satellites", "named"),
+    [
+        ([satellite(node="n9")], "no node 'n9'"),
+        ([satellite(workers=0)], "0 workers: 1 to 8"),
+        ([satellite(workers=9)], "9 workers: 1 to 8"),
+        ([satellite(state=0)], "SATELLITE_STATE_PENDING"),
+        ([satellite(state=17)], "state 17"),
+        ([satellite(grant_id="")], "grant_id"),
+        ([satellite(grant_id="g" * 65)], "grant_id"),
+        ([satellite(), satellite(slurm_job_id=9)], "same grant_id"),
+        ([satellite(), satellite(grant_id="g2")], "same slurm_job_id"),
+    ],
+)
+def test_a_report_of_impossible_satellites_is_refused(satellites: list[pb.Satellite], named: str) -> None:
+    with pytest.raises(wire.Malformed, match=named):
+        wire.leader_report(wire.introduction(hello()), 1, pb.Report(satellites=satellites), NODES)
+
+
+def test_satellites_that_are_still_being_submitted_have_no_number_yet() -> None:
+    waiting = [satellite(slurm_job_id=0), satellite(slurm_job_id=0, grant_id="g2")]
+    report = wire.leader_report(wire.introduction(hello()), 1, pb.Report(satellites=waiting), NODES)
+    assert [found.satellite_job_id for found in report.satellites] == [0, 0]
+
+
+def test_counts_that_the_journal_cannot_keep_are_refused() -> None:
+    job = wire.introduction(hello())
+    with pytest.raises(wire.Malformed, match="batches_committed"):
+        wire.leader_report(job, 1, pb.Report(batches_committed=1 << 63), NODES)
+    with pytest.raises(wire.Malformed, match="workers"):
+        wire.leader_report(job, 1, pb.Report(workers=100_001), NODES)
+
+
+@pytest.mark.parametrize("reason", list(FailureReason))
+def test_every_reason_of_the_model_has_its_word_on_the_wire(reason: FailureReason) -> None:
+    number = pb.GrantFailed.Reason.Value(f"REASON_{reason.name}")
+    failure = wire.grant_failure(JobKey(7), pb.GrantFailed(grant_id="g1", reason=number, message="m"))
+    assert failure.reason is reason
+
+
+def test_a_failure_without_a_known_reason_is_refused() -> None:
+    with pytest.raises(wire.Malformed, match="REASON_LOST"):
+        wire.grant_failure(JobKey(7), pb.GrantFailed(grant_id="g1", message="m"))
+
+
+def test_a_failures_message_is_one_printable_line_of_bounded_length() -> None:
+    said = pb.GrantFailed(
+        grant_id="g1", reason=pb.GrantFailed.REASON_LOST, message="a\x1b[2J\nb" + "x" * 9999
+    )
+    message = wire.grant_failure(JobKey(7), said).message
+    assert message.startswith("a [2J b")
+    assert len(message) <= wire.MAX_TEXT
+    assert message.isprintable()
+
+
+def test_grants_are_told_with_every_field() -> None:
+    offer = GrantOffer("g1", "n2", 3, "flex", 300, 40)
+    (grant,) = wire.grants([offer]).grants.grants
+    assert (grant.grant_id, grant.node, grant.workers) == ("g1", "n2", 3)
+    assert (grant.partition, grant.lease_s, grant.start_within_s) == ("flex", 300, 40)
+
+
+def test_no_grants_is_still_a_message_that_says_so() -> None:
+    assert wire.grants([]).WhichOneof("body") == "grants"
+
+
+@given(st.binary(max_size=300))
+def test_bytes_of_any_kind_are_either_refused_or_within_bounds(data: bytes) -> None:
+    message = pb.Hello()
+    try:
+        message.ParseFromString(data)
+    except Exception:
+        return
+    try:
+        said = wire.introduction(message)
+    except wire.Malformed:
+        return
+    assert 1 <= said.workers.min <= said.workers.max <= wire.MAX_WORKERS
+    assert said.shape.cpus >= 1

@@ -1,0 +1,162 @@
+"""One file, checked on start: every mistake names its key, its line and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flexo.config import ConfigError, Settings, load, main, parse
+
+SAMPLE = Path(__file__).parents[2] / "daemon" / "flexo" / "flexo.toml.example"
+REFERENCE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def problems(text: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "flexo.toml")
+    return caught.value.problems
+
+
+def test_an_empty_file_gives_every_default():
+    assert parse("", "flexo.toml") == Settings()
+
+
+def test_values_come_out_typed():
+    settings = parse(
+        """
+        [service]
+        administrators = ["ada", "bob"]
+        munge_socket = "/run/lab/munge.socket"
+        [slurm]
+        conf = "/etc/slurm/slurm.conf"
+        [controller]
+        min_interval_s = 1
+        start_within_s = 40
+        """,
+        "flexo.toml",
+    )
+    assert settings.service.administrators == ("ada", "bob")
+    assert settings.service.munge_socket == Path("/run/lab/munge.socket")
+    assert settings.slurm.conf == Path("/etc/slurm/slurm.conf")
+    assert settings.controller.min_interval_s == 1.0
+    assert settings.controller.start_within_s == 40
+
+
+def test_settings_cannot_be_changed_afterwards():
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().controller.dry_run = True  # type: ignore[misc]
+
+
+def test_a_mistyped_key_is_named_with_its_line_and_the_nearest_that_exists():
+    (problem,) = problems('[service]\naddress = "ctl1:6836"\n\n[controller]\nmin_intervall_s = 2\n')
+    assert problem.startswith("flexo.toml:5: [controller] min_intervall_s is not a key")
+    assert "did you mean min_interval_s?" in problem
+    assert "lease_s" in problem
+
+
+def test_a_mistyped_section_is_named_with_its_line_and_the_nearest_that_exists():
+    (problem,) = problems("# a comment\n[contoller]\ndry_run = true\n")
+    assert problem.startswith("flexo.toml:2: [contoller] is not a section; did you mean controller?")
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "allowed"),
+    [
+        ("service", 'address = "ctl1"', '"host:port"'),
+        ("service", 'address = "ctl1:70000"', "1 to 65535"),
+        ("service", "address = 6836", '"host:port"'),
+        ("service", 'administrators = "ada"', "a list of user names"),
+        ("service", "administrators = [1]", "a list of user names"),
+        ("service", 'munge_socket = "munge.socket"', "absolute path"),
+        ("slurm", 'satellite_partition = "flex,train"', "one partition"),
+        ("slurm", "timeout_s = 0", "from 1 to 600"),
+        ("controller", 'policy = "lyra"', '"greedy"'),
+        ("controller", 'min_interval_s = "2"', "seconds, from 0.2"),
+        ("controller", "min_interval_s = true", "seconds, from 0.2"),
+        ("controller", "min_interval_s = nan", "seconds, from 0.2"),
+        ("controller", "max_interval_s = 1.0", "not below min_interval_s"),
+        ("controller", "max_read_share = 2", "at most 1"),
+        ("controller", "min_resize_interval_s = -1", "from 0"),
+        ("controller", "lease_s = 30", "from 60"),
+        ("controller", "lease_s = 90.5", "whole seconds"),
+        ("controller", "start_within_s = 1", "from 5"),
+        ("controller", "dry_run = 1", "true or false"),
+        ("journal", 'path = "journal.sqlite"', "absolute path"),
+        ("journal", 'path = ""', "absolute path"),
+        ("journal", "keep_days = 0", "above 0"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_line_and_what_is_allowed(section, line, allowed):
+    (problem,) = problems(f"[{section}]\n\n{line}\n")
+    key = line.partition(" ")[0]
+    assert problem.startswith(f"flexo.toml:3: [{section}] {key}")
+    assert allowed in problem
+
+
+def test_all_mistakes_are_named_at_once_in_the_order_of_the_file():
+    found = problems(
+        "[controller]\nlease_s = 1\nnonsense = 2\n[journal]\nkeep_days = -1\n[service]\nport = 1\n"
+    )
+    assert [problem.split(":")[1] for problem in found] == ["2", "3", "5", "7"]
+
+
+def test_a_default_that_clashes_with_a_value_is_pointed_at_the_section():
+    found = problems("\n[controller]\nmin_interval_s = 100\n")
+    assert {problem.split(":")[1] for problem in found} == {"2"}
+    assert any("max_interval_s = 30.0" in problem for problem in found)
+
+
+def test_what_is_not_toml_is_named_with_its_line():
+    (problem,) = problems("[service]\naddress = \n")
+    assert problem.startswith("flexo.toml:2: not TOML")
+
+
+def test_a_section_that_is_no_table_is_said_to_be_one():
+    (problem,) = problems("controller = 3\n")
+    assert problem.startswith("flexo.toml:1: controller is a section, written [controller]")
+
+
+def test_lines_are_found_for_dotted_keys_and_past_strings_of_several_lines():
+    text = 'journal.keep_days = -1\n[service]\naddress = """\n[controller]\nlease_s = 1\n"""\n'
+    found = problems(text)
+    assert [problem.split(" ")[:3] for problem in found] == [
+        ["flexo.toml:1:", "[journal]", "keep_days"],
+        ["flexo.toml:3:", "[service]", "address"],
+    ]
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match=r"/nowhere/flexo\.toml: cannot be read"):
+        load(Path("/nowhere/flexo.toml"))
+
+
+def test_checking_on_the_command_line_says_what_flexod_would(tmp_path, capsys):
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text("[controller]\ndry_run = true\n")
+    bad.write_text("[controller]\ndry_run = 2\n")
+    assert main(["--check", str(good)]) == 0
+    assert main(["--check", str(bad)]) == 1
+    assert f"{bad}:2: [controller] dry_run" in capsys.readouterr().err
+
+
+def test_the_sample_file_holds_every_key_with_its_default():
+    text = SAMPLE.read_text()
+    uncommented = "\n".join(line.removeprefix("#: ") for line in text.splitlines())
+    settings = parse(text, "flexo.toml.example")
+    assert settings == Settings()
+    for section, field in Settings.model_fields.items():
+        for key in field.annotation.model_fields:
+            assert f"\n{key} = " in uncommented.split(f"[{section}]")[1], key
+    parse(uncommented, "flexo.toml.example")
+
+
+def test_the_reference_names_every_key_with_its_default_and_what_is_allowed():
+    text = REFERENCE.read_text()
+    for section, field in Settings.model_fields.items():
+        part = text.split(f"## [{section}]")[1].split("\n## ")[0]
+        for key, value in field.annotation.model_fields.items():
+            row = next(line for line in part.splitlines() if line.startswith(f"| `{key}` |"))
+            default = value.default
+            shown = {None: "unset", (): "[]", False: "false"}.get(default, default)
+            assert f"`{shown:g}`" in row if isinstance(shown, float) else f"{shown}" in row, row

@@ -1,0 +1,852 @@
+"""The loop with a cluster and leaders that do what the real ones do, on a clock that the test moves.
+
+FakeCluster keeps nodes and a queue and lets pending satellites start; FakeLeaders submit what they are told,
+report it, and dismiss what they are no longer told. Policy, book and journal are the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from flexo.clusters.base import ActionRefused, ClusterState, ClusterTraits, ClusterUnreachable
+from flexo.config import ControllerSettings, Settings
+from flexo.controller import BadScale, Controller, UnknownJob
+from flexo.journal import Journal
+from flexo.model import (
+    ElasticRequest,
+    FailureReason,
+    GrantFailure,
+    JobKey,
+    JobState,
+    LeaderReport,
+    Node,
+    Partition,
+    Range,
+    SatelliteReport,
+    SatelliteState,
+    SatelliteTag,
+    SlurmJob,
+    WorkerShape,
+)
+
+LEASE_S = 300
+STEP_S = 2.0
+KEY = JobKey(1)
+ADA, BOB = 1000, 2000
+
+
+def slurm_job(job_id: int, user_id: int = ADA, **changes) -> SlurmJob:
+    plain = SlurmJob(
+        job_id=job_id,
+        user_id=user_id,
+        user={ADA: "ada", BOB: "bob"}[user_id],
+        partitions=("train",),
+        state=JobState.RUNNING,
+        reason="None",
+        priority=100,
+        submitted_at=900.0,
+        started_at=950.0,
+        time_limit_s=None,
+        nodes=(),
+        num_nodes=1,
+        cpus=1,
+        gpus=1,
+        memory_mib=0,
+    )
+    return replace(plain, **changes)
+
+
+class FakeCluster:
+    """Slurm, as far as the controller sees it: three nodes of four GPUs, and a queue."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.sizes = {"t1": 4, "t2": 4, "t3": 4}
+        self.queue: dict[int, SlurmJob] = {}
+        self.last_id = 1000
+        self.starts = True
+        """Whether pending satellites start."""
+        self.unreachable = ""
+        self.refuses = ""
+        self.read_cost_s = 0.0
+        self.looks: list[float] = []
+        self.asked_for_traits = 0
+        self.extended: list[tuple[int, int]] = []
+        self.cancelled: list[int] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def traits(self) -> ClusterTraits:
+        if self.unreachable:
+            raise ClusterUnreachable(self.unreachable)
+        self.asked_for_traits += 1
+        return ClusterTraits("lab", "22.05.8", 30.0)
+
+    def observe(self) -> ClusterState:
+        self.looks.append(time.monotonic())
+        if self.unreachable:
+            raise ClusterUnreachable(self.unreachable)
+        names = frozenset(self.sizes)
+        nodes = tuple(
+            Node(
+                name, gpus, self.held(name), 2 * gpus, self.held(name), 8000, 0, frozenset({"train", "flex"})
+            )
+            for name, gpus in self.sizes.items()
+        )
+        partitions = (Partition("train", 10, names), Partition("flex", 1, names))
+        return ClusterState(self.now, nodes, partitions, tuple(self.queue.values()), self.read_cost_s)
+
+    def held(self, node: str) -> int:
+        holding = (JobState.RUNNING, JobState.SUSPENDED)
+        return sum(job.gpus for job in self.queue.values() if job.state in holding and node in job.nodes)
+
+    def extend(self, satellite_job_id: int, seconds_from_now: int) -> None:
+        if self.refuses:
+            raise ActionRefused(self.refuses)
+        self.extended.append((satellite_job_id, seconds_from_now))
+        job = self.queue[satellite_job_id]
+        limit = int(self.now - (job.started_at or 0)) + seconds_from_now
+        self.queue[satellite_job_id] = replace(job, time_limit_s=limit)
+
+    def cancel(self, satellite_job_id: int) -> None:
+        if self.refuses:
+            raise ActionRefused(self.refuses)
+        self.cancelled.append(satellite_job_id)
+        self.queue.pop(satellite_job_id, None)
+
+    # What others do to the cluster.
+
+    def add(self, job: SlurmJob) -> SlurmJob:
+        self.queue[job.job_id] = job
+        return job
+
+    def base(self, job_id: int = 1, workers: str = "1-4", node: str = "t1", **changes) -> SlurmJob:
+        size = Range.parse(workers)
+        plain = slurm_job(job_id, nodes=(node,), gpus=size.min, cpus=size.min, elastic=ElasticRequest(size))
+        return self.add(replace(plain, **changes))
+
+    def submit(self, base: JobKey, user_id: int, grant_id: str, node: str, workers: int, lease_s: int) -> int:
+        self.last_id += 1
+        self.add(
+            slurm_job(
+                self.last_id,
+                user_id,
+                partitions=("flex",),
+                state=JobState.PENDING,
+                reason="None",
+                submitted_at=self.now,
+                started_at=None,
+                time_limit_s=lease_s,
+                required_nodes=frozenset({node}),
+                gpus=workers,
+                cpus=workers,
+                satellite=SatelliteTag(base, grant_id, workers),
+            )
+        )
+        return self.last_id
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        for job in list(self.queue.values()):
+            if job.satellite is None:
+                continue
+            (node,) = job.nodes or job.required_nodes
+            room = self.sizes[node] - self.held(node)
+            if job.state is JobState.PENDING and self.starts and room >= job.gpus:
+                self.queue[job.job_id] = replace(
+                    job, state=JobState.RUNNING, nodes=(node,), started_at=self.now
+                )
+            elif self.queue[job.job_id].state is JobState.RUNNING and self._ends_at(job) < self.now:
+                del self.queue[job.job_id]
+
+    @staticmethod
+    def _ends_at(job: SlurmJob) -> float:
+        return (job.started_at or 0.0) + (job.time_limit_s or 0)
+
+    def satellites(self) -> list[tuple[str, int]]:
+        return sorted(
+            (next(iter(job.nodes or job.required_nodes)), job.satellite.workers)
+            for job in self.queue.values()
+            if job.satellite is not None
+        )
+
+
+class FakeLeader:
+    """A leader that does at once what it is told."""
+
+    def __init__(self, cluster: FakeCluster, base: SlurmJob) -> None:
+        self.cluster = cluster
+        self.key = base.key
+        self.user_id = base.user_id
+        self.range = base.elastic.workers
+        self.nodes = base.nodes
+        self.scalable = True
+        self.submits = True
+        self.told: list[tuple] = []
+        self.own: dict[str, int] = {}
+        self.shape = WorkerShape(1, 1)
+
+    def hear(self, grants) -> None:
+        self.told.append(grants)
+        if not self.submits:
+            return
+        standing = {grant.grant_id for grant in grants}
+        for grant_id in self.own.keys() - standing:
+            self.cluster.queue.pop(self.own.pop(grant_id), None)
+        for grant in grants:
+            if grant.grant_id not in self.own:
+                self.own[grant.grant_id] = self.cluster.submit(
+                    self.key, self.user_id, grant.grant_id, grant.node, grant.workers, grant.lease_s
+                )
+
+    def report(self) -> LeaderReport:
+        satellites = tuple(
+            SatelliteReport(
+                job_id,
+                grant_id,
+                next(iter(job.nodes or job.required_nodes)),
+                job.satellite.workers,
+                SatelliteState.PENDING if job.state is JobState.PENDING else SatelliteState.TRAINING,
+            )
+            for grant_id, job_id in self.own.items()
+            if (job := self.cluster.queue.get(job_id)) is not None
+        )
+        training = self.range.min + sum(
+            told.workers for told in satellites if told.state is SatelliteState.TRAINING
+        )
+        return LeaderReport(
+            key=self.key,
+            user_id=self.user_id,
+            workers=self.range,
+            shape=self.shape,
+            base_nodes=self.nodes,
+            training_workers=training,
+            generation=1,
+            batches_committed=17,
+            scalable=self.scalable,
+            satellites=satellites,
+        )
+
+
+class FakeLeaders:
+    """The service's desk."""
+
+    def __init__(self) -> None:
+        self.wake = threading.Event()
+        self.attached: dict[JobKey, FakeLeader] = {}
+        self.failures: list[GrantFailure] = []
+
+    def reports(self):
+        return tuple(leader.report() for leader in self.attached.values())
+
+    def take_failures(self):
+        failures, self.failures = tuple(self.failures), []
+        return failures
+
+    def tell(self, key, grants):
+        if key in self.attached:
+            self.attached[key].hear(grants)
+
+
+class World:
+    """A cluster, its leaders, and a flexod that can be restarted."""
+
+    def __init__(self, directory, **controller) -> None:
+        self.directory = directory
+        self.cluster = FakeCluster()
+        self.leaders = FakeLeaders()
+        rules = {"min_resize_interval_s": 10.0, "lease_s": LEASE_S} | controller
+        self.settings = Settings(controller=ControllerSettings(**rules))
+        self.restart()
+
+    def restart(self) -> None:
+        self.journal = Journal(self.directory / "journal.sqlite", 30)
+        self.controller = Controller(
+            self.settings, self.cluster, self.leaders, self.journal, clock=self.cluster.clock
+        )
+
+    def job(self, job_id: int = 1, workers: str = "1-4", node: str = "t1", **changes) -> FakeLeader:
+        leader = FakeLeader(self.cluster, self.cluster.base(job_id, workers, node, **changes))
+        self.leaders.attached[leader.key] = leader
+        return leader
+
+    def rigid(self, job_id: int, gpus: int, node: str = "") -> None:
+        """Bob's ordinary job: pending, or running on `node`."""
+        self.cluster.add(
+            slurm_job(
+                job_id,
+                BOB,
+                state=JobState.RUNNING if node else JobState.PENDING,
+                reason="None" if node else "Resources",
+                nodes=(node,) if node else (),
+                gpus=gpus,
+                cpus=gpus,
+                gpus_per_node=gpus,
+            )
+        )
+
+    def go(self, seconds: float = STEP_S) -> None:
+        """Cycles every two seconds."""
+        end = self.cluster.now + seconds
+        while self.cluster.now < end:
+            self.controller.cycle()
+            self.cluster.pass_time(STEP_S)
+            for node, gpus in self.cluster.sizes.items():
+                assert self.cluster.held(node) <= gpus
+
+    def kinds(self, job_id: int | None = 1) -> list[str]:
+        return [event.kind for event in reversed(self.journal.events(job_id, 1000))]
+
+    def last(self, kind: str) -> str:
+        return next(event.text for event in self.journal.events(None, 1000) if event.kind == kind)
+
+    def fail(self, reason: FailureReason, grant_id: str) -> None:
+        leader = self.leaders.attached[KEY]
+        self.cluster.queue.pop(leader.own.pop(grant_id, 0), None)
+        self.leaders.failures.append(GrantFailure(KEY, grant_id, reason, "as the test says"))
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def test_a_job_grows_into_idle_gpus_and_the_journal_says_why(world):
+    leader = world.job()
+    world.go(6)
+    assert world.cluster.satellites() == [("t2", 3)]
+    (offer,) = leader.told[-1]
+    assert (offer.node, offer.workers, offer.partition, offer.lease_s) == ("t2", 3, "flex", LEASE_S)
+    assert offer.start_within_s == 65  # two backfill cycles of 30 s and 5 s
+    (grew,) = [event for event in world.journal.events(1, 10) if event.kind == "grow"]
+    assert grew.text == "grow by 3 workers on t2: t2 has idle GPUs for 3 workers; job 1 has 1 of 4"
+    facts = json.loads(world.journal.facts_of(grew))
+    assert facts["idle"] == {"t1": 3, "t2": 4, "t3": 4}
+    assert facts["elastic"][0]["job"] == "1"
+
+
+def test_a_grant_is_said_once_however_long_it_takes(world):
+    world.cluster.starts = False
+    leader = world.job()
+    world.go(40)
+    assert len({offer.grant_id for told in leader.told for offer in told}) == 1
+    assert world.cluster.satellites() == [("t2", 3)]
+
+
+def test_a_satellite_is_given_back_when_a_pending_job_could_start(world):
+    world.job()
+    world.go(20)
+    world.rigid(50, 3, "t1")
+    world.rigid(51, 4, "t3")
+    world.rigid(60, 4)
+    world.go(2)
+    assert world.cluster.satellites() == []
+    assert "pending job 60 (bob) can start on t2" in world.last("shrink")
+    # its room is not granted again while the pending job has not started
+    world.go(30)
+    assert world.cluster.satellites() == []
+    assert "job 60 (pending, bob) is about to start on t2" in " ".join(world.controller.explain(1))
+    world.cluster.queue.pop(60)
+    world.go(4)
+    assert world.cluster.satellites() == [("t2", 3)]
+    assert world.kinds() == ["grow", "shrink", "left", "grow"]
+
+
+def test_a_pending_job_that_never_starts_is_passed_over_after_a_while(world):
+    world.job()
+    for node in ("t1", "t3"):
+        world.rigid(50 + len(world.cluster.queue), 3 if node == "t1" else 4, node)
+    world.rigid(60, 4)
+    world.go(300)
+    assert world.cluster.satellites() == []
+    world.go(100)
+    assert world.cluster.satellites() == [("t2", 3)]
+    assert "pending job 60 did not start within 360 s" in world.last("wait")
+
+
+def test_two_jobs_share_evenly_and_stay_so(world):
+    first, second = world.job(1, "1-8", "t1"), world.job(2, "1-8", "t1")
+    world.go(60)
+    sizes = sorted(leader.report().training_workers for leader in (first, second))
+    assert sum(sizes) == 12
+    assert sizes[1] - sizes[0] <= 1
+    seen = len(world.journal.events(None, 1000))
+    world.go(200)
+    assert len(world.journal.events(None, 1000)) == seen
+
+
+def test_a_second_job_gets_its_share_of_what_the_first_has_taken(world):
+    first = world.job(1, "1-9", "t1")
+    world.go(60)
+    assert first.report().training_workers == 9
+    second = world.job(2, "1-16", "t1")
+    world.go(200)
+    sizes = {leader.key.job_id: leader.report().training_workers for leader in (first, second)}
+    assert sorted(sizes.values()) == [6, 6]
+
+
+def test_nothing_is_granted_before_the_script_can_be_resized(world):
+    leader = world.job()
+    leader.scalable = False
+    world.go(10)
+    assert world.cluster.satellites() == []
+    assert leader.told[-1] == ()
+    assert "has not entered hvd.elastic.run yet" in " ".join(world.controller.explain(1))
+    leader.scalable = True
+    world.go(4)
+    assert world.cluster.satellites() == [("t2", 3)]
+
+
+def test_a_report_of_somebody_else_about_the_job_counts_for_nothing(world):
+    leader = world.job()
+    leader.user_id = BOB
+    world.go(10)
+    assert world.cluster.satellites() == []
+
+
+def test_a_satellite_with_a_foreign_user_s_tag_is_no_grant_of_the_job(world):
+    world.job()
+    world.cluster.submit(KEY, BOB, "mine", "t2", 4, LEASE_S)
+    world.cluster.pass_time(STEP_S)
+    world.go(10)
+    (view,) = world.controller.jobs()
+    assert [grant.node for grant in view.job.grants] == ["t3"]
+    assert world.cluster.cancelled == []
+
+
+def test_a_lease_is_extended_for_as_long_as_the_grant_stands(world):
+    world.job()
+    world.go(3 * LEASE_S)
+    assert world.cluster.satellites() == [("t2", 3)]
+    assert world.cluster.extended
+    assert {seconds for _, seconds in world.cluster.extended} == {LEASE_S}
+    assert len(world.cluster.extended) <= 3 * LEASE_S / (LEASE_S / 2)
+    assert "extend" not in world.kinds()
+    assert any(event.kind == "extend" for event in world.journal.events(1, 100, routine=True))
+
+
+def test_a_lease_is_not_extended_once_the_grant_is_withdrawn(world):
+    leader = world.job()
+    world.go(20)
+    leader.submits = False  # hangs: hears nothing any more
+    world.rigid(50, 4, "t3")
+    world.rigid(60, 4)
+    world.go(LEASE_S + 10)
+    assert world.cluster.extended == []
+    assert world.cluster.satellites() == []
+
+
+def test_a_refused_extension_is_trouble_said_once(world):
+    world.job()
+    world.go(10)
+    world.cluster.refuses = "scontrol: Access/permission denied"
+    world.go(LEASE_S - 20)
+    assert "Access/permission denied" in world.controller.status().trouble
+    assert world.kinds().count("trouble") == 1
+    assert world.cluster.satellites() == [("t2", 3)]
+
+
+def test_a_restart_finds_every_grant_again_and_changes_nothing(world):
+    leader = world.job()
+    world.go(30)
+    before = world.cluster.satellites(), dict(leader.own)
+    world.restart()
+    world.go(LEASE_S * 2)
+    assert (world.cluster.satellites(), dict(leader.own)) == before
+    assert "adopt" in world.kinds()
+    assert world.kinds().count("grow") == 1
+
+
+def test_after_a_restart_satellites_of_a_leader_that_is_not_back_yet_are_left_alone_and_counted(world):
+    world.job(1, "1-8")
+    world.go(30)
+    away = world.leaders.attached.pop(KEY)
+    world.restart()
+    other = world.job(2, "1-8", "t1")
+    world.go(100)
+    (first,) = [view for view in world.controller.jobs() if view.job.key == KEY]
+    assert not first.attached
+    assert first.job.granted_workers == 8
+    assert len(away.own) == 2
+    assert other.report().training_workers <= 4
+    assert "its leader is not connected" in " ".join(world.controller.explain(1))
+    world.leaders.attached[KEY] = away
+    told = len(away.told)
+    world.go(2)
+    assert {offer.grant_id for offer in away.told[told]} == set(away.own)
+
+
+def test_a_leader_that_stays_away_keeps_its_satellites_for_two_leases_at_most(world):
+    world.job()
+    world.go(30)
+    world.leaders.attached.clear()
+    world.go(LEASE_S)
+    assert world.cluster.satellites() == [("t2", 3)]
+    world.go(LEASE_S + 10)
+    assert world.cluster.satellites() == []
+
+
+def test_what_a_leader_was_about_to_submit_when_flexod_was_restarted_stands(world):
+    leader = world.job()
+    leader.submits = False
+    reported = SatelliteReport(0, "old", "t2", 3, SatelliteState.PENDING)
+    leader.report = lambda: replace(FakeLeader.report(leader), satellites=(reported,))
+    world.go(2)
+    assert [offer.grant_id for offer in leader.told[-1]] == ["old"]
+    greedy = replace(reported, workers=9)
+    leader.report = lambda: replace(
+        FakeLeader.report(leader), satellites=(reported, replace(greedy, grant_id="more"))
+    )
+    world.go(2)
+    assert [offer.grant_id for offer in leader.told[-1]] == ["old"]
+
+
+def test_satellites_whose_base_is_gone_are_cancelled_when_seen_so_twice(world):
+    world.job()
+    world.go(20)
+    del world.cluster.queue[1]
+    world.leaders.attached.clear()
+    world.go(2)
+    assert world.cluster.cancelled == []
+    world.go(2)
+    assert len(world.cluster.cancelled) == 1
+    assert "job 1 is gone from the queue" in world.last("cancel")
+
+
+def test_satellites_of_a_base_that_is_ending_are_not_orphans(world):
+    world.job()
+    world.go(20)
+    world.cluster.queue[1] = replace(world.cluster.queue[1], state=JobState.COMPLETING)
+    world.go(20)
+    assert world.cluster.cancelled == []
+    assert world.controller.jobs() == ()
+    assert world.controller.explain(1) == ("job 1 is ending",)
+
+
+def test_a_requeued_base_is_a_new_job_and_the_old_satellites_go(world):
+    world.job()
+    world.go(20)
+    world.leaders.attached.clear()
+    requeued = replace(world.cluster.queue[1], restart_count=1)
+    world.cluster.add(requeued)
+    leader = FakeLeader(world.cluster, requeued)
+    world.leaders.attached[leader.key] = leader
+    world.go(20)
+    assert len(world.cluster.cancelled) == 1
+    (view,) = world.controller.jobs()
+    assert view.job.key == JobKey(1, 1)
+    assert view.job.granted_workers == 4
+
+
+def test_a_base_that_waits_again_leaves_no_satellites(world):
+    world.job()
+    world.go(20)
+    world.leaders.attached.clear()
+    world.cluster.add(replace(world.cluster.queue[1], state=JobState.PENDING, nodes=(), restart_count=1))
+    world.go(6)
+    assert len(world.cluster.cancelled) == 1
+
+
+def test_a_job_that_ends_while_it_grows_leaves_nothing(world):
+    world.cluster.starts = False
+    world.job()
+    world.go(4)
+    assert world.cluster.satellites() == [("t2", 3)]
+    del world.cluster.queue[1]
+    world.leaders.attached.clear()
+    world.cluster.starts = True
+    world.go(6)
+    assert world.cluster.satellites() == []
+    assert world.controller.jobs() == ()
+
+
+def test_a_grant_that_its_leader_never_mentions_is_forgotten_and_the_node_rests(world):
+    leader = world.job()
+    leader.submits = False
+    world.go(90)
+    assert len(leader.told[-1]) == 1
+    world.go(10)
+    assert world.kinds() == ["grow", "failure", "grow"]
+    nodes = [offer.node for told in leader.told for offer in told]
+    assert list(dict.fromkeys(nodes)) == ["t2", "t3"]
+
+
+@pytest.mark.parametrize(
+    "reason", [FailureReason.NOT_STARTED, FailureReason.LOST, FailureReason.WORKERS_FAILED]
+)
+def test_a_failed_grant_s_node_rests_longer_each_time(world, reason):
+    world.cluster.sizes = {"t1": 1, "t2": 4}
+    leader = world.job()
+    world.go(4)
+    rests = []
+    for _ in range(6):
+        world.fail(reason, next(iter(leader.own)))
+        failed_at = world.cluster.now
+        while not leader.own:
+            world.go()
+        rests.append(world.cluster.now - failed_at)
+        world.cluster.starts = False
+    assert rests == sorted(rests)
+    assert [round(rest / 60) for rest in rests] == [1, 2, 4, 8, 15, 15]
+
+
+def test_a_failure_tries_the_job_elsewhere_but_not_within_a_minute(world):
+    leader = world.job()
+    world.cluster.starts = False
+    world.go(6)
+    first_at = world.cluster.now - 6
+    world.fail(FailureReason.NOT_STARTED, next(iter(leader.own)))
+    while not leader.own:
+        world.go()
+    assert world.cluster.now - first_at >= 60
+    assert world.cluster.satellites() == [("t3", 3)]
+
+
+def test_training_in_a_satellite_ends_its_node_s_penance(world):
+    world.cluster.sizes = {"t1": 1, "t2": 4}
+    leader = world.job()
+    world.go(4)
+    for _ in range(3):
+        world.fail(FailureReason.LOST, next(iter(leader.own)))
+        failed_at = world.cluster.now
+        while not leader.own:
+            world.go()
+        assert world.cluster.now - failed_at < 70
+        world.go(10)  # starts and trains
+
+
+def test_a_job_that_slurm_refuses_rests_on_all_nodes(world):
+    leader = world.job()
+    world.go(2)
+    for least, most in ((60, 70), (120, 130)):
+        world.fail(FailureReason.REFUSED, next(iter(leader.own)))
+        world.cluster.starts = False
+        failed_at = world.cluster.now
+        while not leader.own:
+            world.go()
+        assert least <= world.cluster.now - failed_at < most
+
+
+def test_a_preempted_satellite_s_node_is_left_to_the_job_that_took_it(world):
+    world.cluster.sizes = {"t1": 1, "t2": 4}
+    leader = world.job()
+    world.go(20)
+    world.fail(FailureReason.PREEMPTED, next(iter(leader.own)))
+    preempted_at = world.cluster.now
+    while not leader.own:
+        world.go()
+    assert 60 <= world.cluster.now - preempted_at < 70
+    assert "preempted" in world.last("failure")
+
+
+def test_a_satellite_that_vanishes_is_noted_and_replaced_after_the_rest(world):
+    leader = world.job()
+    world.go(20)
+    world.cluster.queue.pop(leader.own.popitem()[1])
+    world.go(4)
+    assert "unasked" in world.last("lost")
+    assert world.cluster.satellites() == []
+    world.go(14)
+    assert world.cluster.satellites() == [("t2", 3)]
+
+
+def test_a_failure_of_a_grant_that_never_was_is_ignored(world):
+    world.job()
+    world.go(20)
+    world.leaders.failures.append(GrantFailure(JobKey(2), "g1", FailureReason.LOST, ""))
+    world.leaders.failures.append(GrantFailure(KEY, "nonsense", FailureReason.LOST, ""))
+    world.go(4)
+    assert world.cluster.satellites() == [("t2", 3)]
+
+
+def test_a_dry_run_decides_and_records_and_changes_nothing(tmp_path):
+    world = World(tmp_path, dry_run=True)
+    leader = world.job()
+    orphan = world.cluster.submit(JobKey(9), ADA, "g", "t3", 4, LEASE_S)
+    world.go(60)
+    assert leader.told == []
+    assert (world.cluster.extended, world.cluster.cancelled) == ([], [])
+    assert orphan in world.cluster.queue
+    assert world.kinds() == ["grow"]
+    assert world.last("grow").startswith("would grow by 3 workers on t2")
+    assert world.controller.status().dry_run
+    assert "dry run" in " ".join(world.controller.explain(1))
+
+
+def test_an_unreachable_cluster_is_trouble_and_grants_stand(world):
+    leader = world.job()
+    world.go(20)
+    before = dict(leader.own)
+    world.cluster.unreachable = "slurmctld: connection refused"
+    world.go(40)
+    assert "connection refused" in world.controller.status().trouble
+    assert leader.own == before
+    assert len(world.controller.jobs()) == 1
+    world.cluster.unreachable = ""
+    world.go(2)
+    assert world.controller.status().trouble == ""
+    assert world.cluster.asked_for_traits == 2
+    assert leader.own == before
+    assert [event.kind for event in world.journal.events(None, 2)] == ["trouble", "trouble"]
+
+
+def test_failures_reported_while_the_cluster_is_unreachable_are_not_forgotten(world):
+    world.cluster.sizes = {"t1": 1, "t2": 4}
+    leader = world.job()
+    world.go(20)
+    world.cluster.unreachable = "gone"
+    world.fail(FailureReason.LOST, next(iter(leader.own)))
+    world.go(4)
+    world.cluster.unreachable = ""
+    world.go(30)
+    assert world.cluster.satellites() == []
+
+
+def test_a_mistake_in_the_policy_is_trouble_and_the_loop_goes_on(world, monkeypatch):
+    world.job()
+    world.go(20)
+
+    def broken(*_):
+        raise ZeroDivisionError("a test's mistake")
+
+    monkeypatch.setattr("flexo.controller.greedy.plan", broken)
+    world.go(4)
+    assert "ZeroDivisionError: a test's mistake" in world.controller.status().trouble
+    monkeypatch.undo()
+    world.go(2)
+    assert world.controller.status().trouble == ""
+
+
+def test_the_interval_follows_what_a_read_costs(world):
+    world.job()
+    world.go(2)
+    assert world.controller.interval_s == 2.0
+    world.cluster.read_cost_s = 0.2
+    world.go(10)
+    assert world.controller.interval_s == pytest.approx(10.0)
+    world.cluster.read_cost_s = 2.0
+    world.go(10)
+    assert world.controller.interval_s == pytest.approx(100.0)
+
+
+def test_without_elastic_jobs_it_looks_seldom_and_without_slurm_ever_more_seldom(world):
+    world.go(2)
+    assert world.controller.interval_s == 30.0
+    world.cluster.unreachable = "gone"
+    intervals = []
+    for _ in range(6):
+        world.go(2)
+        intervals.append(world.controller.interval_s)
+    assert intervals == [4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+
+
+def test_the_owner_scales_down_at_once_and_back(world):
+    leader = world.job()
+    world.go(20)
+    world.leaders.wake.clear()
+    assert world.controller.scale(KEY, 2).startswith("job 1 has 4 workers and gives back")
+    assert world.leaders.wake.is_set()
+    world.go(2)
+    assert leader.own == {}
+    world.go(20)
+    assert world.cluster.satellites() == [("t2", 1)] or world.cluster.satellites() == [("t3", 1)]
+    assert "capped by its owner" in " ".join(world.controller.explain(1))
+    assert "all of 1-4" in world.controller.scale(KEY, None)
+    world.go(20)
+    assert sum(workers for _, workers in world.cluster.satellites()) == 3
+
+
+def test_the_owner_s_cap_outlives_a_restart_and_ends_with_the_job(world):
+    world.job()
+    world.go(4)
+    world.controller.scale(KEY, 1)
+    world.restart()
+    world.go(20)
+    assert world.cluster.satellites() == []
+    del world.cluster.queue[1]
+    world.leaders.attached.clear()
+    world.go(2)
+    assert world.journal.caps() == {}
+
+
+def test_scaling_refuses_unknown_jobs_and_sizes_out_of_range(world):
+    world.job()
+    world.go(4)
+    with pytest.raises(UnknownJob, match="no running elastic job 5"):
+        world.controller.scale(JobKey(5), 2)
+    with pytest.raises(BadScale, match="1-4 workers, not 9"):
+        world.controller.scale(KEY, 9)
+
+
+def test_status_and_jobs_show_the_last_look(world):
+    world.job()
+    assert world.controller.observation is None
+    assert world.controller.status().last_cycle_at == 0.0
+    world.go(20)
+    status = world.controller.status()
+    assert (status.cluster, status.slurm_version, status.policy) == ("lab", "22.05.8", "greedy")
+    assert (status.nodes, status.gpus, status.gpus_idle, status.gpus_in_satellites) == (3, 12, 8, 3)
+    assert (status.elastic_jobs, status.leaders) == (1, 1)
+    (view,) = world.controller.jobs()
+    assert (view.user_id, view.attached, view.batches_committed) == (ADA, True, 17)
+    assert [(grant.node, grant.workers, grant.state) for grant in view.job.grants] == [
+        ("t2", 3, SatelliteState.TRAINING)
+    ]
+    assert world.controller.observation is not None
+
+
+def test_explaining_a_job_says_what_it_has_and_why(world):
+    world.job()
+    world.rigid(50, 1, "t1")
+    world.cluster.base(7, state=JobState.PENDING, reason="Priority", nodes=())
+    world.go(20)
+    have, why = world.controller.explain(1)
+    assert have == "job 1 (ada) of 1-4 workers trains with 4: 1 in its base on t1; 3 on t2 (training)"
+    assert why == "4 of 4 workers: all"
+    assert "pending (Priority)" in world.controller.explain(7)[0]
+    with pytest.raises(UnknownJob, match="not elastic"):
+        world.controller.explain(50)
+    with pytest.raises(UnknownJob, match="not in Slurm's queue"):
+        world.controller.explain(12345)
+    satellite = world.cluster.last_id
+    assert world.controller.explain(satellite) == (
+        f"job {satellite} is a satellite of job 1; ask about that one",
+    )
+
+
+def test_the_loop_runs_in_its_thread_wakes_for_leaders_and_stops(tmp_path):
+    world = World(tmp_path, min_interval_s=0.2, max_interval_s=60.0)
+    stop = threading.Event()
+    thread = threading.Thread(target=world.controller.run, args=(stop,))
+    thread.start()
+    try:
+        _until(lambda: len(world.cluster.looks) == 1)
+        time.sleep(0.5)
+        assert len(world.cluster.looks) == 1  # no elastic job: nothing to look for
+        for _ in range(20):
+            world.leaders.wake.set()
+        _until(lambda: len(world.cluster.looks) == 2)
+        world.leaders.wake.set()
+        _until(lambda: len(world.cluster.looks) == 3)
+        assert world.cluster.looks[2] - world.cluster.looks[1] >= 0.19  # not below what reading allows
+    finally:
+        stop.set()
+        thread.join(5)
+    assert not thread.is_alive()
+    assert [event.text for event in world.journal.events(None, 2)] == [
+        "flexod ends; grants stand",
+        "flexod begins",
+    ]
+
+
+def _until(true, within_s: float = 5.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

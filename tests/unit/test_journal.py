@@ -1,0 +1,183 @@
+"""The journal tells what happened, and nothing that happens to it stops flexod."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from flexo.journal import Event, Journal
+from flexo.model import JobKey
+
+NOW = 1_000_000.0
+DAY_S = 86_400.0
+JOB = JobKey(7)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "journal.sqlite"
+
+
+@pytest.fixture
+def journal(path):
+    opened = Journal(path, keep_days=30)
+    yield opened
+    opened.close()
+
+
+def event(text: str, job: JobKey | None = JOB, kind: str = "grow", at: float = NOW) -> Event:
+    return Event(at, kind, job, text)
+
+
+def texts(journal: Journal, job_id: int | None = None, **options) -> list[str]:
+    return [found.text for found in journal.events(job_id, 100, **options)]
+
+
+def test_events_come_back_newest_first_and_by_job(journal):
+    journal.record(NOW, (event("one"), event("two", JobKey(8, 1))))
+    journal.record(NOW + 1, (event("three", None),))
+    assert texts(journal) == ["three", "two", "one"]
+    assert journal.events(8, 10) == (Event(NOW, "grow", JobKey(8, 1), "two"),)
+    assert len(journal.events(None, 2)) == 2
+
+
+def test_every_restart_of_a_job_is_told_under_its_number(journal):
+    journal.record(NOW, (event("before", JobKey(7, 0)), event("after", JobKey(7, 1))))
+    assert texts(journal, 7) == ["after", "before"]
+
+
+def test_extended_leases_are_kept_and_told_only_when_asked_for(journal):
+    journal.record(NOW, (event("grew"), event("extended", kind="extend")))
+    assert texts(journal, 7) == ["grew"]
+    assert texts(journal, 7, routine=True) == ["extended", "grew"]
+
+
+def test_an_action_leads_to_the_facts_that_it_went_by(journal):
+    grew = event("grew")
+    journal.record(NOW, (grew,), json.dumps({"idle": {"t1": 2}}))
+    assert json.loads(journal.facts_of(grew)) == {"idle": {"t1": 2}}
+    assert journal.facts_of(event("never happened")) == ""
+
+
+def test_entries_are_kept_as_long_as_the_administrator_says(path):
+    journal = Journal(path, keep_days=2)
+    journal.record(NOW, (event("old"),), "{}")
+    journal.record(NOW + 3 * DAY_S, (event("new", at=NOW + 3 * DAY_S),))
+    assert texts(journal) == ["new"]
+    journal.close()
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM snapshot").fetchone() == (0,)
+
+
+def test_caps_outlive_a_restart(path):
+    journal = Journal(path, 30)
+    journal.set_cap(JOB, 3)
+    journal.set_cap(JobKey(8), 2)
+    journal.set_cap(JobKey(8), None)
+    journal.set_cap(JOB, 4)
+    journal.close()
+    assert Journal(path, 30).caps() == {JOB: 4}
+
+
+@pytest.mark.parametrize(
+    "damage", [b"this is no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4000]
+)
+def test_a_damaged_file_is_moved_aside_and_a_new_one_begun(path, damage, capsys):
+    path.write_bytes(damage)
+    journal = Journal(path, 30)
+    journal.record(NOW, (event("alive"),))
+    assert texts(journal) == ["alive"]
+    assert journal.trouble == ""
+    (aside,) = path.parent.glob("journal.sqlite.damaged-*")
+    assert aside.read_bytes() == damage
+    assert "damaged" in capsys.readouterr().out
+
+
+def test_a_database_of_somebody_else_s_is_moved_aside(path):
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE recipes (id)")
+        other.execute("PRAGMA user_version = 12")
+    journal = Journal(path, 30)
+    journal.record(NOW, (event("alive"),))
+    assert texts(journal) == ["alive"]
+    assert list(path.parent.glob("journal.sqlite.damaged-*"))
+
+
+def test_a_file_that_is_damaged_while_it_is_in_use_is_replaced(path):
+    journal = Journal(path, 30)
+    for number in range(200):
+        journal.record(NOW, (event(f"event {number} " + "x" * 500),))
+    journal.close()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 40_000)
+    journal.record(NOW, (event("alive"),))
+    assert texts(journal)[0] == "alive"
+    assert list(path.parent.glob("journal.sqlite.damaged-*"))
+
+
+def test_a_file_that_is_deleted_while_it_is_in_use_is_begun_anew(journal, path):
+    journal.record(NOW, (event("lost"),))
+    for file in path.parent.glob("journal.sqlite*"):
+        file.unlink()
+    journal.record(NOW, (event("alive"),))
+    assert texts(journal) == ["alive"]
+    assert path.exists()
+
+
+def test_a_disk_that_is_full_is_trouble_and_nothing_worse(journal):
+    journal.record(NOW, (event("before"),))
+    pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
+    journal._connection.execute(f"PRAGMA max_page_count = {pages}")
+    journal.record(NOW, (event("too much " * 10_000), event("and more")))
+    assert "full" in journal.trouble
+    # a new connection has no such bound: the disk has room again
+    journal.record(NOW + 1, (event("after"),))
+    assert journal.trouble == ""
+    assert texts(journal)[0] == "after"
+    assert texts(journal)[1].startswith("2 events before this one could not be written")
+    assert texts(journal)[-1] == "before"
+
+
+def test_a_place_that_cannot_be_written_is_trouble_and_nothing_worse(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    journal = Journal(tmp_path / "file" / "journal.sqlite", 30)
+    journal.record(NOW, (event("lost"),))
+    assert "cannot be used" in journal.trouble
+    assert journal.events(None, 5) == ()
+    assert journal.caps() == {}
+
+
+def test_a_kill_at_any_moment_leaves_whole_entries(path):
+    """Each entry of the writer is two events and a snapshot; after a SIGKILL there are both or neither."""
+    writer = (
+        "import sys; from pathlib import Path; from flexo.journal import *; from flexo.model import JobKey\n"
+        "journal = Journal(Path(sys.argv[1]), 30)\n"
+        "print('ready', flush=True)\n"
+        "for number in range(10**9):\n"
+        "    pair = tuple(Event(float(number), 'grow', JobKey(7), half) for half in ('left', 'right'))\n"
+        "    journal.record(float(number), pair, str(number))\n"
+    )
+    for wait_s in (0.0, 0.02, 0.05, 0.1):
+        process = subprocess.Popen([sys.executable, "-c", writer, str(path)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(wait_s)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        journal = Journal(path, 30)
+        found = [(each.at, each.text) for each in journal.events(None, 10**6)]
+        journal.close()
+        assert not list(path.parent.glob("*.damaged-*"))
+        assert found[0::2] == [(at, "right") for at, _ in found[0::2]]
+        assert found[1::2] == [(at, "left") for at, _ in found[0::2]]
+        rows = sqlite3.connect(path).execute("SELECT count(*) FROM snapshot").fetchone()[0]
+        assert rows == len(found) // 2
+    assert found
