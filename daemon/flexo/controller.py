@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -46,6 +46,10 @@ _READS_AVERAGED: Final = 5
 _ORPHAN_RETRY_S: Final = 30.0
 """Between two tries to cancel the same satellite, and to extend the same lease."""
 _PASS_OVER_S: Final = 1800.0
+_MOST_DOUBLINGS: Final = 16
+_REFUSAL_SHOWN_S: Final = 120.0
+_CAP_OUTLIVES_JOB_S: Final = 600.0
+"""A job that one look does not show may be there in the next, as when slurmctld restarts."""
 _NAP_S: Final = 1.0
 """The longest sleep at once, so that `stop` is heeded soon."""
 _FACTS_OF_PENDING: Final = 50
@@ -175,6 +179,7 @@ class Controller:
         self._book = GrantBook()
         self._patience = _Patience()
         self._attached_at: dict[JobKey, float] = {}
+        self._capped_at: dict[JobKey, float] = {}
         self._orphans: dict[int, float] = {}
         self._extended_at: dict[int, float] = {}
         self._dry_decided: frozenset[Action] = frozenset()
@@ -187,6 +192,7 @@ class Controller:
         self._caps = journal.caps()
         self._trouble = ""
         self._refused = ""
+        self._refused_at = 0.0
 
     def run(self, stop: threading.Event) -> None:
         """Go round until `stop` is set. Survives an unreachable cluster and a full disk."""
@@ -217,7 +223,8 @@ class Controller:
     def _least_interval_s(self) -> float:
         controller = self._settings.controller
         if self._unreachable:
-            return min(controller.max_interval_s, controller.min_interval_s * 2.0**self._unreachable)
+            doublings = min(self._unreachable, _MOST_DOUBLINGS)
+            return min(controller.max_interval_s, controller.min_interval_s * 2.0**doublings)
         cost = sum(self._read_costs) / len(self._read_costs) if self._read_costs else 0.0
         return max(controller.min_interval_s, cost / controller.max_read_share)
 
@@ -233,7 +240,9 @@ class Controller:
         """The state of the loop and the cluster as last seen."""
         with self._lock:
             view, traits = self._view, self._traits
-            trouble = "; ".join(filter(None, (self._trouble, self._refused, self._journal.trouble)))
+            recent = self._clock() - self._refused_at < _REFUSAL_SHOWN_S
+            refused = self._refused if recent else ""
+            trouble = "; ".join(filter(None, (self._trouble, refused, self._journal.trouble)))
         state = view.state
         nodes: tuple[Node, ...] = state.nodes if state else ()
         return ControllerStatus(
@@ -347,7 +356,7 @@ class Controller:
         self._record(tuple(events), _facts(state, sight) if plan.actions else "")
         if not self._settings.controller.dry_run:
             self._tell(jobs, reports, start_within_s)
-            self._record(tuple(self._extend_leases(state, jobs, reports)))
+            self._record(tuple(self._extend_leases(state, jobs)))
             self._record(tuple(self._cancel_orphans(sight.orphans, state.at)))
 
     def _take_failures(self) -> None:
@@ -367,15 +376,21 @@ class Controller:
         sight = self._book.join(
             state.jobs, reports, caps, self._settings.slurm.satellite_partition, start_within_s, state.at
         )
-        queued = {job.key for job in state.jobs}
-        for key in caps.keys() - queued:
-            with self._lock:
-                self._caps.pop(key, None)
-            self._journal.set_cap(key, None)
+        self._forget_old_caps(caps.keys(), {job.key for job in state.jobs}, state.at)
         running = {job.key for job in sight.jobs}
         self._attached_at = {key: at for key, at in self._attached_at.items() if key in running}
         self._attached_at.update((key, state.at) for key in reports if key in running)
         return sight
+
+    def _forget_old_caps(self, capped: Iterable[JobKey], queued: Container[JobKey], now: float) -> None:
+        self._capped_at = {
+            key: now if key in queued else self._capped_at.get(key, self._started_at) for key in capped
+        }
+        for key, seen_at in self._capped_at.items():
+            if now - seen_at > _CAP_OUTLIVES_JOB_S:
+                with self._lock:
+                    self._caps.pop(key, None)
+                self._journal.set_cap(key, None)
 
     def _snapshot(self, state: ClusterState, sight: Sight) -> Snapshot:
         return Snapshot(
@@ -440,9 +455,7 @@ class Controller:
                 )
                 self._leaders.tell(job.key, offers)
 
-    def _extend_leases(
-        self, state: ClusterState, jobs: Iterable[ElasticJob], reports: dict[JobKey, LeaderReport]
-    ) -> list[Event]:
+    def _extend_leases(self, state: ClusterState, jobs: Iterable[ElasticJob]) -> list[Event]:
         """Leases of which less than half is left, under grants that stand.
 
         A leader that is not attached keeps its satellites for one lease more: flexod or the network may
@@ -484,7 +497,8 @@ class Controller:
         except ActionRefused as error:
             self._be_refused(str(error), key, now, events)
             return False
-        self._refused = ""
+        with self._lock:
+            self._refused = ""
         return True
 
     def _cancel_orphans(self, orphans: Sequence[SlurmJob], now: float) -> list[Event]:
@@ -509,7 +523,8 @@ class Controller:
 
     def _be_refused(self, refusal: str, key: JobKey, now: float, events: list[Event]) -> None:
         with self._lock:
-            news, self._refused = refusal != self._refused, refusal
+            news = refusal != self._refused
+            self._refused, self._refused_at = refusal, now
         if news:
             events.append(Event(now, "trouble", key, f"Slurm refused it: {refusal}"))
 

@@ -446,9 +446,12 @@ def test_a_refused_extension_is_trouble_said_once(world):
     world.job()
     world.go(10)
     world.cluster.refuses = "scontrol: Access/permission denied"
-    world.go(LEASE_S - 20)
+    world.go(LEASE_S - 80)
     assert "Access/permission denied" in world.controller.status().trouble
     assert world.kinds().count("trouble") == 1
+    world.cluster.refuses = ""
+    world.go(60)
+    assert world.controller.status().trouble == ""
     assert world.cluster.satellites() == [("t2", 3)]
 
 
@@ -744,6 +747,8 @@ def test_without_elastic_jobs_it_looks_seldom_and_without_slurm_ever_more_seldom
         world.go(2)
         intervals.append(world.controller.interval_s)
     assert intervals == [4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    world.go(5000)
+    assert world.controller.interval_s == 30.0
 
 
 def test_the_owner_scales_down_at_once_and_back(world):
@@ -769,9 +774,14 @@ def test_the_owner_s_cap_outlives_a_restart_and_ends_with_the_job(world):
     world.restart()
     world.go(20)
     assert world.cluster.satellites() == []
+    base = world.cluster.queue.pop(1)
+    world.go(20)  # one look or ten without the job are no end of it
+    world.cluster.add(base)
+    world.go(20)
+    assert world.journal.caps() == {KEY: 1}
     del world.cluster.queue[1]
     world.leaders.attached.clear()
-    world.go(2)
+    world.go(610)
     assert world.journal.caps() == {}
 
 

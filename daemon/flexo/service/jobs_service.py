@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Context = grpc.aio.ServicerContext[jobs_pb2.FromLeader, jobs_pb2.ToLeader]
 
 HELLO_WITHIN_S = 10.0
-OBSERVED_WITHIN_S = 30.0
+OBSERVED_WITHIN_S = 60.0
 """How long a leader waits for the controller to look at the cluster once more, to find a new job in it."""
 WRITE_WITHIN_S = 30.0
 MISSED_REPORTS = 3

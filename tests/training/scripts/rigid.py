@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--log-dir", type=Path, required=True)
 parser.add_argument("--batches", type=int, default=20)
 parser.add_argument("--fail-on-rank", type=int, default=-1, help="this rank ends with status 3 halfway")
-args, extra = parser.parse_known_args()
+args, _ = parser.parse_known_args()
 
 hvd.init()
 torch.manual_seed(hvd.rank())
@@ -36,6 +37,6 @@ parameters = b"".join(value.numpy().tobytes() for value in model.state_dict().va
 line = {"event": "done", "time": time.time(), "rank": hvd.rank(), "size": hvd.size(),
         "ranks": ranks, "hosts": hosts,
         "local_rank": hvd.local_rank(), "local_size": hvd.local_size(), "cross_rank": hvd.cross_rank(),
-        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""), "extra": extra,
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""), "argv": sys.argv[3:],
         "cross_size": hvd.cross_size(), "parameters": hashlib.sha256(parameters).hexdigest()}  # fmt: skip
 (args.log_dir / f"{os.getpid()}.jsonl").write_text(json.dumps(line) + "\n")

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 parser = argparse.ArgumentParser()
 parser.add_argument("--log-dir", type=Path, required=True)
 parser.add_argument("--epochs", type=int, default=100000)
-parser.add_argument("--samples", type=int, default=240)
+parser.add_argument("--samples", type=int, default=48)
 parser.add_argument("--commit-every", type=int, default=4)
 parser.add_argument("--batch-seconds", type=float, default=0.1)
 parser.add_argument(

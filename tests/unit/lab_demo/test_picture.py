@@ -34,9 +34,8 @@ SCENE = Scene(
         SCENE,
         replace(SCENE, rigid_started_at=None),
         replace(SCENE, rigid_submitted_at=None, rigid_started_at=None, resizes=()),
-        replace(SCENE, holdings=Holdings((), (), (), ()), loss=()),
     ],
-    ids=["whole", "rigid job never started", "no rigid job", "nothing happened"],
+    ids=["whole", "rigid job never started", "no rigid job"],
 )
 def test_a_picture_is_drawn_of_every_scene(scene: Scene, tmp_path: Path) -> None:
     draw(scene, tmp_path / "demo.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -15,13 +16,20 @@ from rich.text import Text
 from flexo.lab.demo.report import Claim
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody listens any more. Rich would end the process here; but there is cleaning up to do."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Teller:
-    """Prints to standard output. If nobody listens any more it goes silent: there is cleaning up to do."""
+    """Prints to standard output. If nobody listens any more it goes silent."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         terminal = sys.stdout.isatty()
-        self._console = Console(highlight=False, width=None if terminal else 200, soft_wrap=True)
+        self._console = _Console(highlight=False, width=None if terminal else 200, soft_wrap=True)
         self._status: Status | None = self._console.status("", refresh_per_second=4) if terminal else None
 
     def __enter__(self) -> Teller:

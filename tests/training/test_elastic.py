@@ -1,0 +1,236 @@
+"""Elastic jobs on real Slurm with real Horovod: they grow, give back, lose workers, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import Submit
+from elastic_jobs import Job
+
+from flexo.lab import Lab
+
+pytestmark = pytest.mark.slow
+
+
+def take_nodes(lab: Lab, nodes: int, gpus: int, seconds: int, *options: str) -> int:
+    """An ordinary job of a higher tier that wants `gpus` GPUs on each of `nodes` nodes; its id."""
+    request = ("-N", str(nodes), f"--gpus-per-node={gpus}", *options, "--wrap", f"sleep {seconds}")
+    return int(lab.run(["sbatch", "--parsable", "--output=/dev/null", *request]).stdout)
+
+
+def wait_for_start(job: Job, other: int) -> None:
+    """Wait until an ordinary job has started."""
+
+    def started() -> bool:
+        state = job.lab.run(["squeue", "--noheader", "--format=%t", f"--jobs={other}"], check=False).stdout
+        return state.strip() not in ("PD", "CF")
+
+    job.wait_until(f"job {other} to start", started)
+
+
+def test_loaders_and_samplers_go_through_growth_and_slurms_own_preemption(submit: Submit, alone: Lab) -> None:
+    job = submit("sampler_and_loaders.py", elastic="1-3")
+    job.wait_for_size(3)
+    asked = time.time()
+    rigid = take_nodes(alone, 3, 3, 4)
+    job.wait_for_size(1, after=asked)
+    wait_for_start(job, rigid)
+    job.wait_for_size(3, after=time.time())
+    job.stop()
+    job.check_finished()
+    check_samples(job)
+    assert "Traceback" not in job.output()
+    assert "SIGTERM" not in job.output()
+
+
+def check_samples(job: Job) -> None:
+    """Every sample of every epoch that ended was used once; ElasticSampler repeats a few to come out even."""
+    kept = job.events("kept")
+    samples: dict[int, Counter[int]] = {}
+    for event in kept:
+        samples.setdefault(event["epoch"], Counter()).update(event["samples"])
+    ended = max(samples)  # the last one may have been stopped by the test only between epochs
+    widest = max(job.sizes())
+    assert ended >= 1
+    for epoch, counted in samples.items():
+        assert set(counted) == set(range(48)), f"epoch {epoch} lost samples"
+        assert sum(counted.values()) - 48 < widest * len(job.sizes()), f"epoch {epoch} repeated samples"
+    steps = [event["step"] for event in kept if event["rank"] == 0]
+    assert steps == sorted(steps)
+
+
+def test_what_a_script_does_on_rank_0_before_the_loop_is_done_once(submit: Submit, alone: Lab) -> None:
+    """And the learning rate follows the size, in those who stay and in those who come."""
+    options = ("-N", "2", "-n", "3", "--gpus-per-task=1")
+    job = submit("scaled_rate.py", options=options, elastic="3-5")
+    job.wait_for_size(5)
+    job.stop()
+    done = job.check_finished()
+    job.check_steps()
+    assert job.output().count("the experiment begins") == 1
+    before = job.events("before")
+    assert sorted(event["rank"] for event in before) == [0, 1, 2, 3, 4]
+    assert {event["size"] for event in before if event["rank"] > 2} == {5} or job.sizes() != [3, 5]
+    for event in [*job.events("enter"), *done]:
+        assert event["rate"] == pytest.approx(0.01 * event["size"])
+
+
+def test_collectives_before_the_loop_do_not_keep_newcomers_out(submit: Submit, alone: Lab) -> None:
+    job = submit("greets_first.py", elastic="1-2")
+    job.wait_for_size(2)
+    job.stop()
+    done = job.check_finished()
+    job.check_steps()
+    assert {event["mean"] for event in done} == {0.5}
+
+
+def test_workers_of_two_gpus_come_two_gpus_at_a_time(submit: Submit, alone: Lab) -> None:
+    options = ("-n", "1", "--gpus-per-task=2", "--cpus-per-task=2", "--mem-per-cpu=500")
+    job = submit("counting.py", options=options, elastic="1-3")
+    job.wait_for_size(3)
+    for satellite, _ in job.satellites():
+        shown = alone.run(["scontrol", "show", "job", str(satellite), "--oneliner"]).stdout
+        workers = int(re.search(r"workers=(\d+)", shown)[1])  # type: ignore[index]
+        assert f"gres:gpu:{2 * workers}" in shown
+        assert f"NumCPUs={2 * workers}" in shown
+        assert f"mem={1000 * workers}M" in shown
+    job.stop()
+    job.check_finished()
+    job.check_steps()
+
+
+def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone: Lab) -> None:
+    job = submit("counting.py", elastic="1-3")
+    job.wait_for_size(3)
+    generation = len(job.events("enter"))
+    newcomer = next(pid for pid, node in job.workers().items() if node != base_node(job))
+    os.kill(newcomer, signal.SIGKILL)
+    job.wait_until("a generation without it", lambda: len(job.events("enter")) >= generation + 2)
+    job.wait_for_size(3, after=time.time() - 0.0)
+    assert newcomer not in job.workers()
+
+    killed = time.time()
+    agent = next(process for process in agents(job) if "--base" not in process.cmdline())
+    agent.kill()
+    job.wait_until("training without it", lambda: [e for e in job.events("enter") if e["time"] > killed])
+    job.wait_for_size(3, after=killed)
+
+    killed = time.time()
+    first = next(event for event in reversed(job.events("enter")) if event["rank"] == 0)
+    os.kill(first["pid"], signal.SIGKILL)
+    job.wait_for_size(3, after=killed)
+    job.stop()
+    done = job.check_finished()
+    job.check_steps(lost=3)
+    # What was summed up is right only if the survivors went on from exactly their last commit.
+    assert {event["total"] for event in done} == {sum(range(done[0]["steps"]))}
+
+
+def base_node(job: Job) -> str:
+    match = re.search(r" BatchHost=(\S+)", job.shown())
+    assert match is not None
+    return match[1]
+
+
+def agents(job: Job) -> list[psutil.Process]:
+    """The agents' own processes (not the srun that started them)."""
+    found = []
+    for pid in job.processes():
+        process = psutil.Process(pid)
+        words = process.cmdline()
+        if "agent" in words and "srun" not in words[0]:
+            found.append(process)
+    return found
+
+
+def test_flexod_may_die_and_come_back(submit: Submit, alone: Lab) -> None:
+    job = submit("counting.py", elastic="1-3")
+    job.wait_for_size(3)
+    before = job.satellites()
+    alone.stop_flexod(kill=True)
+    try:
+        step = job.steps_committed()[-1]
+        job.wait_until("training without flexod", lambda: job.steps_committed()[-1] > step + 10)
+    finally:
+        alone.start_flexod()
+    job.wait_until("the leader to come back", lambda: job.output().count("attached to flexod") == 2)
+    step = job.steps_committed()[-1]
+    job.wait_until("training with it", lambda: job.steps_committed()[-1] > step + 30)
+    assert job.satellites() == before
+    assert job.sizes() == [1, 3] or job.sizes() == [1, 2, 3]
+    job.stop()
+    job.check_finished()
+    job.check_steps()
+
+
+def test_two_jobs_share_evenly(submit: Submit, alone: Lab) -> None:
+    blocker = take_nodes(alone, 3, 2, 3600)
+    first = submit("counting.py", "--batch-seconds", "0.3", elastic="1-6")
+    wait_for_start(first, blocker)
+    second = submit("counting.py", "--batch-seconds", "0.3", elastic="1-6")
+    first.wait_until("three workers each", both(first, second, 3))
+    for job in (first, second):
+        job.stop()
+    for job in (first, second):
+        job.check_finished()
+        job.check_steps()
+
+
+def both(first: Job, second: Job, size: int) -> Callable[[], bool]:
+    return lambda: len(first.committing(size)) == len(second.committing(size)) == size
+
+
+def test_a_job_may_end_while_newcomers_warm_up(submit: Submit, alone: Lab) -> None:
+    job = submit("counting.py", elastic="1-4")
+    job.wait_until("a satellite's worker to start", lambda: agents_of_satellites(job))
+    job.stop()
+    job.check_finished()
+    job.check_steps()
+
+
+def agents_of_satellites(job: Job) -> list[psutil.Process]:
+    return [process for process in agents(job) if "--base" not in process.cmdline()]
+
+
+def test_scancel_of_the_base_leaves_nothing(submit: Submit, alone: Lab) -> None:
+    job = submit("counting.py", elastic="1-3")
+    job.wait_for_size(3)
+    job.cancel()
+    assert job.wait() != 0
+    job.check_nothing_left()
+
+
+@pytest.mark.parametrize("options", [(), ("--handler",)], ids=["default", "own handler"])
+def test_scripts_with_signals_and_programs_of_their_own_are_preempted(
+    submit: Submit, alone: Lab, options: tuple[str, ...]
+) -> None:
+    job = submit("own_signals.py", *options, elastic="1-2")
+    job.wait_for_size(2)
+    asked = time.time()
+    rigid = take_nodes(alone, 3, 3, 1)
+    job.wait_for_size(1, after=asked)
+    wait_for_start(job, rigid)
+    job.stop()
+    job.check_finished()
+    job.check_steps()
+    helpers = job.events("early helper", "late helper")
+    assert {event["status"] for event in helpers} == {-signal.SIGTERM}
+    left_running = [event["left_running"] for event in job.events("before")]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in left_running)
+
+
+def test_a_script_that_handles_sigterm_gets_to_when_the_base_is_cancelled(submit: Submit, alone: Lab) -> None:
+    job = submit("own_signals.py", "--handler")
+    job.wait_for_size(1)
+    job.cancel()
+    job.wait()
+    assert len(job.events("sigterm")) == 1
+    job.check_nothing_left()
