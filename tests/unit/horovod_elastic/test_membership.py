@@ -1,0 +1,373 @@
+"""Each rule of membership by an example."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+from world import World, check_places
+
+from horovod_elastic import membership as m
+
+_Command = TypeVar("_Command")
+
+
+def of_kind(commands: list[m.Command], kind: type[_Command]) -> list[_Command]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def training_world(base: dict[str, int], *satellites: str, slots: int = 1) -> World:
+    """A job that trains with all of these."""
+    world = World(base)
+    for agent, workers in base.items():
+        world.join(agent, workers)
+    for worker_id in list(world.processes):
+        world.ready(worker_id)
+    for worker_id in list(world.processes):
+        world.enter_loop(worker_id)
+    world.commit()
+    for agent in satellites:
+        world.join(agent, slots)
+        for worker_id in world.of(agent):
+            world.ready(worker_id)
+        world.commit()
+    assert len(world.training()) == sum(base.values()) + slots * len(satellites)
+    return world
+
+
+def test_founders_wait_for_each_other_and_are_placed_by_node() -> None:
+    world = World({"b1": 2, "b2": 1})
+    world.join("b1", 2)
+    world.ready("w2")
+    world.ready("w1")
+    assert not world.forms
+    world.join("b2", 1)
+    world.ready("w3")
+    assert [(p.worker_id, p.local_rank, p.cross_rank, p.cross_size) for p in world.forms[0].places] == [
+        ("w1", 0, 0, 2),
+        ("w2", 1, 0, 1),
+        ("w3", 0, 1, 2),
+    ]
+
+
+def test_a_newcomer_joins_at_the_commit_after_it_is_ready_and_not_before() -> None:
+    world = training_world({"b1": 1})
+    world.join("s1", 2)
+    world.ready("w2")
+    world.commit()
+    assert len(world.forms) == 1, "the other worker of its node is still importing"
+    world.ready("w3")
+    assert len(world.forms) == 1
+    world.commit()
+    assert [place.worker_id for place in world.forms[1].places] == ["w1", "w2", "w3"]
+    assert world.forms[1].commits == 3
+
+
+def test_newcomers_are_told_a_rank_that_is_not_0_and_the_size_that_is_to_be() -> None:
+    world = training_world({"b1": 1})
+    starts = of_kind(world.members.agent_joined("s1", 2, False, 0.0), m.Start)
+    assert [(s.outlook.rank, s.outlook.size, s.outlook.local_rank, s.outlook.local_size) for s in starts] == [
+        (1, 3, 0, 2),
+        (2, 3, 1, 2),
+    ]
+    assert all(start.newcomer for start in starts)
+
+
+def test_a_satellite_that_comes_before_the_first_generation_warms_up_like_any_other() -> None:
+    world = World({"b1": 1})
+    world.join("s1", 1)
+    world.join("b1", 1)
+    assert [p.newcomer for p in world.processes.values()] == [True, False]
+    world.ready("w1")
+    world.ready("w2")
+    assert [place.worker_id for place in world.forms[0].places] == ["w2"]
+    world.enter_loop("w2")
+    world.commit()
+    assert [place.worker_id for place in world.forms[1].places] == ["w2", "w1"]
+
+
+def test_a_script_that_is_not_in_its_loop_is_not_interrupted() -> None:
+    world = World({"b1": 1})
+    world.join("b1", 1)
+    world.ready("w1")
+    world.join("s1", 1)
+    world.ready("w2")
+    assert world.interrupted == 0
+    world.enter_loop("w1")
+    assert world.interrupted == 1
+
+
+def test_a_released_agent_trains_until_the_boundary_and_is_dismissed_after_its_workers() -> None:
+    world = training_world({"b1": 1}, "s1", slots=2)
+    world.release("s1")
+    assert len(world.training()) == 3
+    assert world.interrupted == 2
+    world.commit()
+    assert [place.worker_id for place in world.forms[-1].places] == ["w1"]
+    assert world.told_to_leave == {"w2", "w3"}
+    world.exit("w2", 0)
+    assert "s1" not in world.dismissed
+    world.exit("w3", 0)
+    assert "s1" in world.dismissed
+    assert world.end is None
+
+
+def test_a_released_agent_that_still_warms_up_goes_at_once() -> None:
+    world = training_world({"b1": 1})
+    world.join("s1", 2)
+    world.ready("w2")
+    world.release("s1")
+    assert "w2" in world.told_to_leave
+    assert "w3" not in world.processes, "one that starts is killed"
+    world.exit("w2", 0)
+    assert "s1" in world.dismissed
+    assert world.interrupted == 0
+
+
+def test_release_and_arrival_of_newcomers_are_one_change() -> None:
+    world = training_world({"b1": 1}, "s1")
+    world.join("s2", 1)
+    world.release("s1")
+    world.ready("w3")
+    world.commit()
+    assert [place.worker_id for place in world.forms[-1].places] == ["w1", "w3"]
+
+
+def test_who_has_committed_most_becomes_rank_0() -> None:
+    world = training_world({"b1": 2}, "s1")
+    world.exit("w1", -9)
+    members = world.members
+    members.worker_progress("w3", 7)
+    members.worker_arrived("w2", 2, 6, 0.0)
+    (form,) = of_kind(members.worker_arrived("w3", 2, 7, 0.0), m.Form)
+    assert [place.worker_id for place in form.places] == ["w3", "w2"]
+    assert form.commits == 7
+    check_places(form.places)
+
+
+def test_a_worker_that_died_is_started_again_in_its_slot_with_its_local_rank() -> None:
+    world = training_world({"b1": 2})
+    world.exit("w1", -9)
+    world.fail()
+    assert [place.worker_id for place in world.forms[-1].places] == ["w2"]
+    again = world.members.worker("w3")
+    assert again is not None
+    assert (again.agent, again.slot, again.newcomer) == ("b1", 0, True)
+    world.ready("w3")
+    world.commit()
+    places = {place.worker_id: (place.rank, place.local_rank) for place in world.forms[-1].places}
+    assert places == {"w2": (0, 1), "w3": (1, 0)}
+
+
+def test_a_slot_whose_workers_keep_dying_is_given_up_and_a_satellite_with_it() -> None:
+    world = training_world({"b1": 1})
+    world.join("s1", 2)
+    world.ready("w2")
+    for _ in range(m.RESTARTS_PER_SLOT + 1):
+        world.exit(next(w for w in world.of("s1") if w != "w2"), 1)
+    assert "w2" in world.told_to_leave
+    world.exit("w2", 0)
+    assert "s1" in world.dismissed
+    assert world.end is None
+
+
+def test_newcomers_that_never_got_the_model_do_not_go_on_without_it() -> None:
+    world = training_world({"b1": 1})
+    world.join("s1", 1)
+    world.ready("w2")
+    world.commit()
+    assert len(world.training()) == 2
+    world.exit("w1", -9)
+    world.obey(world.members.worker_arrived("w2", 2, 0, 0.0))
+    assert world.end is not None
+    assert world.end.exit_code == 137
+
+
+def test_a_killed_worker_that_was_replaced_does_not_fail_the_job() -> None:
+    world = training_world({"b1": 2})
+    world.exit("w2", -9)
+    world.fail()
+    world.ready("w3")
+    world.commit()
+    world.finish()
+    world.quieten()
+    assert world.end == m.End(0, "the script ended")
+
+
+@pytest.mark.parametrize(("codes", "expected"), [((3, 1), 3), ((1, 3), 3), ((-6, 3), 3), ((-9, 1), 137)])
+def test_the_job_ends_with_the_exit_code_of_the_cause_not_of_bystanders(
+    codes: tuple[int, int], expected: int
+) -> None:
+    world = World({"b1": 2})
+    world.join("b1", 2)
+    world.ready("w1")
+    world.ready("w2")
+    world.exit("w1", codes[0])
+    assert world.end is None, "the others get time to say what they saw"
+    world.exit("w2", codes[1])
+    assert world.end is not None
+    assert world.end.exit_code == expected
+
+
+def test_a_rigid_script_does_not_hang_when_one_of_its_workers_failed() -> None:
+    world = World({"b1": 2})
+    world.join("b1", 2)
+    world.ready("w1")
+    world.ready("w2")
+    world.exit("w1", 3)
+    world.tick(m.EXIT_BOUND_S + 1)
+    assert world.end is not None
+    assert world.end.exit_code == 3
+
+
+def test_a_worker_that_fails_before_its_loop_ends_the_job_although_others_are_in_theirs() -> None:
+    world = World({"b1": 2})
+    world.join("b1", 2)
+    world.ready("w1")
+    world.ready("w2")
+    world.enter_loop("w1")
+    world.exit("w2", 3)
+    world.obey(world.members.worker_arrived("w1", 1, 0, 0.0))
+    assert world.end is not None
+    assert world.end.exit_code == 3
+
+
+def test_a_failure_before_hvd_init_ends_the_job_at_once() -> None:
+    world = World({"b1": 2})
+    world.join("b1", 2)
+    world.exit("w2", 3)
+    assert world.end is not None
+    assert world.end.exit_code == 3
+    assert not world.processes
+
+
+def test_programs_that_never_call_horovod_all_run_to_their_end() -> None:
+    world = World({"b1": 1, "b2": 1})
+    world.join("b1", 1)
+    world.exit("w1", 0)
+    assert world.end is None, "the other node has not even said hello"
+    world.join("b2", 1)
+    world.exit("w2", 0)
+    assert world.end == m.End(0, "the script ended")
+
+
+def test_nobody_waits_in_hvd_init_for_one_that_has_ended() -> None:
+    world = World({"b1": 2})
+    world.join("b1", 2)
+    world.exit("w1", 0)
+    world.ready("w2")
+    assert world.end is not None
+    assert world.end.exit_code == 1
+    assert "hvd.init" in world.end.why
+
+
+def test_when_the_script_ends_newcomers_go_and_those_who_finished_may_tidy_up() -> None:
+    world = training_world({"b1": 2})
+    world.join("s1", 2)
+    world.ready("w3")
+    world.finish()
+    assert "w3" in world.told_to_leave
+    assert "w4" not in world.processes
+    world.exit("w3", 0)
+    assert "s1" in world.dismissed
+    world.exit("w2", 0)
+    assert world.end is None, "w1 still writes its checkpoint"
+    world.exit("w1", 0)
+    assert world.end == m.End(0, "the script ended")
+
+
+def test_a_failure_while_tidying_up_is_the_jobs() -> None:
+    world = training_world({"b1": 1})
+    world.finish()
+    world.exit("w1", 5)
+    assert world.end is not None
+    assert world.end.exit_code == 5
+
+
+def test_one_that_finished_is_not_killed_when_the_others_have_to_start_over() -> None:
+    world = training_world({"b1": 3})
+    world.processes["w1"].moment = "finished"
+    world.obey(world.members.worker_finished("w1", 0.0))
+    world.exit("w2", -9)
+    world.fail()
+    assert [place.worker_id for place in world.forms[-1].places] == ["w3"]
+    world.finish()
+    world.exit("w3", 0)
+    assert world.end is None
+    world.exit("w1", 0)
+    assert world.end is not None
+    assert world.end.exit_code == 0
+
+
+def test_satellites_are_dismissed_as_soon_as_they_have_finished() -> None:
+    world = training_world({"b1": 1}, "s1")
+    world.finish()
+    world.exit("w2", 0)
+    assert "s1" in world.dismissed
+    assert world.end is None
+
+
+def test_a_second_training_function_survives_failures_like_the_first() -> None:
+    world = training_world({"b1": 2})
+    world.finish()
+    for worker_id in ("w1", "w2"):
+        process = world.processes[worker_id]
+        process.moment, process.in_loop = "training", False
+        world.enter_loop(worker_id)
+    world.exit("w2", -9)
+    world.fail()
+    assert [place.worker_id for place in world.forms[-1].places] == ["w1"]
+
+
+def test_an_orphan_whose_agent_is_gone_is_told_to_leave_when_it_turns_up() -> None:
+    world = training_world({"b1": 1}, "s1")
+    world.members.agent_lost("s1", "connection lost", 0.0)
+    (leave,) = of_kind(world.members.worker_arrived("w2", 2, 3, 0.0), m.Leave)
+    assert leave.worker_id == "w2"
+
+
+def test_a_progress_report_that_comes_after_the_arrival_changes_nothing() -> None:
+    world = training_world({"b1": 2})
+    world.members.worker_arrived("w1", 1, 9, 0.0)
+    world.members.worker_progress("w1", 8)
+    worker = world.members.worker("w1")
+    assert worker is not None
+    assert worker.commits == 9
+
+
+def test_those_who_do_not_reach_the_boundary_are_killed() -> None:
+    world = training_world({"b1": 1}, "s1", "s2")
+    world.exit("w3", -9)
+    world.obey(world.members.worker_arrived("w2", 3, 3, world.now))
+    world.processes["w2"].moment = "arrived"
+    world.tick(m.ARRIVAL_BOUND_S - 1)
+    assert "w1" in world.processes
+    world.tick(2.0)
+    assert "w1" not in world.processes
+    assert [place.worker_id for place in world.forms[-1].places][:1] == ["w2"]
+
+
+def test_a_newcomer_that_warms_up_too_long_is_killed_and_tried_again() -> None:
+    world = training_world({"b1": 1})
+    world.join("s1", 1)
+    world.tick(m.WARM_UP_BOUND_S + 1)
+    assert "w2" not in world.processes
+    assert "w3" in world.processes
+
+
+def test_one_that_was_told_to_leave_and_does_not_is_killed() -> None:
+    world = training_world({"b1": 1}, "s1")
+    world.release("s1")
+    world.commit()
+    world.tick(m.EXIT_BOUND_S + 1)
+    assert "w2" not in world.processes
+    assert "s1" in world.dismissed
+
+
+def test_a_script_that_ends_on_sigterm_with_0_does_not_end_the_job_for_the_others() -> None:
+    world = training_world({"b1": 1}, "s1")
+    world.release("s1")
+    world.exit("w2", 0)
+    world.fail()
+    assert [place.worker_id for place in world.forms[-1].places] == ["w1"]
+    assert not world.members.finishing
