@@ -231,9 +231,14 @@ class _Planner:
         return sizes
 
     def _growth(self, share: _Share) -> Iterator[Grow]:
+        """What was dealt, unless satellites on their way out still hold GPUs up to the job's ceiling."""
         job = share.job
         before = share.workers - sum(share.dealt.values())
+        left = job.ceiling - job.base_workers - sum(grant.workers for grant in job.grants)
         for node, workers in share.dealt.items():
+            if workers > left:
+                continue
+            left -= workers
             room = f"{node} has idle GPUs for {_count(workers, 'worker')}"
             why = f"{room}; job {job.key} has {before} of {job.ceiling}"
             yield Grow(job.key, node, workers, self._snapshot.satellite_partition, why)
@@ -322,6 +327,9 @@ class _Planner:
             return f"{size}: the script has not entered hvd.elastic.run yet, so it cannot be resized"
         if job.key in self._resting:
             return f"{size}: gives workers back now"
+        if share.dealt and share.may_grow_at <= now and not any(self._growth(share)):
+            leaving = sum(grant.workers for grant in job.grants) + job.base_workers - have
+            return f"{size}: grows when its {_count(leaving, 'worker')} on the way out have left"
         if share.dealt and share.may_grow_at <= now:
             granted = ", ".join(f"{workers} more on {node}" for node, workers in share.dealt.items())
             return f"{size}: is granted {granted}"

@@ -13,7 +13,7 @@ EVENTS = st.lists(
         st.sampled_from(
             [
                 *("join", "join", "ready", "ready", "ready", "enter", "enter", "commit", "commit", "commit"),
-                *("kill", "release", "lose", "crash", "fail", "finish", "slow", "exit0"),
+                *("kill", "crash", "leave", "release", "lose", "fail", "finish", "wait"),
             ]
         ),
         st.integers(0, 7),
@@ -23,41 +23,85 @@ EVENTS = st.lists(
 )
 
 
-def play(world: World, events: list[tuple[str, int, int]]) -> None:
-    """Let the events happen, as far as they can."""
-    serial = 0
-    for kind, which, slots in events:
-        if world.end is not None:
-            return
-        workers = list(world.processes)
-        satellites = [agent for agent in world.agents if agent.startswith("s")]
-        worker = workers[which % len(workers)] if workers else ""
-        satellite = satellites[which % len(satellites)] if satellites else ""
-        if kind == "join" and len(satellites) < 3:
-            serial += 1
-            world.join(f"s{serial}", slots)
-        elif kind == "ready" and worker:
-            world.ready(worker)
-        elif kind == "enter" and worker:
-            world.enter_loop(worker)
-        elif kind == "commit":
-            world.commit()
-        elif kind == "kill" and worker:
-            world.exit(worker, -9)
-        elif kind == "crash" and worker:
-            world.exit(worker, 3)
-        elif kind == "exit0" and worker and world.processes[worker].moment == "told to leave":
-            world.exit(worker, 0)
-        elif kind == "release" and satellite:
-            world.release(satellite)
-        elif kind == "lose" and satellite:
-            world.lose(satellite)
-        elif kind == "fail":
-            world.fail(ahead=slots)
-        elif kind == "finish" and which == 0:
-            world.finish()
-        elif kind == "slow":
-            world.tick(100.0)
+class Play:
+    """Lets things happen to some worker or some satellite, as far as they can."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._serial = 0
+
+    def run(self, events: list[tuple[str, int, int]]) -> World:
+        for kind, which, number in events:
+            if self._world.end is not None:
+                break
+            getattr(self, kind)(which, number)
+        return self._world
+
+    def join(self, which: int, number: int) -> None:
+        if len(self._satellites()) < 3:
+            self._serial += 1
+            self._world.join(f"s{self._serial}", number)
+
+    def ready(self, which: int, number: int) -> None:
+        for worker_id in self._worker(which):
+            self._world.ready(worker_id)
+
+    def enter(self, which: int, number: int) -> None:
+        for worker_id in self._worker(which):
+            self._world.enter_loop(worker_id)
+
+    def commit(self, which: int, number: int) -> None:
+        self._world.commit()
+
+    def kill(self, which: int, number: int) -> None:
+        for worker_id in self._worker(which):
+            self._world.exit(worker_id, -9)
+
+    def crash(self, which: int, number: int) -> None:
+        for worker_id in self._worker(which):
+            self._world.exit(worker_id, 3)
+
+    def leave(self, which: int, number: int) -> None:
+        for worker_id in self._worker(which):
+            if self._world.processes[worker_id].moment == "told to leave":
+                self._world.exit(worker_id, 0)
+
+    def release(self, which: int, number: int) -> None:
+        for agent in self._satellite(which):
+            self._world.release(agent)
+
+    def lose(self, which: int, number: int) -> None:
+        for agent in self._satellite(which):
+            self._world.lose(agent)
+
+    def fail(self, which: int, number: int) -> None:
+        self._world.fail(ahead=number)
+
+    def finish(self, which: int, number: int) -> None:
+        if which == 0:  # seldom: little can happen afterwards
+            self._world.finish()
+
+    def wait(self, which: int, number: int) -> None:
+        self._world.tick(100.0)
+
+    def _satellites(self) -> list[str]:
+        return [agent for agent in self._world.agents if agent.startswith("s")]
+
+    def _satellite(self, which: int) -> list[str]:
+        satellites = self._satellites()
+        return [satellites[which % len(satellites)]] if satellites else []
+
+    def _worker(self, which: int) -> list[str]:
+        workers = list(self._world.processes)
+        return [workers[which % len(workers)]] if workers else []
+
+
+def played(base: dict[str, int], events: list[tuple[str, int, int]]) -> World:
+    """A job on `base` to which `events` have happened."""
+    world = World(base)
+    for agent, slots in base.items():
+        world.join(agent, slots)
+    return Play(world).run(events)
 
 
 @settings(max_examples=300, deadline=None)
@@ -65,10 +109,7 @@ def play(world: World, events: list[tuple[str, int, int]]) -> None:
 def test_promises_hold_and_nobody_waits_for_ever(
     base: dict[str, int], events: list[tuple[str, int, int]]
 ) -> None:
-    world = World(base)
-    for agent, slots in base.items():
-        world.join(agent, slots)
-    play(world, events)
+    world = played(base, events)
     world.quieten()
     if world.end is None:
         waiting = {w: p.moment for w, p in world.processes.items() if p.moment != "training"}
@@ -88,10 +129,7 @@ def test_promises_hold_and_nobody_waits_for_ever(
 def test_the_job_ends_when_everybody_is_gone(
     base: dict[str, int], events: list[tuple[str, int, int]]
 ) -> None:
-    world = World(base)
-    for agent, slots in base.items():
-        world.join(agent, slots)
-    play(world, events)
+    world = played(base, events)
     for agent in list(world.agents):
         world.lose(agent)
     assert world.end is not None
@@ -103,10 +141,7 @@ def test_the_job_ends_when_everybody_is_gone(
 def test_a_job_that_trains_to_its_end_ends_with_0_whatever_happened_before(
     base: dict[str, int], events: list[tuple[str, int, int]]
 ) -> None:
-    world = World(base)
-    for agent, slots in base.items():
-        world.join(agent, slots)
-    play(world, events)
+    world = played(base, events)
     world.quieten()
     if world.end is None:
         world.finish()

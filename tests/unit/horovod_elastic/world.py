@@ -117,9 +117,7 @@ class World:
                 process = self.processes.get(worker_id)
                 if process is None:
                     continue
-                if process.moment == "told to leave":
-                    self.exit(worker_id, 0)
-                elif process.moment == "finished":
+                if process.moment in ("told to leave", "finished"):
                     self.exit(worker_id, 0)
                 elif process.moment == "starting":
                     self.ready(worker_id)
@@ -156,9 +154,7 @@ class World:
             elif isinstance(command, m.Form):
                 self._form(command)
             elif isinstance(command, m.Interrupt):
-                assert command.worker_id == self.forms[-1].places[0].worker_id, "rank 0 is interrupted"
-                assert command.generation == self.forms[-1].generation
-                self.interrupted = command.generation
+                self._interrupt(command)
             elif isinstance(command, m.Leave):
                 self._leave(command)
             elif isinstance(command, m.Dismiss):
@@ -200,6 +196,11 @@ class World:
         for place in form.places:
             self.processes[place.worker_id].commits = form.commits
         self.forms.append(form)
+
+    def _interrupt(self, interrupt: m.Interrupt) -> None:
+        assert interrupt.worker_id == self.forms[-1].places[0].worker_id, "rank 0 is interrupted"
+        assert interrupt.generation == self.forms[-1].generation
+        self.interrupted = interrupt.generation
 
     def _leave(self, leave: m.Leave) -> None:
         process = self.processes.get(leave.worker_id)

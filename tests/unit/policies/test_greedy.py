@@ -91,6 +91,15 @@ def test_a_grant_that_is_not_real_yet_is_not_granted_again():
         assert grown(decide([node("t1", used=4), node("t2")], [job, other])) == [(2, "t2", 1)]
 
 
+def test_gpus_of_a_satellite_that_is_leaving_count_until_they_are_free():
+    job = granted(elastic(1, "1-4"), "t2", 3, "leaving")
+    decided = decide([node("t1", used=1), node("t2", used=3), node("t3")], [job])
+    assert decided.actions == ()
+    assert sentence(decided, 1) == "1 of 4 workers: grows when its 3 workers on the way out have left"
+    wide = granted(elastic(1, "1-7"), "t2", 3, "leaving")
+    assert grown(decide([node("t1", used=1), node("t2", used=3), node("t3", 3)], [wide])) == [(1, "t3", 3)]
+
+
 def test_only_nodes_of_the_satellite_partition_that_are_up_are_used():
     nodes = [node("t1", used=4), node("t2"), node("t3", unusable="IDLE+DRAIN: bad fan")]
     cluster = snapshot(nodes, [elastic(1)])

@@ -1,0 +1,106 @@
+"""The key-value store at which the core meets, through real HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from horovod_elastic import rendezvous
+from horovod_elastic.rendezvous import MAX_VALUE_BYTES, Rendezvous
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def server() -> Iterator[Rendezvous]:
+    running = Rendezvous(HOST, {"n1-17:0": "0,2,0,1,0,2", "n2-18:0": "1,2,0,1,1,2"})
+    yield running
+    running.close()
+
+
+def ask(server: Rendezvous, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(HOST, server.port, timeout=10)
+    connection.request(method, path, body)
+    response = connection.getresponse()
+    answer = response.status, response.read()
+    connection.close()
+    return answer
+
+
+def test_each_worker_is_told_its_ranks(server: Rendezvous) -> None:
+    assert ask(server, "GET", "/rank_and_size/n2-18:0") == (200, b"1,2,0,1,1,2")
+    assert ask(server, "GET", "/rank_and_size/n3-1:0")[0] == 404
+
+
+def test_what_was_put_can_be_got_and_nothing_else(server: Rendezvous) -> None:
+    assert ask(server, "GET", "/global_/0") == (404, b"")
+    assert ask(server, "PUT", "/global_/0", b"\x00\xffaddress")[0] == 200
+    assert ask(server, "GET", "/global_/0") == (200, b"\x00\xffaddress")
+    assert ask(server, "GET", "/local_/0")[0] == 404
+    assert ask(server, "PUT", "/global_/0", b"")[0] == 200
+    assert ask(server, "GET", "/global_/0") == (200, b"")
+
+
+def test_ranks_cannot_be_overwritten(server: Rendezvous) -> None:
+    ask(server, "PUT", "/rank_and_size/n1-17:0", b"7,8,0,1,0,2")
+    assert ask(server, "GET", "/rank_and_size/n1-17:0") == (200, b"0,2,0,1,0,2")
+
+
+def test_a_delete_is_answered(server: Rendezvous) -> None:
+    assert ask(server, "DELETE", "/global_/0")[0] == 200
+
+
+@pytest.mark.parametrize("length", [str(MAX_VALUE_BYTES + 1), "-1", "many", "", "\u00b2"])
+def test_values_without_a_sensible_length_are_refused_unread(server: Rendezvous, length: str) -> None:
+    with socket.create_connection((HOST, server.port), timeout=10) as connection:
+        connection.sendall(f"PUT /a/b HTTP/1.0\r\nContent-Length: {length}\r\n\r\n".encode("latin-1"))
+        assert b" 413 " in connection.recv(100)
+    assert ask(server, "GET", "/a/b")[0] == 404
+
+
+def test_the_largest_value_is_taken(server: Rendezvous) -> None:
+    assert ask(server, "PUT", "/a/b", b"x" * MAX_VALUE_BYTES)[0] == 200
+
+
+def test_the_number_of_keys_is_bounded(server: Rendezvous, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "MAX_KEYS", 2)
+    assert [ask(server, "PUT", f"/a/{n}", b"x")[0] for n in range(3)] == [200, 200, 507]
+
+
+def test_a_client_that_hangs_up_says_nothing_in_the_jobs_output(
+    server: Rendezvous, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_connection((HOST, server.port), timeout=10) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        connection.sendall(b"PUT /a/b HTTP/1.0\r\nContent-Length: 9\r\n\r\nhalf")
+    ask(server, "GET", "/a/b")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_silent_client_keeps_nobody_waiting(server: Rendezvous) -> None:
+    with socket.create_connection((HOST, server.port), timeout=10):
+        assert ask(server, "GET", "/a/b")[0] == 404
+
+
+def test_it_listens_on_the_given_address_only(server: Rendezvous) -> None:
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", server.port), timeout=5)
+
+
+def test_closing_closes_the_socket_and_ends_the_thread() -> None:
+    before = threading.active_count()
+    server = Rendezvous(HOST, {})
+    port = server.port
+    server.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((HOST, port), timeout=5)
+    assert threading.active_count() <= before
+
+
+def test_starting_looks_up_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda host: pytest.fail("a look-up that may take a DNS timeout"))
+    Rendezvous(HOST, {}).close()

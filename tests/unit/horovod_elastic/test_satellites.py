@@ -1,0 +1,172 @@
+"""The command lines with which satellites are submitted and launched; Slurm is a script that records."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from horovod_elastic.satellites import Grant, QueueEntry, Refused, SlurmUser
+from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape
+
+HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--leader", "--", "", "ünï", "*"]
+COMMAND = ["python", "train.py", *HOSTILE]
+GRANT = Grant("g1", "n7", 3, "flex", lease_s=301, start_within_s=60)
+RECORDER = f"""#!{sys.executable}
+import json, os, sys
+folder = os.path.dirname(sys.argv[0])
+name = os.path.basename(sys.argv[0])
+stdin = "" if name == "srun" else sys.stdin.read()
+record = {{"argv": sys.argv[1:], "stdin": stdin, "environment": dict(os.environ)}}
+json.dump(record, open(os.path.join(folder, name + ".json"), "w"))
+answer = os.path.join(folder, name + ".answer")
+if os.path.exists(answer):
+    out, err, code = json.load(open(answer))
+    sys.stdout.write(out); sys.stderr.write(err); sys.exit(code)
+"""
+
+
+class Recorder:
+    """Programs named sbatch, squeue, scancel and srun that write down how they were called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("sbatch", "squeue", "scancel", "srun"):
+            (folder / name).write_text(RECORDER)
+            (folder / name).chmod(0o755)
+        self.answer("sbatch", "4711\n")
+
+    def answer(self, name: str, out: str, err: str = "", code: int = 0) -> None:
+        (self.folder / f"{name}.answer").write_text(json.dumps([out, err, code]))
+
+    def call(self, name: str) -> dict[str, list[str]]:
+        loaded: dict[str, list[str]] = json.loads((self.folder / f"{name}.json").read_text())
+        return loaded
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return Recorder(tmp_path)
+
+
+def user(shape: Shape | None = None, account: str = "", output: str | None = "/home/u/out.txt") -> SlurmUser:
+    shape = shape or Shape(gpus=2, cpus=4, memory_mib=1500, gpu_type="a100")
+    base = BaseJob(17, 2, (BaseNode("n1", 2),), shape, 2, 8, account)
+    environment = {
+        **os.environ,
+        "SLURM_JOB_ID": "17",
+        "SLURM_CONF": "/c",
+        "SLURM_MEM_PER_CPU": "1",
+        "MINE": "x",
+    }
+    return SlurmUser(base, environment, COMMAND, output)
+
+
+def test_a_satellite_says_everything_itself(recorder: Recorder) -> None:
+    assert user(account="physics").submit(GRANT, "10.0.0.1:99") == 4711
+    assert recorder.call("sbatch")["argv"] == [
+        *("--parsable", "--no-requeue", "--export=ALL", "--input=none", "--nodes=1", "--ntasks=1"),
+        *("--nodelist=n7", "--partition=flex", "--cpus-per-task=12", "--gres=gpu:a100:6", "--mem=4500M"),
+        *("--account=physics", "--time=6", "--job-name=flexo-17"),
+        "--comment=flexo-satellite base=17 restart=2 grant=g1 workers=3",
+        *("--output=/home/u/out.txt", "--error=/home/u/out.txt", "--open-mode=append"),
+    ]
+
+
+def test_what_the_base_did_not_ask_for_the_satellite_does_not_either(recorder: Recorder) -> None:
+    user(Shape(gpus=0, cpus=1, memory_mib=0, gpu_type=""), output=None).submit(GRANT, "l:1")
+    options = recorder.call("sbatch")["argv"]
+    assert not [option for option in options if option.startswith(("--gres", "--mem", "--account"))]
+    assert "--output=/dev/null" in options
+
+
+def test_slurms_own_variables_stay_behind_and_the_users_come_along(recorder: Recorder) -> None:
+    user().submit(GRANT, "l:1")
+    environment = recorder.call("sbatch")["environment"]
+    assert "MINE" in environment
+    assert [name for name in environment if name.startswith("SLURM_")] == ["SLURM_CONF"]
+
+
+def test_the_training_command_arrives_word_for_word(recorder: Recorder, tmp_path: Path) -> None:
+    """The script that sbatch got is run by a shell; its srun writes down what it was given."""
+    user().submit(GRANT, "10.0.0.1:99")
+    script = tmp_path / "satellite.sh"
+    script.write_text(str(recorder.call("sbatch")["stdin"]))
+    subprocess.run(["/bin/sh", str(script)], check=True, timeout=30)
+    argv = recorder.call("srun")["argv"]
+    assert argv[argv.index("--") + 1 :] == COMMAND
+    assert argv[: argv.index(sys.executable)] == [
+        *("--nodes=1", "--ntasks=1", "--export=ALL", "--mem=0", "--cpu-bind=none", "--quiet"),
+        *("--kill-on-bad-exit=0", "--whole", "--gpus=a100:6"),
+    ]
+    agent = argv[argv.index(sys.executable) + 1 : argv.index("--")]
+    assert agent == [
+        *("-m", "horovod_elastic", "agent", "--leader", "10.0.0.1:99", "--slots", "3", "--gpus", "2")
+    ]
+
+
+def test_an_agent_of_the_base_runs_in_a_step_of_the_base(recorder: Recorder) -> None:
+    user().launch_base("n1", 2, "l:1").wait(timeout=30)
+    argv = recorder.call("srun")["argv"]
+    assert argv[:2] == ["--jobid=17", "--nodelist=n1"]
+    assert "--gpus=a100:4" in argv
+    assert argv[argv.index("--") - 1] == "--base"
+    assert argv[argv.index("--") + 1 :] == COMMAND
+
+
+@pytest.mark.parametrize("answer", ["4711", "4711;cluster\n"])
+def test_the_answers_of_sbatch(recorder: Recorder, answer: str) -> None:
+    recorder.answer("sbatch", answer)
+    assert user().submit(GRANT, "l:1") == 4711
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "code", "said"),
+    [
+        ("", "sbatch: error: QOSMaxSubmitJobPerUserLimit", 1, "QOSMaxSubmitJobPerUserLimit"),
+        ("", "", 3, "exit code 3"),
+        ("Welcome!\n4711", "", 0, "where a job id was expected"),
+        ("", "Invalid job id", 1, "where a job id was expected"),
+    ],
+)
+def test_refusals_are_passed_on_in_slurms_own_words(
+    recorder: Recorder, out: str, err: str, code: int, said: str
+) -> None:
+    recorder.answer("sbatch", out, err, code)
+    with pytest.raises(Refused, match=said):
+        user().submit(GRANT, "l:1")
+
+
+def test_a_slurm_that_is_not_there_is_a_refusal(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(Refused, match="sbatch"):
+        user().submit(GRANT, "l:1")
+
+
+def test_the_queue_is_read(recorder: Recorder) -> None:
+    recorder.answer("squeue", "5|PD|Resources\n6|R|None\n7|PD|QOSMaxGRESPerUser\n")
+    entries = user().queue([5, 6, 7, 8])
+    assert recorder.call("squeue")["argv"][-1] == "--jobs=5,6,7,8"
+    assert entries == {
+        5: QueueEntry("PD", "Resources"),
+        6: QueueEntry("R", "None"),
+        7: QueueEntry("PD", "QOSMaxGRESPerUser"),
+    }
+    assert [entry.held_by_a_limit for entry in entries.values()] == [False, False, True]
+
+
+def test_jobs_that_slurm_has_forgotten_are_not_in_the_queue(recorder: Recorder) -> None:
+    recorder.answer("squeue", "", "slurm_load_jobs error: Invalid job id specified", 1)
+    assert user().queue([5]) == {}
+
+
+def test_cancelling_nothing_asks_nobody(recorder: Recorder) -> None:
+    user().cancel([])
+    assert not (recorder.folder / "scancel.json").exists()
+    user().cancel([5, 6])
+    assert recorder.call("scancel")["argv"] == ["--quiet", "5", "6"]

@@ -1,0 +1,188 @@
+"""What the environment of a batch script says of its job, as Slurm 22.05 writes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from horovod_elastic import slurm_job
+from horovod_elastic.slurm_job import NotInAJob, base_job, clean_environment
+
+ONE_NODE = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_JOB_NODELIST": "t1",
+    "SLURM_NTASKS": "2",
+    "SLURM_TASKS_PER_NODE": "2",
+    "SLURM_CPUS_ON_NODE": "2",
+    "SLURM_GPUS_PER_TASK": "1",
+    "SLURM_JOB_GPUS": "0,1",
+    "SLURM_MEM_PER_CPU": "4000",
+}
+
+
+@pytest.fixture
+def hostnames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expands t[1-N] without scontrol."""
+
+    def expand(nodelist: str) -> list[str]:
+        return [f"t{n}" for n in range(1, int(nodelist[4:-1]) + 1)] if "[" in nodelist else [nodelist]
+
+    monkeypatch.setattr(slurm_job, "_node_names", expand)
+
+
+def several(nodes: int, tasks_per_node: str, **more: str) -> dict[str, str]:
+    return {
+        **ONE_NODE,
+        "SLURM_JOB_NODELIST": f"t[1-{nodes}]",
+        "SLURM_TASKS_PER_NODE": tasks_per_node,
+        **more,
+    }
+
+
+def without(*names: str) -> dict[str, str]:
+    return {name: value for name, value in ONE_NODE.items() if name not in names}
+
+
+def test_an_ordinary_job_has_its_tasks_as_workers_and_is_not_elastic() -> None:
+    base = base_job(ONE_NODE)
+    assert (base.job_id, base.restart_count, base.workers) == (17, 0, 2)
+    assert (base.minimum, base.maximum, base.elastic) == (2, 2, False)
+    assert (base.shape.gpus, base.shape.cpus, base.shape.memory_mib, base.shape.gpu_type) == (1, 1, 4000, "")
+
+
+def test_the_range_comes_from_the_plugin() -> None:
+    base = base_job({**ONE_NODE, "FLEXO_ELASTIC": "2-8", "SLURM_RESTART_COUNT": "3"})
+    assert (base.minimum, base.maximum, base.elastic, base.restart_count) == (2, 8, True, 3)
+
+
+def test_a_base_that_is_larger_than_its_range_keeps_what_it_has() -> None:
+    base = base_job({**ONE_NODE, "FLEXO_ELASTIC": "1-1"})
+    assert (base.minimum, base.maximum) == (1, 2)
+
+
+@pytest.mark.parametrize("text", ["8-2", "0-3", "two", "2", "1-2-3", "-1-4"])
+def test_a_range_that_cannot_be_is_refused_by_name(text: str) -> None:
+    with pytest.raises(NotInAJob, match=f"FLEXO_ELASTIC is '{text}'"):
+        base_job({**ONE_NODE, "FLEXO_ELASTIC": text})
+
+
+def test_outside_a_job_the_user_is_told_how_to_submit_one() -> None:
+    with pytest.raises(NotInAJob, match="sbatch -n 2"):
+        base_job({"PATH": "/bin"})
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "counts"),
+    [("2,1", 2, [2, 1]), ("2(x3),1", 4, [2, 2, 2, 1]), ("4,1(x2)", 3, [4, 1, 1]), ("1(x2)", 2, [1, 1])],
+)
+@pytest.mark.usefixtures("hostnames")
+def test_tasks_of_each_node_are_read(text: str, nodes: int, counts: list[int]) -> None:
+    base = base_job(several(nodes, text))
+    assert [node.workers for node in base.nodes] == counts
+    assert [node.name for node in base.nodes] == [f"t{n}" for n in range(1, nodes + 1)]
+
+
+@pytest.mark.parametrize("text", ["", "x", "2(x", "1,,2", "0,1"])
+@pytest.mark.usefixtures("hostnames")
+def test_tasks_that_cannot_be_read_are_shown(text: str) -> None:
+    with pytest.raises(NotInAJob, match="SLURM_TASKS_PER_NODE is"):
+        base_job(several(2, text))
+
+
+@pytest.mark.usefixtures("hostnames")
+def test_tasks_for_another_number_of_nodes_are_refused() -> None:
+    with pytest.raises(NotInAJob, match="for 3 nodes"):
+        base_job(several(3, "1(x2)"))
+
+
+@pytest.mark.usefixtures("hostnames")
+def test_without_n_there_is_one_worker_a_node_whatever_slurm_counts() -> None:
+    environment = several(2, "8(x2)")
+    del environment["SLURM_NTASKS"]
+    assert [node.workers for node in base_job(environment).nodes] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "expected"),
+    [
+        ("SLURM_GPUS_PER_TASK", "2", ("", 2)),
+        ("SLURM_GPUS_PER_TASK", "a100:2", ("a100", 2)),
+        ("SLURM_GPUS_PER_TASK", "v100", ("v100", 1)),
+        ("SLURM_GPUS_PER_NODE", "4", ("", 2)),
+        ("SLURM_GPUS_PER_NODE", "h100_sxm:4", ("h100_sxm", 2)),
+        ("SLURM_GPUS", "2", ("", 1)),
+        ("SLURM_JOB_GPUS", "0,1,2,3", ("", 2)),
+        ("SLURM_JOB_GPUS", "", ("", 0)),
+    ],
+)
+def test_gpus_of_a_worker_in_all_ways_to_ask_for_them(
+    variable: str, text: str, expected: tuple[str, int]
+) -> None:
+    shape = base_job(without("SLURM_GPUS_PER_TASK", "SLURM_JOB_GPUS") | {variable: text}).shape
+    assert (shape.gpu_type, shape.gpus) == expected
+
+
+@pytest.mark.parametrize("text", ["a100:1,v100:1", "a100:b", ":2", "-1"])
+def test_gpus_of_several_types_are_refused(text: str) -> None:
+    with pytest.raises(NotInAJob, match="SLURM_GPUS_PER_TASK"):
+        base_job({**ONE_NODE, "SLURM_GPUS_PER_TASK": text})
+
+
+@pytest.mark.usefixtures("hostnames")
+def test_on_uneven_nodes_what_each_node_has_does_for_the_fullest() -> None:
+    environment = several(
+        2, "1,3", SLURM_GPUS_PER_NODE="3", SLURM_MEM_PER_NODE="6000", SLURM_CPUS_PER_TASK="2"
+    )
+    del environment["SLURM_GPUS_PER_TASK"], environment["SLURM_MEM_PER_CPU"]
+    shape = base_job(environment).shape
+    assert (shape.gpus, shape.cpus, shape.memory_mib) == (1, 2, 2000)
+
+
+@pytest.mark.parametrize(
+    ("environment", "memory_mib"),
+    [
+        ({"SLURM_MEM_PER_CPU": "500", "SLURM_CPUS_PER_TASK": "3"}, 1500),
+        ({"SLURM_MEM_PER_GPU": "700", "SLURM_GPUS_PER_TASK": "2"}, 1400),
+        ({"SLURM_MEM_PER_NODE": "3001"}, 1500),
+        ({"SLURM_MEM_PER_NODE": "0"}, 0),
+        ({}, 0),
+    ],
+)
+def test_memory_of_a_worker(environment: dict[str, str], memory_mib: int) -> None:
+    assert base_job(without("SLURM_MEM_PER_CPU") | environment).shape.memory_mib == memory_mib
+
+
+def test_cpus_without_c_are_the_nodes_shared_out() -> None:
+    assert base_job({**ONE_NODE, "SLURM_CPUS_ON_NODE": "7"}).shape.cpus == 3
+    assert base_job({**ONE_NODE, "SLURM_CPUS_ON_NODE": "1"}).shape.cpus == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("SLURM_JOB_ID", "SLURM_GPUS_PER_TASK", "SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SRUN_DEBUG"),
+        *("SPANK_ELASTIC", "_SLURM_SPANK_OPTION_elastic_elastic", "SLURMD_NODENAME", "SALLOC_ACCOUNT"),
+        *("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "PMI_RANK", "PMIX_RANK"),
+        *("OMPI_COMM_WORLD_RANK", "FLEXO_ELASTIC", "FLEXO_ELASTIC_BATCH"),
+    ],
+)
+def test_what_would_change_a_satellite_is_removed(name: str) -> None:
+    assert clean_environment({name: "1"}) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "SLURM_CONF",
+            "PATH",
+            "HOME",
+            "LD_LIBRARY_PATH",
+            "FLEXO_DAEMON",
+            "FLEXO_JOB_ID",
+            "FLEXO_MUNGE_SOCKET",
+        ),
+        *("CUDA_HOME", "CUDA_VISIBLE_DEVICES_OF_MINE", "MY_SLURM_NOTE", "BASH_FUNC_module%%"),
+    ],
+)
+def test_what_is_the_users_own_stays(name: str) -> None:
+    assert clean_environment({name: "x\ny"}) == {name: "x\ny"}
