@@ -33,7 +33,7 @@ test-unit: ## tests that need neither Slurm nor training (under a minute)
 	$(BIN)/pytest tests/unit
 
 test-slurm: ## tests against a real Slurm cluster on this machine (root)
-	@./setup.sh slurm
+	@./setup.sh all
 	$(BIN)/pytest tests/slurm
 
 test-training: ## tests with real Horovod and PyTorch

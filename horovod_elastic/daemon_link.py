@@ -29,6 +29,7 @@ _REFUSALS = (
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.ABORTED,  # replaced by another leader of this job: taking turns would help nobody
 )
 
 

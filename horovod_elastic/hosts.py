@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> int:
         print(USAGE, file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2
     try:
-        base = slurm_job.base_job(os.environ)
+        base = slurm_job.base_job(slurm_job.with_recorded_range(os.environ))
         folder = _private_folder(base)
         if arguments:
             return _keep(base, folder)
@@ -133,7 +133,12 @@ def _keep(base: slurm_job.BaseJob, folder: Path) -> int:
     address = network.resolve(slurm_job.node_address(here, os.environ))
     environment = {**os.environ, "FLEXO_JOB_ID": str(base.job_id)}
     hosts = HeldHosts(base)
-    leader = Leader(base, address, SlurmUser(base, environment, ["true"], None), hosts)
+    leader = Leader(
+        base,
+        address,
+        SlurmUser(base, environment, ["true"], None, binds_cpus=slurm_job.binds_cpus(os.environ)),
+        hosts,
+    )
     server = serve(leader, address, Munge())
     if (daemon := daemon_address()) is None:
         say("no flexod is configured (FLEXO_DAEMON, flexo.toml): the hosts stay the base's")

@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         print(USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
     try:
-        base = slurm_job.base_job(os.environ)
+        base = slurm_job.base_job(slurm_job.with_recorded_range(os.environ))
         return _lead(base, arguments)
     except (slurm_job.NotInAJob, network.NoAddress) as error:
         print(f"flexo run: {error}", file=sys.stderr)
@@ -46,7 +46,8 @@ def _lead(base: slurm_job.BaseJob, command: list[str]) -> int:
     here = os.environ.get("SLURMD_NODENAME", base.nodes[0].name)
     address = network.resolve(slurm_job.node_address(here, os.environ))
     environment = {**os.environ, "FLEXO_JOB_ID": str(base.job_id)}
-    slurm = SlurmUser(base, environment, command, slurm_job.output_path(base.job_id, os.environ))
+    output = slurm_job.output_path(base.job_id, os.environ)
+    slurm = SlurmUser(base, environment, command, output, binds_cpus=slurm_job.binds_cpus(os.environ))
     leader = Leader(base, address, slurm)
     try:
         server = serve(leader, address, Munge())

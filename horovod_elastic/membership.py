@@ -462,8 +462,8 @@ class Membership:
             return []
         joining = self._joiners()
         leaving = any(self._agents[worker.agent].leaving for worker in current)
-        if not current or not (joining or leaving):
-            return []
+        if not (joining or leaving) or not current or current[0].rank != 0:
+            return []  # without rank 0 the generation ends by itself
         self._interrupted = True
         return [Interrupt(current[0].worker_id, self.generation)]
 

@@ -56,12 +56,19 @@ class SlurmUser:
     """Slurm's commands with the rights of the job's own user."""
 
     def __init__(
-        self, base: BaseJob, environment: Mapping[str, str], command: Sequence[str], output: str | None
+        self,
+        base: BaseJob,
+        environment: Mapping[str, str],
+        command: Sequence[str],
+        output: str | None,
+        *,
+        binds_cpus: bool = True,
     ) -> None:
         self._base = base
         self._environment = clean_environment(environment)
         self._command = list(command)
         self._output = output or "/dev/null"
+        self._binding = ["--cpu-bind=none"] if binds_cpus else []
 
     def agent_command(self, leader: str, workers: int, *, base: bool) -> list[str]:
         """The agent's own command line."""
@@ -74,16 +81,21 @@ class SlurmUser:
         ]
 
     def step(self, workers: int) -> list[str]:
-        """srun with everything explicit, for the agent of a node that holds `workers` workers."""
+        """srun with everything explicit, for the agent of a node that holds `workers` workers.
+
+        It gets all CPUs that the job has there; `--cpus-per-task` would give a step on one node of a base
+        with uneven nodes fewer than asked for, and `--gres` is refused there (tried on Slurm 22.05).
+        """
+        gpus = self._gpus(workers)
         return [
-            *("srun", "--nodes=1", "--ntasks=1", "--export=ALL", "--mem=0", "--cpu-bind=none", "--quiet"),
-            *("--kill-on-bad-exit=0", f"--cpus-per-task={self._base.shape.cpus * workers}"),
-            *self._gres(workers),
+            *("srun", "--nodes=1", "--ntasks=1", "--export=ALL", "--mem=0", "--quiet", *self._binding),
+            *("--kill-on-bad-exit=0", "--whole"),
+            *([f"--gpus={gpus}"] if gpus else []),
         ]
 
     def submit(self, grant: Grant, leader: str) -> int:
         """Submit the satellite of a grant; its Slurm job id. Raises Refused."""
-        base, shape = self._base, self._base.shape
+        base, shape, gpus = self._base, self._base.shape, self._gpus(grant.workers)
         tag = (
             f"flexo-satellite base={base.job_id} restart={base.restart_count} "
             f"grant={grant.grant_id} workers={grant.workers}"
@@ -91,7 +103,7 @@ class SlurmUser:
         options = [
             *("sbatch", "--parsable", "--no-requeue", "--export=ALL", "--input=none"),
             *("--nodes=1", "--ntasks=1", f"--nodelist={grant.node}", f"--partition={grant.partition}"),
-            *(f"--cpus-per-task={shape.cpus * grant.workers}", *self._gres(grant.workers)),
+            *(f"--cpus-per-task={shape.cpus * grant.workers}", *([f"--gres=gpu:{gpus}"] if gpus else [])),
             *([f"--mem={shape.memory_mib * grant.workers}M"] if shape.memory_mib else []),
             *([f"--account={base.account}"] if base.account else []),
             f"--time={math.ceil(grant.lease_s / 60)}",
@@ -130,12 +142,11 @@ class SlurmUser:
             entries[int(job_id)] = QueueEntry(state, reason)
         return entries
 
-    def _gres(self, workers: int) -> list[str]:
+    def _gpus(self, workers: int) -> str:
+        """ "[TYPE:]NUMBER" for so many workers, "" if they have none."""
         shape = self._base.shape
-        if not shape.gpus:
-            return []
         kind = f"{shape.gpu_type}:" if shape.gpu_type else ""
-        return [f"--gres=gpu:{kind}{shape.gpus * workers}"]
+        return f"{kind}{shape.gpus * workers}" if shape.gpus else ""
 
     def _run(self, command: list[str], script: str = "") -> str:
         try:

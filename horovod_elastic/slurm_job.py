@@ -97,6 +97,19 @@ def base_job(environment: Mapping[str, str]) -> BaseJob:
     )
 
 
+def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """`environment` with FLEXO_ELASTIC, also where the job said it by --comment: nobody set it then.
+
+    The controller's side of the plugin has checked the comment and written the range into AdminComment.
+    """
+    job_id = environment.get("SLURM_JOB_ID", "")
+    if "FLEXO_ELASTIC" in environment or not job_id:
+        return environment
+    shown = _ask(["scontrol", "show", "job", job_id, "--oneliner"], environment)
+    match = re.search(r" AdminComment=(?:\S+ )*?flexo\{workers=(\d+-\d+)[;}]", shown)
+    return {**environment, "FLEXO_ELASTIC": match[1]} if match else environment
+
+
 def node_address(node: str, environment: Mapping[str, str]) -> str:
     """Where Slurm reaches `node`: its NodeAddr."""
     match = re.search(r"\bNodeAddr=(\S+)", show_node(node, environment))
@@ -106,6 +119,12 @@ def node_address(node: str, environment: Mapping[str, str]) -> str:
 def show_node(node: str, environment: Mapping[str, str]) -> str:
     """What scontrol says of a node, in one line."""
     return _ask(["scontrol", "show", "node", node, "--oneliner"], environment)
+
+
+def binds_cpus(environment: Mapping[str, str]) -> bool:
+    """Whether the cluster binds tasks to CPUs at all; where not, srun warns of being told not to."""
+    shown = _ask(["scontrol", "show", "config"], environment)
+    return re.search(r"^TaskPlugin\s*=.*(affinity|cgroup)", shown, re.MULTILINE) is not None
 
 
 def output_path(job_id: int, environment: Mapping[str, str]) -> str | None:
@@ -158,7 +177,7 @@ def _gpus(environment: Mapping[str, str], tasks: list[int]) -> tuple[str, int]:
         ("SLURM_GPUS", sum(tasks)),
     ):
         if text := environment.get(variable, ""):
-            match = re.fullmatch(r"(?:(?P<kind>[^:,\d][^:,]*)(?::(?P<some>\d+))?|(?P<all>\d+))", text)
+            match = re.fullmatch(r"(?:(?P<kind>[A-Za-z_][^:,]*)(?::(?P<some>\d+))?|(?P<all>\d+))", text)
             if match is None:
                 raise NotInAJob(f"{variable} is '{text}'; GPUs of one type can be used, such as 4 or a100:4")
             return match["kind"] or "", int(match["all"] or match["some"] or 1) // workers

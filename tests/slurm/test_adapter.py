@@ -11,7 +11,8 @@ import pytest
 from conftest import LabFactory, cancel_all_jobs
 
 from flexo.clusters.base import ActionRefused, ClusterState, ClusterUnreachable
-from flexo.clusters.slurm import SlurmCluster
+from flexo.clusters.slurm import SlurmCluster, connect
+from flexo.clusters.slurm.reader_pyslurm import PyslurmReader, is_installed
 from flexo.lab import Lab, Profile
 from flexo.model import ElasticRequest, JobKey, JobState, Node, Range, SatelliteTag, SlurmJob, WorkerShape
 
@@ -300,3 +301,75 @@ def test_where_gpus_are_tracked_a_jobs_gpus_are_slurms_own_sum(make_lab: LabFact
         assert (_job(state, job_id).gpus, _job(state, job_id).priority > 0) == (2, True)
     finally:
         lab.down()
+
+
+@pytest.mark.skipif(
+    not is_installed(), reason="pyslurm is not installed; other_release.sh makes a place where it is"
+)
+def test_pyslurm_and_slurms_commands_see_the_same(make_lab: LabFactory) -> None:
+    lab = make_lab(nodes=2, gpus_per_node=4, infer_nodes=1, flexod=False, profile=Profile.ACCOUNTING)
+    reader = PyslurmReader(lab.layout.slurm_conf, frozenset({"flex"}), 10.0)
+    try:
+        _submit_one_of_each(lab)
+        with_commands = _cluster(lab)
+        with_pyslurm = SlurmCluster(lab.layout.slurm_conf, frozenset({"flex"}), 10.0, reader)
+        assert reader.why_not_enough() == ""
+        deadline = time.monotonic() + 30
+        while differences := _differences(with_commands.observe(), with_pyslurm.observe()):
+            assert time.monotonic() < deadline, differences
+            time.sleep(0.5)
+        assert len(with_pyslurm.observe().jobs) == 9
+    finally:
+        reader.close()
+        lab.down()
+
+
+@pytest.mark.skipif(
+    not is_installed(), reason="pyslurm is not installed; other_release.sh makes a place where it is"
+)
+def test_pyslurm_is_left_alone_where_it_does_not_show_enough(quiet_lab: Lab) -> None:
+    reader = PyslurmReader(quiet_lab.layout.slurm_conf, frozenset({"flex"}), 10.0)
+    assert "AccountingStorageTRES does not track gres/gpu" in reader.why_not_enough()
+    reader.close()
+    cluster = connect(quiet_lab.layout.slurm_conf, frozenset({"flex"}), 10.0)
+    assert cluster.read_with.startswith("Slurm's commands (pyslurm is installed, but ")
+    assert len(cluster.observe().nodes) == 3
+
+
+@pytest.mark.skipif(
+    not is_installed(), reason="pyslurm is not installed; other_release.sh makes a place where it is"
+)
+def test_a_controller_that_does_not_answer_pyslurm_is_unreachable_too(quiet_lab: Lab) -> None:
+    reader = PyslurmReader(quiet_lab.layout.slurm_conf, frozenset({"flex"}), 2.0)
+    assert len(reader.nodes()) == 3
+    slurmctld = int((quiet_lab.layout.state / "slurmctld.pid").read_text())
+    os.kill(slurmctld, signal.SIGSTOP)
+    try:
+        with pytest.raises(ClusterUnreachable, match=r"pyslurm \(jobs\) did not answer within 2 s"):
+            reader.jobs()
+    finally:
+        os.kill(slurmctld, signal.SIGCONT)
+    assert len(reader.nodes()) == 3
+    reader.close()
+
+
+def _submit_one_of_each(lab: Lab) -> None:
+    """Jobs that differ in how they ask, so that readers have something to differ in."""
+    base = _submit(lab, "--partition=train", "--nodelist=t1", "--gpus=1", "--comment=a\nb\xe9")
+    lab.run(["scontrol", "update", f"JobId={base}", "AdminComment=flexo{workers=1-4}"])
+    _submit(lab, "--partition=flex", "--nodelist=t1", "--gres=gpu:2", f"--comment={_TAG.format(base=base)}")
+    _submit(lab, "--partition=train", "--nodelist=t2", "--exclusive", "--time=1-02:00:00")
+    _submit(lab, "--partition=train", "--ntasks=2", "--gpus-per-task=2", "--exclude=t2")
+    _submit(lab, "--partition=train,infer", "--nodelist=t2", "--gpus-per-node=3")
+    _submit(lab, "--partition=train", "--array=1-20%2", "--gpus=1", "--hold")
+    _submit(lab, "--partition=train", "--nodes=2", "--ntasks=2", "--cpus-per-task=8", "--mem=1536")
+    _submit(lab, "--partition=infer", "--gres=gpu", "--time=0")
+    _submit(lab, "--partition=train", f"--dependency=afterok:{base}")
+    lab.run(["scontrol", "update", "NodeName=i1", "State=DRAIN", "Reason=broken fan\nState=IDLE"])
+
+
+def _differences(left: ClusterState, right: ClusterState) -> list[str]:
+    """What one look has and the other has not, whatever the order."""
+    ours = {*left.nodes, *left.partitions, *left.jobs}
+    theirs = {*right.nodes, *right.partitions, *right.jobs}
+    return sorted(map(str, ours ^ theirs))

@@ -25,6 +25,23 @@ _SPECIAL = (
     *("hostile", "satellite", "elastic", "array", "exclusive", "exclusive to a user", "per task"),
     *("per socket", "two types", "big", "held", "array task", "array task 2"),
 )
+_SQUEUE = """
+case "$*" in
+  --helpFormat) [ -s {folder}/squeue_help.txt ] && exec cat {folder}/squeue_help.txt
+    echo "squeue: unrecognized option '--helpFormat'" >&2; exit 1;;
+  *--format=*) echo asked >> {folder}/asked_for_excluded; exec cat {folder}/excluded.txt;;
+esac
+separator=${{SQUEUE_FORMAT2#*:0}}
+sed "s/|nonce123/${{separator%%,*}}/g" {folder}/queue.txt
+"""
+_SCONTROL = """
+echo "$*" >> {folder}/scontrol_calls
+case "$*" in
+  "show node"*) exec cat {folder}/nodes.txt;;
+  "show partition"*) exec cat {folder}/partitions.txt;;
+  "show config"*) exec cat {folder}/config.txt;;
+esac
+"""
 _FOLDER = Path(__file__).parent / "captured"
 
 
@@ -51,3 +68,27 @@ def jobs_of(release: str) -> dict[str, SlurmJob]:
     tasks = _ARRAY_TASKS[release]
     ordered = sorted(jobs, key=lambda job: (job.job_id in tasks, job.job_id))
     return dict(zip(_SPECIAL, ordered, strict=True))
+
+
+class Recorded:
+    """A folder with commands that print what a real cluster of one release printed."""
+
+    def __init__(self, folder: Path, release: str) -> None:
+        self.folder = folder
+        for name in ("nodes", "partitions", "queue", "excluded", "squeue_help", "config", "sdiag"):
+            (folder / f"{name}.txt").write_text(captured(release, name))
+        self._script("squeue", _SQUEUE)
+        self._script("scontrol", _SCONTROL)
+        self._script("sdiag", "exec cat {folder}/sdiag.txt")
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        path = self.folder / f"{name}.txt"
+        path.write_text(path.read_text().replace(old, new))
+
+    def times(self, call: str) -> int:
+        return (self.folder / "scontrol_calls").read_text().splitlines().count(call)
+
+    def _script(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.write_text("#!/bin/sh\n" + text.format(folder=self.folder))
+        path.chmod(0o755)

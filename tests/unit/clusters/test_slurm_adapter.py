@@ -6,54 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from captured_outputs import RELEASES, captured, jobs_of
+from captured_outputs import RELEASES, Recorded, jobs_of
 
 from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm import SlurmCluster
 from flexo.clusters.slurm.adapter import without_exclusive_nodes, without_foreign_tags
-from flexo.model import JobKey, Node, SatelliteTag, SlurmJob
-
-_SQUEUE = """
-case "$*" in
-  --helpFormat) [ -s {folder}/squeue_help.txt ] && exec cat {folder}/squeue_help.txt
-    echo "squeue: unrecognized option '--helpFormat'" >&2; exit 1;;
-  *--format=*) echo asked >> {folder}/asked_for_excluded; exec cat {folder}/excluded.txt;;
-esac
-separator=${{SQUEUE_FORMAT2#*:0}}
-sed "s/|nonce123/${{separator%%,*}}/g" {folder}/queue.txt
-"""
-_SCONTROL = """
-echo "$*" >> {folder}/scontrol_calls
-case "$*" in
-  "show node"*) exec cat {folder}/nodes.txt;;
-  "show partition"*) exec cat {folder}/partitions.txt;;
-  "show config"*) exec cat {folder}/config.txt;;
-esac
-"""
-
-
-class Recorded:
-    """A folder with commands that print what a real cluster of one release printed."""
-
-    def __init__(self, folder: Path, release: str) -> None:
-        self.folder = folder
-        for name in ("nodes", "partitions", "queue", "excluded", "squeue_help", "config", "sdiag"):
-            (folder / f"{name}.txt").write_text(captured(release, name))
-        self._script("squeue", _SQUEUE)
-        self._script("scontrol", _SCONTROL)
-        self._script("sdiag", "exec cat {folder}/sdiag.txt")
-
-    def replace(self, name: str, old: str, new: str) -> None:
-        path = self.folder / f"{name}.txt"
-        path.write_text(path.read_text().replace(old, new))
-
-    def times(self, call: str) -> int:
-        return (self.folder / "scontrol_calls").read_text().splitlines().count(call)
-
-    def _script(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.write_text("#!/bin/sh\n" + text.format(folder=self.folder))
-        path.chmod(0o755)
+from flexo.model import JobKey, Node, SatelliteTag
 
 
 @pytest.fixture(params=RELEASES)

@@ -206,6 +206,6 @@ def test_twenty_thousand_jobs_are_read_in_about_a_second() -> None:
     text = one * 15_000 + "".join(running)
     started = time.process_time()
     jobs = [to_job(record, frozenset(), SATELLITES) for record in parse_queue(text, REQUIRED, SEPARATOR)]
-    # Measured: 0.35 s. The bound only catches a parser that has become several times slower.
+    # Measured: 0.3 s. The bound only catches a parser that has become several times slower.
     assert time.process_time() - started < 2.0
     assert len(jobs) == 20_000

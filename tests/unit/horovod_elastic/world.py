@@ -146,25 +146,28 @@ class World:
 
     def obey(self, commands: list[m.Command]) -> None:
         for command in commands:
-            if isinstance(command, m.End):
-                assert self.end is None, "it ends once"
-                self.end = command
-            elif isinstance(command, m.Start):
-                self._start(command)
-            elif isinstance(command, m.Form):
-                self._form(command)
-            elif isinstance(command, m.Interrupt):
-                self._interrupt(command)
-            elif isinstance(command, m.Leave):
-                self._leave(command)
-            elif isinstance(command, m.Dismiss):
-                self.dismissed.add(command.agent)
+            self._obey(command)
         # Processes die after everything was said: kills are orders to agents, seen later by the leader.
         for command in commands:
             if isinstance(command, m.Kill):
                 self.exit(command.worker_id, -9)
         for agent in self.dismissed & self.agents.keys():
             self.lose(agent)
+
+    def _obey(self, command: m.Command) -> None:
+        if isinstance(command, m.End):
+            assert self.end is None, "it ends once"
+            self.end = command
+        elif isinstance(command, m.Start):
+            self._start(command)
+        elif isinstance(command, m.Form):
+            self._form(command)
+        elif isinstance(command, m.Interrupt):
+            self._interrupt(command)
+        elif isinstance(command, m.Leave):
+            self._leave(command)
+        elif isinstance(command, m.Dismiss):
+            self.dismissed.add(command.agent)
 
     def _start(self, start: m.Start) -> None:
         assert self.end is None, "nothing starts after the end"
