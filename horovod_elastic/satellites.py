@@ -88,7 +88,7 @@ class SlurmUser:
         """
         gpus = self._gpus(workers)
         return [
-            *("srun", "--nodes=1", "--ntasks=1", "--export=ALL", "--mem=0", "--quiet", *self._binding),
+            *("srun", "--nodes=1", "--ntasks=1", "--export=ALL", "--mem=0", *self._binding),
             *("--kill-on-bad-exit=0", "--whole"),
             *([f"--gpus={gpus}"] if gpus else []),
         ]

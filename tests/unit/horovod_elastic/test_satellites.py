@@ -101,7 +101,7 @@ def test_the_training_command_arrives_word_for_word(recorder: Recorder, tmp_path
     argv = recorder.call("srun")["argv"]
     assert argv[argv.index("--") + 1 :] == COMMAND
     assert argv[: argv.index(sys.executable)] == [
-        *("--nodes=1", "--ntasks=1", "--export=ALL", "--mem=0", "--cpu-bind=none", "--quiet"),
+        *("--nodes=1", "--ntasks=1", "--export=ALL", "--mem=0", "--cpu-bind=none"),
         *("--kill-on-bad-exit=0", "--whole", "--gpus=a100:6"),
     ]
     agent = argv[argv.index(sys.executable) + 1 : argv.index("--")]

@@ -186,3 +186,37 @@ def test_what_would_change_a_satellite_is_removed(name: str) -> None:
 )
 def test_what_is_the_users_own_stays(name: str) -> None:
     assert clean_environment({name: "x\ny"}) == {name: "x\ny"}
+
+
+@pytest.mark.parametrize(
+    ("comment", "range_"),
+    [
+        ("flexo{workers=2-8}", "2-8"),
+        ("site:gold flexo{workers=2-8;fungible;batch=32-256}", "2-8"),
+        ("(null)", None),
+        ("flexo{workers=8}", None),
+    ],
+)
+def test_a_range_that_was_said_by_comment_is_read_where_the_plugin_recorded_it(
+    comment: str, range_: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = f"JobId=17 JobName=x Comment=elastic=2-8 AdminComment={comment} StdOut=/home/u/out"
+    monkeypatch.setattr(slurm_job, "_ask", lambda command, environment: shown)
+    assert slurm_job.with_recorded_range({"SLURM_JOB_ID": "17"}).get("FLEXO_ELASTIC") == range_
+
+
+def test_what_the_plugin_put_into_the_environment_is_not_asked_again() -> None:
+    environment = {"SLURM_JOB_ID": "17", "FLEXO_ELASTIC": "2-4"}
+    assert slurm_job.with_recorded_range(environment) == environment
+
+
+@pytest.mark.parametrize(
+    ("plugin", "binds"),
+    [("task/none", False), ("task/affinity", True), ("task/affinity,task/cgroup", True)],
+)
+def test_whether_tasks_are_bound_to_cpus_is_slurms_configuration(
+    plugin: str, binds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = f"TaskPlugin              = {plugin}\nTaskPluginParam         = (null type)\n"
+    monkeypatch.setattr(slurm_job, "_ask", lambda command, environment: shown)
+    assert slurm_job.binds_cpus({}) is binds
