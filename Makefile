@@ -9,7 +9,7 @@ export PATH := $(BIN):$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export MPLBACKEND := Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help setup demo test test-unit test-slurm test-training lint clean
+.PHONY: help setup demo test test-unit test-slurm test-training bench-load lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ test-slurm: ## tests against a real Slurm cluster on this machine (root)
 test-training: ## tests with real Horovod and PyTorch
 	@./setup.sh all
 	$(BIN)/pytest tests/training
+
+bench-load: ## what flexod costs: its CPU, and slurmctld's time (about 4 minutes)
+	@./setup.sh all
+	@$(BIN)/python -m flexo.lab.load
 
 lint: ## ruff and mypy
 	@./setup.sh lint

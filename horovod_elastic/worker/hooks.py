@@ -15,8 +15,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from horovod_elastic.worker import connections, sigterm
 from horovod_elastic.worker import session as sessions
-from horovod_elastic.worker import sigterm
 
 _PLACE_CALLS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
@@ -45,6 +45,8 @@ def _init_with_a_place(original: Callable[..., Any]) -> Callable[..., Any]:
                 move()
             elif session.generation == 0 and not session.warming:
                 session.found()
+            with connections.recorded():
+                return original(self, *args, **kwargs)
         return original(self, *args, **kwargs)
 
     return init
@@ -111,6 +113,7 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
                         session.finished()
                         return result
                     except module.HorovodInternalError:
+                        connections.hang_up()
                         state.restore()
                         failed = True
                     except module.HostsUpdatedInterrupt:

@@ -1,4 +1,4 @@
-"""Leases with slurmdbd: flexod, as an Operator, keeps satellites alive; without it they run out gracefully."""
+"""Leases with slurmdbd: flexod, an Operator, keeps satellites alive; without it they run out gracefully."""
 
 from __future__ import annotations
 

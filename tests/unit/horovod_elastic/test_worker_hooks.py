@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from horovod_elastic.worker import hooks
+from horovod_elastic.worker import connections, hooks
 from horovod_elastic.worker.session import Outlook
 
 pytest.importorskip("horovod")
@@ -301,3 +302,43 @@ def test_no_notification_server_is_started(
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
     elastic.notification_manager.init()
     assert elastic.notification_manager._service is None
+
+
+def test_who_gives_up_a_generation_hangs_up_so_that_the_others_notice(
+    session: Session, elastic: types.ModuleType
+) -> None:
+    ours, theirs = socket.socketpair()
+    strange, stranger = socket.socketpair()
+    with connections.recorded():
+        mine = ours.dup()  # what the core opens while it is initialised
+    model = Model(elastic, {"model": "founded"})
+    turns = []
+
+    def train(state: Any) -> None:
+        turns.append(1)
+        if len(turns) == 1:
+            raise elastic.HorovodInternalError
+
+    run(elastic, model, train)
+    theirs.settimeout(5)
+    assert theirs.recv(1) == b""
+    stranger.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        stranger.recv(1)
+    for end in (ours, theirs, mine, strange, stranger):
+        end.close()
+
+
+def test_a_descriptor_that_was_used_again_is_left_alone() -> None:
+    with connections.recorded():
+        first, other = socket.socketpair()
+    number = first.fileno()
+    first.close()
+    again, peer = socket.socketpair()
+    assert number in (again.fileno(), peer.fileno())
+    other.close()
+    connections.hang_up()
+    again.sendall(b"x")
+    assert peer.recv(1) == b"x"
+    again.close()
+    peer.close()
