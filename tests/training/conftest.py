@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import pwd
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import elastic_jobs
 import pytest
 
 from flexo.lab import Lab, LabSpec, bring_up, why_unavailable
-
-Submit = Callable[..., elastic_jobs.Job]
-SOMEBODY = "games"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,7 +35,7 @@ def training_lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def submit(training_lab: Lab) -> Submit:
+def submit(training_lab: Lab) -> elastic_jobs.Submit:
     """submit(script, *arguments, elastic="1-4", ...) -> Job."""
     count = 0
 

@@ -18,7 +18,12 @@ SCRIPTS = Path(__file__).resolve().parent / "scripts"
 BOUND_S = 150.0
 """How long anything may take: the machine may be busy. Tests ask for order, not for speed."""
 
+SOMEBODY = "games"
+"""A user of this machine without any rights."""
+
 Event = dict[str, Any]
+Submit = Callable[..., "Job"]
+"""The fixture `submit`."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +131,12 @@ class Job:
 
     def check_steps(self, lost: int = 0) -> None:
         """No step was left out; none was committed twice, but for at most `lost` after crashes."""
+        anywhere = {event["step"] for event in self.events("commit")}
+        assert anywhere == set(range(1, max(anywhere) + 1)), sorted(anywhere)
         steps = self.steps_committed()
-        assert set(steps) == set(range(1, max(steps) + 1)), steps
         assert len(steps) - len(set(steps)) <= lost, steps
+        # A rank 0 that is killed may not have got to write down what the others have.
+        assert len(anywhere) - len(set(steps)) <= lost, steps
 
     def check_nothing_left(self) -> None:
         """No satellite in the queue and none of its processes on the machine, within a while."""

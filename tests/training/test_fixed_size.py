@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import SOMEBODY, Submit
-from elastic_jobs import Job
+from elastic_jobs import SOMEBODY, Job, Submit
 
 HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--leader", "--", ""]
 FLEXO = Path(sys.executable).parent / "flexo"

@@ -135,17 +135,9 @@ def test_a_process_that_a_script_forks_can_be_terminated(start: Start) -> None:
 
 
 def test_a_python_without_horovod_elastic_works_until_it_imports_horovod(tmp_path: Path) -> None:
-    script = "print('fine')\nimport horovod"
     done = subprocess.run(
-        [
-            "/usr/bin/env",
-            "-i",
-            f"PYTHONPATH={INJECT}",
-            "FLEXO_LEADER=l:1",
-            "FLEXO_WORKER_ID=w",
-            "PATH=/usr/bin:/bin",
-        ]
-        + [sys.base_prefix + "/bin/python3", "-c", script],
+        [f"{sys.base_prefix}/bin/python3", "-c", "print('fine')\nimport horovod"],
+        env={"PYTHONPATH": str(INJECT), "FLEXO_LEADER": "l:1", "FLEXO_WORKER_ID": "w1"},
         capture_output=True,
         text=True,
         timeout=BOUND_S,
