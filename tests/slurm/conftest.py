@@ -47,6 +47,20 @@ def lab(make_lab: LabFactory) -> Lab:
     return make_lab(nodes=3, gpus_per_node=4, infer_nodes=1)
 
 
+@pytest.fixture
+def spared_lab(make_lab: LabFactory) -> Iterator[LabFactory]:
+    """As make_lab, for labs whose jobs train: down with the test, so that the next ones have the machine."""
+    labs: list[Lab] = []
+
+    def make(**fields: object) -> Lab:
+        labs.append(make_lab(**fields))
+        return labs[-1]
+
+    yield make
+    for lab in labs:
+        lab.down()
+
+
 @pytest.fixture(autouse=True)
 def _no_jobs_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """The shared lab is handed to the next test without jobs."""

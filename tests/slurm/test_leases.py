@@ -49,9 +49,9 @@ def _batches(lab: Lab, job_id: int) -> list[int]:
 @pytest.mark.training
 @pytest.mark.timeout(600)
 def test_an_operator_extends_leases_and_without_flexod_they_end_gracefully(
-    make_lab: Callable[..., Lab],
+    spared_lab: Callable[..., Lab],
 ) -> None:
-    lab = make_lab(profile=Profile.ACCOUNTING)
+    lab = spared_lab(profile=Profile.ACCOUNTING)
     toml = lab.layout.flexo_toml
     toml.write_text(toml.read_text().replace("[controller]", f"[controller]\nlease_s = {LEASE_S}"))
     lab.restart_flexod()

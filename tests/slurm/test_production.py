@@ -53,9 +53,9 @@ def _wait(what: Callable[[], bool], seconds: float, sentence: str) -> None:
 @pytest.mark.training
 @pytest.mark.timeout(600)
 def test_an_elastic_job_grows_beside_a_blocked_job_and_does_not_delay_it(
-    make_lab: Callable[..., Lab],
+    spared_lab: Callable[..., Lab],
 ) -> None:
-    lab = make_lab(profile=Profile.PRODUCTION)
+    lab = spared_lab(profile=Profile.PRODUCTION)
     holder = _submit(lab, "-w", "t1", "--gres=gpu:4", "--time=120", "--wrap", "sleep 7200")
     _wait(lambda: _show(lab, holder)["JobState"] == "RUNNING", 60, "the holder starts")
     blocked = _submit(lab, "-N", "3", "--gres=gpu:4", "--time=60", "--wrap", "sleep 60")
