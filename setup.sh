@@ -151,7 +151,7 @@ step_system() {
   local -a wanted
   mapfile -t wanted < <(missing_packages)
   ((${#wanted[@]} == 0)) && return
-  local still='Unit tests and the simulation work without Slurm; the demo and the tests on a real cluster do not.'
+  local still='Unit tests work without Slurm; the demo and the tests on a real cluster do not.'
   if ! command -v apt-get >/dev/null; then
     missing system "${wanted[*]} (Debian's names) not installed, and there is no apt here to install them. $still"
   elif ((EUID != 0)); then
@@ -217,7 +217,7 @@ step_python() {
 
 # --- what training needs -----------------------------------------------------------------------------------------
 
-readonly WITHOUT_TRAINING='Unit tests and the simulation work without it; the demo and the tests of training do not.'
+readonly WITHOUT_TRAINING='Unit tests work without it; the demo and the tests of training do not.'
 
 step_torch() {
   local key
