@@ -155,11 +155,9 @@ class Agent:
         if not self._options.base:
             environment[SATELLITE] = "1"
         environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")
-        devices = environment.get("CUDA_VISIBLE_DEVICES", "")
-        if self._options.gpus > 1 and devices:
-            # One GPU a worker: all see all and pick by local rank, as Horovod scripts do. More: its own ones.
-            mine = devices.split(",")[order.slot * self._options.gpus :][: self._options.gpus]
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+        if devices := environment.get("CUDA_VISIBLE_DEVICES", ""):
+            seen = devices_seen(devices.split(","), self._options.gpus, order.slot, outlook.local_rank)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
         return environment
 
     def _watch(self, worker_id: str, worker: subprocess.Popen[bytes]) -> None:
@@ -194,6 +192,19 @@ class Agent:
         self._terminated = True
         # SimpleQueue.put is safe inside a signal handler.
         self._outbox.put(pb.FromAgent(leaving=pb.AgentLeaving(reason="Slurm takes the node back (SIGTERM)")))
+
+
+def devices_seen(devices: list[str], gpus: int, slot: int, local_rank: int) -> list[str]:
+    """The GPUs that the worker in `slot` sees: its own ones, or all if it has one only.
+
+    Horovod scripts pick their GPU by local rank, once. Where that is not the slot, because a worker that was
+    started again stands behind the one that lives, the slot's GPU is put where the script will look.
+    """
+    if gpus > 1:
+        return devices[slot * gpus :][:gpus]
+    if max(slot, local_rank) < len(devices):
+        devices[slot], devices[local_rank] = devices[local_rank], devices[slot]
+    return devices
 
 
 def _kill_group(pid: int) -> None:

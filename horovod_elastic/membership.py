@@ -151,18 +151,17 @@ Command = Start | Kill | Form | Interrupt | Leave | Dismiss | End
 
 
 def places(order: Iterable[Worker]) -> tuple[Place, ...]:
-    """Places for `order` (by rank). Workers of one agent count as one host, as Horovod does with hosts.
+    """Places for `order` (by rank), in which an agent's workers stand together.
 
-    Local ranks follow the slots: scripts choose their GPU by local rank, once, so that a worker that is
-    started again in a slot must find there the local rank that its predecessor had.
+    Workers of one agent count as one host, as Horovod does with hosts. Its core sorts local and cross groups
+    by rank (gloo_context.cc, InitializeForProcessSet): where local or cross ranks are in another order,
+    initialisation hangs until Gloo's time is up and then aborts everybody.
     """
     members = list(order)
     by_agent: dict[str, list[Worker]] = {}
     for worker in members:
         by_agent.setdefault(worker.agent, []).append(worker)
     hosts = list(by_agent)
-    for of_agent in by_agent.values():
-        of_agent.sort(key=lambda worker: worker.slot)
     result = []
     for rank, worker in enumerate(members):
         local_rank = by_agent[worker.agent].index(worker)
@@ -347,8 +346,7 @@ class Membership:
             for w in self._alive_workers()
             if w.rank < 0 and w.state in (WorkerState.STARTING, WorkerState.READY)
         ]
-        waiting.sort(key=lambda w: (w.newcomer, list(self._agents).index(w.agent), w.slot))
-        expected = places([*self._current(), *waiting])
+        expected = places(self._in_order(self._current(), waiting))
         return next(place for place in expected if place.worker_id == worker.worker_id)
 
     def _gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
@@ -447,8 +445,7 @@ class Membership:
         ready = [worker for worker in founders if worker.state is WorkerState.READY]
         if len(ready) < self._base_workers or len(founders) > len(ready):
             return []
-        order = sorted(ready, key=lambda worker: (list(self._agents).index(worker.agent), worker.slot))
-        return [self._form(order)]
+        return [self._form(self._in_order([], ready))]
 
     def _switch(self, now: float) -> list[Command]:
         """Interrupt the generation if anybody wants in or out; form the next when all have arrived."""
@@ -490,16 +487,22 @@ class Membership:
             staying = []
         if not staying:
             return [*commands, *self._over(self._failure or 1, "no worker that holds the model is left")]
-        return [*commands, self._form([*self._in_rank_order(staying), *self._joiners()])]
+        return [*commands, self._form(self._in_order(staying, self._joiners()))]
 
-    def _in_rank_order(self, staying: list[Worker]) -> list[Worker]:
-        """Rank 0 is who has committed most (everybody takes over its state); agents stay together."""
-        first = min(staying, key=lambda worker: (-worker.commits, worker.rank))
-        lead = {worker.agent: worker.rank for worker in sorted(staying, key=lambda w: -w.rank)}
-        lead[first.agent] = -1
-        return sorted(
-            staying, key=lambda worker: (lead[worker.agent], worker is not first, worker.slot, worker.rank)
-        )
+    def _in_order(self, staying: list[Worker], joining: list[Worker]) -> list[Worker]:
+        """By rank: first who has committed most, because everybody takes over its state.
+
+        An agent's workers stand together, by slot, those of the first one's agent before all others.
+        """
+        first = min(staying, key=lambda worker: (-worker.commits, worker.rank), default=None)
+        agents = list(self._agents)
+
+        def key(worker: Worker) -> tuple[bool, bool, int, bool, int]:
+            with_first = first is not None and worker.agent == first.agent
+            at = agents.index(worker.agent)
+            return not with_first, not self._agents[worker.agent].base, at, worker is not first, worker.slot
+
+        return sorted([*staying, *joining], key=key)
 
     def _form(self, order: list[Worker]) -> Form:
         for worker in self._workers.values():

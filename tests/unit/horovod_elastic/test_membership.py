@@ -145,7 +145,7 @@ def test_who_has_committed_most_becomes_rank_0() -> None:
     check_places(form.places)
 
 
-def test_a_worker_that_died_is_started_again_in_its_slot_with_its_local_rank() -> None:
+def test_a_worker_that_died_is_started_again_in_its_slot_and_ranks_stay_in_the_cores_order() -> None:
     world = training_world({"b1": 2})
     world.exit("w1", -9)
     world.fail()
@@ -156,7 +156,30 @@ def test_a_worker_that_died_is_started_again_in_its_slot_with_its_local_rank() -
     world.ready("w3")
     world.commit()
     places = {place.worker_id: (place.rank, place.local_rank) for place in world.forms[-1].places}
-    assert places == {"w2": (0, 1), "w3": (1, 0)}
+    assert places == {"w2": (0, 0), "w3": (1, 1)}
+
+
+def test_a_worker_that_is_started_again_is_told_the_local_rank_that_it_will_have() -> None:
+    world = training_world({"b1": 2}, "s1", slots=2)
+    world.exit("w3", -9)
+    world.fail()
+    (worker_id,) = [w for w in world.of("s1") if w != "w4"]
+    outlook = world.outlooks[worker_id]
+    world.ready(worker_id)
+    world.commit()
+    (place,) = [place for place in world.forms[-1].places if place.worker_id == worker_id]
+    assert (outlook.rank, outlook.local_rank) == (place.rank, place.local_rank)
+
+
+def test_an_agents_workers_have_ranks_that_follow_each_other_whoever_came_last() -> None:
+    """A founder that is replaced while a satellite trains must not end up behind the satellite."""
+    world = training_world({"b1": 2}, "s1", slots=2)
+    world.exit("w2", -9)
+    world.fail()
+    world.ready("w5")
+    world.commit()
+    assert [place.agent for place in world.forms[-1].places] == ["b1", "b1", "s1", "s1"]
+    assert [place.worker_id for place in world.forms[-1].places] == ["w1", "w5", "w3", "w4"]
 
 
 def test_a_slot_whose_workers_keep_dying_is_given_up_and_a_satellite_with_it() -> None:

@@ -35,6 +35,7 @@ class World:
     end: m.End | None = None
     interrupted: int = 0
     dismissed: set[str] = field(default_factory=set)
+    outlooks: dict[str, m.Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.members = m.Membership(sum(self.base.values()))
@@ -175,6 +176,7 @@ class World:
         slots = [w for w in self.of(start.agent) if self.members.worker(w).slot == start.slot]  # type: ignore[union-attr]
         assert not slots, "one worker a slot"
         assert start.outlook.rank > 0 or not start.newcomer or not self.training()
+        self.outlooks[start.worker_id] = start.outlook
         self.processes[start.worker_id] = Process(start.agent, start.newcomer, in_loop=start.newcomer)
 
     def _form(self, form: m.Form) -> None:
@@ -233,11 +235,12 @@ def check_places(places: tuple[m.Place, ...]) -> None:
     hosts = {place.agent for place in places}
     for host in hosts:
         here = [place for place in places if place.agent == host]
-        assert sorted(place.local_rank for place in here) == list(range(len(here)))
+        # In the order of ranks, as the core sorts them (InitializeForProcessSet): else it hangs.
+        assert [place.local_rank for place in here] == list(range(len(here)))
         assert {place.local_size for place in here} == {len(here)}
     for local_rank in {place.local_rank for place in places}:
         across = [place for place in places if place.local_rank == local_rank]
-        assert sorted(place.cross_rank for place in across) == list(range(len(across)))
+        assert [place.cross_rank for place in across] == list(range(len(across)))
         assert {place.cross_size for place in across} == {len(across)}
         assert len({place.agent for place in across}) == len(across)
     assert {place.size for place in places} == {len(places)}
