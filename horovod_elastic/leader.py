@@ -100,7 +100,8 @@ class Leader:
         self.endpoint = ""
         self._address = address
         self._slurm = slurm
-        self._membership = members or m.Membership(base.workers)
+        base_agents = [agent_name(node.name, base.job_id) for node in base.nodes]
+        self._membership = members or m.Membership(base.workers, base_agents)
         self._streams = Streams()
         self._satellites: dict[str, Satellite] = {}
         self._given_back: dict[str, jobs_pb2.GrantFailed] = {}
@@ -537,6 +538,11 @@ class Leader:
             base_nodes=[node.name for node in base.nodes],
             report=self._last_report or jobs_pb2.Report(),
         )
+
+
+def agent_name(node: str, job_id: int) -> str:
+    """What the agent of `node` in the Slurm job `job_id` is called; to Horovod's core it is a host."""
+    return f"{node}-{job_id}"
 
 
 def say(sentence: str) -> None:

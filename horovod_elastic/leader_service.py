@@ -16,7 +16,7 @@ from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic.agent import ATTACH
-from horovod_elastic.leader import Leader
+from horovod_elastic.leader import Leader, agent_name
 from horovod_elastic.wire import SECRET_KEY, SERVER_OPTIONS
 
 MAX_STREAMS = 1024
@@ -50,7 +50,7 @@ class _Service(rpc.LeaderServiceServicer):
         hello = _first(request_iterator, context).hello
         if not hello.node or not 0 < hello.slots <= MAX_STREAMS:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an agent says hello first: node and slots")
-        name = f"{hello.node}-{hello.slurm_job_id}"
+        name = agent_name(hello.node, hello.slurm_job_id)
         leader = self._leader
         outbox: queue.SimpleQueue[pb.ToAgent | None] = queue.SimpleQueue()
         leader.post(lambda: leader.agent_attached(name, hello, outbox))

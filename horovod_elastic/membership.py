@@ -15,7 +15,7 @@ membership; newcomers prepare in the background; those who leave do so at the en
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 ARRIVAL_BOUND_S = 120.0
@@ -182,10 +182,14 @@ def places(order: Iterable[Worker]) -> tuple[Place, ...]:
 
 
 class Membership:
-    """The state machine. Every method takes the time as `now` (seconds, monotonic) and returns commands."""
+    """The state machine. Every method takes the time as `now` (seconds, monotonic) and returns commands.
 
-    def __init__(self, base_workers: int) -> None:
+    `base_agents` are the names of the base's agents in Slurm's order of nodes: rank 0 begins on the first.
+    """
+
+    def __init__(self, base_workers: int, base_agents: Sequence[str] = ()) -> None:
         self._base_workers = base_workers
+        self._base_agents = list(base_agents)
         self._agents: dict[str, Agent] = {}
         self._workers: dict[str, Worker] = {}
         self._serial = 0
@@ -495,7 +499,7 @@ class Membership:
         An agent's workers stand together, by slot, those of the first one's agent before all others.
         """
         first = min(staying, key=lambda worker: (-worker.commits, worker.rank), default=None)
-        agents = list(self._agents)
+        agents = [*self._base_agents, *self._agents]
 
         def key(worker: Worker) -> tuple[bool, bool, int, bool, int]:
             with_first = first is not None and worker.agent == first.agent

@@ -50,6 +50,15 @@ def test_founders_wait_for_each_other_and_are_placed_by_node() -> None:
     ]
 
 
+def test_rank_0_begins_on_the_first_node_whichever_agent_came_first() -> None:
+    world = World({"b1": 1, "b2": 1})
+    world.join("b2", 1)
+    world.join("b1", 1)
+    world.ready("w1")
+    world.ready("w2")
+    assert [place.agent for place in world.forms[0].places] == ["b1", "b2"]
+
+
 def test_a_newcomer_joins_at_the_commit_after_it_is_ready_and_not_before() -> None:
     world = training_world({"b1": 1})
     world.join("s1", 2)

@@ -38,7 +38,7 @@ class World:
     outlooks: dict[str, m.Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.members = m.Membership(sum(self.base.values()))
+        self.members = m.Membership(sum(self.base.values()), list(self.base))
 
     # --- what can happen ----------------------------------------------------------------------
 
