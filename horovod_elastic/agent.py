@@ -49,7 +49,9 @@ class Agent:
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
         self._terminated = False
-        address = network.resolve(slurm_job.node_address(self._node, os.environ))
+        address = network.own_address(
+            slurm_job.node_address(self._node, os.environ), slurm_job.site(os.environ).controller
+        )
         self._interface = network.interface_of(address)
         self._outbox: queue.SimpleQueue[pb.FromAgent] = queue.SimpleQueue()
         self._outbox.put(pb.FromAgent(hello=self._hello()))  # before anything that a signal may add
@@ -59,7 +61,7 @@ class Agent:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             # sbatch --signal=USR1@60 is meant for the script. A handler, because workers inherit SIG_IGN.
-            signal.signal(number, lambda number, frame: None)
+            signal.signal(number, self._pass_on)
         channel = grpc.insecure_channel(self._options.leader, options=CHANNEL_OPTIONS)
         try:
             grpc.channel_ready_future(channel).result(timeout=CONNECT_TIMEOUT_S)
@@ -188,8 +190,16 @@ class Agent:
         for worker_id in workers:
             self._kill(worker_id)
 
+    def _pass_on(self, signum: int, frame: object) -> None:
+        """Where Slurm signals only what it started itself, the script hears of it from its agent."""
+        if self._options.pass_signals:
+            for worker in list(self._workers.values()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signum)
+
     def _on_sigterm(self, signum: int, frame: object) -> None:
         self._terminated = True
+        self._pass_on(signum, frame)
         # SimpleQueue.put is safe inside a signal handler.
         self._outbox.put(pb.FromAgent(leaving=pb.AgentLeaving(reason="Slurm takes the node back (SIGTERM)")))
 
@@ -234,6 +244,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--slots", type=int, required=True, help="workers that fit here")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs of one worker")
     parser.add_argument("--base", action="store_true", help="this node belongs to the base")
+    parser.add_argument("--pass-signals", action="store_true", help="Slurm signals the agent alone")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the training command")
     options = parser.parse_args(arguments)
     if options.command[:1] == ["--"]:

@@ -24,6 +24,8 @@ ATTACH = "/flexo.v1.JobService/Attach"
 CONFIG = "/etc/flexo/flexo.toml"
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 30.0
 REFUSED_RETRY_S = 60.0
+REPORT_INTERVAL_S = 5.0
+"""Until flexod has said what it wants."""
 _REFUSALS = (
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAUTHENTICATED,
@@ -61,6 +63,8 @@ class DaemonLink:
         self._on_grants = on_grants
         self._say = say
         self._said = ""
+        self.report_interval_s = REPORT_INTERVAL_S
+        """How often flexod wants to hear of this job at least."""
         self._wait_s = FIRST_RETRY_S
         self._outbox: queue.SimpleQueue[pb.FromLeader | None] | None = None
         self._ended = threading.Event()
@@ -114,6 +118,7 @@ class DaemonLink:
     def _hear(self, message: pb.ToLeader) -> None:
         kind = message.WhichOneof("body")
         if kind == "welcome":
+            self.report_interval_s = float(max(1, message.welcome.report_interval_s))
             self._wait_s = FIRST_RETRY_S
             self._say_once(f"attached to flexod {message.welcome.flexod_version} at {self._address}")
         elif kind == "grants":

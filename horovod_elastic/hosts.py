@@ -130,13 +130,14 @@ def _keep(base: slurm_job.BaseJob, folder: Path) -> int:
     except BlockingIOError:
         return 0
     here = os.environ.get("SLURMD_NODENAME", base.nodes[0].name)
-    address = network.resolve(slurm_job.node_address(here, os.environ))
+    site = slurm_job.site(os.environ)
+    address = network.own_address(slurm_job.node_address(here, os.environ), site.controller)
     environment = {**os.environ, "FLEXO_JOB_ID": str(base.job_id)}
     hosts = HeldHosts(base)
     leader = Leader(
         base,
         address,
-        SlurmUser(base, environment, ["true"], None, binds_cpus=slurm_job.binds_cpus(os.environ)),
+        SlurmUser(base, environment, ["true"], None, site=site),
         hosts,
     )
     server = serve(leader, address, Munge())

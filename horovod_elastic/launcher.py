@@ -44,10 +44,11 @@ def main(arguments: list[str]) -> int:
 
 def _lead(base: slurm_job.BaseJob, command: list[str]) -> int:
     here = os.environ.get("SLURMD_NODENAME", base.nodes[0].name)
-    address = network.resolve(slurm_job.node_address(here, os.environ))
+    site = slurm_job.site(os.environ)
+    address = network.own_address(slurm_job.node_address(here, os.environ), site.controller)
     environment = {**os.environ, "FLEXO_JOB_ID": str(base.job_id)}
     output = slurm_job.output_path(base.job_id, os.environ)
-    slurm = SlurmUser(base, environment, command, output, binds_cpus=slurm_job.binds_cpus(os.environ))
+    slurm = SlurmUser(base, environment, command, output, site=site)
     leader = Leader(base, address, slurm)
     try:
         server = serve(leader, address, Munge())

@@ -23,7 +23,6 @@ from horovod_elastic.satellites import Grant, QueueEntry, Refused, SlurmUser
 from horovod_elastic.slurm_job import BaseJob
 
 TICK_S = 0.5
-REPORT_INTERVAL_S = 5.0
 LOOK_INTERVAL_S = 5.0
 """How often Slurm is asked about satellites that have not attached yet."""
 ATTACH_BOUND_S = 60.0
@@ -485,13 +484,13 @@ class Leader:
     # --- what flexod is told -------------------------------------------------------------------
 
     def _report(self, now: float) -> None:
-        """Report when something changed, and every REPORT_INTERVAL_S."""
+        """Report when something changed, and as often as flexod wants to hear it."""
         if self._link is None:
             return
         report = self._present()
         changed = _without_progress(report) != _without_progress(self._last_report)
         if changed or now >= self._timers.report:
-            self._timers.report = now + REPORT_INTERVAL_S
+            self._timers.report = now + self._link.report_interval_s
             self._last_report = report
             self._link.send(jobs_pb2.FromLeader(report=report))
 

@@ -24,6 +24,29 @@ def resolve(host: str) -> str:
     return str(found[0][4][0])
 
 
+def own_address(node_address: str, controller: str) -> str:
+    """Where this node is reached, from what Slurm calls its address.
+
+    A node's own name may lead to its loopback interface (Debian's /etc/hosts gives it 127.0.1.1), where no
+    other node reaches it: then it is the address that this host has towards slurmctld.
+    """
+    address = resolve(node_address)
+    if not address.startswith("127.") or node_address in (address, "localhost") or not controller:
+        return address
+    return _towards(resolve(controller))
+
+
+def _towards(destination: str) -> str:
+    """This host's address on the way to `destination`; nothing is sent."""
+    family = socket.AF_INET6 if ":" in destination else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((destination, 9))
+        except OSError as error:
+            raise NoAddress(f"no way from {socket.gethostname()} to {destination}: {error}") from error
+        return str(probe.getsockname()[0])
+
+
 def interface_of(address: str) -> str:
     """The name of this host's interface that has `address`. Raises NoAddress if none has."""
     for name, addresses in psutil.net_if_addrs().items():

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod_elastic.slurm_job import BaseJob, clean_environment
+from horovod_elastic.slurm_job import BaseJob, Site, clean_environment
 
 COMMAND_TIMEOUT_S = 60
 # Reasons for which Slurm will not start it soon, however long we wait: limits, not the cluster's load.
@@ -62,13 +62,14 @@ class SlurmUser:
         command: Sequence[str],
         output: str | None,
         *,
-        binds_cpus: bool = True,
+        site: Site = Site(),  # noqa: B008 (frozen)
     ) -> None:
         self._base = base
         self._environment = clean_environment(environment)
         self._command = list(command)
         self._output = output or "/dev/null"
-        self._binding = ["--cpu-bind=none"] if binds_cpus else []
+        self._site = site
+        self._binding = ["--cpu-bind=none"] if site.binds_cpus else []
 
     def agent_command(self, leader: str, workers: int, *, base: bool) -> list[str]:
         """The agent's own command line."""
@@ -76,6 +77,7 @@ class SlurmUser:
             *(sys.executable, "-m", "horovod_elastic", "agent", "--leader", leader),
             *("--slots", str(workers), "--gpus", str(self._base.shape.gpus)),
             *(["--base"] if base else []),
+            *(["--pass-signals"] if base and not self._site.signals_reach_all else []),
             "--",
             *self._command,
         ]

@@ -62,6 +62,18 @@ class BaseJob:
         return sum(node.workers for node in self.nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What flexo has to know of the cluster's configuration."""
+
+    binds_cpus: bool = True
+    """Tasks are bound to CPUs; where not, srun warns of being told not to."""
+    signals_reach_all: bool = True
+    """A signal to a step reaches all its processes; with proctrack/cgroup only those that Slurm started."""
+    controller: str = ""
+    """The host of slurmctld, "" if unknown."""
+
+
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` without what Slurm put there for this job, so that it can submit and launch others."""
     return {
@@ -121,10 +133,15 @@ def show_node(node: str, environment: Mapping[str, str]) -> str:
     return _ask(["scontrol", "show", "node", node, "--oneliner"], environment)
 
 
-def binds_cpus(environment: Mapping[str, str]) -> bool:
-    """Whether the cluster binds tasks to CPUs at all; where not, srun warns of being told not to."""
+def site(environment: Mapping[str, str]) -> Site:
+    """What Slurm says of its own configuration."""
     shown = _ask(["scontrol", "show", "config"], environment)
-    return re.search(r"^TaskPlugin\s*=.*(affinity|cgroup)", shown, re.MULTILINE) is not None
+    settings = dict(re.findall(r"^(\S+)\s*= (.*)$", shown, re.MULTILINE))
+    return Site(
+        binds_cpus=re.search("affinity|cgroup", settings.get("TaskPlugin", "")) is not None,
+        signals_reach_all="cgroup" not in settings.get("ProctrackType", ""),
+        controller=settings.get("SlurmctldHost[0]", "").partition("(")[0].strip(),
+    )
 
 
 def output_path(job_id: int, environment: Mapping[str, str]) -> str | None:

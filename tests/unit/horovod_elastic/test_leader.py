@@ -50,6 +50,7 @@ class Link:
     """Hears what flexod would."""
 
     heard: list[jobs_pb2.FromLeader] = field(default_factory=list)
+    report_interval_s: float = 5.0
 
     def send(self, message: jobs_pb2.FromLeader) -> None:
         self.heard.append(message)

@@ -211,12 +211,20 @@ def test_what_the_plugin_put_into_the_environment_is_not_asked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plugin", "binds"),
-    [("task/none", False), ("task/affinity", True), ("task/affinity,task/cgroup", True)],
+    ("task", "binds", "proctrack", "reach_all"),
+    [
+        ("task/none", False, "proctrack/linuxproc", True),
+        ("task/affinity", True, "proctrack/cgroup", False),
+        ("task/affinity,task/cgroup", True, "proctrack/cgroup", False),
+    ],
 )
-def test_whether_tasks_are_bound_to_cpus_is_slurms_configuration(
-    plugin: str, binds: bool, monkeypatch: pytest.MonkeyPatch
+def test_what_matters_of_the_clusters_configuration_is_read(
+    task: str, binds: bool, proctrack: str, reach_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = f"TaskPlugin              = {plugin}\nTaskPluginParam         = (null type)\n"
+    shown = (
+        "Configuration data as of 2026-01-01T00:00:00\n"
+        f"ProctrackType           = {proctrack}\nSlurmctldHost[0]        = head(10.0.0.1)\n"
+        f"TaskPlugin              = {task}\nTaskPluginParam         = (null type)\n"
+    )
     monkeypatch.setattr(slurm_job, "_ask", lambda command, environment: shown)
-    assert slurm_job.binds_cpus({}) is binds
+    assert slurm_job.site({}) == slurm_job.Site(binds, reach_all, "head")
