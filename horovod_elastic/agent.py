@@ -90,7 +90,6 @@ class Agent:
         return pb.AgentHello(
             slurm_job_id=int(os.environ.get("SLURM_JOB_ID", "0")),
             node=self._node,
-            interface=self._interface,
             slots=self._options.slots,
             base=self._options.base,
         )

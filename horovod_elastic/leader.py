@@ -55,7 +55,6 @@ class AgentLink:
     """A connected agent."""
 
     outbox: AgentOutbox
-    interface: str
     base: bool
     job_id: int
 
@@ -205,7 +204,7 @@ class Leader:
         if unwanted:
             outbox.put(workers_pb2.ToAgent(dismiss=workers_pb2.Dismiss(reason=unwanted)))
             return
-        self._streams.agents[name] = AgentLink(outbox, hello.interface, hello.base, hello.slurm_job_id)
+        self._streams.agents[name] = AgentLink(outbox, hello.base, hello.slurm_job_id)
         if satellite is not None:
             satellite.agent, satellite.job_id = name, hello.slurm_job_id
         self._carry_out(self._membership.agent_joined(name, hello.slots, hello.base, time.monotonic()))
@@ -329,7 +328,6 @@ class Leader:
                 hostname=place.agent,
                 rendezvous_address=self._address,
                 rendezvous_port=self._rendezvous.port,
-                interface=self._streams.agents[place.agent].interface,
                 commits=form.commits,
             )
             self._tell_worker(place.worker_id, workers_pb2.ToWorker(assignment=assignment))

@@ -6,10 +6,8 @@ it reads; this file joins the two. docs/configuration.md is the reference of the
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import re
-import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,23 +282,3 @@ def _lines_of_keys(text: str) -> dict[tuple[str, ...], int]:
 
 def _dotted(text: str) -> tuple[str, ...]:
     return tuple(part.strip().strip("\"'") for part in text.split("."))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """``python -m flexo.config --check FILE``: 0 when flexod would start with it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m flexo.config", description="Check flexod's configuration."
-    )
-    parser.add_argument("--check", metavar="FILE", type=Path, default=DEFAULT_PATH)
-    file: Path = parser.parse_args(arguments).check
-    try:
-        load(file)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"{file}: in order")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -101,7 +101,6 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
                 else:
                     session.enter_loop()
                 while True:
-                    failed = False
                     try:
                         state.sync()
                         # Horovod's sync leaves what restore() goes back to as it was: in a newcomer a model
@@ -115,12 +114,11 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
                     except module.HorovodInternalError:
                         connections.hang_up()
                         state.restore()
-                        failed = True
                     except module.HostsUpdatedInterrupt:
                         if not getattr(state, "_flexo_saved", False):
                             state.save()
                     state._flexo_saved = False
-                    _change_generation(reset, functools.partial(session.arrive, failed))
+                    _change_generation(reset, session.arrive)
                     state.on_reset()
             finally:
                 module.notification_manager.remove_listener(state)

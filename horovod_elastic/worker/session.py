@@ -76,13 +76,12 @@ class Session:
         self._take(self._next_assignment())
         self.warming, self.outlook = False, None
 
-    def arrive(self, failed: bool) -> None:
-        """Out of the generation, at a commit or (failed) back at the last one: wait for the next one."""
+    def arrive(self) -> None:
+        """Out of the generation, at a commit or back at the last one: wait for the next one."""
         with self._changed:
             self._deliver = None
-        self._send(
-            pb.FromWorker(arrived=pb.Arrived(generation=self.generation, failed=failed, commits=self.commits))
-        )
+        arrived = pb.Arrived(generation=self.generation, commits=self.commits)
+        self._send(pb.FromWorker(arrived=arrived))
         self._take(self._next_assignment())
 
     def enter_loop(self) -> None:

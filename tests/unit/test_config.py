@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flexo.config import ConfigError, Settings, load, main, parse
+from flexo.config import ConfigError, Settings, load, parse
 
 SAMPLE = Path(__file__).parents[2] / "daemon" / "flexo" / "flexo.toml.example"
 REFERENCE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -129,15 +129,6 @@ def test_lines_are_found_for_dotted_keys_and_past_strings_of_several_lines():
 def test_a_file_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match=r"/nowhere/flexo\.toml: cannot be read"):
         load(Path("/nowhere/flexo.toml"))
-
-
-def test_checking_on_the_command_line_says_what_flexod_would(tmp_path, capsys):
-    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
-    good.write_text("[controller]\ndry_run = true\n")
-    bad.write_text("[controller]\ndry_run = 2\n")
-    assert main(["--check", str(good)]) == 0
-    assert main(["--check", str(bad)]) == 1
-    assert f"{bad}:2: [controller] dry_run" in capsys.readouterr().err
 
 
 def test_the_sample_file_holds_every_key_with_its_default():

@@ -93,7 +93,7 @@ class Job:
 
     def attach(self, job_id: int, node: str) -> queue.SimpleQueue[workers_pb2.ToAgent | None]:
         outbox: queue.SimpleQueue[workers_pb2.ToAgent | None] = queue.SimpleQueue()
-        hello = workers_pb2.AgentHello(slurm_job_id=job_id, node=node, interface="lo", slots=1)
+        hello = workers_pb2.AgentHello(slurm_job_id=job_id, node=node, slots=1)
         self.leader.post(lambda: self.leader.agent_attached(f"{node}-{job_id}", hello, outbox))
         self.settle()
         return outbox
@@ -204,7 +204,7 @@ def test_an_agent_that_comes_when_the_job_is_over_is_sent_home(job: Job) -> None
     job.leader._outcome = None
     job.leader.post(lambda: job.leader._end(0, "over"))
     outbox: queue.SimpleQueue[workers_pb2.ToAgent | None] = queue.SimpleQueue()
-    hello = workers_pb2.AgentHello(slurm_job_id=17, node="n1", interface="lo", slots=1, base=True)
+    hello = workers_pb2.AgentHello(slurm_job_id=17, node="n1", slots=1, base=True)
     job.leader.post(lambda: job.leader.agent_attached("n1-17", hello, outbox))
     job.thread.join(BOUND_S)
     assert job.codes == [0]

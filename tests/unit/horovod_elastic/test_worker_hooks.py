@@ -45,8 +45,8 @@ class Session:
         self.calls.append("join")
         self.warming, self.outlook, self.generation = False, None, 5
 
-    def arrive(self, failed: bool) -> None:
-        self.calls.append(f"arrive failed={failed} commits={self.commits}")
+    def arrive(self) -> None:
+        self.calls.append(f"arrive commits={self.commits}")
         self.generation += 1
 
     def enter_loop(self) -> None:
@@ -208,7 +208,7 @@ def test_an_interrupt_saves_what_was_trained_and_loses_nothing(
     assert model.saved == "trained since the last commit"
     assert model.resets == 1
     assert session.calls == [
-        *("enter_loop", "synchronised", "connect", "arrive failed=False commits=0"),
+        *("enter_loop", "synchronised", "connect", "arrive commits=0"),
         *("synchronised", "finished"),
     ]
 
@@ -226,7 +226,7 @@ def test_a_commit_saves_once_and_counts_before_it_looks(session: Session, elasti
 
     run(elastic, model, train)
     assert turns == [0, 1]
-    assert "arrive failed=False commits=1" in session.calls
+    assert "arrive commits=1" in session.calls
 
 
 def test_a_failure_goes_back_to_the_last_commit(session: Session, elastic: types.ModuleType) -> None:
@@ -246,7 +246,7 @@ def test_a_failure_goes_back_to_the_last_commit(session: Session, elastic: types
 
     run(elastic, model, train)
     assert turns == ["founded", "committed"]
-    assert "arrive failed=True commits=1" in session.calls
+    assert "arrive commits=1" in session.calls
 
 
 def test_a_newcomer_that_has_not_committed_goes_back_to_what_it_was_given(
