@@ -85,6 +85,7 @@ def serve(settings: Settings, *, everywhere: bool = False) -> None:
 async def _serve(settings: Settings, authenticator: Munge, journal: Journal) -> None:
     slurm = settings.slurm
     cluster = connect(slurm.conf, frozenset({slurm.satellite_partition}), slurm.timeout_s)
+    _log.info(f"the cluster is read with {cluster.read_with}")
     desk = LeaderDesk()
     controller = Controller(settings, cluster, desk, journal)
     jobs = JobService(desk, controller, Pace())
