@@ -293,8 +293,10 @@ async def _read(context: _Context) -> jobs_pb2.FromLeader | None:
 
 
 async def _within(seconds: float, what: str, waiting: Awaitable[_T]) -> _T:
+    # Not wait_for: before Python 3.12 it swallows a cancellation that comes as `waiting` ends.
     try:
-        return await asyncio.wait_for(waiting, seconds)
+        async with asyncio.timeout(seconds):
+            return await waiting
     except TimeoutError:
         text = f"no {what} for {seconds:.0f} s"
         raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None

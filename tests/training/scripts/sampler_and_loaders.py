@@ -86,8 +86,10 @@ def main():
                     seen = []
             state.epoch += 1
             sampler.set_epoch(state.epoch)
-            state.commit()
-            log("kept", epoch=state.epoch - 1, step=state.step, samples=seen, rank=rank, size=size)
+            try:
+                state.commit()
+            finally:  # what commit() has saved is kept, also if it then raises because workers come or go
+                log("kept", epoch=state.epoch - 1, step=state.step, samples=seen, rank=rank, size=size)
             seen = []
         return state.step
 
