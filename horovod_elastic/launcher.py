@@ -50,12 +50,7 @@ def _lead(base: slurm_job.BaseJob, command: list[str]) -> int:
     output = slurm_job.output_path(base.job_id, os.environ)
     slurm = SlurmUser(base, environment, command, output, site=site)
     leader = Leader(base, address, slurm)
-    try:
-        server = serve(leader, address, Munge())
-    except RuntimeError as error:
-        raise network.NoAddress(
-            f"cannot listen on {address}, the address of {here}: is this a node of the job? ({error})"
-        ) from error
+    server = serve(leader, address, Munge())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda n, _: leader.stop(128 + n, f"signal {n}"))
     steps: list[subprocess.Popen[bytes]] = []

@@ -17,6 +17,7 @@ from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic.agent import ATTACH
 from horovod_elastic.leader import Leader, agent_name
+from horovod_elastic.network import NoAddress
 from horovod_elastic.wire import SECRET_KEY, SERVER_OPTIONS
 
 MAX_STREAMS = 1024
@@ -25,13 +26,21 @@ _Outgoing = TypeVar("_Outgoing")
 
 
 def serve(leader: Leader, address: str, authenticator: Authenticator) -> grpc.Server:
-    """Start the server on a free port of `address` only, and tell the leader where it is."""
+    """Start the server on a free port of `address` only, and tell the leader where it is.
+
+    Raises NoAddress if this host has no such address.
+    """
     server = grpc.server(
         ThreadPoolExecutor(max_workers=MAX_STREAMS, thread_name_prefix="stream"), options=SERVER_OPTIONS
     )
     rpc.add_LeaderServiceServicer_to_server(_Service(leader, authenticator), server)
     host = f"[{address}]" if ":" in address else address
-    port = server.add_insecure_port(f"{host}:0")
+    try:
+        port = server.add_insecure_port(f"{host}:0")
+    except RuntimeError as error:
+        raise NoAddress(
+            f"cannot listen on {address}, the address of this node: is it a node of the job? ({error})"
+        ) from error
     leader.endpoint = f"{host}:{port}"
     server.start()
     return server

@@ -85,6 +85,7 @@ class Authentication(grpc.aio.ServerInterceptor):
             self._verifiers, self._authenticator.verify, credentials[0], method
         )
         try:
-            return await asyncio.wait_for(verifying, VERIFY_WITHIN_S)
+            async with asyncio.timeout(VERIFY_WITHIN_S):  # not wait_for: see jobs_service._within
+                return await verifying
         except TimeoutError:
             raise NotAuthentic(f"MUNGE did not answer flexod within {VERIFY_WITHIN_S:.0f} s") from None
