@@ -21,7 +21,7 @@ readonly PACKAGES=(
   python3:python3 python3-venv:- python3-dev:- gcc:gcc g++:g++ make:make cmake:cmake
   slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurm-wlm-basic-plugins:slurmctld slurmdbd:slurmdbd
   slurm-wlm-mysql-plugin:slurmdbd libslurm-dev:/usr/include/slurm/spank.h munge:munged
-  mariadb-server-core:mariadbd mariadb-client-core:mariadb lua5.1:lua5.1 procps:ps iproute2:ip
+  mariadb-server-core:mariadbd mariadb-client-core:mariadb lua5.1:lua5.1 procps:ps iproute2:ip etcd-server:etcd
 )
 
 # What the environment says about other Pythons, and the make that calls, must not decide what is installed here.
@@ -206,7 +206,7 @@ step_python() {
     fi
     stamp venv "$ROOT $version"
   fi
-  run_logged 'Python packages' install_flexo daemon,dev
+  run_logged 'Python packages' install_flexo daemon,etcd,dev
   if [[ ! $ok ]]; then
     rm -f "$STAMPS/venv" # looked at again next time
     missing python 'pip could not install what flexo needs: is the network there? Nothing works without it.'
@@ -224,7 +224,7 @@ step_torch() {
   [[ -x $PYTHON && -f $STAMPS/flexo ]] || { failed+=(torch); return; }
   key=$(<"$STAMPS/flexo")
   stamped torch "$key" && return
-  run_logged 'PyTorch' install_flexo daemon,training,dev
+  run_logged 'PyTorch' install_flexo daemon,etcd,training,dev
   if [[ $ok ]]; then
     stamp torch "$key"
   else

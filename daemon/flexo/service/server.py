@@ -1,4 +1,4 @@
-"""The gRPC server of flexod: its address, its limits, and both services behind one authentication."""
+"""The gRPC server of flexod: its address, its limits, and all services behind one authentication."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import grpc.aio
 from flexo.service.admin_service import AdminService
 from flexo.service.authentication import Authentication
 from flexo.service.jobs_service import JobService
+from flexo.service.lease_service import LeaseService
 from flexo_protos.credentials import Authenticator
-from flexo_protos.v1 import admin_pb2_grpc, jobs_pb2_grpc
+from flexo_protos.v1 import admin_pb2_grpc, jobs_pb2_grpc, leases_pb2_grpc
 
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_CALLS = 8192
@@ -40,6 +41,7 @@ async def listen(
     )
     jobs_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
+    leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(), server)
     _try_to_bind(address)
     try:
         server.add_insecure_port(address)

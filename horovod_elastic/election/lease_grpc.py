@@ -1,0 +1,164 @@
+"""Leases over gRPC: the agents' client of flexod or of their own `flexo run`, and the latter's server.
+
+Both ends prove by MUNGE, call by call, who asks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import NoReturn, TypeVar
+
+import grpc
+
+from flexo_protos import leases
+from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_protos.lease_place import Kind, LeasePlace
+from flexo_protos.leases import Lease
+from flexo_protos.v1 import leases_pb2 as pb
+from flexo_protos.v1 import leases_pb2_grpc as rpc
+from horovod_elastic.election.leases import ANSWER_WITHIN_S, JobRun, StoreAway
+from horovod_elastic.network import NoAddress
+from horovod_elastic.wire import CALLING_OPTIONS, SERVER_OPTIONS
+
+_SERVICE = "/flexo.v1.LeaseService/"
+_THREADS = 8
+_DIAL_AGAIN = (  # gRPC's own grow to two minutes: a leader would lose its lease beside a server that is back
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),  # nor does another channel's bad experience count
+)
+_Request = TypeVar("_Request")
+_NAMES = {Kind.FLEXOD: "flexod", Kind.RUN: "flexo run"}
+
+
+class GrpcLeases:
+    """LeaseStore of one job, over one connection."""
+
+    def __init__(self, place: LeasePlace, job: JobRun, authenticator: Authenticator) -> None:
+        self._server = f"{_NAMES[place.kind]} at {place.hosts[0]}"
+        self._job = pb.JobKey(job_id=job.job_id, restart_count=job.restart_count, run=place.run)
+        self._authenticator = authenticator
+        self._channel = grpc.insecure_channel(place.hosts[0], options=(*CALLING_OPTIONS, *_DIAL_AGAIN))
+        self._stub = rpc.LeaseServiceStub(self._channel)
+
+    def acquire(
+        self,
+        holder: str,
+        address: str,
+        ttl_s: float,
+        claim: pb.Claim.ValueType = pb.CLAIM_UNSPECIFIED,
+        seen: int = 0,
+    ) -> Lease:
+        """See LeaseStore."""
+        request = pb.AcquireRequest(
+            job=self._job, holder=holder, address=address, ttl_s=ttl_s, claim=claim, seen=seen
+        )
+        return self._ask("Acquire", self._stub.Acquire, request)
+
+    def look(self) -> Lease:
+        """See LeaseStore."""
+        return self._ask("Look", self._stub.Look, pb.LookRequest(job=self._job))
+
+    def release(self, holder: str, successor: str = "") -> Lease:
+        """See LeaseStore."""
+        request = pb.ReleaseRequest(job=self._job, holder=holder, successor=successor)
+        return self._ask("Release", self._stub.Release, request)
+
+    def close(self) -> None:
+        """See LeaseStore."""
+        self._channel.close()
+
+    def _ask(self, name: str, method: Callable[..., pb.Lease], request: object) -> Lease:
+        try:
+            metadata = ((METADATA_KEY, self._authenticator.credential(_SERVICE + name)),)
+            return leases.from_message(method(request, metadata=metadata, timeout=ANSWER_WITHIN_S))
+        except NotAuthentic as error:
+            raise StoreAway(str(error)) from error
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise StoreAway(f"{self._server} is an older one, without leases") from error
+            raise StoreAway(f"{self._server} serves no leases now: {error.details()}") from error
+        except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
+            raise StoreAway(f"{self._server}: {error}") from error
+
+
+class LeaseServer:
+    """The lease of one job, inside its `flexo run`, for its own user; on a free port of `address` only.
+
+    Raises NoAddress if this host has no such address.
+    """
+
+    def __init__(self, address: str, authenticator: Authenticator) -> None:
+        self._server = grpc.server(
+            ThreadPoolExecutor(_THREADS, thread_name_prefix="leases"), options=SERVER_OPTIONS
+        )
+        rpc.add_LeaseServiceServicer_to_server(_Service(authenticator), self._server)
+        host = f"[{address}]" if ":" in address else address
+        try:
+            port = self._server.add_insecure_port(f"{host}:0")
+        except RuntimeError as error:
+            raise NoAddress(f"cannot listen on {address}, the address of this node ({error})") from error
+        self.endpoint = f"{host}:{port}"
+        """host:port."""
+
+    def __enter__(self) -> LeaseServer:
+        self._server.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.stop(grace=None).wait()
+
+
+class _Service(rpc.LeaseServiceServicer):
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+        self._lock = threading.Lock()
+        self._table = leases.LeaseTable(time.monotonic())
+
+    def Acquire(self, request: pb.AcquireRequest, context: grpc.ServicerContext) -> pb.Lease:  # noqa: N802
+        return self._answer("Acquire", leases.answer_acquire, request, context)
+
+    def Look(self, request: pb.LookRequest, context: grpc.ServicerContext) -> pb.Lease:  # noqa: N802
+        return self._answer("Look", leases.answer_look, request, context)
+
+    def Release(self, request: pb.ReleaseRequest, context: grpc.ServicerContext) -> pb.Lease:  # noqa: N802
+        return self._answer("Release", leases.answer_release, request, context)
+
+    def _answer(
+        self,
+        name: str,
+        answer: Callable[[leases.LeaseTable, int, _Request, float], pb.Lease],
+        request: _Request,
+        context: grpc.ServicerContext,
+    ) -> pb.Lease:
+        uid = self._own_user(name, context)
+        try:
+            with self._lock:
+                return answer(self._table, uid, request, time.monotonic())
+        except leases.BadRequest as error:
+            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except leases.TooManyLeases as error:
+            _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
+    def _own_user(self, name: str, context: grpc.ServicerContext) -> int:
+        credential = dict(context.invocation_metadata()).get(METADATA_KEY, "")
+        try:
+            caller = self._authenticator.verify(str(credential), _SERVICE + name)
+        except NotAuthentic as error:
+            _refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
+        if caller.uid != os.getuid():
+            _refuse(context, grpc.StatusCode.PERMISSION_DENIED, "this job belongs to another user")
+        return caller.uid
+
+
+def _refuse(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:
+    context.abort(code, text)
+    raise AssertionError("abort raises")

@@ -1,0 +1,217 @@
+"""The table of leases: compare-and-swap with a time to live, terms, and successors (Amoeba, Algorithm 1).
+
+Pure: time is an argument, nobody waits, and callers take turns. flexod serves it to all jobs of the cluster
+(daemon/flexo/service/lease_service.py), `flexo run` to its own (horovod_elastic/lease_server.py).
+
+What holds whatever happens: at one moment of the table's clock a lease has one holder; a term belongs to one
+holder, and later holders have higher ones. A table forgets when its process ends. The next one draws its
+terms from further on (`first_term`, the clock in milliseconds), and for `grace_s` gives nothing to ordinary
+candidates: they might depose a leader that only has not refreshed yet. That one refreshes meanwhile, and so
+takes its lease again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from flexo_protos.v1 import leases_pb2 as pb
+
+SHORTEST_TTL_S, LONGEST_TTL_S = 0.1, 60.0
+LONGEST_NAME = 255
+"""Characters of a holder's name, an address, a run's word."""
+LEASES_PER_USER = 4096
+FORGET_AFTER_S = 600.0
+"""How long a vacant lease is remembered: its last term, and that it was held at all."""
+_HIGHEST_TERM = 1 << 62
+
+
+class BadRequest(Exception):
+    """A request that no table can serve; the message says what is wrong with it."""
+
+
+class TooManyLeases(Exception):
+    """The caller has LEASES_PER_USER leases already."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseKey:
+    """Whose lease: the user whom MUNGE named, and the run of a job."""
+
+    uid: int
+    job_id: int
+    restart_count: int
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease as it is told: see leases.proto. `expires_in_s` is an upper bound, in seconds."""
+
+    holder: str
+    address: str
+    term: int
+    previous: int
+    expires_in_s: float
+
+    @property
+    def vacant(self) -> bool:
+        """Nobody holds it."""
+        return not self.holder
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    holder: str
+    address: str
+    term: int
+    previous: int
+    ttl_s: float
+    expires_at: float
+
+
+_Name = tuple[int, int, str]
+
+
+class LeaseTable:
+    """All leases of one server. `now` is seconds of one monotonic clock throughout."""
+
+    def __init__(self, now: float, *, grace_s: float = 0.0, first_term: int = 1) -> None:
+        self._young_until = now + grace_s
+        self._next_term = first_term
+        self._users: dict[int, dict[_Name, _Entry]] = {}
+        self._forgot_at = now
+
+    def acquire(self, key: LeaseKey, request: pb.AcquireRequest, now: float) -> Lease:
+        """Take a vacant lease or refresh one's own. Raises TooManyLeases."""
+        entry = self._entry(key)
+        if entry is not None and entry.holder == request.holder and entry.address in ("", request.address):
+            # Also when it has run out: nobody has taken it in between.
+            entry = replace(
+                entry, address=request.address, ttl_s=request.ttl_s, expires_at=now + request.ttl_s
+            )
+        elif self._may_take(entry, request, now):
+            previous = entry.term if entry is not None else 0
+            term = self._new_term(max(previous, request.seen))
+            entry = _Entry(
+                request.holder, request.address, term, previous, request.ttl_s, now + request.ttl_s
+            )
+        else:
+            return self._told(entry, now)
+        self._write(key, entry, now)
+        return self._told(entry, now)
+
+    def look(self, key: LeaseKey, now: float) -> Lease:
+        """Who holds it."""
+        return self._told(self._entry(key), now)
+
+    def release(self, key: LeaseKey, holder: str, successor: str, now: float) -> Lease:
+        """Give up a lease that `holder` holds; without effect if it does not."""
+        entry = self._entry(key)
+        if entry is not None and entry.holder == holder:
+            if successor:
+                term, expires_at = self._new_term(entry.term), now + entry.ttl_s
+                entry = _Entry(successor, "", term, entry.term, entry.ttl_s, expires_at)
+            else:
+                entry = replace(entry, holder="", address="", expires_at=now)
+            self._write(key, entry, now)
+        return self._told(entry, now)
+
+    def _may_take(self, entry: _Entry | None, request: pb.AcquireRequest, now: float) -> bool:
+        if entry is None and now < self._young_until:
+            return request.claim != pb.CLAIM_UNSPECIFIED
+        if request.claim == pb.CLAIM_HOLDER:
+            return False
+        # Of the same name, so started again: who had it before is dead.
+        return entry is None or now >= entry.expires_at or entry.holder == request.holder
+
+    def _new_term(self, above: int) -> int:
+        """Higher than `above` and than all that this table drew by itself."""
+        term = max(self._next_term, above + 1)
+        self._next_term += 1  # not term + 1: one user's `seen` is nothing to the others
+        return term
+
+    def _told(self, entry: _Entry | None, now: float) -> Lease:
+        if entry is None:
+            return Lease("", "", 0, 0, max(0.0, self._young_until - now))
+        if now >= entry.expires_at:
+            return Lease("", "", entry.term, entry.previous, 0.0)
+        return Lease(entry.holder, entry.address, entry.term, entry.previous, entry.expires_at - now)
+
+    def _entry(self, key: LeaseKey) -> _Entry | None:
+        return self._users.get(key.uid, {}).get((key.job_id, key.restart_count, key.run))
+
+    def _write(self, key: LeaseKey, entry: _Entry, now: float) -> None:
+        name = (key.job_id, key.restart_count, key.run)
+        if now - self._forgot_at > FORGET_AFTER_S / 10:
+            self._forget(now)
+        leases = self._users.setdefault(key.uid, {})
+        if name not in leases and len(leases) >= LEASES_PER_USER:
+            raise TooManyLeases(f"uid {key.uid} has {LEASES_PER_USER} leases already")
+        leases[name] = entry
+
+    def _forget(self, now: float) -> None:
+        self._forgot_at = now
+        for uid, leases in list(self._users.items()):
+            for name, entry in list(leases.items()):
+                if now - entry.expires_at > FORGET_AFTER_S:
+                    del leases[name]
+            if not leases:
+                del self._users[uid]
+
+
+def answer_acquire(table: LeaseTable, uid: int, request: pb.AcquireRequest, now: float) -> pb.Lease:
+    """LeaseService.Acquire for a caller that is proven to be `uid`. Raises BadRequest, TooManyLeases."""
+    key = _key(uid, request.job)
+    _check_name("holder", request.holder)
+    _check_name("address", request.address)
+    if not (math.isfinite(request.ttl_s) and SHORTEST_TTL_S <= request.ttl_s <= LONGEST_TTL_S):
+        raise BadRequest(
+            f"ttl_s is {request.ttl_s}: a lease lasts from {SHORTEST_TTL_S} to {LONGEST_TTL_S:.0f} seconds"
+        )
+    if request.seen >= _HIGHEST_TERM:
+        raise BadRequest(f"seen is {request.seen}: terms are below 2^62")
+    return message(table.acquire(key, request, now))
+
+
+def answer_look(table: LeaseTable, uid: int, request: pb.LookRequest, now: float) -> pb.Lease:
+    """LeaseService.Look. Raises BadRequest."""
+    return message(table.look(_key(uid, request.job), now))
+
+
+def answer_release(table: LeaseTable, uid: int, request: pb.ReleaseRequest, now: float) -> pb.Lease:
+    """LeaseService.Release. Raises BadRequest."""
+    key = _key(uid, request.job)
+    _check_name("holder", request.holder)
+    if request.successor:
+        _check_name("successor", request.successor)
+    return message(table.release(key, request.holder, request.successor, now))
+
+
+def message(lease: Lease) -> pb.Lease:
+    """`lease` as it goes over the wire."""
+    return pb.Lease(
+        holder=lease.holder,
+        address=lease.address,
+        term=lease.term,
+        previous=lease.previous,
+        expires_in_s=lease.expires_in_s,
+    )
+
+
+def from_message(said: pb.Lease) -> Lease:
+    """`said` as it came over the wire."""
+    return Lease(said.holder, said.address, said.term, said.previous, said.expires_in_s)
+
+
+def _key(uid: int, job: pb.JobKey) -> LeaseKey:
+    if not job.job_id:
+        raise BadRequest("the request names no job")
+    if len(job.run) > LONGEST_NAME:
+        raise BadRequest(f"run has {len(job.run)} characters: {LONGEST_NAME} are allowed")
+    return LeaseKey(uid, job.job_id, job.restart_count, job.run)
+
+
+def _check_name(what: str, name: str) -> None:
+    if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        raise BadRequest(f"{what} is {name[:40]!r}: it takes 1 to {LONGEST_NAME} printable characters")

@@ -1,0 +1,1 @@
+"""Benchmarks of the job runtime (make bench-runtime)."""

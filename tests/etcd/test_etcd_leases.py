@@ -1,0 +1,291 @@
+"""The leader's lease in a real etcd: compare-and-swap, time to live, hand-over, and when etcd goes away."""
+
+from __future__ import annotations
+
+import base64
+import os
+import queue
+import shutil
+import subprocess
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from etcd_process import Etcd, running
+
+from flexo_protos.lease_place import Kind, LeasePlace
+from flexo_protos.v1 import leases_pb2 as pb
+from horovod_elastic.election.election import Election, Following, Leading, Role
+from horovod_elastic.election.lease_etcd import EtcdLeases
+from horovod_elastic.election.leases import EtcdAccess, JobRun, LeaseStore, StoreAway, open_store, settled
+
+JOB = JobRun(7, 0)
+TTL_S = 2.0
+"""etcd knows whole seconds, and none below two."""
+
+
+def a_run(etcd: Etcd, **more: object) -> LeasePlace:
+    """Where a new run of the job keeps its lease."""
+    return LeasePlace(Kind.ETCD, (etcd.host,), "flexo-test", uuid.uuid4().hex, **more)  # type: ignore[arg-type]
+
+
+def store_at(place: LeasePlace, access: EtcdAccess | None = None) -> EtcdLeases:
+    return EtcdLeases(place, JOB, access or EtcdAccess())
+
+
+def until_vacant(store: LeaseStore, bound_s: float) -> float:
+    """Seconds until nobody holds the lease."""
+    began = time.monotonic()
+    while not store.look().vacant:
+        assert time.monotonic() - began < bound_s, "the lease does not run out"
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def test_the_first_who_asks_holds_the_lease_and_the_others_are_told_who(etcd: Etcd) -> None:
+    place = a_run(etcd)
+    a, b = store_at(place), store_at(place)
+    assert a.look().vacant
+    taken = a.acquire("a", "a:1", TTL_S)
+    assert (taken.holder, taken.address, taken.previous) == ("a", "a:1", 0)
+    assert taken.term > 0
+    assert b.acquire("b", "b:1", TTL_S) == taken
+    assert b.look() == taken
+
+
+def test_a_lease_that_is_refreshed_stays_and_one_that_is_not_runs_out(etcd: Etcd) -> None:
+    place = a_run(etcd)
+    a, b = store_at(place), store_at(place)
+    term = a.acquire("a", "a:1", TTL_S).term
+    for _ in range(6):
+        time.sleep(TTL_S / 3)
+        assert a.acquire("a", "a:1", TTL_S, pb.CLAIM_HOLDER, term).term == term
+        assert b.acquire("b", "b:1", TTL_S).holder == "a"
+    assert until_vacant(b, TTL_S + 3) > 0.5
+    assert b.acquire("b", "b:1", TTL_S, seen=term).term > term
+
+
+def test_a_holder_whose_lease_ran_out_is_not_given_it_back(etcd: Etcd) -> None:
+    store = store_at(a_run(etcd))
+    term = store.acquire("a", "a:1", TTL_S).term
+    until_vacant(store, TTL_S + 3)
+    assert store.acquire("a", "a:1", TTL_S, pb.CLAIM_HOLDER, term).vacant
+    assert store.acquire("a", "a:1", TTL_S, seen=term).term > term
+
+
+def test_a_lease_given_up_is_vacant_at_once_and_only_its_holder_gives_it_up(etcd: Etcd) -> None:
+    place = a_run(etcd)
+    a, b = store_at(place), store_at(place)
+    a.acquire("a", "a:1", TTL_S)
+    assert b.release("b").holder == "a"
+    assert a.release("a").vacant
+    assert b.acquire("b", "b:1", TTL_S).holder == "b"
+
+
+def test_a_named_successor_has_the_lease_before_it_comes(etcd: Etcd) -> None:
+    place = a_run(etcd)
+    a, b, c = store_at(place), store_at(place), store_at(place)
+    term = a.acquire("a", "a:1", TTL_S).term
+    left = a.release("a", "b")
+    assert (left.holder, left.address, left.previous) == ("b", "", term)
+    assert left.term > term
+    assert c.acquire("c", "c:1", TTL_S) == left
+    assert b.acquire("b", "b:1", TTL_S).address == "b:1"
+    time.sleep(TTL_S + 1.5)  # the lease of the one who left has run out, not the successor's
+    assert a.look().vacant
+    assert b.acquire("b", "b:1", TTL_S, pb.CLAIM_HOLDER).vacant
+
+
+def test_a_successor_that_refreshes_outlives_the_lease_of_who_left(etcd: Etcd) -> None:
+    place = a_run(etcd)
+    a, b = store_at(place), store_at(place)
+    a.acquire("a", "a:1", TTL_S)
+    a.release("a", "b")
+    term = b.acquire("b", "b:1", TTL_S).term
+    for _ in range(5):
+        time.sleep(TTL_S / 3)
+        assert b.acquire("b", "b:1", TTL_S, pb.CLAIM_HOLDER, term).holder == "b"
+    assert a.look().holder == "b"
+
+
+def test_a_successor_that_never_comes_holds_nobody_up_for_long(etcd: Etcd) -> None:
+    store = store_at(a_run(etcd))
+    store.acquire("a", "a:1", TTL_S)
+    store.release("a", "b")
+    until_vacant(store, TTL_S + 3)
+
+
+def test_an_agent_that_was_started_again_has_its_predecessors_lease_with_a_new_term(etcd: Etcd) -> None:
+    place = a_run(etcd)
+    before, after = store_at(place), store_at(place)
+    term = before.acquire("a", "a:1", TTL_S).term
+    again = after.acquire("a", "a:2", TTL_S)
+    assert again.term > term
+    assert before.acquire("a", "a:1", TTL_S, pb.CLAIM_HOLDER, term) == again
+
+
+def test_a_term_is_above_what_the_taker_has_seen_also_in_a_new_etcd(etcd: Etcd) -> None:
+    store = store_at(a_run(etcd))
+    assert store.acquire("a", "a:1", TTL_S, seen=10**15).term == 10**15 + 1
+    assert store.release("a", "b").term == 10**15 + 2
+
+
+def test_many_who_ask_at_once_agree_on_one_holder(etcd: Etcd) -> None:
+    place = a_run(etcd)
+    stores = [store_at(place) for _ in range(24)]
+    barrier = threading.Barrier(len(stores))
+
+    def ask(number: int) -> tuple[str, int]:
+        barrier.wait()
+        lease = stores[number].acquire(f"n{number}", f"n{number}:1", 30.0)
+        return lease.holder, lease.term
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        assert len(set(pool.map(ask, range(len(stores))))) == 1
+
+
+def test_users_and_runs_have_keys_of_their_own(etcd: Etcd) -> None:
+    place = a_run(etcd)
+    store_at(place).acquire("a", "a:1", TTL_S)
+    key = f"flexo-test/{os.getuid()}/7.0.{place.run}"
+    found = etcd.post("kv/range", {"key": base64.b64encode(key.encode()).decode(), "count_only": True})
+    assert found["count"] == "1"
+
+
+def test_another_member_is_asked_where_one_is_gone(etcd: Etcd) -> None:
+    place = a_run(etcd)
+    with_a_dead_one = LeasePlace(Kind.ETCD, ("127.0.0.1:1", etcd.host), place.prefix, place.run)
+    assert store_at(with_a_dead_one).acquire("a", "a:1", TTL_S).holder == "a"
+
+
+def test_what_another_program_left_under_the_key_is_reported(etcd: Etcd) -> None:
+    place = a_run(etcd)
+    key = f"flexo-test/{os.getuid()}/7.0.{place.run}"
+    body = {"key": base64.b64encode(key.encode()).decode(), "value": base64.b64encode(b"hello").decode()}
+    etcd.post("kv/put", dict(body))
+    with pytest.raises(StoreAway, match=key):
+        store_at(place).look()
+
+
+def test_an_etcd_that_is_gone_is_away_within_the_bound_and_its_leases_outlive_it(own_etcd: Etcd) -> None:
+    place = a_run(own_etcd)
+    store = store_at(place)
+    term = store.acquire("a", "a:1", 5.0).term
+    own_etcd.stop()
+    began = time.monotonic()
+    with pytest.raises(StoreAway, match=f"etcd at {own_etcd.host}"):
+        store.acquire("a", "a:1", 5.0, pb.CLAIM_HOLDER, term)
+    assert time.monotonic() - began < 3
+    time.sleep(3)
+    own_etcd.start()
+    # etcd gives leases their whole length again when it comes up: the leader does not notice.
+    assert store.acquire("a", "a:1", 5.0, pb.CLAIM_HOLDER, term).term == term
+
+
+def test_agents_elect_hand_over_and_replace_a_leader_through_etcd(etcd: Etcd) -> None:
+    place = a_run(etcd)
+
+    def agent(name: str) -> Election:
+        return Election(store_at(place), name, lambda: f"{name}:1", Role.FOUNDER, ttl_s=TTL_S)
+
+    a, b, c = agent("a"), agent("b"), agent("c")
+    first = a.follow()
+    assert isinstance(first, Leading)
+    assert not first.heir
+    a.keep(lambda holder: None)
+    following = b.follow()
+    assert following == Following("a:1", "a", first.term)
+    assert a.resign("b")
+    second = b.follow(lost=following)
+    assert isinstance(second, Leading)
+    assert second.heir
+    lost: queue.SimpleQueue[str] = queue.SimpleQueue()
+    behind = c.follow()
+    assert behind == Following("b:1", "b", second.term)
+    assert isinstance(behind, Following)
+    third = c.follow(lost=behind)  # b does not refresh: it is stopped
+    assert isinstance(third, Leading)
+    assert third.term > second.term
+    assert not b.certain()
+    b.keep(lost.put)  # b goes on
+    assert lost.get(timeout=10) == "c"
+
+
+def test_passwords_are_shown_again_whenever_etcd_forgets_who_asks(own_etcd: Etcd, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("correct horse\n")
+    _require_passwords(own_etcd, "flexo", "correct horse", "flexo-test/")
+    place = a_run(own_etcd)
+    with pytest.raises(StoreAway, match="user name is empty"):
+        store_at(place).look()
+    store = store_at(place, EtcdAccess(user="flexo", password_file=str(password)))
+    assert store.acquire("a", "a:1", TTL_S).holder == "a"
+    own_etcd.stop()
+    own_etcd.start()  # tokens are in memory
+    assert store.look().holder in ("a", "")
+    elsewhere = LeasePlace(Kind.ETCD, place.hosts, "other", place.run)
+    with pytest.raises(StoreAway, match="permission denied"):
+        store_at(elsewhere, EtcdAccess(user="flexo", password_file=str(password))).look()
+    password.write_text("wrong")
+    with pytest.raises(StoreAway, match="authentication failed"):
+        store_at(place, EtcdAccess(user="flexo", password_file=str(password))).look()
+    with pytest.raises(StoreAway, match="nowhere"):
+        store_at(place, EtcdAccess(user="flexo", password_file=str(tmp_path / "nowhere"))).look()
+
+
+def _require_passwords(etcd: Etcd, user: str, password: str, prefix: str) -> None:
+    end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    bounds = {
+        "key": base64.b64encode(prefix.encode()).decode(),
+        "range_end": base64.b64encode(end.encode()).decode(),
+    }
+    etcd.post("auth/user/add", {"name": "root", "password": "root"})
+    etcd.post("auth/user/grant", {"user": "root", "role": "root"})
+    etcd.post("auth/role/add", {"name": "leases"})
+    etcd.post("auth/role/grant", {"name": "leases", "perm": {"permType": "READWRITE", **bounds}})
+    etcd.post("auth/user/add", {"name": user, "password": password})
+    etcd.post("auth/user/grant", {"user": user, "role": "leases"})
+    etcd.post("auth/enable", {})
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_over_tls_the_sites_own_authority_is_believed_and_no_other(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    made = ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-nodes", "-subj", "/CN=etcd"]
+    extension = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", *made, *extension], check=True, capture_output=True
+    )
+    with running(tmp_path, tls=(certificate, key)) as etcd:
+        place = LeasePlace(Kind.ETCD_OVER_TLS, (etcd.host,), run="r")
+        assert store_at(place, EtcdAccess(ca=str(certificate))).acquire("a", "a:1", TTL_S).holder == "a"
+        with pytest.raises(StoreAway, match="certificate"):
+            store_at(place).look()
+
+
+def test_a_run_uses_the_etcd_that_is_configured_and_itself_where_that_is_away(
+    own_etcd: Etcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoMunge:
+        def credential(self, method: str) -> str:
+            raise AssertionError("etcd is not asked with MUNGE")
+
+        def verify(self, credential: str, method: str) -> object:
+            raise AssertionError
+
+    config = tmp_path / "flexo.toml"
+    config.write_text(f'[lease]\nstore = "etcd://{own_etcd.host}/site"\n')
+    environment = {"FLEXO_CONFIG": str(config)}
+    said: list[str] = []
+    with settled(JOB, "127.0.0.1", NoMunge(), said.append, environment) as place:  # type: ignore[arg-type]
+        assert (place.kind, place.prefix) == (Kind.ETCD, "site")
+        store = open_store(place, JOB, NoMunge(), environment)  # type: ignore[arg-type]
+        assert store.acquire("a", "a:1", TTL_S).holder == "a"
+    own_etcd.stop()
+    with settled(JOB, "127.0.0.1", NoMunge(), said.append, environment) as place:  # type: ignore[arg-type]
+        assert place.kind is Kind.RUN
+    assert len(said) == 1
+    assert own_etcd.host in said[0]
