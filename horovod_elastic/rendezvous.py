@@ -1,100 +1,279 @@
 """The HTTP key-value store at which Horovod's native core meets: one server a generation.
 
-The core (gloo_context.cc, http_store.cc) asks `/rank_and_size/<host>:<local rank>` after a reset and then
-exchanges addresses under `/<scope>/<key>`. A server of its own for every generation means that a straggler of
-the old one cannot write into the new one. It listens on the job's own address only, takes small values only,
-never unpickles anything, and its socket is closed with it (stock Horovod: all interfaces, cloudpickle, left
-open).
+The core (gloo_context.cc, http_store.cc) asks `/rank_and_size/<host>:<local rank>` when it is initialised
+again and then exchanges addresses under `/<scope>/<key>`: for n ranks up to 10 n² requests, each on a
+connection of its own. So a request costs four system calls here and no thread. The core asks for a key again
+every 10 ms until it is there; here such a request is held and answered the moment the key is put.
+
+Before they let the core begin, members ask for `/members/<host>:<local rank>`, which is answered when all
+have asked and still wait: the core fails in a costly way when a member is missing (see horovod_core.py).
+
+A server of its own for every generation means that a straggler of the old one cannot write into the new one.
+It listens on the job's own address only, takes small values only, never unpickles anything, answers nobody
+who does not know its path when it was given one, and its sockets are closed with it (stock Horovod: all
+interfaces, cloudpickle, left open).
 """
 
 from __future__ import annotations
 
-import socketserver
+import contextlib
+import os
+import select
+import socket
 import threading
+import time
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 
 RANK_SCOPE = "rank_and_size"
+MEMBERS_SCOPE = "members"
 MAX_VALUE_BYTES = 64 * 1024
+MAX_HEADER_BYTES = 8 * 1024
 MAX_KEYS = 100_000
+MAX_OPEN = 4096
+"""Connections kept at a time, held or half read; the core of 256 ranks needs 256."""
 REQUEST_TIMEOUT_S = 10.0
+HOLD_S = 5.0
+"""After this a held request is answered 404: the core looks at its own time limit only between requests."""
+SWEEP_S = 0.5
 
 
 class Rendezvous:
-    """A running server. `ranks` maps "<host>:<local rank>" to the line that the core parses."""
+    """A running server. `ranks` maps "<host>:<local rank>" to the line that the core parses.
 
-    def __init__(self, address: str, ranks: Mapping[str, str]) -> None:
-        self._server = _Server((address, 0), _Handler)
-        self._server.ranks = {key: line.encode("ascii") for key, line in ranks.items()}
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="rendezvous", daemon=True
-        )
+    With a `secret` (letters and digits) every path begins with it, and whoever does not know it gets 404.
+    """
+
+    def __init__(self, address: str, ranks: Mapping[str, str], secret: str = "") -> None:
+        self._listener = socket.create_server((address, 0), backlog=1024)
+        self._listener.setblocking(False)
+        # A connection is accepted once its request is there, so that nearly all are read at once.
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+        # Connections inherit it: the largest answer is handed to the kernel in one call.
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MAX_VALUE_BYTES)
+        self.port = int(self._listener.getsockname()[1])
+        """The TCP port it listens on."""
+        self.address = f"{address}:{self.port}/{secret}" if secret else address
+        """What the core is given as the server's address (it writes http://<address>:<port>/<scope>/<key>)."""
+        prefix = f"/{secret}:{self.port}/" if secret else "/"
+        self._store = _Store(prefix, {key: line.encode("ascii") for key, line in ranks.items()})
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._serve, name="rendezvous", daemon=True)
         self._thread.start()
 
-    @property
-    def port(self) -> int:
-        """The TCP port it listens on."""
-        return int(self._server.server_address[1])
-
     def close(self) -> None:
-        """Stop and close the socket."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        """Answer who waits (404), stop, and close all sockets. A second call does nothing."""
+        if self._thread.is_alive():
+            with contextlib.suppress(OSError):
+                os.eventfd_write(self._wake, 1)
+            self._thread.join()
+
+    def _serve(self) -> None:
+        store = self._store
+        with select.epoll() as poll, self._listener:
+            poll.register(self._listener, select.EPOLLIN)
+            poll.register(self._wake, select.EPOLLIN)
+            next_sweep = time.monotonic() + SWEEP_S
+            reading: dict[int, _Connection] = {}
+            closing = False
+            while not closing:
+                for descriptor, _ in poll.poll(SWEEP_S):
+                    if descriptor == self._wake:
+                        closing = True
+                    elif descriptor == self._listener.fileno():
+                        self._accept(poll, reading)
+                    elif (connection := reading.get(descriptor)) and store.read(connection):
+                        poll.unregister(descriptor)
+                        del reading[descriptor]
+                        store.answer(connection)
+                if time.monotonic() >= next_sweep:
+                    next_sweep = time.monotonic() + SWEEP_S
+                    store.let_go_of_old()
+                    _drop_silent(poll, reading)
+            store.let_go_of_all()
+            for connection in reading.values():
+                connection.socket.close()
+        os.close(self._wake)
+
+    def _accept(self, poll: select.epoll, reading: dict[int, _Connection]) -> None:
+        while True:
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError:  # none left; or gone again
+                return
+            accepted.setblocking(False)
+            connection = _Connection(accepted, time.monotonic())
+            if self._store.read(connection):
+                self._store.answer(connection)
+            elif len(reading) < MAX_OPEN:
+                reading[accepted.fileno()] = connection
+                poll.register(accepted, select.EPOLLIN)
+            else:
+                accepted.close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 512
+@dataclass(slots=True)
+class _Connection:
+    socket: socket.socket
+    since: float
+    data: bytearray = field(default_factory=bytearray)
+    method: str = ""
+    path: str = ""
+    body_at: int = 0
+    body_bytes: int = 0
+    refused: int = 0
+    """The status with which a request is refused that need not be read to its end."""
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        super().__init__(address, handler)
-        self.ranks: dict[str, bytes] = {}
-        self.values: dict[str, bytes] = {}
-        self.lock = threading.Lock()
-
-    def server_bind(self) -> None:
-        """Without HTTPServer's look-up of the host's name, which may take a DNS timeout each generation."""
-        socketserver.TCPServer.server_bind(self)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: a worker that was killed in the middle of a request is no news."""
+    def has_gone(self) -> bool:
+        """Whether whoever waits for an answer has hung up."""
+        try:
+            return not self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = REQUEST_TIMEOUT_S
+class _Store:
+    """What was put, and who waits for what was not."""
 
-    def do_GET(self) -> None:
-        scope, _, key = self.path.lstrip("/").partition("/")
-        if scope == RANK_SCOPE:
-            value = self.server.ranks.get(key)
+    def __init__(self, prefix: str, ranks: Mapping[str, bytes]) -> None:
+        self._prefix = prefix
+        self._ranks = ranks
+        self._values: dict[str, bytes] = {}
+        self._held: dict[str, list[_Connection]] = {}
+        self._held_count = 0
+        self._members: dict[str, _Connection] = {}
+        """Those that wait for all to be there."""
+
+    def read(self, connection: _Connection) -> bool:
+        """Read what is there. True when nothing more is to come: the request is whole, or refused."""
+        try:
+            received = connection.socket.recv(MAX_VALUE_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            received = b""
+        if not received:
+            connection.refused = 400
+            return True
+        connection.data += received
+        if not connection.body_at:
+            _parse_head(connection)
+        head_is_there = connection.body_at > 0
+        whole = head_is_there and len(connection.data) >= connection.body_at + connection.body_bytes
+        return whole or connection.refused > 0
+
+    def answer(self, connection: _Connection) -> None:
+        """Answer a request that was read, or hold it."""
+        path = connection.path.removeprefix(self._prefix)
+        if connection.refused:
+            _answer(connection, connection.refused)
+        elif path == connection.path:
+            _answer(connection, 404)
+        elif connection.method == "GET":
+            self._get(connection, path)
+        elif connection.method == "PUT":
+            self._put(connection, path)
         else:
-            with self.server.lock:
-                value = self.server.values.get(self.path)
-        self._answer(404 if value is None else 200, value or b"")
+            # The core says with DELETE that a rank has connected; the server goes with its generation anyway.
+            _answer(connection, 200 if connection.method == "DELETE" else 501)
 
-    def do_PUT(self) -> None:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MAX_VALUE_BYTES:
-            self._answer(413)
+    def _get(self, connection: _Connection, path: str) -> None:
+        scope, _, key = path.partition("/")
+        if scope == MEMBERS_SCOPE and key in self._ranks:
+            self._meet(connection, key)
             return
-        value = self.rfile.read(int(length))
-        with self.server.lock:
-            full = len(self.server.values) >= MAX_KEYS
-            if not full:
-                self.server.values[self.path] = value
-        self._answer(507 if full else 200)
+        value = self._ranks.get(key) if scope == RANK_SCOPE else self._values.get(path)
+        if value is not None:
+            _answer(connection, 200, value)
+        elif scope in (RANK_SCOPE, MEMBERS_SCOPE) or self._held_count >= MAX_OPEN:
+            _answer(connection, 404)
+        else:
+            connection.since = time.monotonic()
+            self._held.setdefault(path, []).append(connection)
+            self._held_count += 1
 
-    def do_DELETE(self) -> None:
-        # The core says with this that a rank has connected; the server goes with its generation anyway.
-        self._answer(200)
+    def _meet(self, connection: _Connection, key: str) -> None:
+        connection.since = time.monotonic()
+        if before := self._members.get(key):
+            before.socket.close()  # it asks again, so it has given up the first time
+        self._members[key] = connection
+        if len(self._members) < len(self._ranks):
+            return
+        for gone in [key for key, waiting in self._members.items() if waiting.has_gone()]:
+            self._members.pop(gone).socket.close()
+        if len(self._members) == len(self._ranks):
+            for waiting in self._members.values():
+                _answer(waiting, 200)
+            self._members.clear()
 
-    def _answer(self, status: int, body: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def _put(self, connection: _Connection, path: str) -> None:
+        if len(self._values) >= MAX_KEYS and path not in self._values:
+            _answer(connection, 507)
+            return
+        value = bytes(connection.data[connection.body_at :][: connection.body_bytes])
+        self._values[path] = value
+        # Who puts goes on to wait for others, so those that wait for it come first.
+        for waiting in self._held.pop(path, ()):
+            self._held_count -= 1
+            _answer(waiting, 200, value)
+        _answer(connection, 200)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: one line for every key of every rank helps nobody."""
+    def let_go_of_old(self) -> None:
+        """Answer 404 to those that were held long enough: they ask again."""
+        oldest = time.monotonic() - HOLD_S
+        for key in [key for key, waiting in self._members.items() if waiting.since <= oldest]:
+            _answer(self._members.pop(key), 404)
+        for path, held in list(self._held.items()):
+            for waiting in [connection for connection in held if connection.since <= oldest]:
+                held.remove(waiting)
+                self._held_count -= 1
+                _answer(waiting, 404)
+            if not held:
+                del self._held[path]
+
+    def let_go_of_all(self) -> None:
+        """Answer 404 to everybody: the server closes."""
+        for waiting in self._members.values():
+            _answer(waiting, 404)
+        for held in self._held.values():
+            for waiting in held:
+                _answer(waiting, 404)
+        self._held.clear()
+
+
+def _parse_head(connection: _Connection) -> None:
+    """Find method, path and the body's place and length, if the whole head is there."""
+    end = connection.data.find(b"\r\n\r\n")
+    if end < 0:
+        if len(connection.data) > MAX_HEADER_BYTES:
+            connection.refused = 431
+        return
+    first, *headers = connection.data[:end].decode("latin-1").split("\r\n")
+    connection.method, _, rest = first.partition(" ")
+    connection.path = rest.partition(" ")[0]
+    connection.body_at = end + 4
+    lengths = [header[15:].strip() for header in headers if header[:15].lower() == "content-length:"]
+    length = lengths[0] if lengths else "0" if connection.method != "PUT" else ""
+    if not (length.isascii() and length.isdecimal() and int(length) <= MAX_VALUE_BYTES):
+        connection.refused = 413
+    else:
+        connection.body_bytes = int(length)
+
+
+def _answer(connection: _Connection, status: int, body: bytes = b"") -> None:
+    """Answer and close. The answer fits into the socket's buffer; who has hung up gets none."""
+    head = b"HTTP/1.0 %d .\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
+    with contextlib.suppress(OSError):
+        connection.socket.send(head + body)
+    connection.socket.close()
+
+
+def _drop_silent(poll: select.epoll, reading: dict[int, _Connection]) -> None:
+    oldest = time.monotonic() - REQUEST_TIMEOUT_S
+    for descriptor, connection in list(reading.items()):
+        if connection.since <= oldest:
+            poll.unregister(descriptor)
+            del reading[descriptor]
+            connection.socket.close()

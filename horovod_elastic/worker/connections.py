@@ -1,43 +1,32 @@
-"""The connections of Horovod's core, so that a worker that gives up its generation lets the others know.
+"""The connections of one copy of Horovod's native core, told from all others of the process.
 
-A worker whose collective failed leaves its background loop, but the core keeps its connections open until it
-is initialised again. Others that wait for this worker, and not for the one that died, would notice only when
-Gloo's time is up (HOROVOD_GLOO_TIMEOUT_SECONDS). So the connections are shut down at once.
+A worker that gives up its generation lets the others know by shutting its connections down: the core keeps
+them open until it is initialised again, and others that wait for this worker, not for the one that died,
+would notice only when Gloo's time is up (HOROVOD_GLOO_TIMEOUT_SECONDS).
+
+While a communicator is built the script trains on and may open sockets of its own. The core's are those TCP
+sockets that appeared meanwhile and that programs would inherit: Gloo does not ask for close-on-exec, Python
+and gRPC always do. Connected ones, besides, never block and yet have a time limit, which Gloo sets on each.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import socket
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+import struct
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-_core: dict[int, int] = {}
-"""Descriptors that appeared while the core was initialised, with their inodes: numbers are used again."""
+Sockets = Mapping[int, int]
+"""Descriptors with their inodes: numbers are used again."""
 
 
-@contextmanager
-def recorded() -> Iterator[None]:
-    """Sockets that appear meanwhile are the core's, of its new generation."""
-    global _core
-    before = _sockets()
-    yield
-    _core = dict(_sockets().items() - before.items())
-
-
-def hang_up() -> None:
-    """Shut down the core's connections; what is closed already is left alone."""
-    now = _sockets()
-    for descriptor, inode in _core.items():
-        if now.get(descriptor) == inode:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-                connection.shutdown(socket.SHUT_RDWR)
-
-
-def _sockets() -> dict[int, int]:
+def open_now() -> Sockets:
+    """All sockets of this process."""
     found = {}
     for name in (entry.name for entry in Path("/proc/self/fd").iterdir()):
         with contextlib.suppress(OSError):
@@ -45,3 +34,46 @@ def _sockets() -> dict[int, int]:
             if stat.S_ISSOCK(status.st_mode):
                 found[int(name)] = status.st_ino
     return found
+
+
+def core_since(before: Sockets) -> Sockets:
+    """The core's connected sockets that were not there `before`."""
+    return {number: inode for number, inode in _core(before) if _has_a_time_limit(number, inode)}
+
+
+def shut_down_unfinished(before: Sockets) -> None:
+    """Break everything the core has opened since `before`, listening sockets too, so that its build ends."""
+    shut_down(dict(_core(before)))
+
+
+def shut_down(sockets: Sockets) -> None:
+    """Break these connections; what is closed already is left alone."""
+    for number, inode in sockets.items():
+        with contextlib.suppress(OSError), _again(number, inode) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def _core(before: Sockets) -> Iterator[tuple[int, int]]:
+    for number, inode in open_now().items():
+        if before.get(number) == inode:
+            continue
+        with contextlib.suppress(OSError), _again(number, inode) as connection:
+            inherited = not fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+            if inherited and connection.family in (socket.AF_INET, socket.AF_INET6):
+                yield number, inode
+
+
+def _has_a_time_limit(number: int, inode: int) -> bool:
+    with contextlib.suppress(OSError), _again(number, inode) as connection:
+        limit = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.calcsize("@ll"))
+        return not os.get_blocking(number) and struct.unpack("@ll", limit) != (0, 0)
+    return False
+
+
+def _again(number: int, inode: int) -> socket.socket:
+    """A second descriptor of that socket. Raises OSError if the number means something else now."""
+    copy = os.dup(number)
+    if os.fstat(copy).st_ino != inode:
+        os.close(copy)
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return socket.socket(fileno=copy)

@@ -1,27 +1,28 @@
 """The hooks in Horovod's Python layer: where a script's calls meet the job's leader.
 
 Three places, none inside Horovod's files: HorovodBasics.init (who is in the communicator), rank() and size()
-and their relatives (what a newcomer that warms up alone believes), and common.elastic.run_fn (the loop around
-the training function). Horovod's own version of the last one skips the synchronisation on some ranks and not
-on others after certain sequences of changes (horovod#3494) and listens on a socket; ours always synchronises,
-and saves first, so that a planned change loses nothing that was trained.
+and their relatives (what a newcomer that warms up alone believes), and common.elastic: commits, and run_fn,
+the loop around the training function. Horovod's own loop broadcasts at every commit whether hosts have
+changed, skips the synchronisation on some ranks and not on others after certain sequences of changes
+(horovod#3494), and listens on a socket. Ours asks the session, which knows at which mini-batch boundary
+everybody switches.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from horovod_elastic.worker import connections, sigterm
+from horovod_elastic.worker import boundary, sigterm
 from horovod_elastic.worker import session as sessions
+from horovod_elastic.worker.horovod_core import HorovodCore
+from horovod_elastic.worker.part import Called
 
 _PLACE_CALLS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-
-_move: Callable[[], None] | None = None
-"""What the next initialisation of Horovod has to ask the leader; set by the loop around a reset."""
 
 
 def patch_basics(module: ModuleType) -> None:
@@ -35,21 +36,39 @@ def patch_basics(module: ModuleType) -> None:
 def _init_with_a_place(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> Any:
-        global _move
         session = sessions.current()
-        if session.belongs_here() and not self.is_initialized():
-            sigterm.outlive()
-            session.connect()
-            if _move is not None:
-                move, _move = _move, None
-                move()
-            elif session.generation == 0 and not session.warming:
-                session.found()
-            with connections.recorded():
-                return original(self, *args, **kwargs)
-        return original(self, *args, **kwargs)
+        if not session.belongs_here() or self.is_initialized() or session.generation > 0:
+            return original(self, *args, **kwargs)
+        sigterm.outlive()
+        if session.core is None:
+            session.core = HorovodCore(_mpi_ops())
+            session.core.process_sets = _process_sets(*args, **kwargs)
+        session.connect()
+        if session.warming:
+            session.core.alone()
+        else:
+            session.found()
+        return None
 
     return init
+
+
+def _process_sets(comm: Any = None, process_sets: Any = None) -> list[Any]:
+    """What hvd.init was called with."""
+    if comm:
+        sys.exit("flexo: hvd.init(comm=...) is not possible under flexo run: the leader says who trains")
+    if process_sets == "dynamic":
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        return []
+    return list(process_sets or [])
+
+
+def _mpi_ops() -> ModuleType:
+    """Horovod's PyTorch layer; hvd.init of any other calls HorovodBasics.init as well."""
+    try:
+        return sys.modules["horovod.torch.mpi_ops"]
+    except KeyError:
+        sys.exit("flexo: only PyTorch scripts (import horovod.torch) can be trained under flexo run")
 
 
 def _told_the_outlook(name: str, original: Callable[..., int]) -> Callable[..., int]:
@@ -68,68 +87,69 @@ def patch_elastic(module: ModuleType) -> None:
     """Hook horovod.common.elastic: the loop, commits, and no notification server."""
     module.run_fn = _run_fn(module)  # type: ignore[attr-defined]
     module.notification_manager.init = lambda *args, **kwargs: None
-    module.State.commit = _commit(module)
+    module.State.commit = _commit
+    module.State.check_host_updates = _check_host_updates(module)
 
 
-def _commit(module: ModuleType) -> Callable[[Any], None]:
-    def commit(self: Any) -> None:
-        """As Horovod's: save, then see whether the set of workers is to change."""
-        self.save()
-        sessions.current().committed()
-        self._flexo_saved = True  # stays so only if the next line raises
-        self.check_host_updates()
-        self._flexo_saved = False
+def _commit(self: Any) -> None:
+    """As Horovod's: save, then see whether the set of workers is to change."""
+    self.save()
+    sessions.current().committed()
+    self._flexo_saved = True  # stays so only if the next line raises
+    self.check_host_updates()
+    self._flexo_saved = False
 
-    return commit
+
+def _check_host_updates(module: ModuleType) -> Callable[[Any], None]:
+    def check_host_updates(self: Any) -> None:
+        """A mini-batch boundary."""
+        session = sessions.current()
+        boundary.run_tasks(session, self)
+        word = session.at_boundary()
+        if word is not None:
+            self._flexo_word = word
+            raise module.HostsUpdatedInterrupt(not word.sync)
+
+    return check_host_updates
 
 
 def _run_fn(module: ModuleType) -> Callable[..., Any]:
-    def deliver_to_listeners(generation: int) -> None:
-        everything = module.HostUpdateResult.mixed
-        for listener in list(module.notification_manager._listeners):
-            listener.on_hosts_updated(generation, everything)
-
     def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
         @functools.wraps(func)
         def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
             session = sessions.current()
-            module.notification_manager.register_listener(state)
-            try:
-                if session.warming:
-                    _change_generation(reset, session.join)
-                    state.on_reset()
-                else:
-                    session.enter_loop()
-                while True:
-                    try:
-                        state.sync()
-                        # Horovod's sync leaves what restore() goes back to as it was: in a newcomer a model
-                        # never trained, in one that was a batch behind the model without that batch.
+            sync, broken = True, False
+            boundary.attach(state)
+            if session.warming:
+                boundary.warm_up(state)
+                session.join()
+                state.on_reset()
+            else:
+                session.enter_loop()
+            while True:
+                try:
+                    boundary.begin(session, state, sync=sync, broken=broken)
+                    result = func(state, *args, **kwargs)
+                    session.finished()
+                    return result
+                except module.HorovodInternalError:
+                    session.hang_up()
+                    state.restore()
+                    sync, broken = session.recover().sync, True
+                except module.HostsUpdatedInterrupt:
+                    if not getattr(state, "_flexo_saved", False):
                         state.save()
-                        session.synchronised()
-                        session.resume(deliver_to_listeners)
-                        result = func(state, *args, **kwargs)
-                        session.finished()
-                        return result
-                    except module.HorovodInternalError:
-                        connections.hang_up()
-                        state.restore()
-                    except module.HostsUpdatedInterrupt:
-                        if not getattr(state, "_flexo_saved", False):
-                            state.save()
-                    state._flexo_saved = False
-                    _change_generation(reset, session.arrive)
-                    state.on_reset()
-            finally:
-                module.notification_manager.remove_listener(state)
+                    sync, broken = _switch(session, state._flexo_word).sync, False
+                state._flexo_saved = False
+                state.on_reset()
 
         return wrapper
 
     return run_fn
 
 
-def _change_generation(reset: Callable[[], None], move: Callable[[], None]) -> None:
-    """Horovod's own reset (shut down, initialise again), with `move` between the two."""
-    global _move
-    _move = move
-    reset()
+def _switch(session: sessions.Session, word: Called) -> Called:
+    """At the boundary that everybody agreed on: into the next generation, or out of this one."""
+    if word.leave:
+        session.leave()
+    return session.step_aside() if word.aside else session.enter(word)

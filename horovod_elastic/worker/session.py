@@ -1,7 +1,8 @@
-"""One training process's conversation with its job's leader.
+"""One training process's conversation with its job's leader, through the agent of its node.
 
-The training thread asks (`found`, `join`, `arrive`) and waits; another thread reads what the leader says.
-Nothing is connected before the script calls hvd.init.
+The training thread asks (`found`, `join`, `at_boundary`, `recover`) and waits; one thread reads what the
+leader says, one builds communicators in the background, one says every second how this worker stands. What is
+said when is decided in part.py. Nothing is connected before the script calls hvd.init.
 """
 
 from __future__ import annotations
@@ -10,17 +11,31 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
 import grpc
 
+from flexo_protos.v1 import shards_pb2, tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic.wire import CHANNEL_OPTIONS, SECRET_KEY
+from horovod_elastic.worker.core import Core, CoreFailed, Place
+from horovod_elastic.worker.part import Called, Part, Phase
 
-PROGRESS_INTERVAL_S = 1.0
+STANDING_INTERVAL_S = 1.0
+MOST_STEPS_TOLD = 256
+"""Mini-batch times kept between two standings; of very short mini-batches the last ones count."""
+_PHASES = {
+    Phase.STARTING: pb.WORKER_PHASE_STARTING,
+    Phase.READY: pb.WORKER_PHASE_READY,
+    Phase.TRAINING: pb.WORKER_PHASE_TRAINING,
+    Phase.ARRIVED: pb.WORKER_PHASE_ARRIVED,
+    Phase.FINISHED: pb.WORKER_PHASE_FINISHED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,93 +57,250 @@ class Session:
         environment = os.environ
         self._pid = os.getpid()
         # Removed, so that what the script starts does not take itself for this worker.
-        self._worker_id = environment.pop("FLEXO_WORKER_ID")
+        self.worker_id = environment.pop("FLEXO_WORKER_ID")
         self._secret = environment.pop("FLEXO_WORKER_SECRET")
-        self._leader = environment["FLEXO_LEADER"]
+        self._agent = environment["FLEXO_AGENT"]
         self.warming = environment.pop("FLEXO_NEWCOMER", "") == "1"
-        """A newcomer that has not joined yet: it runs alone, with a Horovod of size 1."""
+        """A newcomer that has not joined yet: it runs alone, with a communicator of size 1."""
         self.outlook = _outlook(environment.pop("FLEXO_OUTLOOK", "")) if self.warming else None
-        self.generation = 0
-        self.commits = 0
-        self._outbox: queue.SimpleQueue[pb.FromWorker | None] = queue.SimpleQueue()
+        self.core: Core | None = None
+        """Set by the hooks before anything is asked."""
+        self.samples_per_step = 0
+        """Of this worker, if the script has said so."""
+        self._part = Part()
         self._changed = threading.Condition()
-        self._assignment: pb.Assignment | None = None
+        self._places: dict[int, Place] = {}
+        self._prepared = 0
         self._told_to_leave: str | None = None
         self._lost = False
-        self._interrupt = 0
-        self._deliver: Callable[[int], None] | None = None
+        self._outbox: queue.SimpleQueue[pb.FromWorker | None] = queue.SimpleQueue()
+        self._builds: queue.SimpleQueue[Place] = queue.SimpleQueue()
+        self._tasks: deque[tasks_pb2.Task] = deque()
+        self._aggregates: dict[int, int] = {}
+        """By generation, what SetBatch has said."""
+        self._steps = _StepTimes()
         self._channel: grpc.Channel | None = None
+        self._on_shards: list[Callable[[shards_pb2.Shards], None]] = []
+        self._on_generation: list[Callable[[int, bool], None]] = []
+        self._held: list[Callable[[], Iterable[shards_pb2.HeldShards]]] = []
 
     def belongs_here(self) -> bool:
         """False in a process that the training process forked."""
         return os.getpid() == self._pid
 
+    # --- for those who work beside the training loop --------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """The generation that this worker is in, or has left; 0 before the first."""
+        return self._part.generation
+
+    @property
+    def size(self) -> int:
+        """Workers in that generation."""
+        return self._part.size
+
+    @property
+    def commits(self) -> int:
+        """Mini-batches committed by the state that this worker holds."""
+        return self._part.commits
+
+    def send(self, message: pb.FromWorker) -> None:
+        """Say something to the leader."""
+        self._outbox.put(message)
+
+    def on_shards(self, callback: Callable[[shards_pb2.Shards], None]) -> None:
+        """Have `callback` called with what the leader hands out, in the session's thread."""
+        self._on_shards.append(callback)
+
+    def on_generation(self, callback: Callable[[int, bool], None]) -> None:
+        """Have `callback(generation, broken)` called in the training thread after each synchronisation.
+
+        `broken`: the generation before ended in disorder, and the state is that of the last commit.
+        """
+        self._on_generation.append(callback)
+
+    def tell_held(self, held: Callable[[], Iterable[shards_pb2.HeldShards]]) -> None:
+        """Have every Standing say what `held` returns."""
+        self._held.append(held)
+
+    def aggregate_of_this_generation(self) -> int:
+        """Samples that all workers take in a step together, if the leader has said so for it; else 0."""
+        with self._changed:
+            said = self._aggregates.get(self.generation, 0)
+            self._aggregates = {each: n for each, n in self._aggregates.items() if each > self.generation}
+        return said
+
+    def take_tasks(self) -> list[tasks_pb2.Task]:
+        """What the leader wants done at this boundary."""
+        with self._changed:
+            tasks = list(self._tasks)
+            self._tasks.clear()
+        return tasks
+
     # --- asked by the training thread ---------------------------------------------------------------------
 
     def found(self) -> None:
         """First hvd.init of a founder: wait until all founders are there, take the place given."""
-        self._send(pb.FromWorker(ready=pb.Ready()))
-        self._take(self._next_assignment())
+        self._wait_to_be_called(Part.wait_ready)
 
-    def join(self) -> None:
+    def join(self) -> Called:
         """A newcomer, warmed up, at hvd.elastic.run: wait for its first generation."""
-        self._send(pb.FromWorker(ready=pb.Ready()))
-        self._take(self._next_assignment())
+        word = self._wait_to_be_called(Part.wait_ready, in_loop=True)
         self.warming, self.outlook = False, None
-
-    def arrive(self) -> None:
-        """Out of the generation, at a commit or back at the last one: wait for the next one."""
-        with self._changed:
-            self._deliver = None
-        arrived = pb.Arrived(generation=self.generation, commits=self.commits)
-        self._send(pb.FromWorker(arrived=arrived))
-        self._take(self._next_assignment())
+        return word
 
     def enter_loop(self) -> None:
         """The script is at hvd.elastic.run, so it can be resized."""
-        self._send(pb.FromWorker(elastic_loop=pb.ElasticLoop()))
-
-    def synchronised(self) -> None:
-        """The state of rank 0 has been taken over."""
-        assert self._assignment is not None
-        self.commits = self._assignment.commits
-
-    def resume(self, deliver: Callable[[int], None]) -> None:
-        """Training goes on: from now on interrupts reach `deliver`, with the generation they end."""
         with self._changed:
-            self._deliver = deliver
-            if self._interrupt == self.generation:
-                deliver(self.generation)
+            self._part.in_loop = True
+            if self._part.phase is Phase.FINISHED:
+                self._part.phase = Phase.TRAINING
+        self._stand()
+
+    def begins(self, commits: int, broken: bool) -> None:
+        """The state has been synchronised; training goes on from its `commits` mini-batches."""
+        with self._changed:
+            self._part.commits = commits
+        for callback in self._on_generation:
+            callback(self.generation, broken)
+        self._steps.begin(self._waited())
 
     def committed(self) -> None:
-        """A batch was committed."""
-        self.commits += 1
+        """A mini-batch was committed."""
+        self._part.commits += 1
+
+    def at_boundary(self) -> Called | None:
+        """A mini-batch has ended. Blocks where that was promised; the word, if it is to be carried out."""
+        self._steps.end(self._waited())
+        part = self._part
+        with self._changed:
+            if not part.in_loop or part.phase is not Phase.TRAINING:
+                return None
+            if not part.may_pass():
+                self._stand()
+                while not part.may_pass():
+                    self._check_agent()
+                    self._changed.wait()
+            word = part.pass_boundary()
+        self._steps.begin(self._waited())
+        return word
+
+    def enter(self, word: Called) -> Called:
+        """Switch to the generation of `word`; if that cannot be, the one that there is to be instead."""
+        core = self._core()
+        try:
+            core.switch(word.generation)
+        except CoreFailed:
+            return self.recover()
+        place = self._places[word.generation]
+        with self._changed:
+            self._part.enter(word, place.rank, place.size)
+            broken = self._part.broken >= word.generation
+            for generation in [old for old in self._places if old < word.generation]:
+                del self._places[generation]
+        self._stand()
+        if broken:
+            core.hang_up()
+        return word
+
+    def step_aside(self) -> Called:
+        """Out of the generation at a boundary, until called back."""
+        self._core().leave()
+        return self._wait_to_be_called(Part.wait_ready)
+
+    def leave(self) -> None:
+        """Out of the generation at a boundary, and out of the job: SystemExit with 0."""
+        self._core().leave()
+        sys.exit(0)
+
+    def hang_up(self) -> None:
+        """A collective failed: let everybody notice."""
+        self._core().hang_up()
+
+    def recover(self) -> Called:
+        """Back at the last commit after a generation broke: wait for the next one, and enter it."""
+        return self._wait_to_be_called(Part.go_back)
 
     def finished(self) -> None:
         """The training function has returned."""
-        self._send(pb.FromWorker(finished=pb.Finished()))
+        with self._changed:
+            self._part.finish()
+        self._stand()
+
+    def _wait_to_be_called(self, begin: Callable[[Part], None], *, in_loop: bool = False) -> Called:
+        with self._changed:
+            self._part.in_loop = self._part.in_loop or in_loop
+            begin(self._part)
+        self._stand()
+        with self._changed:
+            while (word := self._part.take_call()) is None:
+                if self._told_to_leave is not None:
+                    sys.exit(0)
+                self._check_agent()
+                self._changed.wait()
+        if word.leave:
+            sys.exit(0)
+        return self.enter(word)
+
+    def _check_agent(self) -> None:
+        if self._lost:
+            sys.exit("flexo: the agent of this node is gone; this worker ends")
+
+    def _core(self) -> Core:
+        assert self.core is not None
+        return self.core
+
+    def _waited(self) -> float:
+        return 0.0 if self.core is None else self.core.waited_s
 
     # --- the stream -----------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Dial the leader, once. Raises grpc.RpcError if it is not there."""
+        """Dial the agent, once. Raises grpc.RpcError if it is not there."""
         if self._channel is not None:
             return
-        self._channel = grpc.insecure_channel(self._leader, options=CHANNEL_OPTIONS)
+        self._channel = grpc.insecure_channel(self._agent, options=CHANNEL_OPTIONS)
         grpc.channel_ready_future(self._channel).result(timeout=60)
-        stream = rpc.LeaderServiceStub(self._channel).AttachWorker(
+        stream = rpc.AgentServiceStub(self._channel).AttachWorker(
             self._outgoing(), metadata=((SECRET_KEY, self._secret),)
         )
-        self._send(pb.FromWorker(hello=pb.WorkerHello(worker_id=self._worker_id, pid=self._pid)))
-        threading.Thread(target=self._read, args=(stream,), name="flexo-session", daemon=True).start()
-        threading.Thread(target=self._report_progress, name="flexo-progress", daemon=True).start()
-
-    def _send(self, message: pb.FromWorker) -> None:
-        self._outbox.put(message)
+        self.send(pb.FromWorker(hello=pb.WorkerHello(worker_id=self.worker_id, pid=self._pid)))
+        for name, work in (("read", lambda: self._read(stream)), ("stand", self._keep_standing)):
+            threading.Thread(target=work, name=f"flexo-{name}", daemon=True).start()
+        threading.Thread(target=self._keep_building, name="flexo-build", daemon=True).start()
 
     def _outgoing(self) -> Iterator[pb.FromWorker]:
         while (message := self._outbox.get()) is not None:
             yield message
+
+    def _keep_standing(self) -> None:
+        while True:
+            time.sleep(STANDING_INTERVAL_S)
+            self._stand(with_steps=True)
+
+    def _stand(self, *, with_steps: bool = False) -> None:
+        """Say how this worker stands."""
+        held = [each for tell in self._held for each in tell()]
+        with self._changed:
+            part = self._part
+            standing = pb.Standing(
+                phase=_PHASES[part.phase],
+                generation=part.generation,
+                rank=part.rank,
+                size=part.size,
+                commits=part.commits,
+                boundary=part.boundary,
+                in_loop=part.in_loop,
+                holding=part.holding,
+                prepared=self._prepared,
+                called=part.called,
+                going=part.going,
+                held=held,
+            )
+            if with_steps:
+                standing.steps.CopyFrom(self._steps.told(self.samples_per_step))
+            self.send(pb.FromWorker(standing=standing))
 
     def _read(self, stream: Iterator[pb.ToWorker]) -> None:
         try:
@@ -142,51 +314,129 @@ class Session:
 
     def _hear(self, message: pb.ToWorker) -> None:
         kind = message.WhichOneof("body")
+        if kind == "prepare":
+            self._hear_prepare(message.prepare)
+        elif kind == "abandon":
+            self._hear_abandon(message.abandon.generation)
+        elif kind == "propose":
+            self._hear_propose(message.propose)
+        elif kind == "go":
+            self._hear_go(message.go)
+        elif kind == "broken":
+            self._hear_broken(message.broken.generation)
+        elif kind == "shards":
+            for callback in self._on_shards:
+                callback(message.shards)
+        elif kind == "restate":
+            self._stand()
+        else:
+            self._hear_briefly(message)
+
+    def _hear_briefly(self, message: pb.ToWorker) -> None:
         with self._changed:
-            if kind == "assignment":
-                self._assignment = message.assignment
-            elif kind == "leave":
+            if message.HasField("withdraw"):
+                self._part.withdrawn(message.withdraw.generation, message.withdraw.at)
+            elif message.HasField("leave"):
                 self._told_to_leave = message.leave.reason
-            elif kind == "interrupt":
-                self._interrupt = message.interrupt.generation
-                if self._deliver is not None and self._interrupt == self.generation:
-                    self._deliver(self.generation)
+            elif message.HasField("task") and message.task.HasField("set_batch"):
+                batch = message.task.set_batch
+                self._aggregates[batch.generation] = batch.aggregate
+            elif message.HasField("task"):
+                self._tasks.append(message.task)
             self._changed.notify_all()
 
-    def _report_progress(self) -> None:
-        said = 0
-        timer = threading.Event()
-        while not timer.wait(PROGRESS_INTERVAL_S):
-            if self.commits != said:
-                said = self.commits
-                self._send(pb.FromWorker(progress=pb.Progress(commits=said)))
-
-    def _next_assignment(self) -> pb.Assignment:
-        """Block until the leader gives a place in a later generation. SystemExit when it says to leave."""
-        with self._changed:
-            while True:
-                if self._told_to_leave is not None:
-                    sys.exit(0)
-                if self._lost:
-                    sys.exit("flexo: the job's leader is gone; this worker ends")
-                if self._assignment is not None and self._assignment.generation > self.generation:
-                    return self._assignment
-                self._changed.wait()
-
-    def _take(self, assignment: pb.Assignment) -> None:
-        """Put the place into the environment, where Horovod's native core reads it."""
-        self.generation = assignment.generation
-        os.environ.update(
-            HOROVOD_RANK=str(assignment.rank),
-            HOROVOD_SIZE=str(assignment.size),
-            HOROVOD_LOCAL_RANK=str(assignment.local_rank),
-            HOROVOD_LOCAL_SIZE=str(assignment.local_size),
-            HOROVOD_CROSS_RANK=str(assignment.cross_rank),
-            HOROVOD_CROSS_SIZE=str(assignment.cross_size),
-            HOROVOD_HOSTNAME=assignment.hostname,
-            HOROVOD_GLOO_RENDEZVOUS_ADDR=assignment.rendezvous_address,
-            HOROVOD_GLOO_RENDEZVOUS_PORT=str(assignment.rendezvous_port),
+    def _hear_prepare(self, prepare: pb.Prepare) -> None:
+        place = Place(
+            generation=prepare.generation,
+            rank=prepare.rank,
+            size=prepare.size,
+            local_rank=prepare.local_rank,
+            local_size=prepare.local_size,
+            cross_rank=prepare.cross_rank,
+            cross_size=prepare.cross_size,
+            hostname=prepare.hostname,
+            rendezvous_address=prepare.rendezvous_address,
+            rendezvous_port=prepare.rendezvous_port,
         )
+        self._places[place.generation] = place
+        self._builds.put(place)
+
+    def _hear_abandon(self, generation: int) -> None:
+        """That one and all before it that were not entered."""
+        with self._changed:
+            # A word that was given stands, whatever a new leader believes.
+            kept = {self._part.generation, self._part.called}
+            given_up = [each for each in self._places if each <= generation and each not in kept]
+            for each in given_up:
+                del self._places[each]
+            if self._prepared in given_up:
+                self._prepared = 0
+        for each in given_up:
+            self._core().abandon(each)
+
+    def _hear_propose(self, propose: pb.Propose) -> None:
+        with self._changed:
+            answer = self._part.proposed(propose.generation, propose.at)
+        accepted = pb.Accepted(
+            generation=answer.generation, at=answer.at, boundary=answer.boundary, passed=answer.passed
+        )
+        self.send(pb.FromWorker(accepted=accepted))
+
+    def _hear_go(self, go: pb.Go) -> None:
+        with self._changed:
+            self._part.given(Called(go.generation, go.at, go.sync, go.commits, go.leave, go.aside))
+            self._changed.notify_all()
+        self._stand()
+
+    def _hear_broken(self, generation: int) -> None:
+        with self._changed:
+            member = self._part.is_broken(generation)
+            holding, self._part.promised = self._part.holding, 0
+            if holding:
+                self._changed.notify_all()
+        if member:
+            self._core().hang_up()
+
+    def _keep_building(self) -> None:
+        while True:
+            place = self._builds.get()
+            if place.generation not in self._places:
+                continue
+            failure = ""
+            try:
+                self._core().prepare(place)
+            except CoreFailed as error:
+                failure = str(error) or "the communicator could not be built"
+            with self._changed:
+                if not failure:
+                    self._prepared = place.generation
+            self.send(pb.FromWorker(prepared=pb.Prepared(generation=place.generation, failure=failure)))
+
+
+class _StepTimes:
+    """How long mini-batches take, with and without waiting for others (seconds)."""
+
+    def __init__(self) -> None:
+        self._own: deque[float] = deque(maxlen=MOST_STEPS_TOLD)
+        self._wall: deque[float] = deque(maxlen=MOST_STEPS_TOLD)
+        self._began: tuple[float, float] | None = None
+
+    def begin(self, waited: float) -> None:
+        """A mini-batch begins; `waited` is the core's total so far."""
+        self._began = time.monotonic(), waited
+
+    def end(self, waited: float) -> None:
+        """It has ended."""
+        if self._began is not None:
+            wall = time.monotonic() - self._began[0]
+            self._wall.append(wall)
+            self._own.append(max(0.0, wall - (waited - self._began[1])))
+
+    def told(self, samples: int) -> pb.StepTimes:
+        """What was not told yet."""
+        own = [self._own.popleft() for _ in range(len(self._own))]
+        wall = [self._wall.popleft() for _ in range(len(self._wall))]
+        return pb.StepTimes(own_s=own, wall_s=wall, samples=samples)
 
 
 @cache

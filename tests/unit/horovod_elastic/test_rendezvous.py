@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,6 +15,12 @@ from horovod_elastic import rendezvous
 from horovod_elastic.rendezvous import MAX_VALUE_BYTES, Rendezvous
 
 HOST = "127.0.0.1"
+
+
+@pytest.fixture(autouse=True)
+def short_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "HOLD_S", 0.2)
+    monkeypatch.setattr(rendezvous, "SWEEP_S", 0.05)
 
 
 @pytest.fixture
@@ -50,6 +58,106 @@ def test_ranks_cannot_be_overwritten(server: Rendezvous) -> None:
     assert ask(server, "GET", "/rank_and_size/n1-17:0") == (200, b"0,2,0,1,0,2")
 
 
+def test_a_request_for_a_key_is_held_until_it_is_put(
+    server: Rendezvous, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "HOLD_S", 60.0)
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(ask, server, "GET", "/global_/1") for _ in range(8)]
+        time.sleep(0.3)
+        assert not any(answer.done() for answer in waiting)
+        assert ask(server, "PUT", "/global_/1", b"address") == (200, b"")
+        assert [answer.result(5) for answer in waiting] == [(200, b"address")] * 8
+
+
+def test_a_request_is_not_held_for_ever(server: Rendezvous) -> None:
+    began = time.monotonic()
+    assert ask(server, "GET", "/global_/1") == (404, b"")
+    assert 0.2 <= time.monotonic() - began < 2
+
+
+def test_members_are_answered_when_all_wait(server: Rendezvous, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "HOLD_S", 60.0)
+    assert ask(server, "GET", "/members/n3-1:0")[0] == 404
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, server, "GET", "/members/n1-17:0")
+        time.sleep(0.2)
+        assert not waiting.done()
+        assert ask(server, "GET", "/members/n2-18:0") == (200, b"")
+        assert waiting.result(5) == (200, b"")
+
+
+def test_a_member_that_has_gone_is_waited_for_again(
+    server: Rendezvous, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "HOLD_S", 60.0)
+    with socket.create_connection((HOST, server.port), timeout=10) as gone:
+        gone.sendall(b"GET /members/n1-17:0 HTTP/1.1\r\n\r\n")
+        time.sleep(0.1)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, server, "GET", "/members/n2-18:0")
+        time.sleep(0.2)
+        assert not waiting.done()
+        assert ask(server, "GET", "/members/n1-17:0")[0] == 200
+        assert waiting.result(5)[0] == 200
+
+
+def test_a_member_waits_no_longer_than_others(server: Rendezvous) -> None:
+    assert ask(server, "GET", "/members/n1-17:0")[0] == 404
+
+
+def test_closing_answers_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "HOLD_S", 60.0)
+    server = Rendezvous(HOST, {})
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, server, "GET", "/global_/1")
+        time.sleep(0.2)
+        server.close()
+        server.close()
+        assert waiting.result(5) == (404, b"")
+
+
+def test_the_number_of_held_requests_is_bounded(server: Rendezvous, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "HOLD_S", 60.0)
+    monkeypatch.setattr(rendezvous, "MAX_OPEN", 1)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, server, "GET", "/a/1")
+        time.sleep(0.2)
+        assert ask(server, "GET", "/a/1") == (404, b"")
+        ask(server, "PUT", "/a/1", b"x")
+        assert waiting.result(5) == (200, b"x")
+
+
+def test_who_does_not_know_the_secret_gets_and_puts_nothing() -> None:
+    server = Rendezvous(HOST, {"n1-17:0": "0,1,0,1,0,1"}, secret="5ecret")
+    host, _, rest = server.address.partition(":")
+    assert host == HOST
+    known = f"/{rest.partition('/')[2]}:{server.port}"  # as the core: http://<address>:<port>/<scope>/<key>
+    assert ask(server, "PUT", f"{known}/a/b", b"x")[0] == 200
+    assert ask(server, "GET", f"{known}/a/b") == (200, b"x")
+    assert ask(server, "GET", f"{known}/rank_and_size/n1-17:0")[0] == 200
+    for path in ("/a/b", "/rank_and_size/n1-17:0", f"/wrong:{server.port}/a/b"):
+        assert ask(server, "GET", path)[0] == 404
+        assert ask(server, "PUT", path, b"y")[0] == 404
+    assert ask(server, "GET", f"{known}/a/b") == (200, b"x")
+    server.close()
+
+
+def test_a_request_that_arrives_in_pieces_is_put_together(server: Rendezvous) -> None:
+    with socket.create_connection((HOST, server.port), timeout=10) as connection:
+        for piece in (b"PUT /a/b HT", b"TP/1.1\r\nContent-Le", b"ngth: 4\r\n\r", b"\nva", b"lu"):
+            connection.sendall(piece)
+            time.sleep(0.02)
+        assert connection.recv(100).startswith(b"HTTP/1.0 200 ")
+    assert ask(server, "GET", "/a/b") == (200, b"valu")
+
+
+def test_endless_headers_are_refused(server: Rendezvous) -> None:
+    with socket.create_connection((HOST, server.port), timeout=10) as connection:
+        connection.sendall(b"GET /a/b HTTP/1.1\r\n" + b"x" * rendezvous.MAX_HEADER_BYTES)
+        assert b" 431 " in connection.recv(100)
+
+
 def test_a_delete_is_answered(server: Rendezvous) -> None:
     assert ask(server, "DELETE", "/global_/0")[0] == 200
 
@@ -62,8 +170,9 @@ def test_values_without_a_sensible_length_are_refused_unread(server: Rendezvous,
     assert ask(server, "GET", "/a/b")[0] == 404
 
 
-def test_the_largest_value_is_taken(server: Rendezvous) -> None:
+def test_the_largest_value_is_taken_and_given(server: Rendezvous) -> None:
     assert ask(server, "PUT", "/a/b", b"x" * MAX_VALUE_BYTES)[0] == 200
+    assert ask(server, "GET", "/a/b") == (200, b"x" * MAX_VALUE_BYTES)
 
 
 def test_the_number_of_keys_is_bounded(server: Rendezvous, monkeypatch: pytest.MonkeyPatch) -> None:

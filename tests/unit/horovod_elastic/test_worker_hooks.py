@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from horovod_elastic.worker import connections, hooks
+from horovod_elastic.worker import hooks
+from horovod_elastic.worker.part import Called
 from horovod_elastic.worker.session import Outlook
 
 pytest.importorskip("horovod")
@@ -18,6 +18,16 @@ pytest.importorskip("horovod")
 
 class Leave(Exception):
     """The test's own way out of a training function."""
+
+
+class Core:
+    """Says what it was asked for."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self._calls = calls
+
+    def alone(self) -> None:
+        self._calls.append("alone")
 
 
 @dataclass
@@ -29,7 +39,13 @@ class Session:
     generation: int = 0
     commits: int = 0
     calls: list[str] = field(default_factory=list)
-    deliver: Callable[[int], None] | None = None
+    core: Any = None
+    samples_per_step: int = 0
+    word: Called | None = None
+    """Given at the next boundary."""
+
+    def __post_init__(self) -> None:
+        self.core = Core(self.calls)
 
     def belongs_here(self) -> bool:
         return True
@@ -45,21 +61,46 @@ class Session:
         self.calls.append("join")
         self.warming, self.outlook, self.generation = False, None, 5
 
-    def arrive(self) -> None:
-        self.calls.append(f"arrive commits={self.commits}")
-        self.generation += 1
-
     def enter_loop(self) -> None:
         self.calls.append("enter_loop")
 
-    def synchronised(self) -> None:
-        self.calls.append("synchronised")
-
-    def resume(self, deliver: Callable[[int], None]) -> None:
-        self.deliver = deliver
+    def begins(self, commits: int, broken: bool) -> None:
+        self.commits = commits
+        self.calls.append("begins again" if broken else "begins")
 
     def committed(self) -> None:
         self.commits += 1
+
+    def at_boundary(self) -> Called | None:
+        word, self.word = self.word, None
+        return word
+
+    def aggregate_of_this_generation(self) -> int:
+        return 0
+
+    def take_tasks(self) -> list[Any]:
+        return []
+
+    def enter(self, word: Called) -> Called:
+        self.calls.append(f"enter {word.generation} commits={self.commits}")
+        self.generation = word.generation
+        return word
+
+    def step_aside(self) -> Called:
+        self.calls.append("aside")
+        return Called(9)
+
+    def leave(self) -> None:
+        self.calls.append("leave")
+        raise SystemExit(0)
+
+    def hang_up(self) -> None:
+        self.calls.append("hang_up")
+
+    def recover(self) -> Called:
+        self.calls.append(f"recover commits={self.commits}")
+        self.generation += 1
+        return Called(self.generation)
 
     def finished(self) -> None:
         self.calls.append("finished")
@@ -90,11 +131,13 @@ class Model:
 
 
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     stand_in = Session()
     monkeypatch.setattr(hooks.sessions, "current", lambda: stand_in)
-    yield stand_in
-    hooks._move = None
+    monkeypatch.setattr("horovod_elastic.worker.state_sync.broadcast", lambda state: state.sync())
+    monkeypatch.setattr("horovod_elastic.worker.state_sync.carry_on", lambda state: None)
+    monkeypatch.setattr(hooks.boundary, "_of_rank_0", lambda number: number)
+    return stand_in
 
 
 @pytest.fixture
@@ -166,28 +209,23 @@ def test_once_it_has_joined_everybody_is_told_the_truth(session: Session) -> Non
 def test_a_founders_first_init_waits_for_its_place_and_a_second_does_nothing(session: Session) -> None:
     horovod = basics()
     horovod.init()
+    horovod.up = True
     horovod.init()
     assert session.calls == ["connect", "found"]
 
 
-def test_a_newcomers_init_asks_for_no_place(session: Session) -> None:
+def test_a_newcomers_init_asks_for_no_place_and_is_alone(session: Session) -> None:
     session.warming = True
     basics().init()
-    assert session.calls == ["connect"]
+    assert session.calls == ["connect", "alone"]
 
 
 def run(module: types.ModuleType, model: Model, function: Callable[[Any], Any]) -> Any:
-    """hvd.elastic.run with a core that is shut down and initialised again by `reset`."""
-    horovod = basics(initialised=True)
-
-    def reset() -> None:
-        horovod.up = False
-        horovod.init()
-
-    return module.run_fn(function, reset)(model.state)
+    """hvd.elastic.run."""
+    return module.run_fn(function, lambda: None)(model.state)
 
 
-def test_an_interrupt_saves_what_was_trained_and_loses_nothing(
+def test_a_change_saves_what_was_trained_and_loses_nothing(
     session: Session, elastic: types.ModuleType
 ) -> None:
     rank_0 = {"model": "founded"}
@@ -198,8 +236,7 @@ def test_an_interrupt_saves_what_was_trained_and_loses_nothing(
         seen.append(model.live)
         if len(seen) == 1:
             model.live = rank_0["model"] = "trained since the last commit"
-            assert session.deliver is not None
-            session.deliver(1)
+            session.word = Called(2, at=7)
             state.check_host_updates()
         return "result"
 
@@ -207,10 +244,20 @@ def test_an_interrupt_saves_what_was_trained_and_loses_nothing(
     assert seen == ["founded", "trained since the last commit"]
     assert model.saved == "trained since the last commit"
     assert model.resets == 1
-    assert session.calls == [
-        *("enter_loop", "synchronised", "connect", "arrive commits=0"),
-        *("synchronised", "finished"),
-    ]
+    assert session.calls == ["enter_loop", "begins", "enter 2 commits=0", "begins", "finished"]
+
+
+def test_without_a_word_a_boundary_is_passed(session: Session, elastic: types.ModuleType) -> None:
+    model = Model(elastic, {"model": "founded"})
+
+    def train(state: Any) -> None:
+        state.commit()
+        state.check_host_updates()
+        state.commit()
+
+    run(elastic, model, train)
+    assert session.commits == 2
+    assert session.calls == ["enter_loop", "begins", "finished"]
 
 
 def test_a_commit_saves_once_and_counts_before_it_looks(session: Session, elastic: types.ModuleType) -> None:
@@ -220,13 +267,62 @@ def test_a_commit_saves_once_and_counts_before_it_looks(session: Session, elasti
     def train(state: Any) -> None:
         turns.append(session.commits)
         if len(turns) == 1:
-            assert session.deliver is not None
-            session.deliver(1)
+            session.word = Called(2, at=1)
             state.commit()
 
     run(elastic, model, train)
     assert turns == [0, 1]
-    assert "arrive commits=1" in session.calls
+    assert "enter 2 commits=1" in session.calls
+
+
+def test_where_nobody_is_new_nothing_is_broadcast(session: Session, elastic: types.ModuleType) -> None:
+    rank_0 = {"model": "founded"}
+    model = Model(elastic, rank_0)
+    seen = []
+
+    def train(state: Any) -> None:
+        seen.append(model.live)
+        if len(seen) == 1:
+            model.live, rank_0["model"] = "trained", "not asked for"
+            session.word = Called(2, at=1, sync=False)
+            state.commit()
+
+    run(elastic, model, train)
+    assert seen == ["founded", "trained"]
+
+
+def test_who_is_told_to_leave_ends_at_the_boundary_with_0(
+    session: Session, elastic: types.ModuleType
+) -> None:
+    model = Model(elastic, {"model": "founded"})
+
+    def train(state: Any) -> None:
+        session.word = Called(2, at=1, leave="given back")
+        state.commit()
+
+    with pytest.raises(SystemExit) as ended:
+        run(elastic, model, train)
+    assert ended.value.code == 0
+    assert session.calls == ["enter_loop", "begins", "leave"]
+
+
+def test_who_steps_aside_takes_over_the_state_when_called_back(
+    session: Session, elastic: types.ModuleType
+) -> None:
+    rank_0 = {"model": "founded"}
+    model = Model(elastic, rank_0)
+    seen = []
+
+    def train(state: Any) -> None:
+        seen.append(model.live)
+        if len(seen) == 1:
+            session.word = Called(2, at=1, aside=True)
+            rank_0["model"] = "trained by the others meanwhile"
+            state.commit()
+
+    run(elastic, model, train)
+    assert seen == ["founded", "trained by the others meanwhile"]
+    assert session.calls == ["enter_loop", "begins", "aside", "begins", "finished"]
 
 
 def test_a_failure_goes_back_to_the_last_commit(session: Session, elastic: types.ModuleType) -> None:
@@ -246,7 +342,10 @@ def test_a_failure_goes_back_to_the_last_commit(session: Session, elastic: types
 
     run(elastic, model, train)
     assert turns == ["founded", "committed"]
-    assert "arrive commits=1" in session.calls
+    assert session.calls == [
+        *("enter_loop", "begins", "hang_up", "recover commits=1"),
+        *("begins again", "finished"),
+    ]
 
 
 def test_a_newcomer_that_has_not_committed_goes_back_to_what_it_was_given(
@@ -280,7 +379,7 @@ def test_a_newcomer_joins_at_the_loop_and_its_reset_callbacks_run(
     rates: list[str] = []
     model.state.register_reset_callbacks([lambda: rates.append("scaled")])
     run(elastic, model, lambda state: None)
-    assert session.calls == ["connect", "join", "synchronised", "finished"]
+    assert session.calls == ["join", "begins", "finished"]
     assert rates == ["scaled"]
 
 
@@ -293,7 +392,6 @@ def test_a_script_that_fails_has_not_finished(session: Session, elastic: types.M
     with pytest.raises(Leave):
         run(elastic, model, train)
     assert "finished" not in session.calls
-    assert not elastic.notification_manager._listeners
 
 
 def test_no_notification_server_is_started(
@@ -302,43 +400,3 @@ def test_no_notification_server_is_started(
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
     elastic.notification_manager.init()
     assert elastic.notification_manager._service is None
-
-
-def test_who_gives_up_a_generation_hangs_up_so_that_the_others_notice(
-    session: Session, elastic: types.ModuleType
-) -> None:
-    ours, theirs = socket.socketpair()
-    strange, stranger = socket.socketpair()
-    with connections.recorded():
-        mine = ours.dup()  # what the core opens while it is initialised
-    model = Model(elastic, {"model": "founded"})
-    turns = []
-
-    def train(state: Any) -> None:
-        turns.append(1)
-        if len(turns) == 1:
-            raise elastic.HorovodInternalError
-
-    run(elastic, model, train)
-    theirs.settimeout(5)
-    assert theirs.recv(1) == b""
-    stranger.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        stranger.recv(1)
-    for end in (ours, theirs, mine, strange, stranger):
-        end.close()
-
-
-def test_a_descriptor_that_was_used_again_is_left_alone() -> None:
-    with connections.recorded():
-        first, other = socket.socketpair()
-    number = first.fileno()
-    first.close()
-    again, peer = socket.socketpair()
-    assert number in (again.fileno(), peer.fileno())
-    other.close()
-    connections.hang_up()
-    again.sendall(b"x")
-    assert peer.recv(1) == b"x"
-    again.close()
-    peer.close()

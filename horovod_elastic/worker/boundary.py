@@ -1,0 +1,104 @@
+"""What a training thread does at mini-batch boundaries and between generations besides training.
+
+The leader's tasks, the aggregate batch, a newcomer's warm-up, and what the script hears of it all through
+horovod_elastic.training.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from flexo_protos.v1 import tasks_pb2
+from flexo_protos.v1 import workers_pb2 as pb
+from horovod_elastic import checkpoints, training
+from horovod_elastic.worker.session import Session
+
+
+def attach(state: Any) -> None:
+    """The training function is entered: notify_end_of_minibatch() means the boundary of `state`."""
+
+    def boundary(samples: int) -> None:
+        if samples:
+            from horovod_elastic.worker import session
+
+            session.current().samples_per_step = samples
+        state.check_host_updates()
+
+    training.attach(boundary)
+
+
+def warm_up(state: Any) -> None:
+    """A newcomer's forward and backward pass on throw-away data, where the script has said how."""
+    training.warm_up(state)
+
+
+def begin(session: Session, state: Any, *, sync: bool, broken: bool) -> None:
+    """A generation begins: everybody takes over rank 0's state, and then the batch that it is to have.
+
+    Without `sync` nobody is new, and everybody has that state.
+    """
+    # Imports Horovod, which is just being imported when this module is.
+    from horovod_elastic.worker import state_sync
+
+    commits = session.commits
+    if sync:
+        state_sync.broadcast(state)
+        commits = _of_rank_0(commits)
+    else:
+        state_sync.carry_on(state)
+    training.generation_begins(session.aggregate_of_this_generation())
+    # A newcomer's saved state is that of a model never trained, whatever it has received.
+    state.save()
+    session.samples_per_step = training.samples_in_a_step() or session.samples_per_step
+    session.begins(commits, broken)
+
+
+def _of_rank_0(number: int) -> int:
+    import torch
+    from horovod.torch import mpi_ops
+
+    return int(mpi_ops.broadcast(torch.tensor([number]), 0, name="flexo_commits")[0])
+
+
+def run_tasks(session: Session, state: Any) -> None:
+    """Carry out what the leader has asked for."""
+    for task in session.take_tasks():
+        if task.HasField("write_checkpoint"):
+            session.send(pb.FromWorker(task_done=_write_checkpoint(task, session, state)))
+
+
+def _write_checkpoint(task: tasks_pb2.Task, session: Session, state: Any) -> tasks_pb2.TaskDone:
+    path = Path(task.write_checkpoint.path)
+    about = checkpoints.CheckpointInfo(
+        job_id=_number("FLEXO_JOB_ID"),
+        restart_count=_number("SLURM_RESTART_COUNT"),
+        generation=session.generation,
+        commits=session.commits,
+        workers=session.size,
+        node=os.environ.get("SLURMD_NODENAME", os.uname().nodename),
+        flexo_version=_version(),
+    )
+    try:
+        checkpoints.write(state, path, about)
+    except checkpoints.CheckpointError as error:
+        return tasks_pb2.TaskDone(id=task.id, failure=str(error))
+    except Exception as error:  # whatever a state holds: training goes on
+        return tasks_pb2.TaskDone(id=task.id, failure=f"{type(error).__name__}: {error}")
+    text = f"{path} on {about.node}, after {about.commits} batches with {about.workers} workers"
+    return tasks_pb2.TaskDone(id=task.id, text=text)
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("flexo")
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,65 @@
+"""The seam between a resizable training process and its communication library: prepare, switch, leave.
+
+A core builds the communicator of the next generation beside the present one while training goes on, and makes
+it the present one at a mini-batch boundary (Amoeba, section 5: the original topology is not destructed).
+HorovodCore (horovod_core.py) does it with Horovod's native core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One worker's place in a generation, and where its members meet."""
+
+    generation: int
+    """Counts up; the number of an attempt that was given up is not used again."""
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    hostname: str
+    """The name that workers of one node share: an agent's, not necessarily the machine's."""
+    rendezvous_address: str
+    """As Rendezvous.address gives it."""
+    rendezvous_port: int
+
+
+class CoreFailed(Exception):
+    """A communicator could not be built; its message says why. The present one is as it was."""
+
+
+class Core(Protocol):
+    """What a session needs of a communication library."""
+
+    waited_s: float
+    """Seconds that this process has waited in collectives, in all."""
+
+    def prepare(self, place: Place) -> None:
+        """Build the communicator of `place.generation` beside the present one; blocks until all members did.
+
+        Called in a thread of its own, one at a time. Raises CoreFailed, also when it is abandoned.
+        """
+
+    def switch(self, generation: int) -> None:
+        """Make the prepared communicator the present one; the old one is shut down in the background.
+
+        Called by the training thread with nothing outstanding. Raises CoreFailed if it is not prepared.
+        """
+
+    def abandon(self, generation: int) -> None:
+        """Throw away what is being built, was built or will be asked for this generation. Any thread."""
+
+    def leave(self) -> None:
+        """Go out of the present communicator in order; then there is none. Called by the training thread."""
+
+    def alone(self) -> None:
+        """Make a communicator of this process alone the present one. Called by the training thread."""
+
+    def hang_up(self) -> None:
+        """Break the present communicator's connections: everybody's collectives fail soon. Any thread."""

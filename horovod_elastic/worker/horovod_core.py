@@ -1,0 +1,361 @@
+"""The core on Horovod: two copies of its native library take turns (see core.py for what a core does).
+
+While one copy trains, a thread initialises the other with the next generation's place; the switch is two
+assignments in horovod.torch.mpi_ops; the copy that was left is shut down in the background and is the spare
+of the next change. A build that fails ends in a native thread of its own that throws: that thread ends alone,
+and the copy is given up for good, because nobody knows what it still holds.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import enum
+import http.client
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+from horovod_elastic.rendezvous import MEMBERS_SCOPE, Rendezvous
+from horovod_elastic.worker import connections, native_copies, native_threads
+from horovod_elastic.worker.core import CoreFailed, Place
+from horovod_elastic.worker.native_copies import NativeCopy
+
+SHUTDOWN_S = 5.0
+"""A shutdown takes some milliseconds, unless a member is stopped; nobody waits longer for one."""
+MEETING_S = 0.5
+"""How long an abandoned attempt may still wait for its members."""
+ABANDONED_S = 5.0
+"""The core asks a rendezvous that is closed three times within 1.5 s before it gives up."""
+GLOO_TIMEOUT_S = 30
+"""Gloo's own default; HOROVOD_GLOO_TIMEOUT_SECONDS says otherwise."""
+_ALONE = "alone"
+_NOWHERE = Place(0, 0, 0, 0, 0, 0, 0, "", "", 0)
+_VARIABLES = {
+    "HOROVOD_RANK": "rank",
+    "HOROVOD_SIZE": "size",
+    "HOROVOD_LOCAL_RANK": "local_rank",
+    "HOROVOD_LOCAL_SIZE": "local_size",
+    "HOROVOD_CROSS_RANK": "cross_rank",
+    "HOROVOD_CROSS_SIZE": "cross_size",
+    "HOROVOD_HOSTNAME": "hostname",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "rendezvous_address",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "rendezvous_port",
+}
+
+
+class _State(enum.Enum):
+    IDLE = "not initialised: can be built"
+    BUILDING = "being initialised"
+    PREPARED = "initialised, waits for its switch"
+    PRESENT = "trains"
+    RETIRING = "being shut down"
+    LOST = "given up for good"
+
+
+class _Copy:
+    def __init__(self, native: NativeCopy) -> None:
+        self.native = native
+        self.state = _State.IDLE
+        self.sockets: connections.Sockets = {}
+
+
+@dataclass(eq=False, slots=True)
+class _Build:
+    place: Place
+    copy: _Copy
+    before: connections.Sockets
+    over: bool = False
+    """Its native thread has come to an end, one way or the other."""
+    failure: str = ""
+
+
+class HorovodCore:
+    """See the module. `mpi_ops` is horovod.torch.mpi_ops; made once, before Horovod is first initialised."""
+
+    def __init__(self, mpi_ops: ModuleType) -> None:
+        self.waited_s = 0.0
+        self.process_sets: Sequence[Any] = ()
+        """Given to hvd.init by the script: for the first generation, as Horovod forgets them at a reset."""
+        self._mpi_ops = mpi_ops
+        self._pid = os.getpid()
+        self._changed = threading.Condition(threading.RLock())
+        self._copies: list[_Copy] = []
+        self._present: _Copy | None = None
+        self._prepared: _Build | None = None
+        self._abandoned: set[int] = set()
+        self._alone = 0
+        # The native core reads these in its own threads: later only values change, never the table of names.
+        for name in _VARIABLES:
+            os.putenv(name, os.environ.get(name, ""))
+        self._original = native_copies.first(mpi_ops, _tag(0))
+        self._build = _Build(_NOWHERE, self._adopt(self._original), {}, over=True)
+        """The latest one."""
+        with contextlib.suppress(
+            CoreFailed
+        ):  # the change that needs it says so; loading it now delays no batch
+            self._adopt_another()
+        self._terminations = native_threads.Terminations(self._may_end_alone)
+        atexit.register(self._at_exit)
+
+    # --- building -----------------------------------------------------------------------------------------
+
+    def prepare(self, place: Place) -> None:
+        """See Core.prepare."""
+        build = self._begin(place)
+        # Not threading.Thread: that would list it for ever if it never comes back.
+        _thread.start_new_thread(self._initialize, (build,))
+        limit = time.monotonic() + 2 * _gloo_timeout_s() + 10
+        with self._changed:
+            while not (build.over or build.failure):
+                if not self._changed.wait(limit - time.monotonic()):
+                    build.failure = "it took too long"
+            if build.failure:
+                raise CoreFailed(f"generation {place.generation} was not built: {build.failure}")
+
+    def _begin(self, place: Place) -> _Build:
+        """Wait until no other build reads the variables HOROVOD_*, and take a copy."""
+        with self._changed:
+            limit = time.monotonic() + ABANDONED_S
+            while not self._build.over:
+                if not self._build.failure:
+                    raise CoreFailed(f"generation {self._build.place.generation} is being built")
+                if time.monotonic() >= limit:
+                    raise CoreFailed("an attempt that was abandoned has not come to its end")
+                connections.shut_down_unfinished(self._build.before)
+                self._changed.wait(0.1)
+            self._throw_away_prepared()
+            if place.generation in self._abandoned:
+                raise CoreFailed(f"generation {place.generation} was abandoned")
+            copy = self._spare()
+            copy.state = _State.BUILDING
+            self._build = _Build(place, copy, connections.open_now())
+            return self._build
+
+    def _spare(self) -> _Copy:
+        """A copy to build on; waits for one that is being shut down rather than load a third."""
+        limit = time.monotonic() + SHUTDOWN_S
+        while True:
+            if idle := [copy for copy in self._copies if copy.state is _State.IDLE]:
+                return idle[0]
+            being_shut_down = any(copy.state is _State.RETIRING for copy in self._copies)
+            if not (being_shut_down and self._changed.wait(max(0.0, limit - time.monotonic()))):
+                return self._adopt_another()
+
+    def _adopt_another(self) -> _Copy:
+        return self._adopt(native_copies.another(self._original, _tag(len(self._copies))))
+
+    def _adopt(self, native: NativeCopy) -> _Copy:
+        wait = native.module.horovod_torch_wait_and_clear
+        native.module.horovod_torch_wait_and_clear = self._timed(wait)  # type: ignore[attr-defined]
+        copy = _Copy(native)
+        self._copies.append(copy)
+        return copy
+
+    def _timed(self, wait: Callable[[int], None]) -> Callable[[int], None]:
+        def timed(handle: int) -> None:
+            began = time.perf_counter()
+            try:
+                wait(handle)
+            finally:
+                self.waited_s += time.perf_counter() - began
+
+        return timed
+
+    def _initialize(self, build: _Build) -> None:
+        """In a thread of its own, which never comes back if the core's native thread throws."""
+        native_threads.name_this_thread(build.copy.native.tag)
+        if not self._meet(build):
+            with self._changed:
+                build.over = True
+                build.failure = build.failure or "its rendezvous was closed"
+                build.copy.state = _State.IDLE
+                self._changed.notify_all()
+            return
+        for name, value in _variables(build.place).items():
+            os.putenv(name, value)
+        sets = [] if build.place.generation < 0 else [each.ranks for each in self.process_sets]
+        up = build.copy.native.initialize(sets)
+        with self._changed:
+            build.over = True
+            if not up:
+                build.failure = build.failure or "Horovod could not be initialised (its log says why)"
+                build.copy.state = _State.LOST
+            elif build.failure:
+                self._retire(build.copy)
+            else:
+                build.copy.sockets = connections.core_since(build.before)
+                build.copy.state = _State.PREPARED
+                self._prepared = build
+            self._changed.notify_all()
+
+    def _meet(self, build: _Build) -> bool:
+        """Wait until all members are there. Most attempts that fail fail here, and cost no copy."""
+        place = build.place
+        url = urlsplit(f"http://{place.rendezvous_address}:{place.rendezvous_port}")
+        while not build.failure:
+            connection = http.client.HTTPConnection(url.netloc, timeout=MEETING_S)
+            try:
+                connection.request("GET", f"{url.path}/{MEMBERS_SCOPE}/{place.hostname}:{place.local_rank}")
+                if connection.getresponse().status == HTTPStatus.OK:
+                    return not build.failure
+            except TimeoutError:
+                continue
+            except (OSError, http.client.HTTPException):
+                return False
+            finally:
+                connection.close()
+        return False
+
+    def _may_end_alone(self, tag: str) -> bool:
+        """Called in a native thread that threw. Not one of the present communicator: that is the script's."""
+        if os.getpid() != self._pid:
+            return False
+        with self._changed:
+            copy = next((copy for copy in self._copies if copy.native.tag == tag), None)
+            if copy is None or copy.state is _State.PRESENT:
+                return False
+            copy.state = _State.LOST
+            if self._build.copy is copy:
+                self._build.over = True
+                self._build.failure = self._build.failure or "a member is gone, or Gloo's time was up"
+            self._changed.notify_all()
+            return True
+
+    def abandon(self, generation: int) -> None:
+        """See Core.abandon."""
+        with self._changed:
+            self._abandoned.add(generation)
+            if self._build.place.generation == generation and not self._build.over:
+                self._build.failure = self._build.failure or "it was abandoned"
+                connections.shut_down_unfinished(self._build.before)
+                self._changed.notify_all()
+            if self._prepared is not None and self._prepared.place.generation == generation:
+                self._throw_away_prepared()
+
+    def _throw_away_prepared(self) -> None:
+        if self._prepared is not None:
+            unwanted, self._prepared = self._prepared.copy, None
+            self._retire(unwanted)
+
+    # --- switching ----------------------------------------------------------------------------------------
+
+    def switch(self, generation: int) -> None:
+        """See Core.switch."""
+        with self._changed:
+            prepared = self._prepared
+            if prepared is None or prepared.place.generation != generation:
+                raise CoreFailed(f"generation {generation} is not prepared")
+            self._prepared = None
+            if prepared.copy.state is not _State.PREPARED:
+                raise CoreFailed(f"generation {generation} broke before it began")
+            prepared.copy.state = _State.PRESENT
+            self._present, old = prepared.copy, self._present
+        self._install(prepared.copy.native)
+        if generation > 0:
+            _init_process_sets_of_the_script(self.process_sets)
+            self.process_sets = ()
+        if generation > 0:  # a newcomer that warms up alone keeps the variables that it was started with
+            os.environ.update(_variables(prepared.place))
+        if old is not None:
+            self._retire(old)
+
+    def _install(self, native: NativeCopy) -> None:
+        """Point Horovod's Python layer at this copy; everything there goes through these two names."""
+        self._mpi_ops.mpi_lib = native.module  # type: ignore[attr-defined]
+        self._mpi_ops._basics.MPI_LIB_CTYPES = native.library
+        self._mpi_ops._handle_map = {}  # type: ignore[attr-defined]
+        # Without the global process set DistributedOptimizer registers no hooks, and says nothing.
+        _init_process_sets_of_the_script([])
+
+    def alone(self) -> None:
+        """See Core.alone."""
+        with self._changed:
+            self._alone -= 1
+            generation = self._alone
+        server = Rendezvous("127.0.0.1", {f"{_ALONE}:0": "0,1,0,1,0,1"}, secrets.token_hex(16))
+        try:
+            self.prepare(Place(generation, 0, 1, 0, 1, 0, 1, _ALONE, server.address, server.port))
+            self.switch(generation)
+        finally:
+            server.close()
+
+    def leave(self) -> None:
+        """See Core.leave."""
+        with self._changed:
+            old, self._present = self._present, None
+        if old is not None:
+            self._retire(old)
+            self._wait_until(lambda: old.state is not _State.RETIRING, SHUTDOWN_S)
+
+    def hang_up(self) -> None:
+        """See Core.hang_up."""
+        with self._changed:
+            sockets = {} if self._present is None else self._present.sockets
+        connections.shut_down(sockets)
+
+    # --- shutting down ------------------------------------------------------------------------------------
+
+    def _retire(self, copy: _Copy) -> None:
+        with self._changed:
+            if copy.state is _State.LOST:
+                return
+            copy.state = _State.RETIRING
+        _thread.start_new_thread(self._shut_down, (copy,))
+
+    def _shut_down(self, copy: _Copy) -> None:
+        native_threads.name_this_thread(copy.native.tag)
+        copy.native.shut_down()
+        # Horovod leaves half of its connections open and closes them, 10 ms each, when initialised again.
+        connections.shut_down(copy.sockets)
+        with self._changed:
+            if copy.state is _State.RETIRING:
+                copy.state = _State.IDLE
+            self._changed.notify_all()
+
+    def _wait_until(self, condition: Callable[[], bool], at_most_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(condition, at_most_s)
+
+    def _at_exit(self) -> None:
+        """Go out of everything in order; what does not end by then must not keep the process."""
+        if os.getpid() != self._pid:
+            # A process that the training process forked has the core's memory, but none of its threads.
+            native_threads.exit_without_destructors()
+            return
+        self.abandon(self._build.place.generation)
+        if self._present is not None:
+            self._retire(self._present)
+        self._wait_until(lambda: all(copy.state is not _State.RETIRING for copy in self._copies), SHUTDOWN_S)
+        if all(copy.state is _State.IDLE for copy in self._copies):
+            self._terminations.close()
+        else:
+            self._terminations.close_and_block()
+            native_threads.exit_without_destructors()
+
+
+def _init_process_sets_of_the_script(process_sets: Sequence[Any]) -> None:
+    from horovod.common.process_sets import _init_process_sets
+
+    _init_process_sets(list(process_sets))
+
+
+def _tag(number: int) -> str:
+    return f"flexo-core-{number}"
+
+
+def _variables(place: Place) -> dict[str, str]:
+    return {name: str(getattr(place, field)) for name, field in _VARIABLES.items()}
+
+
+def _gloo_timeout_s() -> int:
+    value = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
+    return int(value) if value.isdecimal() else GLOO_TIMEOUT_S

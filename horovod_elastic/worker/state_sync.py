@@ -1,0 +1,368 @@
+"""All workers take over rank 0's state, in as few messages as there can be.
+
+A change's pause is at best one broadcast of the model. Horovod broadcasts model, optimizer, its options,
+samplers and attributes one after the other, each small tensor by itself, and lets an optimizer without state
+step once with zero gradients so that it has some, which moves the weights where there is weight decay. Here
+rank 0 sends the structure of everything (pickled, a slot in the place of each tensor) and then, all at once,
+the small tensors in one message and each large one in its own.
+
+Models and optimizers keep their tensors where they fit: they are written into, so that views of them and
+Horovod's hooks stay good. Nobody skips that because it has the same values already: running means of batch
+normalisation, for one, differ from rank to rank.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import cloudpickle  # type: ignore[import-untyped]
+import torch
+from horovod.common.elastic import ObjectState, State
+from horovod.torch import mpi_ops
+from horovod.torch.elastic import state as horovods
+
+ROOT = 0
+FIRST_BYTES = 64 * 1024
+"""The first message is as long whatever it holds, so that nobody has to be told first."""
+LARGE_BYTES = 256 * 1024
+"""Tensors as large are sent from where they are and received where they belong; others are collected."""
+COLLECTED_BYTES = 32 * 2**20
+ALIGNMENT = 64
+_SIZE_BYTES = 8
+
+
+def broadcast(state: State) -> None:
+    """What `state.sync()` does, by all workers at once; a state with a sync of its own does it so."""
+    if not _synced_by_horovod(state):
+        state.sync()
+        return
+    parts = _parts(state)
+    if mpi_ops.rank() != ROOT:
+        _receive(parts)
+    elif mpi_ops.size() > 1:
+        _send(parts)
+    _settle(state, parts)
+
+
+def carry_on(state: State) -> None:
+    """Instead of `broadcast` where some have left and nobody is new: all have the same state already.
+
+    As Horovod does then. Samplers divide what is left among those who are left, which Horovod's forget.
+    """
+    if not _synced_by_horovod(state):
+        state.sync()
+        return
+    _settle(state, _parts(state))
+
+
+def _parts(state: State) -> list[_Part]:
+    parts = [part for handler in state._handlers.values() if (part := _part(handler)) is not None]
+    return [*parts, _Objects(state)]
+
+
+def _settle(state: State, parts: Iterable[_Part]) -> None:
+    for part in parts:
+        part.settle()
+    for handler in state._handlers.values():
+        if _part(handler) is None:
+            handler.sync()
+
+
+# --- what a state consists of -----------------------------------------------------------------------------
+
+
+class _Part(Protocol):
+    def own(self) -> Any:
+        """Its state: tensors and what can be pickled, in dictionaries, lists and tuples."""
+
+    def take_over(self, theirs: Any) -> None:
+        """The root's state; tensors of `own` that fitted are in it, and have the root's values."""
+
+    def settle(self) -> None:
+        """What is to be done afterwards on all ranks, the root too."""
+
+
+class _Model:
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+
+    def own(self) -> Any:
+        return self._model.state_dict()
+
+    def take_over(self, theirs: Any) -> None:
+        own = self._model.state_dict()
+        written = [name for name, value in theirs.items() if _is_same_memory(own.get(name), value)]
+        if len(written) < len(own) or own.keys() != theirs.keys():
+            self._model.load_state_dict(theirs)
+
+    def settle(self) -> None:
+        pass
+
+
+class _Optimizer:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def own(self) -> Any:
+        return self._optimizer.state_dict()
+
+    def take_over(self, theirs: Any) -> None:
+        own = self._optimizer.state_dict()
+        if _structure(own) != _structure(theirs):  # it has no state yet
+            self._optimizer.load_state_dict(theirs)
+            return
+        for key, values in theirs["state"].items():
+            own["state"][key].update(values)
+        for group, values in zip(self._optimizer.param_groups, theirs["param_groups"], strict=True):
+            group.update({name: value for name, value in values.items() if name != "params"})
+
+    def settle(self) -> None:
+        pass
+
+
+class _Sampler:
+    """Anything with state_dict and load_state_dict that Horovod's registry calls a sampler."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self._theirs: Any = None
+
+    def own(self) -> Any:
+        return self._sampler.state_dict()
+
+    def take_over(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def settle(self) -> None:
+        # On the root, too: it divides what is left among the workers that there are now.
+        self._sampler.load_state_dict(self.own() if self._theirs is None else self._theirs)
+
+
+class _Objects:
+    """The attributes of a state as they were last saved: that is what Horovod synchronises."""
+
+    def __init__(self, state: ObjectState) -> None:
+        self._state = state
+
+    def own(self) -> Any:
+        return self._state._saved_state
+
+    def take_over(self, theirs: Any) -> None:
+        self._state._saved_state = theirs
+
+    def settle(self) -> None:
+        self._state._set_attrs()
+
+
+def _synced_by_horovod(state: State) -> bool:
+    definers = {kind for kind in type(state).__mro__ if "sync" in vars(kind)}
+    return isinstance(state, horovods.TorchState) and definers == {horovods.TorchState, ObjectState, State}
+
+
+def _part(handler: horovods.StateHandler) -> _Part | None:
+    """None if it synchronises in a way of its own."""
+    sync = type(handler).sync
+    if sync is horovods.ModelStateHandler.sync:
+        return _Model(handler.value)
+    if sync is horovods.OptimizerStateHandler.sync:
+        return _Optimizer(handler.value)
+    return _Sampler(handler.value) if sync is horovods.SamplerStateHandler.sync else None
+
+
+def _structure(optimizer_state: Any) -> Any:
+    states = {key: sorted(map(str, values)) for key, values in optimizer_state["state"].items()}
+    return states, [len(group["params"]) for group in optimizer_state["param_groups"]]
+
+
+def _is_same_memory(one: Any, other: Any) -> bool:
+    return _is_plain(one) and _is_plain(other) and bool(one.data_ptr() == other.data_ptr())
+
+
+# --- the messages -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Stands for a tensor: where its bytes are, and what they mean."""
+
+    message: int
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    def within(self, message: torch.Tensor) -> torch.Tensor:
+        """That tensor in its message (flat, uint8)."""
+        size = math.prod(self.shape) * self.dtype.itemsize
+        return message[self.offset : self.offset + size].view(self.dtype).view(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """So many bytes; from GPU to GPU, or in memory."""
+
+    size: int
+    on_gpu: bool = False
+
+    def empty(self) -> torch.Tensor:
+        return torch.empty(self.size, dtype=torch.uint8, device="cuda" if self.on_gpu else "cpu")
+
+
+_Placed = list[tuple[_Slot, torch.Tensor]]
+
+
+class _Packing:
+    """Finds the tensors of the root's state, and gives each its slot: large ones in messages of their own."""
+
+    def __init__(self) -> None:
+        self.messages: list[_Message] = []
+        self.placed: _Placed = []
+        self._shared: dict[tuple[Any, ...], _Slot] = {}
+        self._collecting = -1
+        """The message that small tensors go to; none yet."""
+
+    def replace(self, value: Any) -> Any:
+        """`value`, which stays as it is, with slots in the place of tensors."""
+        if isinstance(value, dict):
+            return {key: self.replace(each) for key, each in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self.replace(each) for each in value)
+        return self._slot(value) if _is_plain(value) else value
+
+    def _slot(self, tensor: torch.Tensor) -> _Slot:
+        view = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() and view in self._shared:
+            return self._shared[view]
+        slot = self._shared[view] = self._place(tensor, tensor.numel() * tensor.dtype.itemsize)
+        self.placed.append((slot, tensor))
+        return slot
+
+    def _place(self, tensor: torch.Tensor, size: int) -> _Slot:
+        shape = tuple(tensor.shape)
+        if size >= LARGE_BYTES:
+            self.messages.append(_Message(size, on_gpu=tensor.is_cuda and bool(mpi_ops.nccl_built())))
+            return _Slot(len(self.messages) - 1, 0, tensor.dtype, shape)
+        if self._collecting < 0 or self.messages[self._collecting].size >= COLLECTED_BYTES:
+            self._collecting = len(self.messages)
+            self.messages.append(_Message(0))
+        offset = self.messages[self._collecting].size
+        self.messages[self._collecting] = _Message(offset + -(-size // ALIGNMENT) * ALIGNMENT)
+        return _Slot(self._collecting, offset, tensor.dtype, shape)
+
+
+class _Unpacking:
+    """Puts tensors in the place of slots: those that are there if they fit, else new ones."""
+
+    def __init__(self, messages: list[_Message]) -> None:
+        self.placed: _Placed = []
+        self._messages = messages
+
+    def replace(self, theirs: Any, own: Any) -> Any:
+        """The root's state, with what is this worker's `own` where it can be."""
+        if isinstance(theirs, _Slot):
+            return self._tensor(theirs, own)
+        if isinstance(theirs, dict):
+            known = own if isinstance(own, dict) else {}
+            return {key: self.replace(each, known.get(key)) for key, each in theirs.items()}
+        if type(theirs) in (list, tuple):
+            alike = type(own) is type(theirs) and len(own) == len(theirs)
+            each_own = own if alike else [None] * len(theirs)
+            return type(theirs)(map(self.replace, theirs, each_own))
+        return theirs
+
+    def _tensor(self, slot: _Slot, own: Any) -> torch.Tensor:
+        if _is_plain(own) and own.dtype == slot.dtype and tuple(own.shape) == slot.shape:
+            tensor: torch.Tensor = own
+        else:
+            device = "cuda" if self._messages[slot.message].on_gpu else "cpu"
+            tensor = torch.empty(slot.shape, dtype=slot.dtype, device=device)
+        self.placed.append((slot, tensor))
+        return tensor
+
+
+def _send(parts: Iterable[_Part]) -> None:
+    packing = _Packing()
+    replaced = [packing.replace(part.own()) for part in parts]
+    _send_structure(cloudpickle.dumps((packing.messages, replaced)))
+    under_way = []
+    for number, (message, placed) in enumerate(_by_message(packing.messages, packing.placed)):
+        buffer = _memory_of(placed, message)
+        if buffer is None:
+            buffer = message.empty()
+            for slot, tensor in placed:
+                slot.within(buffer).copy_(tensor)
+        under_way.append(mpi_ops.broadcast_async_(buffer, ROOT, name=f"flexo.state.{number}"))
+    for handle in under_way:
+        mpi_ops.synchronize(handle)
+
+
+def _receive(parts: Iterable[_Part]) -> None:
+    messages, replaced = cloudpickle.loads(_receive_structure())
+    unpacking = _Unpacking(messages)
+    theirs = [unpacking.replace(each, part.own()) for part, each in zip(parts, replaced, strict=True)]
+    under_way = []
+    for number, (message, placed) in enumerate(_by_message(messages, unpacking.placed)):
+        own_memory = _memory_of(placed, message)
+        buffer = message.empty() if own_memory is None else own_memory
+        handle = mpi_ops.broadcast_async_(buffer, ROOT, name=f"flexo.state.{number}")
+        under_way.append((handle, buffer, placed if own_memory is None else placed[1:]))
+    for handle, buffer, placed in under_way:
+        mpi_ops.synchronize(handle)
+        for slot, tensor in placed:
+            tensor.copy_(slot.within(buffer))
+    for part, each in zip(parts, theirs, strict=True):
+        part.take_over(each)
+
+
+def _send_structure(pickled: bytes) -> None:
+    first = torch.zeros(FIRST_BYTES, dtype=torch.uint8)
+    there = torch.frombuffer(bytearray(struct.pack("<q", len(pickled)) + pickled), dtype=torch.uint8)
+    first[: len(there)] = there[:FIRST_BYTES]
+    mpi_ops.broadcast_(first, ROOT, name="flexo.state.first")
+    if len(there) > FIRST_BYTES:
+        mpi_ops.broadcast_(there[FIRST_BYTES:].clone(), ROOT, name="flexo.state.more")
+
+
+def _receive_structure() -> bytes:
+    first = torch.empty(FIRST_BYTES, dtype=torch.uint8)
+    received: bytes = mpi_ops.broadcast_(first, ROOT, name="flexo.state.first").numpy().tobytes()
+    (size,) = struct.unpack_from("<q", received)
+    missing = size - (FIRST_BYTES - _SIZE_BYTES)
+    if missing > 0:
+        more = torch.empty(missing, dtype=torch.uint8)
+        received += mpi_ops.broadcast_(more, ROOT, name="flexo.state.more").numpy().tobytes()
+    return received[_SIZE_BYTES : _SIZE_BYTES + size]
+
+
+def _by_message(messages: list[_Message], placed: _Placed) -> list[tuple[_Message, _Placed]]:
+    slots: list[_Placed] = [[] for _ in messages]
+    for slot, tensor in placed:
+        slots[slot.message].append((slot, tensor))
+    return list(zip(messages, slots, strict=True))
+
+
+def _memory_of(placed: _Placed, message: _Message) -> torch.Tensor | None:
+    """The first tensor's own memory, flat, if that is all the message."""
+    tensor = placed[0][1].detach()
+    if (
+        tensor.numel() * tensor.dtype.itemsize != message.size
+        or tensor.is_cuda != message.on_gpu
+        or not tensor.is_contiguous()
+        or tensor.is_conj()
+        or tensor.is_neg()
+    ):
+        return None
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _is_plain(value: Any) -> bool:
+    """A tensor of bytes in memory; others (sparse, quantised, of a kind of their own) are pickled whole."""
+    return bool(
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.layout is torch.strided
+        and not value.is_quantized
+        and not value.is_meta
+    )

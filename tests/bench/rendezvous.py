@@ -1,0 +1,219 @@
+"""How long it takes until n ranks are connected: flexo's core beside stock Horovod, in one run.
+
+Stock shuts down and initialises again against Horovod's own elastic rendezvous server; its ranks do nothing
+else meanwhile. Ours prepare a second communicator against our rendezvous while they train on (an all-reduce
+and a step that sleeps, in turns), and then switch. Both are laid out as one host's n local ranks, the same
+native core connects both, and what is timed ends when the last rank is done.
+Run it as `python -m bench.rendezvous` in tests/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
+
+import ranks
+from ranks import Me, Rank, each
+
+from horovod_elastic.rendezvous import Rendezvous
+from horovod_elastic.worker.core import Place
+
+HOST = "bench"
+STEP_S = 0.05
+"""The step that sleeps: a GPU's, for which a machine with few cores has no room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Seconds at one number of ranks, one number for each repetition."""
+
+    ranks: int
+    stock: tuple[float, ...]
+    """From the word to all ranks until the last one has shut down and initialised again: nobody trains."""
+    prepared: tuple[float, ...]
+    """From the word to all ranks until the last one has built the next communicator; they train meanwhile."""
+    switched: tuple[float, ...]
+    """What the slowest rank takes for the switch itself."""
+    first_collective: tuple[float, ...]
+    """From the beginning of the switch until the slowest rank has been through a barrier in the new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What `measure` found."""
+
+    step_s: float
+    sizes: tuple[Size, ...]
+
+
+def measure(sizes: Sequence[int], repeats: int) -> Found:
+    """Both, at each number of ranks. Raises what goes wrong in a rank."""
+    return Found(STEP_S, tuple(_at(size, repeats) for size in sizes))
+
+
+def lines(found: Found) -> Iterator[str]:
+    """A table, milliseconds: medians and ranges."""
+    titles = ("stock Horovod", "flexo, training on", "switch", "to a barrier")
+    yield "ranks" + "".join(f"{title:>22}" for title in titles)
+    for size in found.sizes:
+        columns = (size.stock, size.prepared, size.switched, size.first_collective)
+        yield f"{size.ranks:5d}" + "".join(f"{_range(column):>22}" for column in columns)
+
+
+def _range(seconds: Sequence[float]) -> str:
+    middle, low, high = (1e3 * value for value in (statistics.median(seconds), min(seconds), max(seconds)))
+    digits = 2 if middle < 10 else 0
+    return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
+
+
+def _at(size: int, repeats: int) -> Size:
+    stock = _stock(size, repeats)
+    changes = _ours(size, repeats)
+    prepared, switched, first_collective = (tuple(each) for each in zip(*changes, strict=True))
+    return Size(size, stock, prepared, switched, first_collective)
+
+
+# --- stock ------------------------------------------------------------------------------------------------
+
+
+def _stock(size: int, repeats: int) -> tuple[float, ...]:
+    from horovod.runner.common.util.hosts import SlotInfo
+    from horovod.runner.elastic.rendezvous import create_rendezvous_handler
+    from horovod.runner.http.http_server import RendezvousServer
+
+    plan = [SlotInfo(HOST, rank, rank, 0, size, size, 1) for rank in range(size)]
+
+    class Driver:
+        """The part of Horovod's driver that its handler asks, without its wait for all workers."""
+
+        def record_ready(self, host: str, local_rank: int) -> None:
+            pass
+
+        def get_slot_info(self, host: str, local_rank: int) -> Any:
+            return plan[local_rank]
+
+    server = RendezvousServer()
+    port = server.start(create_rendezvous_handler(Driver()))
+    members = [Rank(f"stock{rank}", _variables(rank, size, port), with_core=False) for rank in range(size)]
+    took = []
+    try:
+        for _ in range(repeats + 1):  # the first one has nothing to shut down
+            server.init(plan)
+            began = time.time()
+            took.append(max(each(members, _again)) - began)
+        each(members, _shut_down)  # else each that is killed first makes the others complain
+    finally:
+        _kill(members)
+        server.stop()
+    return tuple(took[1:])
+
+
+def _variables(rank: int, size: int, port: int) -> dict[str, str]:
+    return {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(size),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_HOSTNAME": HOST,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": ranks.LOOPBACK,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+    }
+
+
+def _again(me: Me) -> float:
+    """Horovod's own reset; when (time.time) it was done."""
+    me.hvd.shutdown()
+    me.hvd.init()
+    return time.time()
+
+
+def _shut_down(me: Me) -> None:
+    me.hvd.shutdown()
+
+
+# --- ours -------------------------------------------------------------------------------------------------
+
+
+def _ours(size: int, repeats: int) -> list[tuple[float, float, float]]:
+    members = [Rank(f"flexo{rank}", {}) for rank in range(size)]
+    changes = []
+    try:
+        for generation in range(1, repeats + 2):  # in the first one nobody trains yet
+            lines = {f"{HOST}:{rank}": f"{rank},{size},{rank},{size},0,1" for rank in range(size)}
+            server = Rendezvous(ranks.LOOPBACK, lines, "secret")
+            began = time.time()
+            for rank, member in enumerate(members):
+                place = Place(generation, rank, size, rank, size, 0, 1, HOST, server.address, server.port)
+                member.begin(_prepare_and_train, place)
+            prepared = max(member.answer() for member in members) - began
+            server.close()
+            switches = each(members, _switch, generation)
+            changes.append((prepared, *(max(values) for values in zip(*switches, strict=True))))
+        each(members, ranks.leave)
+    finally:
+        _kill(members)
+    return changes[1:]
+
+
+def _prepare_and_train(me: Me, place: Place) -> float:
+    """When (time.time) this rank's communicator was built; returns when everybody's is."""
+    me.prepare(place)
+    builder = me.builder
+    assert builder is not None
+    if not me.hvd.is_initialized():
+        builder.join()
+    else:
+        while not _step(me, not builder.is_alive()):
+            time.sleep(STEP_S)
+    if why := me.prepared():
+        raise RuntimeError(why)
+    return me.built_at
+
+
+def _step(me: Me, built: bool) -> bool:
+    """The training's all-reduce; here it tells whether all have built theirs."""
+    return bool(me.hvd.allreduce(me.torch.tensor([float(built)]), op=me.hvd.Min, name="step").item())
+
+
+def _switch(me: Me, generation: int) -> tuple[float, float]:
+    """Seconds for the switch, and until a barrier after it."""
+    began = time.perf_counter()
+    took = ranks.switch(me, generation)
+    me.hvd.barrier()
+    return took, time.perf_counter() - began
+
+
+def _kill(members: Sequence[Rank]) -> None:
+    for member in members:
+        member.kill()
+
+
+def main() -> None:
+    """Print the table; write JSON if asked to."""
+    parser = argparse.ArgumentParser(prog="python -m bench.rendezvous", description=__doc__)
+    parser.add_argument("--ranks", default="2,4,8,16", help="with commas between them (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path, metavar="PATH")
+    options = parser.parse_args()
+    found = measure([int(size) for size in options.ranks.split(",")], options.repeats)
+    print(f"{os.cpu_count()} cores, medians and ranges of {options.repeats} in ms")
+    for line in lines(found):
+        print(line)
+    if options.json:
+        options.json.write_text(json.dumps(asdict(found), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

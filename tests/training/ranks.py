@@ -1,0 +1,249 @@
+"""Training processes on this machine's loopback that are told one thing at a time.
+
+All are forked from one server that has imported PyTorch and Horovod once. What they do is written as
+functions `what(me, ...)` beside the tests; `me` is the Me of that process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from horovod_elastic.rendezvous import Rendezvous
+from horovod_elastic.worker.core import CoreFailed, Place
+
+LOOPBACK = "127.0.0.1"
+ANSWER_S = 60.0
+GLOO_TIMEOUT_S = 20
+
+
+@dataclass
+class Me:
+    """What a training process has at hand."""
+
+    hvd: Any
+    torch: Any
+    core: Any
+    builder: threading.Thread | None = None
+    failure: str = ""
+    built_at: float = 0.0
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def prepare(self, place: Place) -> None:
+        """Begin to build, in the background."""
+
+        def build() -> None:
+            try:
+                self.core.prepare(place)
+            except CoreFailed as error:
+                self.failure = str(error)
+            self.built_at = time.time()
+
+        self.failure = ""
+        self.builder = threading.Thread(target=build, daemon=True)
+        self.builder.start()
+
+    def prepared(self) -> str:
+        """Wait for that; why it failed, or nothing."""
+        assert self.builder is not None
+        self.builder.join()
+        return self.failure
+
+
+class Rank:
+    """One process, seen from the test."""
+
+    def __init__(self, name: str, environment: dict[str, str], with_core: bool = True) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["horovod.torch", "horovod_elastic.worker.horovod_core"])
+        self.name = name
+        self._connection, theirs = context.Pipe()
+        self.process = context.Process(target=_live, args=(theirs, environment, with_core), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def begin(self, what: Callable[..., Any], *arguments: Any) -> None:
+        """Tell it to do something."""
+        self._connection.send((what, arguments))
+
+    def answer(self, at_most_s: float = ANSWER_S) -> Any:
+        """What came of it. Raises what was raised there, TimeoutError when late, EOFError if it died."""
+        if not self._connection.poll(at_most_s):
+            raise TimeoutError(f"{self.name} has not answered within {at_most_s} s")
+        result, error = self._connection.recv()
+        if error is not None:
+            raise error
+        return result
+
+    def do(self, what: Callable[..., Any], *arguments: Any) -> Any:
+        """`begin` and `answer`."""
+        self.begin(what, *arguments)
+        return self.answer()
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.process.join()
+
+    def signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+
+class Cluster:
+    """Several of them, and what a leader does for them."""
+
+    def __init__(self) -> None:
+        self.all: list[Rank] = []
+        self.generation = 0
+
+    def start(self, count: int, **environment: str) -> list[Rank]:
+        new = [Rank(f"w{len(self.all) + i}", environment) for i in range(count)]
+        self.all += new
+        return new
+
+    def offer(self, members: Sequence[Rank], late: Rank | None = None) -> Rendezvous:
+        """Tell the members to prepare the next generation; the rendezvous is the caller's to close.
+
+        Who is `late` has not been heard to have begun.
+        """
+        self.generation += 1
+        size = len(members)
+        lines = {f"{rank.name}:0": f"{i},{size},0,1,{i},{size}" for i, rank in enumerate(members)}
+        server = Rendezvous(LOOPBACK, lines, "secret")
+        for i, rank in enumerate(members):
+            place = Place(self.generation, i, size, 0, 1, i, size, rank.name, server.address, server.port)
+            rank.begin(Me.prepare, place)
+        for rank in members:
+            if rank is not late:
+                rank.answer()
+        return server
+
+    def prepare(self, members: Sequence[Rank]) -> int:
+        """The next generation, built by all its members. Raises AssertionError if one of them could not."""
+        server = self.offer(members)
+        try:
+            assert each(members, Me.prepared) == [""] * len(members)
+        finally:
+            server.close()
+        return self.generation
+
+    def form(self, members: Sequence[Rank]) -> None:
+        """Prepare and switch."""
+        each(members, switch, self.prepare(members))
+
+    def close(self) -> None:
+        for rank in self.all:
+            if rank.process.is_alive():
+                rank.signal(signal.SIGCONT)
+                rank.kill()
+
+
+def each(ranks: Sequence[Rank], what: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """All of them at once."""
+    for rank in ranks:
+        rank.begin(what, *arguments)
+    return [rank.answer() for rank in ranks]
+
+
+def switch(me: Me, generation: int) -> float:
+    """Seconds that it took."""
+    began = time.perf_counter()
+    me.core.switch(generation)
+    return time.perf_counter() - began
+
+
+def leave(me: Me) -> None:
+    me.core.leave()
+
+
+def place_of(me: Me) -> tuple[int, int]:
+    return me.hvd.rank(), me.hvd.size()
+
+
+def all_sum(me: Me, value: float) -> float:
+    return float(me.hvd.allreduce(me.torch.tensor([value]), op=me.hvd.Sum, name="all_sum").item())
+
+
+def make_model(me: Me, seed: int) -> None:
+    """A model with batch normalisation, SGD with momentum in Horovod's optimizer; alone if need be."""
+    if not me.hvd.is_initialized():
+        me.core.alone()
+    me.torch.manual_seed(seed)
+    layers = me.torch.nn
+    model = layers.Sequential(
+        layers.Linear(10, 30), layers.BatchNorm1d(30), layers.ReLU(), layers.Linear(30, 3)
+    )
+    plain = me.torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    me.kept["model"] = model
+    me.kept["optimizer"] = me.hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+
+
+def train(me: Me, batches: int) -> str:
+    """Batches that differ from rank to rank; a digest of the parameters, which must not."""
+    for _ in range(batches):
+        me.kept["optimizer"].zero_grad()
+        loss = me.kept["model"](me.torch.randn(8, 10)).square().mean()
+        loss.backward()
+        me.kept["optimizer"].step()
+    return parameters(me)
+
+
+def parameters(me: Me) -> str:
+    """A digest of the parameters, bit for bit."""
+    digest = hashlib.sha256()
+    for value in me.kept["model"].parameters():
+        digest.update(value.detach().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a process holds."""
+
+    descriptors: int
+    threads: int
+    resident_mib: float
+
+
+def used(me: Me) -> Used:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    return Used(descriptors, threads, pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+
+
+def _live(connection: Connection, environment: dict[str, str], with_core: bool) -> None:
+    os.environ.update(
+        HOROVOD_ELASTIC="1",  # as the agent does; else DistributedOptimizer registers no hooks when alone
+        HOROVOD_CONTROLLER="gloo",
+        HOROVOD_CPU_OPERATIONS="gloo",
+        HOROVOD_GLOO_IFACE="lo",
+        HOROVOD_GLOO_TIMEOUT_SECONDS=str(GLOO_TIMEOUT_S),
+    )
+    os.environ.update(environment)
+    import horovod.torch as hvd
+    import torch
+    from horovod.torch import mpi_ops
+
+    from horovod_elastic.worker.horovod_core import HorovodCore
+
+    torch.set_num_threads(1)
+    me = Me(hvd, torch, HorovodCore(mpi_ops) if with_core else None)
+    while True:
+        try:
+            what, arguments = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send((what(me, *arguments), None))
+        except Exception as error:
+            connection.send((None, error))
