@@ -1,0 +1,127 @@
+"""How the ranks of a generation tell each other their records: an asynchronous allgather of Horovod's.
+
+It is begun when a mini-batch is handed to the script and finished when the next one is wanted, so it travels
+beside the gradients. Records have the same size nearly always: Horovod remembers what it has agreed on for a
+tensor only as long as its shape stays.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from horovod_elastic.data.allotment import Record
+from horovod_elastic.ranges import Range
+
+_HEAD = 8
+"""Numbers before the ranges."""
+_ROOM = 8
+"""Ranges are padded to a multiple of so many."""
+
+
+class Gathering(Protocol):
+    """An exchange that is under way."""
+
+    def finish(self) -> list[Record]:
+        """Wait for the records of all ranks. Raises HorovodInternalError when the generation breaks."""
+        ...
+
+
+class Communicator(Protocol):
+    """The ranks that share a dataset."""
+
+    def place(self) -> tuple[int, int]:
+        """Rank and size."""
+        ...
+
+    def begin(self, name: str, record: Record) -> Gathering:
+        """Begin to tell all ranks; `name` tells datasets apart."""
+        ...
+
+
+class Alone:
+    """One process, without Horovod, or before it has joined the others."""
+
+    def place(self) -> tuple[int, int]:
+        """Rank 0 of 1."""
+        return 0, 1
+
+    def begin(self, name: str, record: Record) -> Gathering:
+        """There is nobody to tell."""
+        return _Gathered([record])
+
+
+class OverHorovod:
+    """The ranks of Horovod's present communicator."""
+
+    def __init__(self, hvd: Any) -> None:
+        self._hvd = hvd
+
+    def place(self) -> tuple[int, int]:
+        """Rank and size."""
+        return self._hvd.rank(), self._hvd.size()
+
+    def begin(self, name: str, record: Record) -> Gathering:
+        """Submit the allgather."""
+        if self._hvd.size() == 1:
+            return _Gathered([record])
+        numbers = torch.tensor(encode(record), dtype=torch.int64)
+        return _UnderWay(self._hvd, self._hvd.allgather_async(numbers, name=f"flexo.data.{name}"))
+
+
+class _Gathered:
+    def __init__(self, records: list[Record]) -> None:
+        self._records = records
+
+    def finish(self) -> list[Record]:
+        return self._records
+
+
+class _UnderWay:
+    def __init__(self, hvd: Any, handle: int) -> None:
+        self._hvd = hvd
+        self._handle = handle
+
+    def finish(self) -> list[Record]:
+        return decode(self._hvd.synchronize(self._handle).tolist())
+
+
+def present() -> Communicator:
+    """Horovod's, if the script has imported and initialised it."""
+    hvd = sys.modules.get("horovod.torch")
+    return OverHorovod(hvd) if hvd is not None and hvd.is_initialized() else Alone()
+
+
+def encode(record: Record) -> list[int]:
+    """As numbers: a head, then (start, length) of each range, then padding."""
+    numbers = [
+        record.epoch,
+        record.draw,
+        record.left,
+        record.opening,
+        record.held_since,
+        record.batch_size,
+        record.settled,
+        len(record.held),
+    ]
+    for each in record.held:
+        numbers += each
+    room = max(1, -(-len(record.held) // _ROOM)) * _ROOM
+    return numbers + [0] * (_HEAD + 2 * room - len(numbers))
+
+
+def decode(numbers: Sequence[int]) -> list[Record]:
+    """The records of all ranks, one behind the other."""
+    records = []
+    at = 0
+    while at < len(numbers):
+        epoch, draw, left, opening, held_since, batch_size, settled, count = numbers[at : at + _HEAD]
+        at += _HEAD
+        flat = numbers[at : at + 2 * count]
+        held = tuple(Range(start, size) for start, size in zip(flat[::2], flat[1::2], strict=True))
+        records.append(Record(epoch, draw, left, opening, held_since, batch_size, bool(settled), held))
+        at += 2 * max(1, -(-count // _ROOM)) * _ROOM
+    return records

@@ -1,0 +1,130 @@
+"""ElasticDataset: a DataLoader whose samples all workers of an elastic job share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sized
+from typing import Any
+
+import torch
+
+from horovod_elastic.data.allotment import Ranges
+from horovod_elastic.data.elastic import Elastic
+from horovod_elastic.data.order import Order, Shuffle
+from horovod_elastic.data.reading import AtOnce, Fetch, InProcesses, InThread, ReadAhead, Reader
+from horovod_elastic.data.share import Share
+
+
+class ElasticDataset(Elastic):
+    """Mini-batches of a map-style dataset; every sample exactly once an epoch, whoever comes and goes::
+
+        data = ElasticDataset(dataset, batch_size=32, seed=1)
+        state = hvd.elastic.TorchState(model=model, optimizer=optimizer, data=data)
+
+        @hvd.elastic.run
+        def train(state):
+            while data.epoch < 90:
+                for images, labels in data:
+                    ...
+                    optimizer.step()
+                    state.commit()
+
+    The loop goes on where the epoch stands: at its beginning, or, after workers have come, gone or died, at
+    the first mini-batch that the state does not hold. When it ends, the next epoch has begun. Commit after
+    the step, not between taking a mini-batch and training on it: what was handed out is what is committed.
+
+    All workers get the same number of mini-batches, of `batch_size` samples each, but for the last two of an
+    epoch: these are divided evenly and may be smaller. Gradients that Horovod averages then weigh samples of
+    slightly smaller shares more; to weigh all samples alike, multiply the loss (a mean) by `weight`.
+
+    Reads ahead while the script trains. Without a leader to hand partitions out (plain horovodrun, or no
+    Horovod at all) the workers divide the dataset among themselves; the promises are the same.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: Shuffle = "samples",
+        partitions: int | None = None,
+        num_workers: int = 0,
+        prefetch: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool | None = None,
+        multiprocessing_context: str | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        name: str = "data",
+    ) -> None:
+        """All workers pass the same.
+
+        Args:
+            dataset: has ``__len__`` and ``__getitem__``, or ``__getitems__`` for many samples at once.
+            batch_size: samples of one mini-batch of one worker.
+            seed: decides the order, together with the epoch; from 0.
+            shuffle: "samples": any sample may follow any other, as with ``DataLoader(shuffle=True)``.
+                "partitions": whole partitions in random order, each read from its beginning to its end; for
+                data on network storage, which should have been shuffled when it was written.
+            partitions: how many ranges of consecutive samples the dataset is handed out in. By default
+                ranges of 256 samples, but between 64 and 4096 of them.
+            num_workers: processes that read, as DataLoader's; they live until this object is gone. 0: one
+                thread of this process reads (a TensorDataset is not read ahead: it is in memory).
+            prefetch: mini-batches that are read ahead; 2 by default, and 2 for each process.
+            collate_fn: from a list of samples to a mini-batch; DataLoader's default if not given.
+            pin_memory: put mini-batches into page-locked memory; by default where CUDA is available.
+            multiprocessing_context: "fork", "spawn" or "forkserver", for `num_workers`.
+            worker_init_fn: called in each of these processes with its number, before it reads.
+            name: tells several datasets of one script apart.
+
+        Raises:
+            ValueError: what is wrong, and what is allowed.
+        """
+        prefetch = 2 * max(num_workers, 1) if prefetch is None else prefetch
+        if num_workers < 0 or prefetch < 1:
+            raise ValueError(
+                f"'{name}': num_workers is {num_workers} and prefetch {prefetch}; allowed: from 0 and from 1"
+            )
+        samples = len(_sized(dataset, name))
+        super().__init__(Share(name, samples, batch_size, seed, partitions, ahead=prefetch))
+        self._order = Order(samples, shuffle)
+        pin = torch.cuda.is_available() if pin_memory is None else pin_memory
+        fetch = Fetch(dataset, collate_fn)
+        reader: Reader
+        if num_workers:
+            reader = InProcesses(
+                fetch,
+                processes=num_workers,
+                pin=pin,
+                context=multiprocessing_context,
+                worker_init=worker_init_fn,
+            )
+        else:
+            reader = AtOnce(fetch) if fetch.is_immediate and not pin else InThread(fetch, pin=pin)
+        self._ahead = ReadAhead(reader)
+        self.weight = 1.0
+        """Of the present mini-batch: its samples over the mean of all workers. Only 0.0 if there are fewer
+        samples left than workers: then this one repeats another worker's sample, to have something to do."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """The mini-batches that are left of this epoch."""
+        share = self._share
+        while (batch := share.draw()) is not None:
+            epoch = self.epoch
+            upcoming = [(epoch, ranges) for ranges in share.upcoming()]
+            samples = self._ahead.take((epoch, batch.ranges), upcoming, self._indices)
+            self.weight = batch.weight
+            yield samples
+        share.go_to(self.epoch + 1)
+
+    def _indices(self, key: tuple[int, Ranges]) -> torch.Tensor:
+        epoch, ranges = key
+        return self._order.indices(ranges, self._share.allotment.whole.seed, epoch)
+
+
+def _sized(dataset: Any, name: str) -> Sized:
+    if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+        raise ValueError(
+            f"'{name}' has no length or no samples by number ({type(dataset).__name__}): a map-style dataset "
+            f"is needed. For a reader of your own, see elastic_shard_generator"
+        )
+    return dataset

@@ -1,0 +1,250 @@
+"""How samples are read: at once, ahead in a thread, or ahead in processes of PyTorch's DataLoader."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, get_worker_info
+
+Batch = Any
+Collate = Callable[[list[Any]], Batch]
+_PARENT_CHECK_S = 5.0
+
+
+class Fetch:
+    """From indices to a collated mini-batch, on the shortest way that the dataset offers."""
+
+    def __init__(self, dataset: Any, collate: Collate | None) -> None:
+        self._dataset = dataset
+        self._collate = default_collate if collate is None else collate
+        self.is_immediate = type(dataset) is TensorDataset and collate is None
+        """Everything is in memory: nothing is gained by reading it ahead."""
+
+    def __call__(self, indices: torch.Tensor) -> Batch:
+        """The mini-batch of these samples, in this order."""
+        if self.is_immediate:
+            return [tensor[indices] for tensor in self._dataset.tensors]
+        numbers: list[int] = indices.tolist()
+        if hasattr(self._dataset, "__getitems__"):
+            return self._collate(self._dataset.__getitems__(numbers))
+        return self._collate([self._dataset[number] for number in numbers])
+
+
+class Reader(Protocol):
+    """Reads mini-batches in the order in which they are asked for."""
+
+    def read(self, indices: torch.Tensor) -> Future[Batch]:
+        """Begin to read. The result raises what the dataset raised."""
+        ...
+
+    def close(self) -> None:
+        """Stop reading."""
+        ...
+
+
+class AtOnce:
+    """Reads when asked, in the asking thread."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+
+    def read(self, indices: torch.Tensor) -> Future[Batch]:
+        """Read."""
+        done: Future[Batch] = Future()
+        done.set_result(self._fetch(indices))
+        return done
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class InThread:
+    """Reads in one thread of this process."""
+
+    def __init__(self, fetch: Fetch, *, pin: bool) -> None:
+        self._fetch = fetch
+        self._pin = pin
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="flexo-data")
+
+    def read(self, indices: torch.Tensor) -> Future[Batch]:
+        """Begin to read, after what was asked for before."""
+        return self._thread.submit(self._read, indices)
+
+    def _read(self, indices: torch.Tensor) -> Batch:
+        batch = self._fetch(indices)
+        return pinned(batch) if self._pin else batch
+
+    def close(self) -> None:
+        """What is being read is read to its end; nothing else is."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class InProcesses:
+    """Reads in the processes of a DataLoader that never ends: it waits until it is told what to read.
+
+    So DataLoader's own way of starting processes, moving tensors through shared memory, pinning and ending is
+    used, and one set of processes serves all epochs and survives all resizes. The i-th mini-batch asked for
+    is read by process i modulo their number, in which order DataLoader collects them.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        *,
+        processes: int,
+        pin: bool,
+        context: str | None,
+        worker_init: Callable[[int], None] | None,
+    ) -> None:
+        pipes = [torch.multiprocessing.get_context(context).Pipe(duplex=False) for _ in range(processes)]
+        self._wishes = [write for _, write in pipes]
+        self._asked = 0
+        self._promised: deque[Future[Batch]] = deque()
+        self._promise = threading.Condition()
+        self._closed = False
+        loader = DataLoader(
+            _ToldWhatToRead(fetch, [read for read, _ in pipes]),
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=processes,
+            pin_memory=pin,
+            multiprocessing_context=context,
+            worker_init_fn=worker_init,
+            generator=torch.Generator(),  # its own: the script's random numbers stay as they are
+        )
+        batches = iter(loader)
+        for read, _ in pipes:
+            read.close()
+        threading.Thread(target=self._collect, args=(batches,), name="flexo-data", daemon=True).start()
+
+    def read(self, indices: torch.Tensor) -> Future[Batch]:
+        """Tell the process whose turn it is."""
+        future: Future[Batch] = Future()
+        with self._promise:
+            self._promised.append(future)
+            self._promise.notify()
+        self._wishes[self._asked % len(self._wishes)].send(indices.tolist())
+        self._asked += 1
+        return future
+
+    def _collect(self, batches: Iterator[Batch]) -> None:
+        while True:
+            with self._promise:
+                self._promise.wait_for(lambda: self._promised or self._closed)
+                if self._closed:
+                    break
+                future = self._promised.popleft()
+            try:
+                batch = next(batches, _Failed("the processes that read have ended"))
+            except Exception as error:  # DataLoader's: a process was killed, for example
+                batch = _Failed(str(error))
+            if not future.set_running_or_notify_cancel():
+                continue
+            if isinstance(batch, _Failed):
+                future.set_exception(RuntimeError(f"reading samples failed:\n{batch.text}"))
+            else:
+                future.set_result(batch)
+
+    def close(self) -> None:
+        """Let the processes end."""
+        with self._promise:
+            self._closed = True
+            self._promise.notify()
+        for wish in self._wishes:
+            with contextlib.suppress(OSError):  # that process has ended already
+                wish.send(None)
+            wish.close()
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """An exception of the dataset, as text: not every exception can travel between processes."""
+
+    text: str
+
+
+class _ToldWhatToRead(IterableDataset):  # type: ignore[misc]  # PyTorch is not checked
+    """What runs in DataLoader's processes."""
+
+    def __init__(self, fetch: Fetch, wishes: Sequence[Connection]) -> None:
+        self._fetch = fetch
+        self._wishes = wishes
+
+    def __iter__(self) -> Iterator[Batch | _Failed]:
+        info = get_worker_info()
+        assert info is not None
+        parent = os.getppid()
+        while (indices := _next_wish(self._wishes[info.id], parent)) is not None:
+            try:
+                yield self._fetch(torch.tensor(indices, dtype=torch.int64))
+            except Exception:
+                yield _Failed(traceback.format_exc())
+
+
+def _next_wish(wishes: Connection, parent: int) -> list[int] | None:
+    """Indices to read; None: to end."""
+    # The processes hold each other's pipes open, so the parent's death is not seen in a pipe.
+    while not wishes.poll(_PARENT_CHECK_S):
+        if os.getppid() != parent:
+            return None
+    try:
+        wish: list[int] | None = wishes.recv()
+    except EOFError:
+        return None
+    return wish
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+def pinned(batch: Batch) -> Batch:
+    """A copy of a mini-batch in page-locked memory, from where GPUs copy in the background."""
+    if isinstance(batch, torch.Tensor):
+        return batch.pin_memory()
+    if isinstance(batch, Mapping):
+        return type(batch)({key: pinned(value) for key, value in batch.items()})  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(pinned, batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(map(pinned, batch))
+    return batch.pin_memory() if hasattr(batch, "pin_memory") else batch
+
+
+class ReadAhead:
+    """The buffers between reading and training: mini-batches that are read or being read, by what is in them.
+
+    Amoeba, section 5.3: a ping-pong buffer of pinned memory between a producer and the consumer.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._read: dict[Any, Future[Batch]] = {}
+        self._end = weakref.finalize(self, reader.close)
+
+    def take(self, wanted: Any, upcoming: Sequence[Any], indices: Callable[[Any], torch.Tensor]) -> Batch:
+        """The mini-batch `wanted`; meanwhile those `upcoming` are read. `indices` says what is in each.
+
+        What was read ahead and is not upcoming any more is thrown away.
+        """
+        before, self._read = self._read, {}
+        for key in (wanted, *upcoming):
+            if key in before:
+                self._read[key] = before.pop(key)
+        for useless in before.values():
+            useless.cancel()
+        for key in (wanted, *upcoming):
+            if key not in self._read:
+                self._read[key] = self._reader.read(indices(key))
+        return self._read.pop(wanted).result()
