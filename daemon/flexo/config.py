@@ -17,6 +17,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ValidationInfo
 
+from flexo_protos import lease_place
+
 DEFAULT_PATH: Final = Path("/etc/flexo/flexo.toml")
 DEFAULT_ADDRESS: Final = "127.0.0.1:6836"
 """Beside Slurm's own 6817 to 6820."""
@@ -124,6 +126,8 @@ class ControllerSettings(_Section):
         None
     )
     """None: two of the cluster's backfill cycles and a little."""
+    slow_gpu_s: Annotated[float, Field(ge=0, le=604800), Allowed("seconds, from 0 to 604800")] = 1800.0
+    """How long a node with a GPU that held a job up gets no satellites; 0: such GPUs are only recorded."""
     dry_run: Annotated[bool, Allowed("true or false")] = False
 
     @field_validator("max_interval_s")
@@ -138,6 +142,41 @@ class ControllerSettings(_Section):
     def _check_lease(cls, value: int, info: ValidationInfo) -> int:
         if value < 4 * info.data.get("min_interval_s", 0.0):
             raise ValueError("too short to be extended in time")
+        return value
+
+
+class LeaseSettings(_Section):
+    """[lease]: where jobs keep the leases of their leaders. Jobs read this section themselves."""
+
+    store: Annotated[str, Allowed(lease_place.GRAMMAR)] = "flexod"
+    etcd_ca: Annotated[AbsolutePath | None, Allowed("the absolute path of a file with certificates")] = None
+    """The authorities that sign etcd's certificate, where the system's own do not."""
+    etcd_cert: Annotated[AbsolutePath | None, Allowed("the absolute path of a certificate")] = None
+    etcd_key: Annotated[AbsolutePath | None, Allowed("the absolute path of the certificate's key")] = None
+    etcd_user: Annotated[str, Allowed("the name of a user of etcd's, as a string")] = ""
+    """"": the caller's own account, where a password file is named."""
+    etcd_password_file: Annotated[
+        str, Allowed('the path of a file, absolute or in the user\'s home as in "~/.flexo/etcd"')
+    ] = ""
+
+    @field_validator("store")
+    @classmethod
+    def _check_store(cls, value: str) -> str:
+        place = lease_place.parse(value)
+        if place.run or (place.hosts and place.kind is lease_place.Kind.RUN):
+            raise ValueError("that is for one job alone")
+        return value
+
+    @field_validator("etcd_ca", "etcd_cert", "etcd_key")
+    @classmethod
+    def _check_files(cls, value: Path | None) -> Path | None:
+        return _absolute(value)
+
+    @field_validator("etcd_password_file")
+    @classmethod
+    def _check_password_file(cls, value: str) -> str:
+        if value and not value.startswith(("/", "~")):
+            raise ValueError("not an absolute path")
         return value
 
 
@@ -161,6 +200,7 @@ class Settings(_Section):
     service: ServiceSettings = ServiceSettings()
     slurm: SlurmSettings = SlurmSettings()
     controller: ControllerSettings = ControllerSettings()
+    lease: LeaseSettings = LeaseSettings()
     journal: JournalSettings = JournalSettings()
 
 

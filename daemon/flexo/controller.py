@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -33,7 +33,10 @@ from flexo.model import (
     Node,
     Plan,
     SatelliteState,
+    ScalingPoint,
     Shrink,
+    SlowGpu,
+    SlowGpuReport,
     SlurmJob,
     Snapshot,
 )
@@ -72,6 +75,16 @@ class GrantOffer:
     """A satellite that Slurm has not started by then is cancelled by its leader, and the grant returned."""
 
 
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """All that a leader is told of what its job may have."""
+
+    grants: tuple[GrantOffer, ...]
+    """All that stand."""
+    batch: int = 0
+    """The aggregate batch from the next generation on; 0: as the script says."""
+
+
 class Leaders(Protocol):
     """What the controller needs of the service: the leaders' last words, and a way to answer them.
 
@@ -94,10 +107,14 @@ class Leaders(Protocol):
         """The grants given back since this was last asked."""
         ...
 
-    def tell(self, key: JobKey, grants: tuple[GrantOffer, ...]) -> None:
-        """All grants of `key` that stand. Called every cycle for each attached leader, changed or not.
+    def take_slow_gpus(self) -> tuple[SlowGpuReport, ...]:
+        """The GPUs that leaders have found slow since this was last asked."""
+        ...
 
-        A leader must hear no Grants before the first call for it since it attached: until then flexod
+    def tell(self, key: JobKey, orders: Orders) -> None:
+        """What `key` may have now. Called every cycle for each attached leader, changed or not.
+
+        A leader must hear no orders before the first call for it since it attached: until then flexod
         may not know yet which satellites the job has, and an empty list would send them away. A leader
         that has gone meanwhile is no error.
         """
@@ -110,6 +127,14 @@ class UnknownJob(Exception):
 
 class BadScale(ValueError):
     """A number of workers that the job's range does not hold; the message says what it holds."""
+
+
+class Busy(Exception):
+    """The job is being resized or profiled, and one thing comes after the other: try again later."""
+
+
+class NotSteered(Exception):
+    """A job that cannot be resized now, and that trying again soon will not change; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +159,8 @@ class ControllerStatus:
     gpus_in_satellites: int
     elastic_jobs: int
     leaders: int
+    slow_gpus: tuple[SlowGpu, ...] = ()
+    """GPUs that held a job up; their nodes get no satellites."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +171,10 @@ class JobView:
     user_id: int
     attached: bool
     batches_committed: int
+    scaling: tuple[ScalingPoint, ...] = ()
+    """As last profiled, by workers."""
+    batch: int = 0
+    """The aggregate batch that its leader is told to train with; 0: as the script says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +221,10 @@ class Controller:
         self._traits: ClusterTraits | None = None
         self._view = _View()
         self._caps = journal.caps()
+        self._scaling = journal.scaling()
+        self._slow = journal.slow_gpus(clock())
+        self._given_up: dict[JobKey, str] = {}
+        """Grants that their owner gives back (`scale_in` with a node), until the loop has seen to it."""
         self._trouble = ""
         self._refused = ""
         self._refused_at = 0.0
@@ -242,6 +277,7 @@ class Controller:
             view, traits = self._view, self._traits
             recent = self._clock() - self._refused_at < _REFUSAL_SHOWN_S
             refused = self._refused if recent else ""
+            slow = tuple(gpu for gpu in self._slow if gpu.until_at > self._clock())
             trouble = "; ".join(filter(None, (self._trouble, refused, self._journal.trouble)))
         state = view.state
         nodes: tuple[Node, ...] = state.nodes if state else ()
@@ -265,6 +301,7 @@ class Controller:
             ),
             elastic_jobs=len(view.jobs),
             leaders=view.leaders,
+            slow_gpus=slow,
         )
 
     def jobs(self) -> tuple[JobView, ...]:
@@ -286,18 +323,99 @@ class Controller:
 
         Who may do this is for the caller to check. Raises UnknownJob, BadScale.
         """
-        job = next((view.job for view in self.jobs() if view.job.key == key), None)
-        if job is None:
-            raise UnknownJob(f"there is no running elastic job {key}")
+        job = self._running(key).job
         if workers is not None and job.workers.clamp(workers) != workers:
             raise BadScale(f"job {key} can have {job.workers} workers, not {workers}")
+        self._cap(key, workers)
+        return self._scaled(key, _scaled(job, workers))
+
+    def scale_out(self, key: JobKey, workers: int) -> str:
+        """Amoeba's scaleOut: so many workers more than the job has. Returns what happens now.
+
+        Where they run is the policy's choice, and when, if nothing is idle now. Who may do this is for the
+        caller to check. Raises UnknownJob, BadScale, Busy, NotSteered.
+        """
+        job = self.resizable(key)
+        have, most = job.granted_workers, job.workers.max
+        if workers < 1 or have + workers > most:
+            text = f"job {key} has {have} workers and can have {most}: 1 to {most - have} more are allowed"
+            raise BadScale(text if have < most else f"job {key} has {have} workers, which is its maximum")
+        self._cap(key, have + workers)
+        return self._scaled(key, _scaled(job, have + workers))
+
+    def scale_in(self, key: JobKey, workers: int, node: str = "") -> str:
+        """Amoeba's scaleIn: so many workers fewer than the job has, or its satellite on `node`.
+
+        It gets nothing new in their place until it is scaled out again, or automatically (`scale` with
+        None). Who may do this is for the caller to check. Raises UnknownJob, BadScale, Busy, NotSteered.
+        """
+        job = self.resizable(key)
+        have, least = job.granted_workers, job.base_workers
+        if node:
+            grant = next((grant for grant in job.grants if grant.node == node), None)
+            if grant is None:
+                raise BadScale(f"job {key} has no satellite on '{node}': {_where(job)}")
+            with self._lock:
+                self._given_up[key] = grant.grant_id
+            self._cap(key, have - grant.workers)
+            return self._scaled(key, f"job {key} gives back its {_workers(grant.workers)} on {node}")
+        if workers < 1 or have - workers < least:
+            text = f"job {key} has {have} workers, {least} in its base: 1 to {have - least} fewer are allowed"
+            raise BadScale(text if have > least else f"job {key} has only its base of {_workers(least)}")
+        self._cap(key, have - workers)
+        return self._scaled(key, _scaled(job, have - workers))
+
+    def profiled(self, key: JobKey, points: tuple[ScalingPoint, ...]) -> None:
+        """A profile has ended; what it measured is kept for people and policies."""
+        with self._lock:
+            self._scaling[key] = points
+        self._journal.set_scaling(key, points)
+        self._record((Event(self._clock(), "profile", key, _profile(points)),))
+
+    def note(self, kind: str, key: JobKey, text: str) -> None:
+        """Write down what somebody has had a job do."""
+        self._record((Event(self._clock(), kind, key, text),))
+
+    def _running(self, key: JobKey) -> JobView:
+        found = next((view for view in self.jobs() if view.job.key == key), None)
+        if found is None:
+            raise UnknownJob(f"there is no running elastic job {key}")
+        return found
+
+    def resizable(self, key: JobKey) -> ElasticJob:
+        """The job, if it may be resized now: resizes of one job are sequential (Amoeba, section 5.2).
+
+        Raises UnknownJob, Busy, NotSteered.
+        """
+        view = self._running(key)
+        job = view.job
+        if not view.attached:
+            raise NotSteered(f"job {key} has no leader attached to flexod, which could resize it")
+        if not job.scalable:
+            raise NotSteered(
+                f"job {key}: {job.unscalable_why or 'the script has not entered hvd.elastic.run yet'}"
+            )
+        with self._lock:
+            asked = self._caps.get(key) != job.wanted
+        moving = [
+            f"{grant.workers} on {grant.node} {grant.state.value}" for grant in job.grants if grant.moving
+        ]
+        if asked or moving or job.changing:
+            text = ", ".join(moving) or "it has only just begun"
+            raise Busy(f"job {key} is being resized ({text}): try again later")
+        if job.errand:
+            raise Busy(f"job {key} is not resized while a {job.errand} is under way: try again later")
+        return job
+
+    def _cap(self, key: JobKey, workers: int | None) -> None:
         with self._lock:
             if workers is None:
                 self._caps.pop(key, None)
             else:
                 self._caps[key] = workers
         self._journal.set_cap(key, workers)
-        text = _scaled(job, workers)
+
+    def _scaled(self, key: JobKey, text: str) -> str:
         self._record((Event(self._clock(), "scale", key, text),))
         self._leaders.wake.set()
         return text
@@ -341,10 +459,12 @@ class Controller:
         # leaders first: what they report and Slurm then does not show has ended in between
         reports = {report.key: report for report in self._leaders.reports()}
         self._take_failures()
+        self._take_given_up()
         state = self._cluster.observe()
         self._read_costs.append(state.read_cost_s)
         start_within_s = self._start_within_s(traits)
         sight = self._join(state, reports, start_within_s)
+        self._record(tuple(self._take_slow_gpus(sight, state.at)))
         plan = greedy.plan(self._snapshot(state, sight), self._policy)
         events = [
             *sight.events,
@@ -352,10 +472,11 @@ class Controller:
             *self._be_patient(plan, traits, state.at),
         ]
         jobs = self._after(plan, sight)
-        self._show(state, jobs, plan, reports)
+        batches = {batch.job: batch.samples for batch in plan.batches}
+        self._show(state, jobs, plan, reports, batches)
         self._record(tuple(events), _facts(state, sight) if plan.actions else "")
         if not self._settings.controller.dry_run:
-            self._tell(jobs, reports, start_within_s)
+            self._tell(jobs, reports, start_within_s, batches)
             self._record(tuple(self._extend_leases(state, jobs)))
             self._record(tuple(self._cancel_orphans(sight.orphans, state.at)))
 
@@ -363,6 +484,35 @@ class Controller:
         now = self._clock()
         failed = [self._book.fail(failure, now) for failure in self._leaders.take_failures()]
         self._record(tuple(event for event in failed if event is not None))
+
+    def _take_given_up(self) -> None:
+        with self._lock:
+            given_up, self._given_up = self._given_up, {}
+        if not self._settings.controller.dry_run:
+            for key, grant_id in given_up.items():
+                self._book.withdraw(key, grant_id, self._clock())
+
+    def _take_slow_gpus(self, sight: Sight, now: float) -> Iterable[Event]:
+        """What leaders say of GPUs that their own jobs have, or had a moment ago."""
+        held = {view.job.key: _nodes(view.job) for view in self.jobs()}
+        for job in sight.jobs:
+            held[job.key] = held.get(job.key, frozenset()) | _nodes(job)
+        lasting = {(gpu.node, gpu.gpus): gpu for gpu in self._slow if gpu.until_at > now}
+        for report in self._leaders.take_slow_gpus():
+            if report.node not in held.get(report.job, ()):
+                text = (
+                    f"its leader says that {report.node} has a slow GPU, where the job has nothing: ignored"
+                )
+                yield Event(now, "slow", report.job, text)
+                continue
+            until_at = now + self._settings.controller.slow_gpu_s
+            gpu = SlowGpu(report.node, report.gpus, report.ratio, report.job, now, until_at)
+            yield Event(now, "slow", report.job, f"{gpu}: no satellite is put there{_for(until_at - now)}")
+            if until_at > now:
+                lasting[gpu.node, gpu.gpus] = gpu
+                self._journal.set_slow_gpu(gpu)
+        with self._lock:
+            self._slow = tuple(lasting[name] for name in sorted(lasting))
 
     def _start_within_s(self, traits: ClusterTraits) -> int:
         chosen = self._settings.controller.start_within_s
@@ -401,6 +551,7 @@ class Controller:
             elastic=sight.jobs,
             satellite_partition=self._settings.slurm.satellite_partition,
             passed_over=self._patience.passed_over(state.at),
+            slow_gpus=self._slow,
         )
 
     def _carry_out(self, plan: Plan, sight: Sight, now: float) -> list[Event]:
@@ -441,7 +592,11 @@ class Controller:
         return tuple(replace(job, grants=self._book.after(job)) for job in sight.jobs)
 
     def _tell(
-        self, jobs: Iterable[ElasticJob], reports: dict[JobKey, LeaderReport], start_within_s: int
+        self,
+        jobs: Iterable[ElasticJob],
+        reports: dict[JobKey, LeaderReport],
+        start_within_s: int,
+        batches: Mapping[JobKey, int],
     ) -> None:
         lease_s = self._settings.controller.lease_s
         for job in jobs:
@@ -453,7 +608,7 @@ class Controller:
                     for grant in job.grants
                     if grant.state is not SatelliteState.LEAVING
                 )
-                self._leaders.tell(job.key, offers)
+                self._leaders.tell(job.key, Orders(offers, batches.get(job.key, 0)))
 
     def _extend_leases(self, state: ClusterState, jobs: Iterable[ElasticJob]) -> list[Event]:
         """Leases of which less than half is left, under grants that stand.
@@ -534,14 +689,19 @@ class Controller:
         jobs: tuple[ElasticJob, ...],
         plan: Plan,
         reports: dict[JobKey, LeaderReport],
+        batches: Mapping[JobKey, int],
     ) -> None:
         owners = {job.key: job.user_id for job in state.jobs}
+        with self._lock:
+            scaling = dict(self._scaling)
         views = tuple(
             JobView(
                 job,
                 owners[job.key],
                 job.key in reports,
                 reports[job.key].batches_committed if job.key in reports else 0,
+                scaling.get(job.key, ()),
+                batches.get(job.key, 0),
             )
             for job in jobs
         )
@@ -657,7 +817,36 @@ def _explain_running(shown: JobView, view: _View) -> tuple[str, ...]:
         sentences[0] = f"job {job.key} ({job.user}) may have {job.workers} workers: {'; '.join(parts)}"
         sentences.append("its leader is not connected: it can be given nothing; what it has runs on")
         return tuple(sentences)
+    if shown.batch:
+        sentences.append(f"its batch is {shown.batch} samples a step, of {job.batch} that it accepts")
+    if shown.scaling:
+        sentences.append(_profile(shown.scaling))
     return (*sentences, *view.notes.get(job.key, ()))
+
+
+def _profile(points: Sequence[ScalingPoint]) -> str:
+    """``its profile: 2 workers 90.1 samples/s (efficiency 1.00), 4 workers ...``."""
+    return "its profile: " + ", ".join(
+        f"{_workers(point.workers)} {_speed(point)} (efficiency {point.efficiency:.2f})" for point in points
+    )
+
+
+def _speed(point: ScalingPoint) -> str:
+    if point.samples_per_s:
+        return f"{point.samples_per_s:.4g} samples/s"
+    return f"{point.step_s:.3g} s a step"
+
+
+def _nodes(job: ElasticJob) -> frozenset[str]:
+    return frozenset(job.base_nodes) | {grant.node for grant in job.grants}
+
+
+def _where(job: ElasticJob) -> str:
+    return ", ".join(grant.node for grant in job.grants) or "it has only its base"
+
+
+def _for(seconds: float) -> str:
+    return f" for {seconds:.0f} s" if seconds > 0 else " only where [controller] slow_gpu_s says so"
 
 
 def _scaled(job: ElasticJob, workers: int | None) -> str:

@@ -107,8 +107,9 @@ class GrantBook:
         return Event(now, "failure", grant.job, f"{where}: {failure.reason.value}: {failure.message}")
 
     def _back_off(self, grant: Grant, reason: FailureReason, now: float) -> None:
-        if reason is FailureReason.PREEMPTED:
-            # no fault of the node's, but it is left to the job that it was taken for
+        if reason in (FailureReason.PREEMPTED, FailureReason.SLOW_GPU):
+            # preempted: no fault of the node's, but it is left to the job that it was taken for;
+            # slow: the GPU itself is remembered for longer, and for every job
             here = self._nodes.get((grant.job, grant.node), _Backoff())
             until = max(here.until, now + FIRST_BACKOFF_S)
             self._nodes[grant.job, grant.node] = _Backoff(here.failures, until)
@@ -313,6 +314,10 @@ class GrantBook:
                 if key == base.key and backoff.until > now
             },
             rest_until=self._jobs.get(base.key, _Backoff()).until,
+            batch=base.elastic.batch,
+            changing=report is not None and report.changing,
+            errand=report.errand if report else "",
+            unscalable_why=report.unscalable_why if report else "",
         )
 
     def _forget_jobs_not_in(self, running: Iterable[JobKey]) -> None:

@@ -1,8 +1,9 @@
 """What flexod saw, decided and did, and why, in one SQLite file that survives any crash.
 
 The journal serves people and never steers: nothing in it is needed to go on, so a file that is corrupt,
-deleted or on a full disk costs history, not training. The one thing read back are the owners' caps
-(`flexo scale`). An entry is written in one transaction: it is there as a whole or not at all.
+deleted or on a full disk costs history, not training. Read back are the owners' caps (`flexo scale`), what
+profiles have measured, and which GPUs are slow. An entry is written in one transaction: it is there as a
+whole or not at all.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
 
-from flexo.model import JobKey
+from flexo.model import JobKey, ScalingPoint, SlowGpu
 
-_VERSION: Final = 1
 _DAY_S: Final = 86400.0
 _PRUNE_EVERY_S: Final = 3600.0
-_SCHEMA: Final = (
+_SCHEMA_1: Final = (
     "CREATE TABLE snapshot (id INTEGER PRIMARY KEY, at REAL NOT NULL, facts TEXT NOT NULL)",
     "CREATE TABLE event (id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, job_id INTEGER,"
     " restart_count INTEGER, text TEXT NOT NULL, snapshot_id INTEGER REFERENCES snapshot (id))",
@@ -32,6 +33,18 @@ _SCHEMA: Final = (
     "CREATE TABLE cap (job_id INTEGER, restart_count INTEGER, workers INTEGER NOT NULL,"
     " PRIMARY KEY (job_id, restart_count))",
 )
+_SCHEMA_2: Final = (
+    "CREATE TABLE scaling (job_id INTEGER, restart_count INTEGER, workers INTEGER,"
+    " samples_per_s REAL NOT NULL, step_s REAL NOT NULL, sync_s REAL NOT NULL,"
+    " efficiency REAL NOT NULL, batches INTEGER NOT NULL, measured_at REAL NOT NULL,"
+    " PRIMARY KEY (job_id, restart_count, workers))",
+    "CREATE TABLE slow_gpu (node TEXT, gpus TEXT, ratio REAL NOT NULL, job_id INTEGER NOT NULL,"
+    " restart_count INTEGER NOT NULL, seen_at REAL NOT NULL, until_at REAL NOT NULL,"
+    " PRIMARY KEY (node, gpus))",
+)
+_SCHEMAS: Final = (_SCHEMA_1, _SCHEMA_2)
+"""What each version adds to the one before it."""
+_VERSION: Final = len(_SCHEMAS)
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("flexo.journal")
@@ -43,7 +56,8 @@ class Event:
 
     at: float
     kind: str
-    """daemon, grow, shrink, left, lost, adopt, failure, extend, cancel, wait, scale, trouble, journal."""
+    """daemon, grow, shrink, left, lost, adopt, failure, extend, cancel, wait, scale, profile, checkpoint,
+    slow, trouble, journal."""
     job: JobKey | None
     text: str
 
@@ -116,6 +130,80 @@ class Journal:
         with self._lock:
             found = self._guarded(read)
         return found[0] if found else {}
+
+    def set_scaling(self, key: JobKey, points: Iterable[ScalingPoint]) -> None:
+        """Remember what a profile of a job has measured, instead of what an earlier one has."""
+        rows = [
+            (
+                *(key.job_id, key.restart_count, point.workers, point.samples_per_s),
+                *(point.step_s, point.sync_s, point.efficiency, point.batches, point.measured_at),
+            )
+            for point in points
+        ]
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "DELETE FROM scaling WHERE job_id = ? AND restart_count = ?", (key.job_id, key.restart_count)
+            )
+            connection.executemany("INSERT INTO scaling VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+        with self._lock:
+            self._guarded(write)
+
+    def scaling(self) -> dict[JobKey, tuple[ScalingPoint, ...]]:
+        """The newest profile of each job that has one, by workers."""
+
+        def read(connection: sqlite3.Connection) -> dict[JobKey, tuple[ScalingPoint, ...]]:
+            found: dict[JobKey, tuple[ScalingPoint, ...]] = {}
+            rows = connection.execute(
+                "SELECT job_id, restart_count, workers, samples_per_s, step_s, sync_s, efficiency, batches,"
+                " measured_at FROM scaling ORDER BY workers"
+            )
+            for job_id, restart, *values in rows:
+                key = JobKey(job_id, restart)
+                found[key] = (*found.get(key, ()), ScalingPoint(*values))
+            return found
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else {}
+
+    def set_slow_gpu(self, gpu: SlowGpu) -> None:
+        """Remember that a GPU is slow, instead of what was known of it."""
+        names = ",".join(map(str, gpu.gpus))
+        values = (
+            gpu.node,
+            names,
+            gpu.ratio,
+            gpu.job.job_id,
+            gpu.job.restart_count,
+            gpu.seen_at,
+            gpu.until_at,
+        )
+        with self._lock:
+            self._guarded(
+                lambda connection: connection.execute(
+                    "INSERT OR REPLACE INTO slow_gpu VALUES (?, ?, ?, ?, ?, ?, ?)", values
+                )
+            )
+
+    def slow_gpus(self, now: float) -> tuple[SlowGpu, ...]:
+        """The GPUs that are remembered at `now`."""
+
+        def read(connection: sqlite3.Connection) -> tuple[SlowGpu, ...]:
+            rows = connection.execute(
+                "SELECT node, gpus, ratio, job_id, restart_count, seen_at, until_at FROM slow_gpu"
+                " WHERE until_at > ? ORDER BY node, gpus",
+                (now,),
+            )
+            return tuple(
+                SlowGpu(node, _numbers(gpus), ratio, JobKey(job, restart), seen_at, until_at)
+                for node, gpus, ratio, job, restart, seen_at, until_at in rows
+            )
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else ()
 
     def events(self, job_id: int | None, limit: int, *, routine: bool = False) -> tuple[Event, ...]:
         """The newest `limit` events of the job (of all, for None), newest first.
@@ -229,6 +317,8 @@ class Journal:
         oldest = now - self._keep_s
         connection.execute("DELETE FROM event WHERE at < ?", (oldest,))
         connection.execute("DELETE FROM snapshot WHERE at < ?", (oldest,))
+        connection.execute("DELETE FROM scaling WHERE measured_at < ?", (oldest,))
+        connection.execute("DELETE FROM slow_gpu WHERE until_at < ?", (oldest,))
 
 
 def _insert(connection: sqlite3.Connection, events: tuple[Event, ...], snapshot_id: int | None) -> None:
@@ -256,18 +346,22 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         _check(connection)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
+        if version < _VERSION:
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
-                for statement in _SCHEMA:
+                for statement in chain.from_iterable(_SCHEMAS[version:]):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
-        elif version != _VERSION:
+        elif version > _VERSION:
             raise _Damaged(f"it is of version {version}, this flexod writes version {_VERSION}")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
 
 
 class _Damaged(sqlite3.DatabaseError):

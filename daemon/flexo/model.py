@@ -203,6 +203,11 @@ class Grant:
     satellite_job_id: int = 0
     """Slurm's id of the satellite; 0 before it is submitted."""
 
+    @property
+    def moving(self) -> bool:
+        """It is on its way to being real, or back."""
+        return self.state is not SatelliteState.TRAINING
+
 
 @dataclass(frozen=True, slots=True)
 class SatelliteReport:
@@ -229,6 +234,58 @@ class LeaderReport:
     batches_committed: int
     scalable: bool
     satellites: tuple[SatelliteReport, ...]
+    changing: bool = False
+    """It is between two generations: another resize has to wait."""
+    errand: str = ""
+    """What its owner has it do at the moment, such as a profile; nothing is granted meanwhile."""
+    unscalable_why: str = ""
+    """Why `scalable` stays false, in its leader's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPoint:
+    """How a job trains with so many workers, as its leader measured it (Amoeba, section 3.1)."""
+
+    workers: int
+    samples_per_s: float
+    """Of all workers; 0: not known."""
+    step_s: float
+    sync_s: float
+    """Of a step, what a worker waits in collectives."""
+    efficiency: float
+    """Throughput a worker, to the best measured: 0 to 1."""
+    batches: int
+    """Mini-batches that the medians are of."""
+    measured_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGpuReport:
+    """A leader saying that a worker was slower than the others of its job (Amoeba, section 5.4)."""
+
+    job: JobKey
+    node: str
+    gpus: tuple[int, ...]
+    """As Slurm numbers them on the node; empty: not known."""
+    ratio: float
+    """The worker's own time for a mini-batch to that of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGpu:
+    """Such a report, remembered."""
+
+    node: str
+    gpus: tuple[int, ...]
+    ratio: float
+    job: JobKey
+    seen_at: float
+    until_at: float
+    """No satellite is put on its node before."""
+
+    def __str__(self) -> str:
+        which = f"GPU {', '.join(map(str, self.gpus))}" if self.gpus else "a GPU"
+        return f"{which} of {self.node} ({self.ratio:.1f} times as slow as others, says job {self.job})"
 
 
 class FailureReason(enum.Enum):
@@ -239,6 +296,7 @@ class FailureReason(enum.Enum):
     LOST = "lost"
     PREEMPTED = "preempted"
     WORKERS_FAILED = "workers failed"
+    SLOW_GPU = "slow GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +330,14 @@ class ElasticJob:
     """Nodes that failed a grant of this job, and when they may be tried again."""
     rest_until: float = 0.0
     """Nothing is granted anywhere before: the cluster refused this job a satellite, or one never started."""
+    batch: Range | None = None
+    """The aggregate batches that its training accepts (`--elastic-batch`); None: only the script's own."""
+    changing: bool = False
+    """Its leader is between two generations."""
+    errand: str = ""
+    """What its owner has its leader do at the moment; it is not resized meanwhile, except to give back."""
+    unscalable_why: str = ""
+    """Why `scalable` stays false, as its leader says; "" where it only has not begun."""
 
     @property
     def granted_workers(self) -> int:
@@ -299,6 +365,8 @@ class Snapshot:
     """Where satellites on training nodes are submitted."""
     passed_over: frozenset[int] = frozenset()
     """Pending jobs that had resources set aside for long and did not start: nothing is kept for them."""
+    slow_gpus: tuple[SlowGpu, ...] = ()
+    """Those remembered at this instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +401,20 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """The aggregate batch that `job` is to train with: samples of all its workers in one step."""
+
+    job: JobKey
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a policy wants changed, and its reasons for what it leaves alone."""
 
     actions: tuple[Action, ...] = ()
+    batches: tuple[Batch, ...] = ()
+    """Of jobs that accept a range of batches; the others train with what their scripts say."""
     notes: tuple[Note, ...] = ()
     set_aside: tuple[int, ...] = ()
     """Pending jobs that idle or returning resources are kept for."""

@@ -15,7 +15,7 @@ import pytest
 
 from flexo.clusters.base import ActionRefused, ClusterState, ClusterTraits, ClusterUnreachable
 from flexo.config import ControllerSettings, Settings
-from flexo.controller import BadScale, Controller, UnknownJob
+from flexo.controller import BadScale, Busy, Controller, NotSteered, UnknownJob
 from flexo.journal import Journal
 from flexo.model import (
     ElasticRequest,
@@ -30,6 +30,8 @@ from flexo.model import (
     SatelliteReport,
     SatelliteState,
     SatelliteTag,
+    ScalingPoint,
+    SlowGpuReport,
     SlurmJob,
     WorkerShape,
 )
@@ -189,10 +191,14 @@ class FakeLeader:
         self.scalable = True
         self.submits = True
         self.told: list[tuple] = []
+        self.batch = 0
         self.own: dict[str, int] = {}
         self.shape = WorkerShape(1, 1)
+        self.says: dict[str, object] = {}
+        """Of its report, what a test wants otherwise."""
 
-    def hear(self, grants) -> None:
+    def hear(self, orders) -> None:
+        grants, self.batch = orders.grants, orders.batch
         self.told.append(grants)
         if not self.submits:
             return
@@ -220,7 +226,7 @@ class FakeLeader:
         training = self.range.min + sum(
             told.workers for told in satellites if told.state is SatelliteState.TRAINING
         )
-        return LeaderReport(
+        plain = LeaderReport(
             key=self.key,
             user_id=self.user_id,
             workers=self.range,
@@ -232,6 +238,7 @@ class FakeLeader:
             scalable=self.scalable,
             satellites=satellites,
         )
+        return replace(plain, **self.says)
 
 
 class FakeLeaders:
@@ -241,6 +248,7 @@ class FakeLeaders:
         self.wake = threading.Event()
         self.attached: dict[JobKey, FakeLeader] = {}
         self.failures: list[GrantFailure] = []
+        self.slow: list[SlowGpuReport] = []
 
     def reports(self):
         return tuple(leader.report() for leader in self.attached.values())
@@ -249,9 +257,13 @@ class FakeLeaders:
         failures, self.failures = tuple(self.failures), []
         return failures
 
-    def tell(self, key, grants):
+    def take_slow_gpus(self):
+        slow, self.slow = tuple(self.slow), []
+        return slow
+
+    def tell(self, key, orders):
         if key in self.attached:
-            self.attached[key].hear(grants)
+            self.attached[key].hear(orders)
 
 
 class World:
@@ -860,3 +872,180 @@ def _until(true, within_s: float = 5.0) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+# Scaling by so many workers more or less.
+
+
+def test_scaling_out_lifts_the_cap_by_so_many_workers(world):
+    leader = world.job(workers="1-8")
+    world.controller.cycle()
+    world.controller.scale(KEY, 2)
+    world.go(20)
+    assert leader.report().training_workers == 2
+    assert "grows to at most 4" in world.controller.scale_out(KEY, 2)
+    world.go(20)
+    assert leader.report().training_workers == 4
+
+
+def test_scaling_in_gives_whole_satellites_back_and_they_do_not_come_again(world):
+    leader = world.job(workers="1-4")
+    world.go(20)
+    assert leader.report().training_workers == 4
+    world.controller.scale_in(KEY, 1)
+    world.go(60)
+    assert leader.report().training_workers <= 3
+    assert world.controller.jobs()[0].job.wanted == 3
+
+
+def test_scaling_in_on_a_node_gives_that_satellite_back_and_no_other(world):
+    leader = world.job(workers="1-8", node="t1")
+    world.go(60)
+    before = world.cluster.satellites()
+    assert len(before) == 2
+    node, workers = before[1]
+    assert f"on {node}" in world.controller.scale_in(KEY, 0, node)
+    world.go(60)
+    assert world.cluster.satellites() == before[:1]
+    assert leader.report().training_workers == 8 - workers
+
+
+@pytest.mark.parametrize(
+    ("change", "allowed"),
+    [
+        (lambda controller: controller.scale_out(KEY, 1), "has 4 workers, which is its maximum"),
+        (lambda controller: controller.scale_in(KEY, 4), "1 to 3 fewer are allowed"),
+        (lambda controller: controller.scale_in(KEY, 0), "1 to 3 fewer are allowed"),
+        (lambda controller: controller.scale_in(KEY, 0, "t3"), "no satellite on 't3': t2"),
+    ],
+)
+def test_more_or_fewer_workers_than_the_range_holds_are_refused_with_what_is_allowed(world, change, allowed):
+    world.job()
+    world.go(20)
+    with pytest.raises(BadScale, match=allowed):
+        change(world.controller)
+    assert world.journal.caps() == {}
+
+
+def test_a_second_resize_is_told_to_come_again_until_the_first_is_done(world):
+    world.job(workers="1-8")
+    world.controller.cycle()
+    world.controller.scale(KEY, 2)
+    world.go(20)
+    world.controller.scale_out(KEY, 1)
+    with pytest.raises(Busy, match=r"just begun.*try again later"):
+        world.controller.scale_out(KEY, 1)
+    world.cluster.starts = False
+    world.controller.cycle()
+    with pytest.raises(Busy, match=r"1 on t\d granted"):
+        world.controller.scale_in(KEY, 1)
+    world.cluster.starts = True
+    world.go(20)
+    world.controller.scale_out(KEY, 1)
+
+
+def test_while_the_leader_is_between_generations_or_has_an_errand_a_resize_has_to_wait(world):
+    leader = world.job()
+    world.go(20)
+    leader.says = {"changing": True}
+    world.controller.cycle()
+    with pytest.raises(Busy, match="being resized"):
+        world.controller.scale_in(KEY, 1)
+    leader.says = {"errand": "profile of 1-4 workers"}
+    world.controller.cycle()
+    with pytest.raises(Busy, match="while a profile of 1-4 workers is under way"):
+        world.controller.scale_in(KEY, 1)
+
+
+def test_a_job_without_a_leader_or_that_cannot_be_resized_is_not_steered(world):
+    leader = world.job()
+    leader.scalable = False
+    leader.says = {"unscalable_why": "its user has turned profiling off"}
+    world.controller.cycle()
+    with pytest.raises(NotSteered, match="turned profiling off"):
+        world.controller.scale_out(KEY, 1)
+    assert "turned profiling off" in " ".join(world.controller.explain(1))
+    world.leaders.attached.clear()
+    world.controller.cycle()
+    with pytest.raises(NotSteered, match="no leader attached"):
+        world.controller.scale_out(KEY, 1)
+
+
+def test_a_job_that_is_profiled_is_given_nothing_meanwhile(world):
+    leader = world.job()
+    leader.says = {"errand": "profile of 1-2 workers"}
+    world.go(20)
+    assert world.cluster.satellites() == []
+    assert "not resized while a profile of 1-2 workers" in " ".join(world.controller.explain(1))
+    leader.says = {}
+    world.go(20)
+    assert world.cluster.satellites() == [("t2", 3)]
+
+
+# What profiles and stragglers leave behind.
+
+
+def test_a_profile_is_shown_and_outlives_a_restart(world):
+    world.job()
+    points = (ScalingPoint(1, 50.0, 0.1, 0.01, 1.0, 20, 5.0), ScalingPoint(2, 0.0, 0.12, 0.02, 0.8, 20, 5.0))
+    world.controller.profiled(KEY, points)
+    world.restart()
+    world.go(4)
+    (view,) = world.controller.jobs()
+    assert view.scaling == points
+    told = " ".join(world.controller.explain(1))
+    assert "1 worker 50 samples/s (efficiency 1.00), 2 workers 0.12 s a step (efficiency 0.80)" in told
+
+
+def test_a_node_with_a_slow_gpu_is_left_alone_for_a_while_also_after_a_restart(tmp_path):
+    world = World(tmp_path, slow_gpu_s=100.0)
+    world.job()
+    world.go(20)
+    assert world.cluster.satellites() == [("t2", 3)]
+    world.leaders.slow.append(SlowGpuReport(KEY, "t2", (1,), 1.8))
+    (grant_id,) = world.leaders.attached[KEY].own
+    world.fail(FailureReason.SLOW_GPU, grant_id)
+    world.go(4)
+    assert world.cluster.satellites() == []
+    world.restart()
+    (slow,) = world.controller.status().slow_gpus
+    assert (slow.node, slow.gpus, slow.ratio, slow.until_at - slow.seen_at) == ("t2", (1,), 1.8, 100.0)
+    world.go(30)
+    assert world.cluster.satellites() == [("t3", 3)]
+    assert "GPU 1 of t2 (1.8 times as slow as others, says job 1)" in world.last("slow")
+    world.go(100)
+    assert world.controller.status().slow_gpus == ()
+
+
+def test_a_leader_may_only_speak_of_gpus_that_its_own_job_has(world):
+    world.job()
+    world.go(20)
+    world.leaders.slow.append(SlowGpuReport(KEY, "t3", (0,), 9.0))
+    world.go(4)
+    assert world.controller.status().slow_gpus == ()
+    assert "ignored" in world.last("slow")
+
+
+def test_slow_gpus_are_only_recorded_where_the_administrator_says_so(tmp_path):
+    world = World(tmp_path, slow_gpu_s=0.0)
+    world.job()
+    world.go(20)
+    world.leaders.slow.append(SlowGpuReport(KEY, "t2", (0,), 2.0))
+    world.go(4)
+    assert world.controller.status().slow_gpus == ()
+    assert "slow_gpu_s" in world.last("slow")
+
+
+def test_the_batch_grows_with_the_workers_within_what_the_training_accepts(world):
+    leader = world.job(workers="1-8", elastic=ElasticRequest(Range(1, 8), batch=Range(32, 128)))
+    leader.scalable = False
+    world.go(4)
+    assert leader.batch == 32
+    leader.scalable = True
+    world.go(60)
+    assert leader.report().training_workers == 8
+    assert leader.batch == 128
+    assert "its batch is 128 samples a step, of 32-128" in " ".join(world.controller.explain(1))
+    plain = world.job(2)
+    world.go(4)
+    assert plain.batch == 0

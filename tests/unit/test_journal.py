@@ -13,7 +13,7 @@ import time
 import pytest
 
 from flexo.journal import Event, Journal
-from flexo.model import JobKey
+from flexo.model import JobKey, ScalingPoint, SlowGpu
 
 NOW = 1_000_000.0
 DAY_S = 86_400.0
@@ -83,6 +83,43 @@ def test_caps_outlive_a_restart(path):
     journal.set_cap(JOB, 4)
     journal.close()
     assert Journal(path, 30).caps() == {JOB: 4}
+
+
+def test_profiles_outlive_a_restart_and_a_newer_one_replaces_the_older(path):
+    journal = Journal(path, 30)
+    old = tuple(ScalingPoint(size, 1.0, 2.0, 0.1, 1.0, 20, NOW) for size in (1, 2, 3))
+    new = (ScalingPoint(2, 9.0, 1.0, 0.2, 0.9, 10, NOW + 5),)
+    journal.set_scaling(JOB, old)
+    journal.set_scaling(JobKey(8), old)
+    journal.set_scaling(JOB, new)
+    journal.close()
+    assert Journal(path, 30).scaling() == {JOB: new, JobKey(8): old}
+
+
+def test_slow_gpus_are_remembered_until_their_time(path):
+    journal = Journal(path, 30)
+    known = SlowGpu("n1", (0, 3), 1.5, JOB, NOW, NOW + 10)
+    unknown = SlowGpu("n2", (), 2.0, JOB, NOW, NOW + 20)
+    for gpu in (known, unknown, known):
+        journal.set_slow_gpu(gpu)
+    journal.close()
+    assert Journal(path, 30).slow_gpus(NOW + 5) == (known, unknown)
+    assert Journal(path, 30).slow_gpus(NOW + 15) == (unknown,)
+
+
+def test_a_journal_of_the_first_version_is_taken_over_with_its_caps(path):
+    journal = Journal(path, 30)
+    journal.set_cap(JOB, 3)
+    journal.close()
+    with sqlite3.connect(path) as raw:
+        raw.execute("DROP TABLE scaling")
+        raw.execute("DROP TABLE slow_gpu")
+        raw.execute("PRAGMA user_version = 1")
+    raw.close()
+    journal = Journal(path, 30)
+    assert journal.caps() == {JOB: 3}
+    journal.set_scaling(JOB, [])
+    assert not journal.trouble
 
 
 @pytest.mark.parametrize(

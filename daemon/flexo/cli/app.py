@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import typer
 
 import flexo
 from flexo.cli import delegate, lab
-from flexo.cli.connection import Daemon, Refusal, Unreachable, find_address
+from flexo.cli.connection import Busy, Daemon, Refusal, Unreachable, find_address
 from flexo.cli.output import (
     Json,
     ago,
@@ -25,6 +27,10 @@ from flexo_protos.v1 import admin_pb2
 _TRAINING = "training"
 REFUSED = 1
 UNREACHABLE = 3
+BUSY = 4
+RETRY_S = 2.0
+
+_T = TypeVar("_T")
 
 DaemonOption = Annotated[
     str | None,
@@ -35,6 +41,10 @@ DaemonOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 JobArgument = Annotated[
     int, typer.Argument(metavar="JOB", min=1, help="Slurm's id of the elastic job (its base).")
+]
+WaitOption = Annotated[
+    bool,
+    typer.Option("--wait", help="While the job is being resized or profiled, try again until it is not."),
 ]
 
 app = typer.Typer(
@@ -53,6 +63,9 @@ def run(arguments: list[str]) -> int:
         app(arguments, prog_name="flexo")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else REFUSED
+    except Busy as error:
+        complain(str(error))
+        return BUSY
     except Refusal as error:
         complain(str(error))
         return REFUSED
@@ -67,7 +80,7 @@ def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
     """What flexod sees and does at large."""
     reply = Daemon(find_address(daemon)).status()
     if as_json:
-        print_json({key.name: getattr(reply, key.name) for key in reply.DESCRIPTOR.fields})
+        print_json(_status_as_json(reply))
         return
     print_pairs(
         [
@@ -77,6 +90,7 @@ def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
             ("last look", _last_look(reply)),
             ("GPUs", _gpus(reply)),
             ("elastic jobs", f"{reply.elastic_jobs}, {reply.leaders} with a leader attached"),
+            *(("slow GPU", _slow_gpu(gpu)) for gpu in reply.slow_gpus),
             ("trouble", reply.trouble or "none"),
         ]
     )
@@ -147,6 +161,78 @@ def scale(
     print_line(Daemon(find_address(daemon)).scale(job, _workers(workers)).text)
 
 
+@app.command("scale-out")
+def scale_out(
+    job: JobArgument,
+    workers: Annotated[int, typer.Argument(metavar="N", min=1, help="How many workers more.")],
+    daemon: DaemonOption = None,
+    wait: WaitOption = False,
+) -> None:
+    """Give a job N workers more than it has, as soon as GPUs are idle. Its owner and administrators may."""
+    flexod = Daemon(find_address(daemon))
+    print_line(_patiently(lambda: flexod.scale_out(job, workers), wait).text)
+
+
+@app.command("scale-in")
+def scale_in(
+    job: JobArgument,
+    workers: Annotated[
+        int | None, typer.Argument(metavar="N", min=1, help="How many workers fewer; whole satellites go.")
+    ] = None,
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="Instead of N: the satellite on this node goes.")
+    ] = "",
+    daemon: DaemonOption = None,
+    wait: WaitOption = False,
+) -> None:
+    """Take N workers from a job, or those on one node. Its owner and administrators may."""
+    if (workers is None) == (not node):
+        raise typer.BadParameter("say either how many workers go or --node, one of them", param_hint="N")
+    flexod = Daemon(find_address(daemon))
+    print_line(_patiently(lambda: flexod.scale_in(job, workers or 0, node), wait).text)
+
+
+@app.command()
+def profile(
+    job: JobArgument,
+    low: Annotated[int, typer.Option("--min", metavar="A", min=1, help="The fewest workers to measure.")],
+    high: Annotated[
+        int, typer.Option("--max", metavar="B", min=1, help="The most; at most what it has now.")
+    ],
+    batches: Annotated[
+        int, typer.Option("--batches", metavar="N", min=0, help="Mini-batches to measure at each size.")
+    ] = 0,
+    daemon: DaemonOption = None,
+    wait: WaitOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a job train with each number of workers from A to B for a while, and print how fast that went."""
+    if low > high:
+        raise typer.BadParameter(f"--min {low} is above --max {high}", param_hint="--min")
+    flexod = Daemon(find_address(daemon))
+    last = _patiently(lambda: _profiled(flexod, job, low, high, batches), wait)
+    if as_json:
+        print_json({"job_id": job, "left_out": last.text, "points": [_point_as_json(p) for p in last.points]})
+        return
+    _print_points(last.points)
+    if last.text:
+        complain(f"left out: {last.text}")
+
+
+@app.command()
+def checkpoint(
+    job: JobArgument,
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="The file, as the job's first worker's node sees it.")
+    ],
+    daemon: DaemonOption = None,
+    wait: WaitOption = False,
+) -> None:
+    """Have a job write its state to PATH between two mini-batches. Its owner and administrators may."""
+    flexod = Daemon(find_address(daemon))
+    print_line(_patiently(lambda: flexod.checkpoint(job, str(Path.cwd() / path)), wait).text)
+
+
 @app.command()
 def version() -> None:
     """Print flexo's version."""
@@ -166,6 +252,61 @@ def run_script(context: typer.Context) -> None:
 def hosts(context: typer.Context) -> None:
     """Inside a job: print its hosts and slots, as horovodrun's discovery script does."""
     raise typer.Exit(delegate("hosts", context.args))
+
+
+def _patiently(call: Callable[[], _T], wait: bool) -> _T:
+    """The answer to `call`; with `wait`, once the job has time for it."""
+    said = ""
+    while True:
+        try:
+            return call()
+        except Busy as error:
+            if not wait:
+                raise
+            if str(error) != said:
+                said = str(error)
+                complain(said)
+        time.sleep(RETRY_S)
+
+
+def _profiled(flexod: Daemon, job: int, low: int, high: int, batches: int) -> admin_pb2.ProfileJobReply:
+    """The last reply; what comes before is told on the error output as it comes."""
+    reply = admin_pb2.ProfileJobReply()
+    for reply in flexod.profile(job, low, high, batches):
+        if reply.done:
+            break
+        for text in filter(None, [reply.text, *map(_measured, reply.points)]):
+            complain(text)
+    return reply
+
+
+def _measured(point: admin_pb2.ScalingPoint) -> str:
+    workers = "1 worker" if point.workers == 1 else f"{point.workers} workers"
+    return f"{workers}: {point.step_s:.4g} s a step ({point.batches} measured)"
+
+
+def _print_points(points: Iterable[admin_pb2.ScalingPoint]) -> None:
+    columns = ("WORKERS", "SAMPLES/S", "STEP S", "SYNC S", "EFFICIENCY")
+    print_table(
+        columns,
+        [
+            (
+                str(point.workers),
+                f"{point.samples_per_s:.1f}" if point.samples_per_s else "?",
+                f"{point.step_s:.4f}",
+                f"{point.sync_s:.4f}",
+                f"{point.efficiency:.2f}",
+            )
+            for point in points
+        ],
+        right=columns,
+    )
+
+
+def _slow_gpu(gpu: admin_pb2.SlowGpuView) -> str:
+    which = f"{gpu.node}: GPU {', '.join(map(str, gpu.gpus))}" if gpu.gpus else f"{gpu.node}: not known which"
+    until = clock(gpu.until_at)
+    return f"{which}, {gpu.ratio:.1f} times as slow as others of job {gpu.job_id}; left alone until {until}"
 
 
 def _workers(text: str) -> int:
@@ -197,6 +338,8 @@ def _job_name(job: admin_pb2.ElasticJob) -> str:
 def _job_state(job: admin_pb2.ElasticJob) -> str:
     if not job.attached:
         return "no leader"
+    if job.errand:
+        return job.errand
     if not job.scalable:
         return "starting"
     moving = [grant for grant in job.grants if grant.state != _TRAINING]
@@ -226,6 +369,9 @@ def _job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
         "attached": job.attached,
         "scalable": job.scalable,
         "batches_committed": job.batches_committed,
+        "errand": job.errand or None,
+        "batch": job.batch or None,
+        "scaling": [_point_as_json(point) for point in job.scaling],
         "base_nodes": list(job.base_nodes),
         "grants": [
             {
@@ -238,6 +384,34 @@ def _job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
             }
             for grant in job.grants
         ],
+    }
+
+
+def _status_as_json(reply: admin_pb2.GetStatusReply) -> dict[str, Json]:
+    plain = {key.name: getattr(reply, key.name) for key in reply.DESCRIPTOR.fields if key.name != "slow_gpus"}
+    slow: list[Json] = [
+        {
+            "node": gpu.node,
+            "gpus": list(gpu.gpus),
+            "ratio": gpu.ratio,
+            "job_id": gpu.job_id,
+            "seen_at": gpu.seen_at,
+            "until_at": gpu.until_at,
+        }
+        for gpu in reply.slow_gpus
+    ]
+    return {**plain, "slow_gpus": slow}
+
+
+def _point_as_json(point: admin_pb2.ScalingPoint) -> dict[str, Json]:
+    return {
+        "workers": point.workers,
+        "samples_per_s": point.samples_per_s or None,
+        "step_s": point.step_s,
+        "sync_s": point.sync_s,
+        "efficiency": point.efficiency,
+        "batches": point.batches,
+        "measured_at": point.measured_at,
     }
 
 

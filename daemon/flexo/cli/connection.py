@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,9 @@ _SERVICE = "/flexo.v1.AdminService/"
 _CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a site's web proxy has no business between a cluster's hosts
     ("grpc.max_receive_message_length", 64 << 20),
+    # a profile takes minutes: a daemon host that vanishes meanwhile is noticed
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
 )
 _Request = TypeVar("_Request")
 _Reply = TypeVar("_Reply")
@@ -39,6 +43,10 @@ class Unreachable(Exception):
 
 class Refusal(Exception):
     """flexod answered no; the message is its own."""
+
+
+class Busy(Refusal):
+    """flexod says to come again later: the job is being resized, profiled or checkpointed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +109,41 @@ class Daemon:
         request = admin_pb2.ScaleJobRequest(job_id=job_id, workers=workers)
         return self._call("ScaleJob", self._stub.ScaleJob, request)
 
+    def scale_out(self, job_id: int, workers: int) -> admin_pb2.ScaleJobReply:
+        """So many workers more."""
+        request = admin_pb2.ScaleOutRequest(job_id=job_id, workers=workers)
+        return self._call("ScaleOut", self._stub.ScaleOut, request)
+
+    def scale_in(self, job_id: int, workers: int, node: str = "") -> admin_pb2.ScaleJobReply:
+        """So many workers fewer, or without the satellite on `node`."""
+        request = admin_pb2.ScaleInRequest(job_id=job_id, workers=workers, node=node)
+        return self._call("ScaleIn", self._stub.ScaleIn, request)
+
+    def profile(self, job_id: int, low: int, high: int, batches: int) -> Iterator[admin_pb2.ProfileJobReply]:
+        """Measure each size from `low` to `high`; the last reply is `done`. Takes as long as it takes."""
+        request = admin_pb2.ProfileJobRequest(job_id=job_id, min=low, max=high, batches=batches)
+        with self._explained():
+            yield from self._stub.ProfileJob(request, metadata=self._proof("ProfileJob"))
+
+    def checkpoint(self, job_id: int, path: str) -> admin_pb2.CheckpointJobReply:
+        """Have the job's state written to `path`. Takes until the next mini-batch boundary and the disk are
+        done.
+        """
+        request = admin_pb2.CheckpointJobRequest(job_id=job_id, path=path)
+        with self._explained():
+            return self._stub.CheckpointJob(request, metadata=self._proof("CheckpointJob"))
+
     def _call(self, method: str, call: Callable[..., _Reply], request: object) -> _Reply:
+        with self._explained():
+            return call(request, timeout=ANSWER_WITHIN_S, metadata=self._proof(method))
+
+    def _proof(self, method: str) -> tuple[tuple[str, str], ...]:
+        return ((METADATA_KEY, self._authenticator.credential(_SERVICE + method)),)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            credential = self._authenticator.credential(_SERVICE + method)
-            return call(request, timeout=ANSWER_WITHIN_S, metadata=((METADATA_KEY, credential),))
+            yield
         except NotAuthentic as error:
             raise Refusal(str(error)) from error
         except grpc.RpcError as error:
@@ -118,6 +157,8 @@ class Daemon:
                 raise Unreachable(
                     f"what answers at {self._address.target} (from {self._address.source}) is not this flexod"
                 ) from error
+            if code is grpc.StatusCode.ABORTED:
+                raise Busy(details) from error
             raise Refusal(details or code.name) from error
 
 

@@ -13,6 +13,7 @@ from itertools import combinations
 
 from flexo.model import (
     Action,
+    Batch,
     ElasticJob,
     Grow,
     JobKey,
@@ -22,6 +23,7 @@ from flexo.model import (
     Shrink,
     Snapshot,
 )
+from flexo.policies.batches import batch_of
 from flexo.policies.pending import Claim, settle_claims
 from flexo.policies.rooms import Resources, Room, Standing, build_rooms, flags_of, satellite_nodes
 
@@ -67,7 +69,8 @@ class _Planner:
         self._snapshot = snapshot
         self._settings = settings
         self._rooms = build_rooms(snapshot)
-        self._nodes = sorted(satellite_nodes(snapshot) & self._rooms.keys())
+        self._slow = {gpu.node: gpu for gpu in snapshot.slow_gpus}
+        self._nodes = sorted((satellite_nodes(snapshot) & self._rooms.keys()) - self._slow.keys())
         self._actions: list[Action] = []
         self._withdrawn: set[str] = set()
         self._resting: set[JobKey] = set()
@@ -85,9 +88,20 @@ class _Planner:
         self._rebalance()
         return Plan(
             actions=tuple(self._actions),
+            batches=tuple(self._batches()),
             notes=tuple(Note(share.job.key, self._sentence(share)) for share in self._shares.values()),
             set_aside=tuple(claim.job.job_id for claim in self._claims),
         )
+
+    def _batches(self) -> Iterator[Batch]:
+        """For what each job has been granted when this plan is carried out."""
+        for share in self._shares.values():
+            growth = sum(
+                grow.workers for grow in self._actions if isinstance(grow, Grow) and grow.job == share.job.key
+            )
+            samples = batch_of(share.job, self._before(share) + growth)
+            if samples is not None:
+                yield Batch(share.job.key, samples)
 
     # Giving back.
 
@@ -150,11 +164,7 @@ class _Planner:
         A job that may not grow yet takes part, so that what is its due is kept for it; it gets no grant.
         """
         expected = self._expected()
-        queue = [
-            (share.workers, key)
-            for key, share in self._shares.items()
-            if share.job.scalable and self._kept(share)
-        ]
+        queue = [(share.workers, key) for key, share in self._shares.items() if self._takes_part(share)]
         heapq.heapify(queue)
         while queue:
             _, key = heapq.heappop(queue)
@@ -165,6 +175,9 @@ class _Planner:
         for share in self._shares.values():
             if share.may_grow_at <= now:
                 self._actions.extend(self._growth(share))
+
+    def _takes_part(self, share: _Share) -> bool:
+        return share.job.scalable and not share.job.errand and self._kept(share)
 
     def _kept(self, share: _Share) -> bool:
         """Whether idle GPUs are dealt to the job: not while the cluster refuses it satellites."""
@@ -206,11 +219,7 @@ class _Planner:
 
         It only guides which node is opened, so that a job's workers lie on few nodes.
         """
-        sizes = {
-            key: share.workers
-            for key, share in self._shares.items()
-            if share.job.scalable and self._kept(share)
-        }
+        sizes = {key: share.workers for key, share in self._shares.items() if self._takes_part(share)}
         left = {
             key: sum(
                 room.fits(self._shares[key].job.shape, room.idle)
@@ -233,7 +242,7 @@ class _Planner:
     def _growth(self, share: _Share) -> Iterator[Grow]:
         """What was dealt, unless satellites on their way out still hold GPUs up to the job's ceiling."""
         job = share.job
-        before = share.workers - sum(share.dealt.values())
+        before = self._before(share)
         left = job.ceiling - job.base_workers - sum(grant.workers for grant in job.grants)
         for node, workers in share.dealt.items():
             if workers > left:
@@ -252,7 +261,7 @@ class _Planner:
             (
                 share
                 for share in self._shares.values()
-                if share.job.scalable and share.may_grow_at <= now and self._kept(share)
+                if share.may_grow_at <= now and self._takes_part(share)
             ),
             key=lambda share: (share.workers, share.job.key),
         )
@@ -309,24 +318,29 @@ class _Planner:
     def _may_donate(self, rich: _Share, standing: Standing) -> bool:
         settled = standing.grant.state in (SatelliteState.WARMING, SatelliteState.TRAINING)
         rested = rich.may_grow_at <= self._snapshot.at and not rich.dealt
-        return settled and rested and rich.job.scalable and standing.grant.grant_id not in self._withdrawn
+        steady = rich.job.scalable and not rich.job.errand
+        return settled and rested and steady and standing.grant.grant_id not in self._withdrawn
 
     # Saying why.
 
     def _sentence(self, share: _Share) -> str:
         job = share.job
         now = self._snapshot.at
-        have = share.workers - sum(share.dealt.values())
+        have = self._before(share)
         size = f"{have} of {job.ceiling} workers"
         if have >= job.ceiling:
             capped = job.wanted is not None and job.ceiling < job.workers.max
             return (
                 f"{size}: capped by its owner, the maximum is {job.workers.max}" if capped else f"{size}: all"
             )
+        if not job.scalable and job.unscalable_why:
+            return f"{size}: {job.unscalable_why}"
         if not job.scalable:
             return f"{size}: the script has not entered hvd.elastic.run yet, so it cannot be resized"
         if job.key in self._resting:
             return f"{size}: gives workers back now"
+        if job.errand:
+            return f"{size}: is not resized while a {job.errand} is under way"
         if share.dealt and share.may_grow_at <= now and not any(self._growth(share)):
             leaving = sum(grant.workers for grant in job.grants) + job.base_workers - have
             return f"{size}: grows when its {_count(leaving, 'worker')} on the way out have left"
@@ -340,13 +354,19 @@ class _Planner:
             return f"{size}: waits {share.may_grow_at - now:.0f} s before its next resize{kept}"
         return f"{size}: {self._no_room(share)}"
 
+    @staticmethod
+    def _before(share: _Share) -> int:
+        """What the job has, without what it is dealt in this plan."""
+        return share.workers - sum(share.dealt.values())
+
     def _no_room(self, share: _Share) -> str:
         partition = self._snapshot.satellite_partition
-        if not self._nodes:
+        if not self._nodes and not self._slow:
             return f"partition {partition} has no nodes that are up"
         reasons = [
             *self._kept_for_pending(share),
             *self._closed_nodes(share),
+            *self._slow_nodes(share),
             *self._gpus_without_cpus(share),
         ]
         none = f"no idle GPU on any node of partition {partition}"
@@ -372,6 +392,13 @@ class _Planner:
                 yield f"{name} failed it and is tried again in {retry_at - now:.0f} s"
             else:
                 yield f"{name} has idle GPUs beside the job's own satellite there, which keeps its size"
+
+    def _slow_nodes(self, share: _Share) -> Iterator[str]:
+        for name in sorted(satellite_nodes(self._snapshot) & self._slow.keys() & self._rooms.keys()):
+            room, slow = self._rooms[name], self._slow[name]
+            if room.fits(share.job.shape, room.idle):
+                left_s = slow.until_at - self._snapshot.at
+                yield f"{name} is left alone for {left_s:.0f} s more: {slow}"
 
     def _gpus_without_cpus(self, share: _Share) -> Iterator[str]:
         shape = share.job.shape

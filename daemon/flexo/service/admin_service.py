@@ -1,4 +1,4 @@
-"""The people's side of flexod: everybody on the cluster may read, few may scale a job.
+"""The people's side of flexod: everybody on the cluster may read, few may steer a job.
 
 Who called has been proven before (authentication.py); here it is decided what they may.
 """
@@ -8,16 +8,31 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
 import structlog
 
 import flexo
-from flexo.controller import BadScale, Controller, ControllerStatus, JobView, UnknownJob
+from flexo.controller import (
+    BadScale,
+    Busy,
+    Controller,
+    ControllerStatus,
+    JobView,
+    NotSteered,
+    UnknownJob,
+)
 from flexo.journal import Journal
+from flexo.model import JobKey, Range, ScalingPoint
 from flexo.service.authentication import caller
+from flexo.service.errands import CheckpointOrder, Order, Outcome, ProfileOrder, Progress, Result
+from flexo.service.leaders import LeaderBusy, LeaderDesk, NoLeader
+from flexo.service.wire import MAX_PATH, one_line
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
@@ -27,16 +42,22 @@ if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
 
 EVENTS = 200
 """How much of a job's history one answer holds."""
+WORD_WITHIN_S = 3600.0
+"""How long a leader may take for its next word on a command: a mini-batch, or writing a checkpoint."""
 
+_T = TypeVar("_T")
 _log = structlog.get_logger("flexo.service")
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
     """See protos/flexo/v1/admin.proto."""
 
-    def __init__(self, controller: Controller, journal: Journal, administrators: tuple[str, ...]) -> None:
+    def __init__(
+        self, controller: Controller, journal: Journal, desk: LeaderDesk, administrators: tuple[str, ...]
+    ) -> None:
         self._controller = controller
         self._journal = journal
+        self._desk = desk
         self._administrators = administrators
 
     async def GetStatus(  # noqa: N802
@@ -71,20 +92,105 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ScaleJobRequest, context: _Context
     ) -> admin_pb2.ScaleJobReply:
         """Cap a job, for its owner and administrators."""
-        views = [view for view in self._controller.jobs() if view.job.key.job_id == request.job_id]
-        if not views:
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"there is no running elastic job {request.job_id}"
-            )
-        await self._refuse_strangers(views[0], context)
-        try:
-            text = await asyncio.to_thread(self._controller.scale, views[0].job.key, request.workers or None)
-        except UnknownJob as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-        except BadScale as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        _log.info("job scaled", job=str(views[0].job.key), workers=request.workers, uid=caller().uid)
+        key = await self._steered(request.job_id, context)
+        text = await _or_abort(context, self._controller.scale, key, request.workers or None)
+        _log.info("job scaled", job=str(key), workers=request.workers, uid=caller().uid)
         return admin_pb2.ScaleJobReply(text=text)
+
+    async def ScaleOut(  # noqa: N802
+        self, request: admin_pb2.ScaleOutRequest, context: _Context
+    ) -> admin_pb2.ScaleJobReply:
+        """Amoeba's scaleOut, for a job's owner and administrators."""
+        key = await self._steered(request.job_id, context)
+        text = await _or_abort(context, self._controller.scale_out, key, request.workers)
+        _log.info("job scaled out", job=str(key), workers=request.workers, uid=caller().uid)
+        return admin_pb2.ScaleJobReply(text=text)
+
+    async def ScaleIn(  # noqa: N802
+        self, request: admin_pb2.ScaleInRequest, context: _Context
+    ) -> admin_pb2.ScaleJobReply:
+        """Amoeba's scaleIn, for a job's owner and administrators."""
+        key = await self._steered(request.job_id, context)
+        node = one_line(request.node, 255)
+        if bool(node) == bool(request.workers):
+            text = "say either how many workers or which node: one of them"
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+        text = await _or_abort(context, self._controller.scale_in, key, request.workers, node)
+        _log.info("job scaled in", job=str(key), workers=request.workers, node=node, uid=caller().uid)
+        return admin_pb2.ScaleJobReply(text=text)
+
+    async def ProfileJob(  # noqa: N802
+        self, request: admin_pb2.ProfileJobRequest, context: _Context
+    ) -> AsyncIterator[admin_pb2.ProfileJobReply]:
+        """Amoeba's profile, for a job's owner and administrators."""
+        key = await self._steered(request.job_id, context)
+        if not 1 <= request.min <= request.max:
+            text = f"{request.min}-{request.max} workers: 1 <= MIN <= MAX is allowed"
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+        await _or_abort(context, self._controller.resizable, key)
+        order = ProfileOrder(Range(request.min, request.max), request.batches)
+        _log.info("job is profiled", job=str(key), workers=str(order.workers), uid=caller().uid)
+        async with aclosing(self._words(key, order, context)) as words:
+            async for word in words:
+                done = isinstance(word, Outcome)
+                if done:
+                    await asyncio.to_thread(self._controller.profiled, key, word.points)
+                yield admin_pb2.ProfileJobReply(text=word.text, points=map(_point, word.points), done=done)
+
+    async def CheckpointJob(  # noqa: N802
+        self, request: admin_pb2.CheckpointJobRequest, context: _Context
+    ) -> admin_pb2.CheckpointJobReply:
+        """Amoeba's checkpoint, for a job's owner and administrators."""
+        key = await self._steered(request.job_id, context)
+        path = request.path
+        if not PurePosixPath(path).is_absolute() or len(path) > MAX_PATH or not path.isprintable():
+            text = f"'{one_line(path, 200)}' is no absolute path of a file, as /scratch/ada/model.pt is"
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+        _log.info("job is checkpointed", job=str(key), path=path, uid=caller().uid)
+        text = ""
+        async with aclosing(self._words(key, CheckpointOrder(path), context)) as words:
+            async for word in words:
+                text = word.text
+        await asyncio.to_thread(self._controller.note, "checkpoint", key, text)
+        return admin_pb2.CheckpointJobReply(text=text)
+
+    async def _words(
+        self, key: JobKey, order: Order, context: _Context
+    ) -> AsyncGenerator[Progress | Outcome]:
+        """What the leader of `key` says of `order`, the last word being that it is done. Else the call
+        aborts.
+        """
+        try:
+            line = self._desk.line_of(key)
+            errand = line.begin(order)
+        except NoLeader as error:
+            await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except LeaderBusy as error:
+            await _abort(context, grpc.StatusCode.ABORTED, str(error))
+        try:
+            while True:
+                async with asyncio.timeout(WORD_WITHIN_S):
+                    word = await errand.next_word()
+                if isinstance(word, Outcome) and word.result is not Result.DONE:
+                    failed = word.result is Result.FAILED
+                    code = grpc.StatusCode.FAILED_PRECONDITION if failed else grpc.StatusCode.ABORTED
+                    await _abort(context, code, f"job {key}: {word.text}")
+                yield word
+                if isinstance(word, Outcome):
+                    return
+        except TimeoutError:
+            text = f"the leader of job {key} has said nothing for {WORD_WITHIN_S:.0f} s"
+            await _abort(context, grpc.StatusCode.ABORTED, text)
+        finally:
+            line.give_up(errand)
+
+    async def _steered(self, job_id: int, context: _Context) -> JobKey:
+        """The running job of this number, which the caller may steer; else the call aborts."""
+        view = next((view for view in self._controller.jobs() if view.job.key.job_id == job_id), None)
+        if view is None:
+            await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no running elastic job {job_id}")
+        await self._refuse_strangers(view, context)
+        return view.job.key
 
     async def _refuse_strangers(self, view: JobView, context: _Context) -> None:
         uid = caller().uid
@@ -93,8 +199,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if await asyncio.to_thread(_account, uid) in self._administrators:
             return
         may = dict.fromkeys((view.job.user, "root", _account(os.getuid()), *self._administrators))
-        text = f"uid {uid} may not scale job {view.job.key}: {', '.join(may)} may"
-        _log.warning("scaling denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=text)
+        text = f"uid {uid} may not steer job {view.job.key}: {', '.join(may)} may"
+        _log.warning("steering denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=text)
         await _abort(context, grpc.StatusCode.PERMISSION_DENIED, text)
 
 
@@ -104,6 +210,20 @@ def _account(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+async def _or_abort(context: _Context, steer: Callable[..., _T], *arguments: object) -> _T:
+    """What the controller answers; the call aborts where it refuses."""
+    try:
+        return await asyncio.to_thread(steer, *arguments)
+    except UnknownJob as error:
+        await _abort(context, grpc.StatusCode.NOT_FOUND, str(error))
+    except BadScale as error:
+        await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    except Busy as error:
+        await _abort(context, grpc.StatusCode.ABORTED, str(error))
+    except NotSteered as error:
+        await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
 
 async def _abort(context: _Context, code: grpc.StatusCode, text: str) -> NoReturn:
@@ -128,6 +248,29 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
         gpus_in_satellites=status.gpus_in_satellites,
         elastic_jobs=status.elastic_jobs,
         leaders=status.leaders,
+        slow_gpus=[
+            admin_pb2.SlowGpuView(
+                node=gpu.node,
+                gpus=gpu.gpus,
+                ratio=gpu.ratio,
+                job_id=gpu.job.job_id,
+                seen_at=gpu.seen_at,
+                until_at=gpu.until_at,
+            )
+            for gpu in status.slow_gpus
+        ],
+    )
+
+
+def _point(point: ScalingPoint) -> admin_pb2.ScalingPoint:
+    return admin_pb2.ScalingPoint(
+        workers=point.workers,
+        samples_per_s=point.samples_per_s,
+        step_s=point.step_s,
+        sync_s=point.sync_s,
+        efficiency=point.efficiency,
+        batches=point.batches,
+        measured_at=point.measured_at,
     )
 
 
@@ -158,4 +301,7 @@ def _job(view: JobView) -> admin_pb2.ElasticJob:
             )
             for grant in job.grants
         ],
+        scaling=map(_point, view.scaling),
+        errand=job.errand,
+        batch=view.batch,
     )

@@ -7,7 +7,7 @@ names the method and is decoded once (flexo_protos/credentials.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +21,7 @@ from flexo_protos.credentials import METADATA_KEY, Authenticator, Caller, NotAut
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Context = grpc.aio.ServicerContext[Any, Any]
     _Serve = Callable[[Any, _Context], Awaitable[Any]]
+    _ServeMany = Callable[[Any, _Context], AsyncIterator[Any]]
 
 VERIFY_WITHIN_S = 10.0
 """munged answers in a fraction of a millisecond; one that hangs must not hold the callers."""
@@ -58,24 +59,42 @@ class Authentication(grpc.aio.ServerInterceptor):
                 handler.request_deserializer,
                 handler.response_serializer,
             )
+        if handler.response_streaming and not handler.request_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._asking_before_the_first(method, cast("_ServeMany", handler.unary_stream)),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
         if not handler.request_streaming and not handler.response_streaming:
             return grpc.unary_unary_rpc_method_handler(
                 self._asking_first(method, cast("_Serve", handler.unary_unary)),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
-        raise NotImplementedError(f"{method}: only unary and bidirectional methods are authenticated")
+        raise NotImplementedError(f"{method}: methods to which only the caller streams are not authenticated")
 
     def _asking_first(self, method: str, serve: _Serve) -> _Serve:
         async def ask_and_serve(request: Any, context: _Context) -> Any:
-            try:
-                _caller.set(await self._verified(context, method))
-            except NotAuthentic as error:
-                _log.warning("call refused", method=method, peer=context.peer(), why=str(error))
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+            await self._ask(context, method)
             return await serve(request, context)
 
         return ask_and_serve
+
+    def _asking_before_the_first(self, method: str, serve: _ServeMany) -> _ServeMany:
+        async def ask_and_serve(request: Any, context: _Context) -> AsyncIterator[Any]:
+            await self._ask(context, method)
+            async for reply in serve(request, context):
+                yield reply
+
+        return ask_and_serve
+
+    async def _ask(self, context: _Context, method: str) -> None:
+        """Set `caller`, or abort the call."""
+        try:
+            _caller.set(await self._verified(context, method))
+        except NotAuthentic as error:
+            _log.warning("call refused", method=method, peer=context.peer(), why=str(error))
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
 
     async def _verified(self, context: _Context, method: str) -> Caller:
         credentials = [value for key, value in context.invocation_metadata() or () if key == METADATA_KEY]

@@ -89,7 +89,7 @@ async def _serve(settings: Settings, authenticator: Munge, journal: Journal) -> 
     desk = LeaderDesk()
     controller = Controller(settings, cluster, desk, journal)
     jobs = JobService(desk, controller, Pace())
-    admin = AdminService(controller, journal, settings.service.administrators)
+    admin = AdminService(controller, journal, desk, settings.service.administrators)
     ended = asyncio.Event()
     _end_on_signals(ended)
     server = await listen(settings.service.address, authenticator, jobs, admin)

@@ -188,6 +188,14 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                     self._desk.update(line, said)
                 elif body == "grant_failed":
                     self._desk.give_back(wire.grant_failure(introduced.key, message.grant_failed))
+                elif body == "slow_gpu":
+                    slow = wire.slow_gpu(introduced.key, message.slow_gpu, self._nodes())
+                    self._desk.note_slow_gpu(slow)
+                elif body == "command_progress":
+                    said_of_it = wire.progress(message.command_progress, time.time())
+                    line.hear(message.command_progress.id, said_of_it)
+                elif body == "command_done":
+                    line.hear(message.command_done.id, wire.outcome(message.command_done, time.time()))
                 elif body == "goodbye":
                     why = wire.one_line(message.goodbye.reason)
                     _log.info("leader says goodbye", job=str(introduced.key), why=why)
@@ -196,14 +204,14 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                     raise wire.Malformed(f"{body or 'an empty message'} after Hello")
 
     async def _tell(self, line: Line, context: _Context) -> None:
-        """Welcome, then all grants whenever they change."""
+        """Welcome, then the orders whenever they change, and each command."""
         welcome = jobs_pb2.Welcome(
             report_interval_s=max(1, round(self._pace.report_interval_s)), flexod_version=flexo.__version__
         )
         message = jobs_pb2.ToLeader(welcome=welcome)
         while True:
             await _within(WRITE_WITHIN_S, "reading of what it is told", context.write(message))
-            message = wire.grants(await line.next_grants())
+            message = wire.to_leader(await line.next_to_tell())
 
     async def _until_replaced(self, line: Line) -> None:
         await line.until_replaced()

@@ -1,19 +1,29 @@
 """The desk between the leaders' streams and the controller's thread.
 
 The streams live in one event loop, the controller in a thread of its own. What passes between them is
-immutable and lies here under one lock: what each attached leader last reported, what it gave back, and the
-grants that it is to be told. A leader is told the newest grants only; states that it was too slow for are
-skipped, which is right, because every message holds all grants.
+immutable and lies here under one lock: what each attached leader last reported, what it gave back, which
+GPUs it found slow, and the orders that it is to be told. A leader is told the newest orders only; states
+that it was too slow for are skipped, which is right, because every message holds all grants. Commands are
+told each, once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections import deque
 
-from flexo.controller import GrantOffer
-from flexo.model import GrantFailure, JobKey, LeaderReport
+from flexo.controller import Orders
+from flexo.model import GrantFailure, JobKey, LeaderReport, SlowGpuReport
+from flexo.service.errands import CancelOrder, Command, Errand, Order, Outcome, Progress, Result
+
+
+class NoLeader(Exception):
+    """A job has no leader attached, so it can be told nothing; the message says so."""
+
+
+class LeaderBusy(Exception):
+    """A leader has a command under way already; the message says to come again."""
 
 
 class Line:
@@ -27,14 +37,22 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._replaced = asyncio.Event()
-        self._offers: tuple[GrantOffer, ...] | None = None
+        self._orders: Orders | None = None
+        self._orders_told = True
+        self._commands: deque[Command] = deque()
+        self._errand: Errand | None = None
 
-    async def next_grants(self) -> tuple[GrantOffer, ...]:
-        """Wait until the grants that stand differ from those last returned; return them."""
-        await self._news.wait()
-        self._news.clear()
-        assert self._offers is not None
-        return self._offers
+    async def next_to_tell(self) -> Orders | Command:
+        """Wait for a command, or until the orders differ from those last returned; return that."""
+        while True:
+            if self._commands:
+                return self._commands.popleft()
+            if not self._orders_told:
+                self._orders_told = True
+                assert self._orders is not None
+                return self._orders
+            self._news.clear()
+            await self._news.wait()
 
     async def until_replaced(self) -> None:
         """Wait for a newer leader of the same job."""
@@ -45,14 +63,50 @@ class Line:
         self.replaced_by = peer
         self._replaced.set()
 
-    def tell_from_thread(self, offers: tuple[GrantOffer, ...]) -> None:
-        """These grants stand now. May be called from any thread."""
-        self._loop.call_soon_threadsafe(self._take, offers)
+    def tell_from_thread(self, orders: Orders) -> None:
+        """These are the orders now. May be called from any thread."""
+        self._loop.call_soon_threadsafe(self._take, orders)
 
-    def _take(self, offers: tuple[GrantOffer, ...]) -> None:
-        if offers != self._offers:
-            self._offers = offers
+    def _take(self, orders: Orders) -> None:
+        if orders != self._orders:
+            self._orders, self._orders_told = orders, False
             self._news.set()
+
+    def begin(self, order: Order) -> Errand:
+        """Have the leader do something. Raises LeaderBusy."""
+        if self._errand is not None:
+            raise LeaderBusy(
+                f"the leader of job {self.report.key} has something to do already: try again later"
+            )
+        self._errand = Errand(order)
+        self._send(self._errand.command)
+        return self._errand
+
+    def hear(self, command_id: int, word: Progress | Outcome) -> Errand | None:
+        """The leader has said something of a command; None if nobody waits for it."""
+        errand = self._errand
+        if errand is None or errand.command.command_id != command_id:
+            return None
+        if isinstance(word, Outcome):
+            self._errand = None
+        errand.hear(word)
+        return errand
+
+    def give_up(self, errand: Errand) -> None:
+        """Whoever asked for `errand` waits for it no longer."""
+        if self._errand is errand:
+            self._errand = None
+            self._send(Command(errand.command.command_id, CancelOrder()))
+
+    def end(self) -> None:
+        """The stream is over."""
+        if self._errand is not None:
+            text = f"the leader of job {self.report.key} has gone before it was done: try again"
+            self.hear(self._errand.command.command_id, Outcome(Result.LOST, text))
+
+    def _send(self, command: Command) -> None:
+        self._commands.append(command)
+        self._news.set()
 
 
 class LeaderDesk:
@@ -63,6 +117,7 @@ class LeaderDesk:
         self._lock = threading.Lock()
         self._lines: dict[JobKey, Line] = {}
         self._failures: list[GrantFailure] = []
+        self._slow: list[SlowGpuReport] = []
 
     # For the controller's thread.
 
@@ -77,12 +132,18 @@ class LeaderDesk:
             failures, self._failures = tuple(self._failures), []
         return failures
 
-    def tell(self, key: JobKey, grants: Sequence[GrantOffer]) -> None:
-        """These are all the grants of `key` that stand; nothing happens if its leader knows or is away."""
+    def take_slow_gpus(self) -> tuple[SlowGpuReport, ...]:
+        """The GPUs found slow since the last call."""
+        with self._lock:
+            slow, self._slow = tuple(self._slow), []
+        return slow
+
+    def tell(self, key: JobKey, orders: Orders) -> None:
+        """These are the orders of `key` now; nothing happens if its leader knows them or is away."""
         with self._lock:
             line = self._lines.get(key)
         if line is not None:
-            line.tell_from_thread(tuple(grants))
+            line.tell_from_thread(orders)
 
     # For the event loop's thread.
 
@@ -97,11 +158,20 @@ class LeaderDesk:
 
     def detach(self, line: Line) -> None:
         """`line` has ended. A line that has been replaced takes nothing with it."""
+        line.end()
         with self._lock:
             if self._lines.get(line.report.key) is not line:
                 return
             del self._lines[line.report.key]
         self.wake.set()
+
+    def line_of(self, key: JobKey) -> Line:
+        """The attached leader of `key`. Raises NoLeader."""
+        with self._lock:
+            line = self._lines.get(key)
+        if line is None:
+            raise NoLeader(f"job {key} has no leader attached to flexod, which could do it")
+        return line
 
     def update(self, line: Line, report: LeaderReport) -> None:
         """The leader of `line` has reported; only news that a policy can use wakes the controller."""
@@ -116,6 +186,12 @@ class LeaderDesk:
             self._failures.append(failure)
         self.wake.set()
 
+    def note_slow_gpu(self, slow: SlowGpuReport) -> None:
+        """A leader has found a slow GPU."""
+        with self._lock:
+            self._slow.append(slow)
+        self.wake.set()
+
 
 def _matters(report: LeaderReport) -> tuple[object, ...]:
-    return report.scalable, report.training_workers, report.satellites
+    return report.scalable, report.training_workers, report.satellites, report.changing, report.errand

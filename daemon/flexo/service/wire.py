@@ -7,11 +7,12 @@ strings out of the journal.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from flexo.controller import GrantOffer
+from flexo.controller import Orders
 from flexo.model import (
     FailureReason,
     GrantFailure,
@@ -20,8 +21,11 @@ from flexo.model import (
     Range,
     SatelliteReport,
     SatelliteState,
+    ScalingPoint,
+    SlowGpuReport,
     WorkerShape,
 )
+from flexo.service.errands import CheckpointOrder, Command, Outcome, ProfileOrder, Progress, Result
 from flexo_protos.v1 import jobs_pb2
 
 MAX_WORKERS = 100_000
@@ -30,6 +34,8 @@ MAX_GPUS = 1_024
 MAX_CPUS = 65_536
 MAX_MEMORY_MIB = 1 << 30
 MAX_TEXT = 500
+MAX_POINTS = 1_000
+MAX_PATH = 4_096
 _MAX_COUNT = (1 << 63) - 1  # what SQLite keeps
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _GRANT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -47,6 +53,12 @@ _FAILURE_REASONS = {
     jobs_pb2.GrantFailed.REASON_LOST: FailureReason.LOST,
     jobs_pb2.GrantFailed.REASON_PREEMPTED: FailureReason.PREEMPTED,
     jobs_pb2.GrantFailed.REASON_WORKERS_FAILED: FailureReason.WORKERS_FAILED,
+    jobs_pb2.GrantFailed.REASON_SLOW_GPU: FailureReason.SLOW_GPU,
+}
+_RESULTS = {
+    jobs_pb2.CommandDone.OUTCOME_DONE: Result.DONE,
+    jobs_pb2.CommandDone.OUTCOME_FAILED: Result.FAILED,
+    jobs_pb2.CommandDone.OUTCOME_BUSY: Result.BUSY,
 }
 
 
@@ -110,6 +122,9 @@ def leader_report(
         batches_committed=_at_most("batches_committed", report.batches_committed, _MAX_COUNT),
         scalable=report.scalable,
         satellites=satellites,
+        changing=report.changing,
+        errand=one_line(report.errand),
+        unscalable_why=one_line(report.unscalable_why),
     )
 
 
@@ -124,8 +139,72 @@ def grant_failure(key: JobKey, failed: jobs_pb2.GrantFailed) -> GrantFailure:
     return GrantFailure(key, grant_id, reason, one_line(failed.message))
 
 
-def grants(offers: Iterable[GrantOffer]) -> jobs_pb2.ToLeader:
-    """All grants that stand, as their leader is told."""
+def slow_gpu(key: JobKey, slow: jobs_pb2.SlowGpu, known_nodes: frozenset[str]) -> SlowGpuReport:
+    """A GPU that a leader has found slow. Raises Malformed."""
+    if slow.node not in known_nodes:
+        raise Malformed(
+            f"the cluster has no node '{one_line(slow.node, 64)}', where a GPU is said to be slow"
+        )
+    if len(slow.gpus) > MAX_GPUS:
+        raise Malformed(f"{len(slow.gpus)} slow GPUs of one worker: at most {MAX_GPUS} are allowed")
+    gpus = tuple(sorted({_at_most("slow_gpu.gpus", gpu, MAX_GPUS) for gpu in slow.gpus}))
+    return SlowGpuReport(key, slow.node, gpus, _amount("slow_gpu.ratio", slow.ratio))
+
+
+def progress(said: jobs_pb2.CommandProgress, now: float) -> Progress:
+    """A leader's word on a command. Raises Malformed."""
+    return Progress(one_line(said.text), scaling_points(said.points, now))
+
+
+def outcome(said: jobs_pb2.CommandDone, now: float) -> Outcome:
+    """A leader's last word on a command. Raises Malformed."""
+    result = _RESULTS.get(said.outcome)
+    if result is None:
+        raise Malformed(
+            f"command_done.outcome {said.outcome} is none of {_names(jobs_pb2.CommandDone.Outcome)}"
+        )
+    return Outcome(result, one_line(said.text), scaling_points(said.points, now))
+
+
+def scaling_points(points: Collection[jobs_pb2.ProfilePoint], now: float) -> tuple[ScalingPoint, ...]:
+    """What a leader has measured. Raises Malformed."""
+    if len(points) > MAX_POINTS:
+        raise Malformed(f"{len(points)} points of a profile: at most {MAX_POINTS} are allowed")
+    if len({point.workers for point in points}) != len(points):
+        raise Malformed("two points of a profile are of the same number of workers")
+    return tuple(
+        ScalingPoint(
+            workers=_at_most("points.workers", point.workers, MAX_WORKERS),
+            samples_per_s=_amount("points.samples_per_s", point.samples_per_s),
+            step_s=_amount("points.step_s", point.step_s),
+            sync_s=_amount("points.sync_s", point.sync_s),
+            efficiency=_amount("points.efficiency", point.efficiency),
+            batches=point.batches,
+            measured_at=now,
+        )
+        for point in points
+    )
+
+
+def to_leader(told: Orders | Command) -> jobs_pb2.ToLeader:
+    """Orders or a command, as a leader hears them."""
+    return _orders(told) if isinstance(told, Orders) else _command(told)
+
+
+def _command(command: Command) -> jobs_pb2.ToLeader:
+    order = command.order
+    message = jobs_pb2.Command(id=command.command_id)
+    if isinstance(order, ProfileOrder):
+        message.profile.workers.min, message.profile.workers.max = order.workers.min, order.workers.max
+        message.profile.batches = order.batches
+    elif isinstance(order, CheckpointOrder):
+        message.checkpoint.path = order.path
+    else:
+        message.cancel.SetInParent()
+    return jobs_pb2.ToLeader(command=message)
+
+
+def _orders(orders: Orders) -> jobs_pb2.ToLeader:
     return jobs_pb2.ToLeader(
         grants=jobs_pb2.Grants(
             grants=[
@@ -137,8 +216,9 @@ def grants(offers: Iterable[GrantOffer]) -> jobs_pb2.ToLeader:
                     lease_s=offer.lease_s,
                     start_within_s=offer.start_within_s,
                 )
-                for offer in offers
-            ]
+                for offer in orders.grants
+            ],
+            batch=orders.batch,
         )
     )
 
@@ -173,6 +253,12 @@ def _satellite(
 def _at_most(what: str, value: int, limit: int) -> int:
     if value > limit:
         raise Malformed(f"{what} is {value}: at most {limit} is allowed")
+    return value
+
+
+def _amount(what: str, value: float) -> float:
+    if not 0 <= value < math.inf:  # also refuses what is not a number
+        raise Malformed(f"{what} is {value}: a number from 0 is allowed")
     return value
 
 

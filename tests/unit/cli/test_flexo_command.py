@@ -31,12 +31,26 @@ class SayingWho:
         raise NotImplementedError
 
 
+def _point(workers: int, efficiency: float) -> admin_pb2.ScalingPoint:
+    return admin_pb2.ScalingPoint(
+        workers=workers,
+        samples_per_s=100.0 * workers,
+        step_s=0.1,
+        sync_s=0.01,
+        efficiency=efficiency,
+        batches=20,
+    )
+
+
 class Admin(admin_pb2_grpc.AdminServiceServicer):
     """Answers as flexod would of one job, 7, and refuses the rest."""
 
     def __init__(self) -> None:
         self.credentials: list[str] = []
         self.scaled: list[tuple[int, int]] = []
+        self.asked: list[object] = []
+        self.busy_for = 0
+        """So many calls are told to come again."""
         self.user = "ann"
 
     def GetStatus(self, request, context):  # noqa: N802
@@ -44,6 +58,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.GetStatusReply(
             flexod_version="0.1.0", slurm_version="22.05.8", cluster="lab", policy="greedy", nodes=4, gpus=16,
             gpus_idle=3, gpus_in_satellites=5, elastic_jobs=2, leaders=1, interval_s=5, dry_run=True,
+            slow_gpus=[admin_pb2.SlowGpuView(node="n3", gpus=[2], ratio=1.8, job_id=7, until_at=1.7e9)],
         )  # fmt: skip
 
     def ListJobs(self, request, context):  # noqa: N802
@@ -51,7 +66,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         grant = admin_pb2.GrantView(grant_id="g1", node="n2", workers=3, state="training", slurm_job_id=8)
         job = admin_pb2.ElasticJob(
             job_id=7, user=self.user, min=2, max=8, workers=5, granted=5, gpus_per_worker=1, attached=True,
-            scalable=True, base_nodes=["n1"], grants=[grant],
+            scalable=True, base_nodes=["n1"], grants=[grant], scaling=[_point(1, 1.0)], batch=64,
         )  # fmt: skip
         return admin_pb2.ListJobsReply(jobs=[job])
 
@@ -66,6 +81,33 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "only the owner may")
         self.scaled.append((request.job_id, request.workers))
         return admin_pb2.ScaleJobReply(text="done")
+
+    def _steered(self, request, context):
+        if self.busy_for:
+            self.busy_for -= 1
+            context.abort(grpc.StatusCode.ABORTED, "job 7 is being resized: try again later")
+        self.asked.append(request)
+
+    def ScaleOut(self, request, context):  # noqa: N802
+        self._steered(request, context)
+        return admin_pb2.ScaleJobReply(text="grows")
+
+    def ScaleIn(self, request, context):  # noqa: N802
+        self._steered(request, context)
+        return admin_pb2.ScaleJobReply(text="shrinks")
+
+    def CheckpointJob(self, request, context):  # noqa: N802
+        if request.path.startswith("/full"):
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "/full/x cannot be written: No space left")
+        self._steered(request, context)
+        return admin_pb2.CheckpointJobReply(text=f"written to {request.path} on n1")
+
+    def ProfileJob(self, request, context):  # noqa: N802
+        self._steered(request, context)
+        yield admin_pb2.ProfileJobReply(text="profile of 1-2 workers begins")
+        yield admin_pb2.ProfileJobReply(points=[_point(2, 0.0)])
+        points = [_point(1, 1.0), _point(2, 0.9)]
+        yield admin_pb2.ProfileJobReply(text="more than 2 workers", points=points, done=True)
 
     def _note(self, context: grpc.ServicerContext) -> None:
         self.credentials += [value for key, value in context.invocation_metadata() if key == METADATA_KEY]
@@ -165,6 +207,94 @@ def test_scale_sends_the_number_and_auto_is_zero(admin: Admin, flexo_run: Run) -
 
 def test_a_refused_scale_is_exit_1(admin: Admin, flexo_run: Run) -> None:
     assert flexo_run("scale", "9", "4") == (1, "", "flexo: only the owner may\n")
+
+
+def test_scale_out_and_in_say_how_many_or_where(admin: Admin, flexo_run: Run) -> None:
+    assert flexo_run("scale-out", "7", "2") == (0, "grows\n", "")
+    assert flexo_run("scale-in", "7", "2") == (0, "shrinks\n", "")
+    assert flexo_run("scale-in", "7", "--node", "n2") == (0, "shrinks\n", "")
+    out, fewer, there = admin.asked
+    assert (out.job_id, out.workers, fewer.workers, there.workers, there.node) == (7, 2, 2, 0, "n2")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["scale-out", "7"],
+        ["scale-out", "7", "0"],
+        ["scale-in", "7"],
+        ["scale-in", "7", "2", "--node", "n2"],
+        ["profile", "7", "--min", "2"],
+        ["profile", "7", "--min", "4", "--max", "2"],
+        ["checkpoint", "7"],
+    ],
+)
+def test_steering_that_says_too_little_or_too_much_is_a_usage_error(
+    admin: Admin, flexo_run: Run, line: list[str]
+) -> None:
+    assert flexo_run(*line)[0] == 2
+    assert admin.asked == []
+
+
+def test_a_job_that_is_busy_is_exit_4_with_the_daemons_words(admin: Admin, flexo_run: Run) -> None:
+    admin.busy_for = 4
+    for line in (["scale-out", "7", "1"], ["scale-in", "7", "1"], ["checkpoint", "7", "/a/b"]):
+        assert flexo_run(*line) == (4, "", "flexo: job 7 is being resized: try again later\n")
+    assert flexo_run("profile", "7", "--min", "1", "--max", "2")[0] == 4
+
+
+def test_with_wait_a_busy_job_is_asked_again_and_said_to_be_so_once(
+    admin: Admin, flexo_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "RETRY_S", 0.01)
+    admin.busy_for = 3
+    code, out, err = flexo_run("scale-out", "7", "1", "--wait")
+    assert (code, out, err) == (0, "grows\n", "flexo: job 7 is being resized: try again later\n")
+
+
+def test_a_profile_is_a_table_and_its_progress_is_told_on_the_error_output(
+    admin: Admin, flexo_run: Run
+) -> None:
+    code, out, err = flexo_run("profile", "7", "--min", "1", "--max", "8", "--batches", "9")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()] == [
+        ["WORKERS", "SAMPLES/S", "STEP", "S", "SYNC", "S", "EFFICIENCY"],
+        ["1", "100.0", "0.1000", "0.0100", "1.00"],
+        ["2", "200.0", "0.1000", "0.0100", "0.90"],
+    ]
+    assert "begins" in err
+    assert "2 workers: 0.1 s a step" in err
+    assert "left out: more than 2 workers" in err
+    (asked,) = admin.asked
+    assert (asked.min, asked.max, asked.batches) == (1, 8, 9)
+
+
+def test_a_profile_as_json_is_one_document(admin: Admin, flexo_run: Run) -> None:
+    _, out, _ = flexo_run("profile", "7", "--min", "1", "--max", "8", "--json")
+    found = json.loads(out)
+    assert [point["efficiency"] for point in found["points"]] == [1.0, 0.9]
+    assert found["left_out"] == "more than 2 workers"
+
+
+def test_a_checkpoint_s_path_may_be_relative_to_where_the_command_is_called(
+    admin: Admin, flexo_run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert flexo_run("checkpoint", "7", "model.pt") == (0, f"written to {tmp_path}/model.pt on n1\n", "")
+    assert flexo_run("checkpoint", "7", "/full/x")[0] == 1
+
+
+def test_slow_gpus_stand_in_the_status(admin: Admin, flexo_run: Run) -> None:
+    _, out, _ = flexo_run("status")
+    assert "n3: GPU 2, 1.8 times as slow as others of job 7; left alone until" in out
+    _, out, _ = flexo_run("status", "--json")
+    assert json.loads(out)["slow_gpus"][0]["gpus"] == [2]
+
+
+def test_what_a_profile_measured_stands_in_the_jobs_as_json(admin: Admin, flexo_run: Run) -> None:
+    _, out, _ = flexo_run("jobs", "--json")
+    (job,) = json.loads(out)["jobs"]
+    assert (job["scaling"][0]["workers"], job["batch"], job["errand"]) == (1, 64, None)
 
 
 @pytest.mark.parametrize("workers", ["0", "-3", "many", "", "4.5", "²"])

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 
-from flexo.model import Grow, JobKey, Shrink, WorkerShape
+from flexo.model import Batch, Grow, JobKey, Range, Shrink, SlowGpu, WorkerShape
+from flexo.policies.batches import batch_of
 from flexo.policies.greedy import GreedySettings, plan
 
 SETTINGS = GreedySettings(min_resize_interval_s=60.0)
@@ -246,3 +249,69 @@ def test_every_action_says_why():
 
 def test_without_elastic_jobs_there_is_nothing_to_do():
     assert decide([node("t1")], []).actions == ()
+
+
+# Slow GPUs, errands, batches.
+
+
+def slow(node: str, seconds: float = 100.0) -> SlowGpu:
+    return SlowGpu(node, (1,), 1.7, JobKey(9), NOW - 5, NOW + seconds)
+
+
+def test_a_node_with_a_slow_gpu_is_not_idle_for_satellites_and_the_job_is_told_why():
+    nodes = [node("t1", used=4), node("t2"), node("t3", used=2)]
+    decided = decide(nodes, [elastic(1)], slow_gpus=(slow("t2"),))
+    assert grown(decided) == [(1, "t3", 2)]
+    decided = decide([node("t1", used=4), node("t2")], [elastic(1)], slow_gpus=(slow("t2"),))
+    assert grown(decided) == []
+    assert "t2 is left alone for 100 s more: GPU 1 of t2 (1.7 times as slow" in sentence(decided, 1)
+
+
+def test_a_satellite_that_lies_on_such_a_node_already_stays():
+    job = granted(elastic(1), "t2", 2)
+    decided = decide([node("t1", used=4), node("t2", used=2)], [job], slow_gpus=(slow("t2"),))
+    assert decided.actions == ()
+
+
+def test_a_slow_gpu_keeps_no_ordinary_job_waiting():
+    job = granted(elastic(1), "t2", 3)
+    nodes = [node("t1", used=4), node("t2", used=3)]
+    assert shrunk(decide(nodes, [job], [pending(50, 4)], slow_gpus=(slow("t2"),))) == ["g1-1"]
+
+
+def test_a_job_with_an_errand_is_neither_grown_nor_robbed_but_gives_way_to_pending_jobs():
+    rich = granted(elastic(1, errand="profile of 1-5 workers"), "t2", 4)
+    nodes = [node("t1", used=4), node("t2", used=4), node("t3", used=4)]
+    assert decide([*nodes, node("t4")], [rich]).actions == ()
+    decided = decide(nodes, [rich, elastic(2, base="t3")])
+    assert decided.actions == ()
+    assert "not resized while a profile of 1-5 workers is under way" in sentence(decided, 1)
+    assert shrunk(decide(nodes, [rich], [pending(50, 4)])) == ["g1-1"]
+
+
+def test_a_job_that_may_not_be_resized_says_so_in_its_own_words():
+    decided = decide([node("t2")], [elastic(1, scalable=False, unscalable_why="profiling is off")])
+    assert decided.actions == ()
+    assert "profiling is off" in sentence(decided, 1)
+
+
+def test_the_batch_is_in_proportion_to_what_the_job_is_granted():
+    ranged = elastic(1, "2-8", batch=Range(64, 200))
+    full, empty = node("t1", used=4), node("t2", 3)
+    assert decide([full], [ranged]).batches == (Batch(JobKey(1), 64),)
+    assert decide([full, empty], [ranged]).batches == (Batch(JobKey(1), 160),)
+    held = granted(ranged, "t2", 3)
+    assert decide([full, node("t2", 3, used=3)], [held]).batches == (Batch(JobKey(1), 160),)
+    taken_back = decide([full, node("t2", 3, used=3)], [held], [pending(50, 3)])
+    assert shrunk(taken_back) == ["g1-1"]
+    assert taken_back.batches == (Batch(JobKey(1), 64),)
+    assert decide([full], [elastic(1)]).batches == ()
+
+
+@given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 5000), st.integers(0, 5000), st.data())
+def test_the_batch_stays_in_its_range_and_grows_with_the_workers(low, more, least, span, data):
+    job = elastic(1, f"{low}-{low + more}", batch=Range(least, least + span))
+    sizes = sorted(data.draw(st.lists(st.integers(low, low + more), min_size=2, max_size=2)))
+    batches = [batch_of(job, size) for size in sizes]
+    assert least <= batches[0] <= batches[1] <= least + span
+    assert batch_of(job, low) == least

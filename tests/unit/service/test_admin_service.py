@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -12,11 +13,22 @@ import pytest
 from loop_in_thread import LoopThread
 from service_doubles import PlainAuthenticator
 
-from flexo.controller import BadScale, ControllerStatus, JobView, UnknownJob
+from flexo.controller import BadScale, Busy, ControllerStatus, JobView, NotSteered, UnknownJob
 from flexo.journal import Event
-from flexo.model import ElasticJob, Grant, JobKey, Range, SatelliteState, WorkerShape
+from flexo.model import (
+    ElasticJob,
+    Grant,
+    JobKey,
+    Range,
+    SatelliteState,
+    ScalingPoint,
+    SlowGpu,
+    WorkerShape,
+)
 from flexo.service.admin_service import AdminService
 from flexo.service.authentication import Authentication
+from flexo.service.errands import CheckpointOrder, Errand, Order, Outcome, ProfileOrder, Progress, Result
+from flexo.service.leaders import LeaderBusy, NoLeader
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import admin_pb2 as pb
 from flexo_protos.v1 import admin_pb2_grpc
@@ -24,23 +36,73 @@ from flexo_protos.v1 import admin_pb2_grpc
 OWNER, STRANGER, ADMINISTRATOR = 61_000, 61_001, pwd.getpwnam("games").pw_uid
 
 
+POINT = ScalingPoint(2, 90.0, 0.1, 0.01, 1.0, 20, 5.0)
+
+
 class Answers:
     """The controller's and the journal's place: one running job, 7, and one that has ended, 6."""
 
     def __init__(self) -> None:
         self.scaled: list[tuple[JobKey, int | None]] = []
+        self.steered: list[tuple[object, ...]] = []
+        self.noted: list[str] = []
+        self.refusal: Exception | None = None
+        self.words: list[Progress | Outcome] = []
+        self.given_up: list[Errand] = []
+
+    # The leader's line, which says `words` to whatever it is told to do; nothing more after them.
+
+    def line_of(self, key: JobKey) -> Answers:
+        if self.refusal:
+            raise self.refusal
+        return self
+
+    def begin(self, order: Order) -> Errand:
+        self.steered.append((order,))
+        errand = Errand(order)
+        for word in self.words:
+            errand.hear(word)
+        return errand
+
+    def give_up(self, errand: Errand) -> None:
+        self.given_up.append(errand)
+
+    # The controller.
+
+    def _steer(self, *what: object) -> str:
+        if self.refusal:
+            raise self.refusal
+        self.steered.append(what)
+        return "so be it"
+
+    def scale_out(self, key: JobKey, workers: int) -> str:
+        return self._steer("out", key, workers)
+
+    def scale_in(self, key: JobKey, workers: int, node: str) -> str:
+        return self._steer("in", key, workers, node)
+
+    def resizable(self, key: JobKey) -> None:
+        if self.refusal:
+            raise self.refusal
+
+    def profiled(self, key: JobKey, points: tuple[ScalingPoint, ...]) -> None:
+        self.steered.append(("profiled", key, points))
+
+    def note(self, kind: str, key: JobKey, text: str) -> None:
+        self.noted.append(f"{kind} {key}: {text}")
 
     def status(self) -> ControllerStatus:
         return ControllerStatus(
-            1.0, "lab", "22.05.8", "greedy", True, 5.0, 2.0, 0.1, "slow", 4, 16, 3, 5, 2, 1
-        )
+            1.0, "lab", "22.05.8", "greedy", True, 5.0, 2.0, 0.1, "slow", 4, 16, 3, 5, 2, 1,
+            (SlowGpu("n3", (2,), 1.8, JobKey(7), 3.0, 9.0),),
+        )  # fmt: skip
 
     def jobs(self) -> tuple[JobView, ...]:
         grant = Grant("g1", JobKey(7, 1), "n2", 3, "flex", 9.0, SatelliteState.WARMING, 8)
         job = ElasticJob(
             JobKey(7, 1), "ann", Range(2, 8), WorkerShape(2, 1), ("n1",), 2, (grant,), 4, True, wanted=6
         )
-        return (JobView(job, OWNER, True, 99),)
+        return (JobView(job, OWNER, True, 99, (POINT,), 64),)
 
     def explain(self, job_id: int) -> tuple[str, ...]:
         if job_id != 7:
@@ -69,9 +131,14 @@ class Client:
         credential = f"{uid} /flexo.v1.AdminService/{method}#{self._calls}"
         return getattr(self._stub, method)(request, metadata=((METADATA_KEY, credential),), timeout=5)
 
+    def stream(self, method: str, request: object, uid: int = STRANGER) -> list[object]:
+        self._calls += 1
+        credential = f"{uid} /flexo.v1.AdminService/{method}#{self._calls}"
+        return list(getattr(self._stub, method)(request, metadata=((METADATA_KEY, credential),), timeout=5))
+
     def refused(self, method: str, request: object, uid: int = STRANGER) -> tuple[grpc.StatusCode, str]:
         with pytest.raises(grpc.RpcError) as caught:
-            self.call(method, request, uid)
+            (self.stream if method == "ProfileJob" else self.call)(method, request, uid)
         return caught.value.code(), caught.value.details()
 
 
@@ -84,7 +151,7 @@ def answers() -> Answers:
 def client(answers: Answers) -> Iterator[Client]:
     async def start() -> tuple[grpc.aio.Server, int]:
         server = grpc.aio.server(interceptors=[Authentication(PlainAuthenticator())])
-        service = AdminService(answers, answers, ("games",))  # type: ignore[arg-type]
+        service = AdminService(answers, answers, answers, ("games",))  # type: ignore[arg-type]
         admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -99,6 +166,7 @@ def client(answers: Answers) -> Iterator[Client]:
 def test_anybody_authenticated_may_read_status(client: Client) -> None:
     reply = client.call("GetStatus", pb.GetStatusRequest())
     assert (reply.cluster, reply.gpus_idle, reply.trouble, reply.dry_run) == ("lab", 3, "slow", True)
+    assert [(gpu.node, list(gpu.gpus), gpu.job_id) for gpu in reply.slow_gpus] == [("n3", [2], 7)]
 
 
 def test_jobs_carry_their_grants_and_cap(client: Client) -> None:
@@ -106,6 +174,7 @@ def test_jobs_carry_their_grants_and_cap(client: Client) -> None:
     assert (job.job_id, job.restart_count, job.user, job.workers, job.granted) == (7, 1, "ann", 4, 5)
     assert (job.wanted, job.gpus_per_worker, job.batches_committed, job.attached) == (6, 2, 99, True)
     assert (job.grants[0].state, job.grants[0].slurm_job_id) == ("warming", 8)
+    assert (job.scaling[0].workers, job.scaling[0].samples_per_s, job.batch) == (2, 90.0, 64)
 
 
 def test_nobody_reads_without_a_credential(client: Client) -> None:
@@ -135,7 +204,7 @@ def test_a_stranger_may_not_scale_and_is_told_who_may(
     assert code is grpc.StatusCode.PERMISSION_DENIED
     assert all(name in text for name in ("ann", "root", "games", str(STRANGER)))
     assert answers.scaled == []
-    assert "scaling denied" in capsys.readouterr().out
+    assert "steering denied" in capsys.readouterr().out
 
 
 def test_scaling_a_job_that_is_not_there_is_not_found(client: Client) -> None:
@@ -165,3 +234,143 @@ def test_a_job_that_has_ended_still_has_its_events(client: Client) -> None:
 def test_a_job_that_never_was_is_not_found(client: Client) -> None:
     code, _ = client.refused("ExplainJob", pb.ExplainJobRequest(job_id=5))
     assert code is grpc.StatusCode.NOT_FOUND
+
+
+STEERING = [
+    ("ScaleOut", pb.ScaleOutRequest(job_id=7, workers=2)),
+    ("ScaleIn", pb.ScaleInRequest(job_id=7, workers=2)),
+    ("ProfileJob", pb.ProfileJobRequest(job_id=7, min=1, max=4)),
+    ("CheckpointJob", pb.CheckpointJobRequest(job_id=7, path="/a/b")),
+]
+
+
+@pytest.mark.parametrize(("method", "request_"), STEERING)
+def test_steering_is_for_the_owner_and_of_jobs_that_there_are(
+    client: Client, answers: Answers, method: str, request_: object
+) -> None:
+    code, text = client.refused(method, request_, STRANGER)
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    assert "ann" in text
+    request_.job_id = 8  # type: ignore[attr-defined]
+    code, _ = client.refused(method, request_, 0)
+    request_.job_id = 7  # type: ignore[attr-defined]
+    assert code is grpc.StatusCode.NOT_FOUND
+    assert answers.steered == []
+
+
+@pytest.mark.parametrize(("method", "request_"), STEERING)
+def test_steering_needs_a_credential(client: Client, method: str, request_: object) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        list(getattr(client._stub, method)(request_, timeout=5) or ())
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_scaling_out_and_in_pass_the_numbers_on(client: Client, answers: Answers) -> None:
+    client.call("ScaleOut", pb.ScaleOutRequest(job_id=7, workers=2), OWNER)
+    client.call("ScaleIn", pb.ScaleInRequest(job_id=7, workers=1), OWNER)
+    client.call("ScaleIn", pb.ScaleInRequest(job_id=7, node="n2"), OWNER)
+    key = JobKey(7, 1)
+    assert answers.steered == [("out", key, 2), ("in", key, 1, ""), ("in", key, 0, "n2")]
+
+
+def test_scaling_in_takes_a_number_or_a_node(client: Client) -> None:
+    for request in (pb.ScaleInRequest(job_id=7), pb.ScaleInRequest(job_id=7, workers=1, node="n2")):
+        assert client.refused("ScaleIn", request, OWNER)[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (Busy("being resized: try again later"), grpc.StatusCode.ABORTED),
+        (NotSteered("no leader attached"), grpc.StatusCode.FAILED_PRECONDITION),
+        (BadScale("1 to 4 more are allowed"), grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+def test_what_the_controller_refuses_keeps_its_sentence_and_says_whether_to_try_again(
+    client: Client, answers: Answers, refusal: Exception, code: grpc.StatusCode
+) -> None:
+    answers.refusal = refusal
+    for method, request in STEERING[:3]:
+        assert client.refused(method, request, OWNER) == (code, str(refusal))
+
+
+def test_a_profile_tells_how_it_goes_and_is_kept(client: Client, answers: Answers) -> None:
+    answers.words = [
+        Progress("begins"),
+        Progress("", (POINT,)),
+        Outcome(Result.DONE, "none left out", (POINT,)),
+    ]
+    replies = client.stream("ProfileJob", pb.ProfileJobRequest(job_id=7, min=1, max=4, batches=9), OWNER)
+    assert [(reply.text, len(reply.points), reply.done) for reply in replies] == [
+        ("begins", 0, False), ("", 1, False), ("none left out", 1, True),
+    ]  # fmt: skip
+    assert replies[-1].points[0].efficiency == 1.0
+    assert answers.steered == [
+        (ProfileOrder(Range(1, 4), 9),), ("profiled", JobKey(7, 1), (POINT,)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 4), (5, 4), (0, 0)])
+def test_a_profile_of_no_range_is_refused(client: Client, low: int, high: int) -> None:
+    request = pb.ProfileJobRequest(job_id=7, min=low, max=high)
+    assert client.refused("ProfileJob", request, OWNER)[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_profile_whose_caller_hangs_up_is_given_up(client: Client, answers: Answers) -> None:
+    answers.words = [Progress("begins")]
+    request = pb.ProfileJobRequest(job_id=7, min=1, max=4)
+    metadata = ((METADATA_KEY, f"{OWNER} /flexo.v1.AdminService/ProfileJob#x"),)
+    call = client._stub.ProfileJob(request, metadata=metadata, timeout=5)
+    assert next(call).text == "begins"
+    call.cancel()
+    deadline = time.monotonic() + 5
+    while not answers.given_up:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_checkpoint_answers_when_it_is_written_and_is_noted(client: Client, answers: Answers) -> None:
+    answers.words = [Outcome(Result.DONE, "written to /a/b on n1")]
+    reply = client.call("CheckpointJob", pb.CheckpointJobRequest(job_id=7, path="/a/b"), OWNER)
+    assert reply.text == "written to /a/b on n1"
+    assert answers.steered == [(CheckpointOrder("/a/b"),)]
+    assert answers.noted == ["checkpoint 7.r1: written to /a/b on n1"]
+
+
+@pytest.mark.parametrize("path", ["", "model.pt", "/a\n/b", "/" + "a" * 5000])
+def test_a_checkpoint_needs_an_absolute_path(client: Client, answers: Answers, path: str) -> None:
+    request = pb.CheckpointJobRequest(job_id=7, path=path)
+    assert client.refused("CheckpointJob", request, OWNER)[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert answers.steered == []
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (Result.FAILED, grpc.StatusCode.FAILED_PRECONDITION),
+        (Result.BUSY, grpc.StatusCode.ABORTED),
+        (Result.LOST, grpc.StatusCode.ABORTED),
+    ],
+)
+def test_what_the_leader_could_not_do_is_an_error_in_its_words(
+    client: Client, answers: Answers, result: Result, code: grpc.StatusCode
+) -> None:
+    answers.words = [Outcome(result, "the disk is full")]
+    for method, request in STEERING[2:]:
+        assert client.refused(method, request, OWNER) == (code, "job 7.r1: the disk is full")
+    assert answers.noted == []
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (NoLeader("job 7 has no leader"), grpc.StatusCode.FAILED_PRECONDITION),
+        (LeaderBusy("try again later"), grpc.StatusCode.ABORTED),
+    ],
+)
+def test_without_a_leader_that_has_time_there_is_no_checkpoint(
+    client: Client, answers: Answers, refusal: Exception, code: grpc.StatusCode
+) -> None:
+    answers.refusal = refusal
+    request = pb.CheckpointJobRequest(job_id=7, path="/a/b")
+    assert client.refused("CheckpointJob", request, OWNER) == (code, str(refusal))

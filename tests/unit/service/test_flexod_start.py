@@ -124,7 +124,7 @@ def test_a_host_that_does_not_exist_is_named() -> None:
 def test_a_port_in_use_is_refused_and_named() -> None:
     async def start(port: int) -> None:
         service = JobService(LeaderDesk(), Observed(), Pace())
-        admin = AdminService(None, None, ())  # type: ignore[arg-type]
+        admin = AdminService(None, None, LeaderDesk(), ())  # type: ignore[arg-type]
         await listen(f"127.0.0.1:{port}", PlainAuthenticator(), service, admin)
 
     with socket.socket() as taken:

@@ -11,10 +11,12 @@ import grpc.aio
 import pytest
 from service_doubles import ATTACH, House, cluster, end_of, hello, house, slurm_job
 
-from flexo.controller import GrantOffer
+from flexo.controller import GrantOffer, Orders
 from flexo.model import FailureReason, JobKey, JobState, Range, SatelliteTag
 from flexo.service import jobs_service
+from flexo.service.errands import CheckpointOrder, Errand, Outcome, Progress, Result
 from flexo.service.jobs_service import BURST, Pace, TokenBucket
+from flexo.service.leaders import LeaderBusy, NoLeader
 from flexo_protos.v1 import jobs_pb2 as pb
 
 KEY = JobKey(7)
@@ -259,11 +261,12 @@ def test_grants_are_told_whenever_they_change_and_only_then() -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:
             call = await attached(h)
-            await asyncio.to_thread(h.desk.tell, KEY, (OFFER,))
-            told = (await call.read()).grants.grants
-            assert [(grant.grant_id, grant.workers, grant.lease_s) for grant in told] == [("g1", 3, 300)]
-            await asyncio.to_thread(h.desk.tell, KEY, (OFFER,))
-            await asyncio.to_thread(h.desk.tell, KEY, ())
+            await asyncio.to_thread(h.desk.tell, KEY, Orders((OFFER,), 64))
+            grants = (await call.read()).grants
+            told = [(grant.grant_id, grant.workers, grant.lease_s) for grant in grants.grants]
+            assert (told, grants.batch) == ([("g1", 3, 300)], 64)
+            await asyncio.to_thread(h.desk.tell, KEY, Orders((OFFER,), 64))
+            await asyncio.to_thread(h.desk.tell, KEY, Orders(()))
             message = await call.read()
             assert message.WhichOneof("body") == "grants"
             assert list(message.grants.grants) == []
@@ -284,7 +287,7 @@ def test_a_leader_hears_no_grants_before_the_controller_knows_its_job() -> None:
 def test_telling_a_leader_that_has_gone_is_no_error() -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:
-            h.desk.tell(JobKey(99), (OFFER,))
+            h.desk.tell(JobKey(99), Orders((OFFER,)))
 
     run(story)
 
@@ -300,6 +303,79 @@ def test_a_grant_that_failed_reaches_the_controller_once() -> None:
             (failure,) = found
             assert failure.reason is FailureReason.NOT_STARTED  # type: ignore[attr-defined]
             assert h.desk.take_failures() == ()
+
+    run(story)
+
+
+def test_a_slow_gpu_reaches_the_controller_once() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            h.desk.wake.clear()
+            await call.write(pb.FromLeader(slow_gpu=pb.SlowGpu(node="n1", gpus=[2], ratio=1.9)))
+            await until(h.desk.wake.is_set)
+            (slow,) = h.desk.take_slow_gpus()
+            assert (slow.job, slow.node, slow.gpus) == (KEY, "n1", (2,))
+            assert h.desk.take_slow_gpus() == ()
+
+    run(story)
+
+
+async def told_to_checkpoint(h: House) -> tuple[grpc.aio.StreamStreamCall, Errand]:
+    call = await attached(h)
+    errand = h.desk.line_of(KEY).begin(CheckpointOrder("/a/b"))
+    command = (await call.read()).command
+    assert (command.id, command.checkpoint.path) == (errand.command.command_id, "/a/b")
+    return call, errand
+
+
+def test_a_command_goes_to_the_leader_and_its_words_come_back() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call, errand = await told_to_checkpoint(h)
+            number = errand.command.command_id
+            await call.write(pb.FromLeader(command_progress=pb.CommandProgress(id=number + 1, text="other")))
+            await call.write(pb.FromLeader(command_progress=pb.CommandProgress(id=number, text="at it")))
+            done = pb.CommandDone(id=number, outcome=pb.CommandDone.OUTCOME_DONE, text="written")
+            await call.write(pb.FromLeader(command_done=done))
+            assert await errand.next_word() == Progress("at it")
+            assert await errand.next_word() == Outcome(Result.DONE, "written")
+            h.desk.line_of(KEY).begin(CheckpointOrder("/a/c"))
+
+    run(story)
+
+
+def test_a_leader_has_one_thing_to_do_at_a_time() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            await told_to_checkpoint(h)
+            with pytest.raises(LeaderBusy, match="try again later"):
+                h.desk.line_of(KEY).begin(CheckpointOrder("/a/c"))
+
+    run(story)
+
+
+def test_a_command_that_nobody_waits_for_any_more_is_cancelled() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call, errand = await told_to_checkpoint(h)
+            h.desk.line_of(KEY).give_up(errand)
+            command = (await call.read()).command
+            assert (command.id, command.WhichOneof("body")) == (errand.command.command_id, "cancel")
+
+    run(story)
+
+
+def test_whoever_waits_for_a_leader_that_goes_is_told_so() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call, errand = await told_to_checkpoint(h)
+            call.cancel()
+            word = await errand.next_word()
+            assert isinstance(word, Outcome)
+            assert word.result is Result.LOST
+            with pytest.raises(NoLeader, match="job 7"):
+                h.desk.line_of(KEY)
 
     run(story)
 

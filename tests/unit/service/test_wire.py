@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo.controller import GrantOffer
+from flexo.controller import GrantOffer, Orders
 from flexo.model import FailureReason, JobKey, Range, SatelliteState, WorkerShape
 from flexo.service import wire
+from flexo.service.errands import CancelOrder, CheckpointOrder, Command, ProfileOrder, Result
 from flexo_protos.v1 import jobs_pb2 as pb
 
 NODES = frozenset({"n1", "n2"})
@@ -132,13 +133,13 @@ def test_a_failures_message_is_one_printable_line_of_bounded_length() -> None:
 
 def test_grants_are_told_with_every_field() -> None:
     offer = GrantOffer("g1", "n2", 3, "flex", 300, 40)
-    (grant,) = wire.grants([offer]).grants.grants
+    (grant,) = wire.to_leader(Orders((offer,), 64)).grants.grants
     assert (grant.grant_id, grant.node, grant.workers) == ("g1", "n2", 3)
     assert (grant.partition, grant.lease_s, grant.start_within_s) == ("flex", 300, 40)
 
 
 def test_no_grants_is_still_a_message_that_says_so() -> None:
-    assert wire.grants([]).WhichOneof("body") == "grants"
+    assert wire.to_leader(Orders(())).WhichOneof("body") == "grants"
 
 
 @given(st.binary(max_size=300))
@@ -154,3 +155,59 @@ def test_bytes_of_any_kind_are_either_refused_or_within_bounds(data: bytes) -> N
         return
     assert 1 <= said.workers.min <= said.workers.max <= wire.MAX_WORKERS
     assert said.shape.cpus >= 1
+
+
+def test_commands_keep_their_id_and_what_they_ask_for() -> None:
+    profile = wire.to_leader(Command(9, ProfileOrder(Range(2, 6), 30))).command
+    asked = profile.profile
+    assert (profile.id, asked.workers.min, asked.workers.max, asked.batches) == (9, 2, 6, 30)
+    assert wire.to_leader(Command(9, CheckpointOrder("/a/b"))).command.checkpoint.path == "/a/b"
+    assert wire.to_leader(Command(9, CancelOrder())).command.WhichOneof("body") == "cancel"
+
+
+def point(**changes: object) -> pb.ProfilePoint:
+    said = {
+        "workers": 2,
+        "samples_per_s": 90.0,
+        "step_s": 0.1,
+        "sync_s": 0.01,
+        "efficiency": 1.0,
+        "batches": 20,
+    }
+    return pb.ProfilePoint(**{**said, **changes})
+
+
+def test_the_last_word_on_a_command_carries_what_was_measured_and_when() -> None:
+    said = pb.CommandDone(id=9, outcome=pb.CommandDone.OUTCOME_DONE, text="all", points=[point()])
+    outcome = wire.outcome(said, 5.0)
+    assert (outcome.result, outcome.text) == (Result.DONE, "all")
+    assert (outcome.points[0].workers, outcome.points[0].measured_at) == (2, 5.0)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [point(step_s=float("nan"))],
+        [point(samples_per_s=float("inf"))],
+        [point(efficiency=-1.0)],
+        [point(workers=200_000)],
+        [point(), point()],
+        [point(workers=number) for number in range(1, 1002)],
+    ],
+)
+def test_points_that_no_profile_can_hold_are_refused(points: list[pb.ProfilePoint]) -> None:
+    with pytest.raises(wire.Malformed):
+        wire.outcome(pb.CommandDone(outcome=pb.CommandDone.OUTCOME_DONE, points=points), 5.0)
+
+
+def test_an_outcome_that_is_none_is_refused() -> None:
+    with pytest.raises(wire.Malformed, match="OUTCOME_DONE, OUTCOME_FAILED, OUTCOME_BUSY"):
+        wire.outcome(pb.CommandDone(), 5.0)
+
+
+def test_a_slow_gpu_lies_on_a_node_that_there_is() -> None:
+    slow = wire.slow_gpu(JobKey(7), pb.SlowGpu(node="n2", gpus=[3, 1, 3], ratio=1.7), NODES)
+    assert (slow.node, slow.gpus, slow.ratio) == ("n2", (1, 3), 1.7)
+    for wrong in (pb.SlowGpu(node="n9"), pb.SlowGpu(node="n1", ratio=-1), pb.SlowGpu(node="n1", gpus=[5000])):
+        with pytest.raises(wire.Malformed):
+            wire.slow_gpu(JobKey(7), wrong, NODES)
