@@ -13,7 +13,7 @@ def main() -> int:
 
         return launcher.main(arguments)
     if command == "agent":
-        from horovod_elastic import agent
+        from horovod_elastic.agent import agent
 
         return agent.main(arguments)
     if command == "hosts":

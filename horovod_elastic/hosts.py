@@ -16,15 +16,23 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from flexo_protos.credentials import Munge
-from horovod_elastic import membership as m
+from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network, slurm_job
-from horovod_elastic.daemon_link import daemon_address
-from horovod_elastic.leader import Leader, say
-from horovod_elastic.leader_service import serve
-from horovod_elastic.satellites import SlurmUser
+from horovod_elastic.agent.tenure import Tenure
+from horovod_elastic.election.election import Election, Role
+from horovod_elastic.election.lease_grpc import LeaseServer
+from horovod_elastic.election.leases import JobRun, open_store
+from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.leader import membership as m
+from horovod_elastic.leader.daemon_link import daemon_address
+from horovod_elastic.leader.leader import Leader
+from horovod_elastic.leader.leader_service import LeaderPort
+from horovod_elastic.leader.satellites import SlurmUser
+from horovod_elastic.trace import say
 
 DRAIN_S = 8.0
 """Between a host leaving the list and its satellite ending: horovodrun polls, and workers have to commit."""
@@ -62,7 +70,9 @@ class HeldHosts(m.Membership):
         """Whether the host is on the list."""
         return name in self._held
 
-    def agent_joined(self, name: str, slots: int, base: bool, now: float) -> list[m.Command]:
+    def agent_joined(
+        self, name: str, slots: int, base: bool, now: float, running: Sequence[m.Running] = ()
+    ) -> list[m.Command]:
         """A satellite is there: its node goes on the list."""
         self._held[name] = slots
         return []
@@ -132,31 +142,37 @@ def _keep(base: slurm_job.BaseJob, folder: Path) -> int:
     here = os.environ.get("SLURMD_NODENAME", base.nodes[0].name)
     site = slurm_job.site(os.environ)
     address = network.own_address(slurm_job.node_address(here, os.environ), site.controller)
-    environment = {**os.environ, "FLEXO_JOB_ID": str(base.job_id)}
-    hosts = HeldHosts(base)
-    leader = Leader(
-        base,
-        address,
-        SlurmUser(base, environment, ["true"], None, site=site),
-        hosts,
-    )
-    server = serve(leader, address, Munge())
-    if (daemon := daemon_address()) is None:
-        say("no flexod is configured (FLEXO_DAEMON, flexo.toml): the hosts stay the base's")
-    else:
-        leader.attach_to(daemon)
-    known: dict[str, str] = {}
+    daemon = daemon_address() or ""
+    port = LeaderPort(address, Munge())
+    with LeaseServer(address, Munge()) as lease_server:
+        place = LeasePlace(Kind.RUN, (lease_server.endpoint,))
+        plan = JobPlan(base, site, "", daemon, str(place))
+        store = open_store(place, JobRun(base.job_id, base.restart_count), Munge())
+        election = Election(store, "flexo-hosts", lambda: port.endpoint, Role.FOUNDER)
+        election.follow()  # nobody else knows of this lease yet
+        hosts = HeldHosts(base)
+        slurm = SlurmUser(plan, os.environ, ["true"])
+        leader = Leader(plan, "flexo-hosts", address, slurm, Tenure(election, store), members=hosts)
+        port.take_office(leader)
+        election.keep(leader.lost_lease)
+        if daemon:
+            leader.attach_to(daemon)
+        else:
+            say("no flexod is configured (FLEXO_DAEMON, flexo.toml): the hosts stay the base's")
+        known: dict[str, str] = {}
 
-    def write_hosts() -> None:
-        _write(folder / "hosts", _lines(hosts.hosts(), known))
-        if time.time() - (folder / "asked").stat().st_mtime > FORGOTTEN_S:
-            leader.stop(0, "nobody asks for hosts any more")
+        def write_hosts() -> None:
+            _write(folder / "hosts", _lines(hosts.hosts(), known))
+            if time.time() - (folder / "asked").stat().st_mtime > FORGOTTEN_S:
+                leader.stop(0, "nobody asks for hosts any more")
 
-    leader.every(WRITE_INTERVAL_S, write_hosts)
-    exit_code = leader.run()
-    server.stop(grace=1)
+        leader.every(WRITE_INTERVAL_S, write_hosts)
+        outcome = leader.run()
+        election.close()
+        port.close()
+        store.close()
     (folder / "hosts").unlink(missing_ok=True)
-    return exit_code
+    return outcome.exit_code or 0
 
 
 def _lines(hosts: list[tuple[str, int]], known: dict[str, str]) -> str:

@@ -1,4 +1,8 @@
-"""`flexo run COMMAND ...` in a job script: leads the job from the base's first node until it is over."""
+"""`flexo run COMMAND ...` in a job script: puts an agent on every node of the base, until the job is over.
+
+It leads nothing itself: one of the agents does (agent.py). It settles where they find out which one, starts
+an agent again that has ended and should not have, passes signals on, and ends with the job's exit code.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,32 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from flexo_protos.credentials import Munge
-from horovod_elastic import network, slurm_job
-from horovod_elastic.daemon_link import daemon_address
-from horovod_elastic.leader import Leader, say
-from horovod_elastic.leader_service import serve
-from horovod_elastic.satellites import SlurmUser
+from flexo_protos.lease_place import Kind, LeasePlace
+from horovod_elastic import network, slurm_job, wire
+from horovod_elastic.agent.agent import CANNOT_WORK, TERMINATED
+from horovod_elastic.election import leases
+from horovod_elastic.election.lease_grpc import LeaseServer
+from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway
+from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.leader import profiling
+from horovod_elastic.leader.daemon_link import daemon_address
+from horovod_elastic.leader.satellites import Refused, SlurmUser
+from horovod_elastic.slurm_job import BaseJob, BaseNode
+from horovod_elastic.trace import say
 
-USAGE = """usage: flexo run COMMAND [ARGUMENT ...]
+STARTS_AGAIN = 3
+"""How often the agent of a node is started again."""
+FIRST_PAUSE_S = 1.0
+"""Before it is started again for the first time; twice as long each further time."""
+OTHERS_END_WITHIN_S = 75.0
+"""After the first agent has ended with its job; the leader ends last, when its satellites are gone."""
+TERMINATED_WITHIN_S = 10.0
+USAGE = """usage: flexo run [--no-profile] COMMAND [ARGUMENT ...]
 
 Runs a Horovod training command in a Slurm job: one process for every task of the job (sbatch -n). If the job
 was submitted with --elastic=MIN-MAX, it grows into idle GPUs and gives them back while it trains.
@@ -24,11 +45,16 @@ was submitted with --elastic=MIN-MAX, it grows into idle GPUs and gives them bac
     flexo run python train.py --epochs 90
 
 The script needs no change beyond Horovod's own elastic form (hvd.elastic.run); without it, it runs at its
-base's size. flexod is looked for at $FLEXO_DAEMON, then where $FLEXO_CONFIG or /etc/flexo/flexo.toml says."""
+base's size. --no-profile declares it inelastic: it is not measured at other sizes, and keeps its own.
+
+flexod is looked for at $FLEXO_DAEMON, then where $FLEXO_CONFIG or /etc/flexo/flexo.toml says."""
 
 
 def main(arguments: list[str]) -> int:
     """Entry point; `arguments` is the training command. Returns the job's exit code."""
+    if arguments[:1] == ["--no-profile"]:
+        os.environ[profiling.OPT_OUT_VARIABLE] = "off"  # agents and satellites have it from here
+        arguments = arguments[1:]
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -36,61 +62,143 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     try:
         base = slurm_job.base_job(slurm_job.with_recorded_range(os.environ))
-        return _lead(base, arguments)
-    except (slurm_job.NotInAJob, network.NoAddress) as error:
+        return _run(base, arguments)
+    except (slurm_job.NotInAJob, network.NoAddress, ValueError) as error:
         print(f"flexo run: {error}", file=sys.stderr)
         return 2
 
 
-def _lead(base: slurm_job.BaseJob, command: list[str]) -> int:
+def _run(base: BaseJob, command: list[str]) -> int:
     here = os.environ.get("SLURMD_NODENAME", base.nodes[0].name)
     site = slurm_job.site(os.environ)
     address = network.own_address(slurm_job.node_address(here, os.environ), site.controller)
-    environment = {**os.environ, "FLEXO_JOB_ID": str(base.job_id)}
-    output = slurm_job.output_path(base.job_id, os.environ)
-    slurm = SlurmUser(base, environment, command, output, site=site)
-    leader = Leader(base, address, slurm)
-    server = serve(leader, address, Munge())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda n, _: leader.stop(128 + n, f"signal {n}"))
-    steps: list[subprocess.Popen[bytes]] = []
-    try:
-        for node in base.nodes:
-            step = slurm.launch_base(node.name, node.workers, leader.endpoint)
-            steps.append(step)
-            threading.Thread(target=_watch, args=(leader, node.name, step), daemon=True).start()
-        _attach(leader)
-        return leader.run()
-    finally:
-        # Without this, streams that are still open would keep the process from ending.
-        for step in steps:
-            _end(step)
-        server.stop(grace=1)
-
-
-def _attach(leader: Leader) -> None:
-    if not leader.base.elastic:
-        return
-    address = daemon_address()
-    if address is None:
+    daemon = daemon_address() if base.elastic else None
+    if base.elastic and daemon is None:
         say("no flexod is configured (FLEXO_DAEMON, flexo.toml): training stays at the base's size")
-    else:
-        leader.attach_to(address)
-
-
-def _watch(leader: Leader, node: str, step: subprocess.Popen[bytes]) -> None:
-    """A base agent ends when it is dismissed; if it ends otherwise there is nobody left to lead there."""
-    if code := step.wait():
-        exit_code = code if code > 0 else 128 - code
-        leader.stop(exit_code, f"the agent on {node} ended with exit code {exit_code}")
-
-
-def _end(step: subprocess.Popen[bytes]) -> None:
-    try:
-        step.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        step.terminate()
+    with lease_place(base, address) as place:
+        plan = JobPlan(
+            base=base,
+            site=site,
+            output=slurm_job.output_path(base.job_id, os.environ) or "",
+            daemon=daemon or "",
+            leases=str(place),
+        )
+        store = leases.open_store(place, JobRun(base.job_id, base.restart_count), Munge())
+        agents = BaseAgents(base.nodes, SlurmUser(plan, os.environ, command), store)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: agents.terminate(number))
         try:
-            step.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            step.kill()
+            return agents.run()
+        finally:
+            store.close()
+
+
+@contextmanager
+def lease_place(base: BaseJob, address: str) -> Iterator[LeasePlace]:
+    """Where the job's agents keep their leader's lease; a job that never grows needs nobody's help for it."""
+    if base.elastic:
+        with leases.settled(JobRun(base.job_id, base.restart_count), address, Munge(), say) as place:
+            yield place
+        return
+    with LeaseServer(address, Munge()) as server:
+        yield LeasePlace(Kind.RUN, (server.endpoint,))
+
+
+class BaseAgents:
+    """The agents of the base's nodes, each watched by a thread of its own."""
+
+    def __init__(self, nodes: tuple[BaseNode, ...], slurm: SlurmUser, store: LeaseStore) -> None:
+        self._nodes = nodes
+        self._slurm = slurm
+        self._store = store
+        self._lock = threading.Lock()
+        self._steps: dict[str, subprocess.Popen[bytes]] = {}
+        self._codes: dict[str, int] = {}
+        """Exit codes by node, in the order in which they ended for good."""
+        self._signalled = 0
+        self._ending = threading.Event()
+        """The job is over, or has to be: nobody is started any more."""
+
+    def run(self) -> int:
+        """Start them, and wait until all have ended. The job's exit code."""
+        threads = [threading.Thread(target=self._keep, args=(node,), daemon=True) for node in self._nodes]
+        for thread in threads:
+            thread.start()
+        self._ending.wait()
+        self._wait(threads, OTHERS_END_WITHIN_S)
+        for kill in (subprocess.Popen.terminate, subprocess.Popen.kill):
+            with self._lock:
+                left = list(self._steps.values())
+            for step in left:
+                kill(step)
+            self._wait(threads, TERMINATED_WITHIN_S if left else 0.0)
+        code = next(iter(self._codes.values()))  # of the first; the others may have had to be killed
+        return 128 + self._signalled if self._signalled and code >= 128 else code
+
+    def terminate(self, signum: int) -> None:
+        """Have the agents end the job in order: their leader hears of it. Safe in a signal handler."""
+        self._signalled = signum
+        threading.Thread(target=self._terminate, name="terminate", daemon=True).start()
+
+    def _terminate(self) -> None:
+        try:
+            self._slurm.terminate_base()
+        except Refused as error:
+            say(f"the agents are killed, because Slurm does not pass a signal on to them: {error}")
+            with self._lock:
+                for step in self._steps.values():
+                    step.terminate()
+
+    def _keep(self, node: BaseNode) -> None:
+        """Have an agent on `node` until the job is over. In a thread of its own."""
+        pause_s = FIRST_PAUSE_S
+        for start in range(STARTS_AGAIN + 1):
+            code = self._run_once(node, again=start > 0)
+            job_code = self._jobs_end(code)
+            if job_code is not None or self._ending.is_set():
+                self._end(node, code if job_code is None else job_code)
+                return
+            if start == STARTS_AGAIN:
+                break
+            say(
+                f"the agent on {node.name} has ended with exit code {code}; "
+                f"it is started again ({start + 1} of {STARTS_AGAIN})"
+            )
+            self._ending.wait(pause_s)
+            pause_s *= 2
+        say(f"the job ends: the agent on {node.name} ended with exit code {code} again and again")
+        self._end(node, code or 1)
+        self._terminate()
+
+    def _run_once(self, node: BaseNode, *, again: bool) -> int:
+        with self._lock:
+            if self._ending.is_set() or self._signalled:
+                return TERMINATED
+            step = self._steps[node.name] = self._slurm.launch_base(node.name, node.workers, again=again)
+        code = step.wait()
+        with self._lock:
+            del self._steps[node.name]
+        return code if code >= 0 else 128 - code
+
+    def _jobs_end(self, code: int) -> int | None:
+        """The job's exit code if the agent that ended with `code` ended with its job; else None.
+
+        An agent that is killed ends like one whose job was: the job's last leader has left a note.
+        """
+        if code in (0, TERMINATED, CANNOT_WORK) or self._signalled:
+            return 1 if code == CANNOT_WORK else code
+        try:
+            return wire.exit_code_of(self._store.look().holder)
+        except StoreAway:
+            return code if code < 128 else None
+
+    def _end(self, node: BaseNode, code: int) -> None:
+        with self._lock:
+            self._codes[node.name] = code
+        self._ending.set()
+
+    @staticmethod
+    def _wait(threads: list[threading.Thread], bound_s: float) -> None:
+        deadline = time.monotonic() + bound_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -50,6 +50,8 @@ class BaseJob:
     minimum: int
     maximum: int
     account: str
+    batch: str = ""
+    """The aggregate batches that it may train with, MIN-MAX samples (--elastic-batch); "" for its own one."""
 
     @property
     def elastic(self) -> bool:
@@ -81,6 +83,11 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def agent_name(node: str, job_id: int) -> str:
+    """What the agent of `node` in the Slurm job `job_id` is called; to Horovod's core it is a host."""
+    return f"{node}-{job_id}"
+
+
 def base_job(environment: Mapping[str, str]) -> BaseJob:
     """Read the base from the environment of its batch script. Raises NotInAJob."""
     if "SLURM_JOB_ID" not in environment or "SLURM_JOB_NODELIST" not in environment:
@@ -106,11 +113,12 @@ def base_job(environment: Mapping[str, str]) -> BaseJob:
         minimum=min(minimum, total),
         maximum=maximum,
         account=environment.get("SLURM_JOB_ACCOUNT", ""),
+        batch=environment.get("FLEXO_ELASTIC_BATCH", ""),
     )
 
 
 def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """`environment` with FLEXO_ELASTIC, also where the job said it by --comment: nobody set it then.
+    """`environment` with FLEXO_ELASTIC (_BATCH), also where the job said it by --comment: nobody set it then.
 
     The controller's side of the plugin has checked the comment and written the range into AdminComment.
     """
@@ -118,8 +126,21 @@ def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
     if "FLEXO_ELASTIC" in environment or not job_id:
         return environment
     shown = _ask(["scontrol", "show", "job", job_id, "--oneliner"], environment)
-    match = re.search(r" AdminComment=(?:\S+ )*?flexo\{workers=(\d+-\d+)[;}]", shown)
-    return {**environment, "FLEXO_ELASTIC": match[1]} if match else environment
+    match = re.search(r" AdminComment=(?:\S+ )*?flexo\{workers=(\d+-\d+)(\S*)\}", shown)
+    if match is None:
+        return environment
+    batch = re.search(r";batch=(\d+-\d+)", match[2])
+    return {
+        **environment,
+        "FLEXO_ELASTIC": match[1],
+        "FLEXO_ELASTIC_BATCH": batch[1] if batch else "",
+    }
+
+
+def gpus_here(environment: Mapping[str, str]) -> list[int]:
+    """The GPUs of this Slurm job on this node as Slurm numbers them, in the order of slots; [] if unknown."""
+    numbers = environment.get("SLURM_JOB_GPUS", "").split(",")
+    return [int(number) for number in numbers] if all(map(str.isdecimal, numbers)) else []
 
 
 def node_address(node: str, environment: Mapping[str, str]) -> str:

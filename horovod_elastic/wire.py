@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
-SECRET_KEY = "flexo-job-secret"
-"""Metadata key with the job's secret: what workers present to their leader."""
+SECRET_KEY = "flexo-worker-secret"
+"""Metadata key with the secret that an agent gives its workers, and that they present to it."""
+
+ATTACH_AGENT = "/flexo.v1.LeaderService/AttachAgent"
+
+_OVER = "over:"
+
+
+def agents_proof(leader: str) -> str:
+    """What an agent's MUNGE credential is made for: that leader (host:port), so that nobody can relay it."""
+    return f"{ATTACH_AGENT}@{leader}"
+
+
+def leaders_proof(leader: str) -> str:
+    """What a leader's MUNGE credential, in the initial metadata of its answer, is made for."""
+    return f"{ATTACH_AGENT}@{leader}/answer"
+
+
+def over(exit_code: int) -> str:
+    """Who holds a job's lease after its end: nobody, and whoever looks learns the job's exit code."""
+    return f"{_OVER}{exit_code}"
+
+
+def exit_code_of(holder: str) -> int | None:
+    """The exit code that `over` has put into a lease's holder; None for any other holder."""
+    code = holder.removeprefix(_OVER)
+    return int(code) if code != holder and code.isdecimal() else None
+
+
+CALLING_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # a proxy meant for the web must not come between two compute nodes
+    ("grpc.max_receive_message_length", 1 << 20),
+)
+"""For a channel of single calls: pings between them are what a server may close it for (too_many_pings)."""
 
 CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # a proxy meant for the web must not come between two compute nodes
+    *CALLING_OPTIONS,
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.max_receive_message_length", 1 << 20),
 )
+"""For a channel of streams."""
 
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),

@@ -44,7 +44,7 @@ def _run_hidden() -> None:
             return
 
 
-if "FLEXO_LEADER" in os.environ:
+if "FLEXO_AGENT" in os.environ:
     _prepare()
 
 _run_hidden()

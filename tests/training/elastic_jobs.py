@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from flexo.lab import Lab
 
@@ -199,3 +202,48 @@ def submit(
         command.append(f"--elastic={elastic}")
     answer = lab.run([*command, f"{folder}/job.sbatch", *arguments], user=user, cwd=folder).stdout
     return Job(lab, int(answer.split(";")[0]), folder, user)
+
+
+def take_nodes(lab: Lab, nodes: int, gpus: int, seconds: int, *options: str) -> int:
+    """An ordinary job of a higher tier that wants `gpus` GPUs on each of `nodes` nodes; its id."""
+    request = ("-N", str(nodes), f"--gpus-per-node={gpus}", *options, "--wrap", f"sleep {seconds}")
+    return int(lab.run(["sbatch", "--parsable", "--output=/dev/null", *request]).stdout)
+
+
+def wait_for_start(job: Job, other: int) -> None:
+    """Wait until an ordinary job has started."""
+
+    def started() -> bool:
+        state = job.lab.run(["squeue", "--noheader", "--format=%t", f"--jobs={other}"], check=False).stdout
+        return state.strip() not in ("PD", "CF")
+
+    job.wait_until(f"job {other} to start", started)
+
+
+def went_on(job: Job, since: float) -> bool:
+    """Whether a new generation has begun since then."""
+    return any(event["time"] > since for event in job.events("enter"))
+
+
+def base_node(job: Job) -> str:
+    """The node that its batch script runs on."""
+    match = re.search(r" BatchHost=(\S+)", job.shown())
+    assert match is not None
+    return match[1]
+
+
+def agents(job: Job) -> list[psutil.Process]:
+    """The agents' own processes (not the srun that started them)."""
+    found = []
+    for pid in job.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            words = process.cmdline()
+            if "agent" in words and "srun" not in words[0]:
+                found.append(process)
+    return found
+
+
+def agents_of_satellites(job: Job) -> list[psutil.Process]:
+    """Those of them that do not belong to the base."""
+    return [process for process in agents(job) if "--base" not in process.cmdline()]

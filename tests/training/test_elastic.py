@@ -13,27 +13,20 @@ from pathlib import Path
 
 import psutil
 import pytest
-from elastic_jobs import SCRIPTS, Job, Submit
+from elastic_jobs import (
+    SCRIPTS,
+    Job,
+    Submit,
+    agents_of_satellites,
+    base_node,
+    take_nodes,
+    wait_for_start,
+    went_on,
+)
 
 from flexo.lab import Lab
 
 pytestmark = pytest.mark.slow
-
-
-def take_nodes(lab: Lab, nodes: int, gpus: int, seconds: int, *options: str) -> int:
-    """An ordinary job of a higher tier that wants `gpus` GPUs on each of `nodes` nodes; its id."""
-    request = ("-N", str(nodes), f"--gpus-per-node={gpus}", *options, "--wrap", f"sleep {seconds}")
-    return int(lab.run(["sbatch", "--parsable", "--output=/dev/null", *request]).stdout)
-
-
-def wait_for_start(job: Job, other: int) -> None:
-    """Wait until an ordinary job has started."""
-
-    def started() -> bool:
-        state = job.lab.run(["squeue", "--noheader", "--format=%t", f"--jobs={other}"], check=False).stdout
-        return state.strip() not in ("PD", "CF")
-
-    job.wait_until(f"job {other} to start", started)
 
 
 def test_loaders_and_samplers_go_through_growth_and_slurms_own_preemption(submit: Submit, alone: Lab) -> None:
@@ -128,28 +121,6 @@ def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone
     assert {event["total"] for event in done} == {sum(range(done[0]["steps"]))}
 
 
-def went_on(job: Job, since: float) -> bool:
-    """Whether a new generation has begun since then."""
-    return any(event["time"] > since for event in job.events("enter"))
-
-
-def base_node(job: Job) -> str:
-    match = re.search(r" BatchHost=(\S+)", job.shown())
-    assert match is not None
-    return match[1]
-
-
-def agents(job: Job) -> list[psutil.Process]:
-    """The agents' own processes (not the srun that started them)."""
-    found = []
-    for pid in job.processes():
-        process = psutil.Process(pid)
-        words = process.cmdline()
-        if "agent" in words and "srun" not in words[0]:
-            found.append(process)
-    return found
-
-
 def test_flexod_may_die_and_come_back(submit: Submit, alone: Lab) -> None:
     job = submit("counting.py", elastic="1-3")
     job.wait_for_size(3)
@@ -193,10 +164,6 @@ def test_a_job_may_end_while_newcomers_warm_up(submit: Submit, alone: Lab) -> No
     job.stop()
     job.check_finished()
     job.check_steps()
-
-
-def agents_of_satellites(job: Job) -> list[psutil.Process]:
-    return [process for process in agents(job) if "--base" not in process.cmdline()]
 
 
 def test_scancel_of_the_base_leaves_nothing(submit: Submit, alone: Lab) -> None:

@@ -16,6 +16,7 @@ parser.add_argument("--batches", type=int, default=100000)
 parser.add_argument("--batch-seconds", type=float, default=0.1)
 parser.add_argument("--fail", choices=["at once", "before the loop", "in the loop"])
 parser.add_argument("--fail-on-rank", type=int, default=-1, help="-1: on all")
+parser.add_argument("--newcomers-sleep", type=float, default=0.0, help="seconds before hvd.init")
 args = parser.parse_args()
 
 
@@ -43,6 +44,8 @@ def fail_if_told(moment):
 
 if args.fail == "at once":
     sys.exit(3)
+if os.environ.get("FLEXO_NEWCOMER") == "1":
+    time.sleep(args.newcomers_sleep)
 hvd.init()
 log("before", rank=hvd.rank(), size=hvd.size())
 fail_if_told("before the loop")

@@ -17,8 +17,8 @@ import pytest
 from flexo_protos.credentials import METADATA_KEY, NotAuthentic
 from flexo_protos.v1 import jobs_pb2 as pb
 from flexo_protos.v1 import jobs_pb2_grpc as rpc
-from horovod_elastic import daemon_link
-from horovod_elastic.daemon_link import DaemonLink, daemon_address
+from horovod_elastic.leader import daemon_link
+from horovod_elastic.leader.daemon_link import DaemonLink, daemon_address
 
 BOUND_S = 20.0
 
@@ -73,6 +73,7 @@ class Leader:
     link: DaemonLink
     said: list[str]
     grants: list[pb.Grants]
+    commands: list[pb.Command]
 
 
 @pytest.fixture
@@ -82,9 +83,10 @@ def start_link() -> Iterator[Callable[[str], Leader]]:
     def start(address: str) -> Leader:
         said: list[str] = []
         grants: list[pb.Grants] = []
-        link = DaemonLink(address, lambda: pb.Hello(job_id=17), grants.append, said.append)
+        commands: list[pb.Command] = []
+        link = DaemonLink(address, lambda: pb.Hello(job_id=17), grants.append, commands.append, said.append)
         link.start()
-        leaders.append(Leader(link, said, grants))
+        leaders.append(Leader(link, said, grants, commands))
         return leaders[-1]
 
     yield start
@@ -124,6 +126,20 @@ def test_it_says_hello_with_a_credential_then_reports_and_hears_grants(
     assert flexod.credentials == ["stamp for /flexo.v1.JobService/Attach"]
     leader.link.close("done")
     wait_until(lambda: flexod.kinds() == ["hello", "report", "goodbye"])
+    server.stop(None)
+
+
+def test_commands_are_heard_and_answered(start_link: Callable[[str], Leader]) -> None:
+    flexod = Flexod()
+    server, port = serve(flexod)
+    leader = start_link(f"127.0.0.1:{port}")
+    wait_until(lambda: leader.said)
+    command = pb.Command(id=7, profile=pb.ProfileCommand(workers=pb.WorkerRange(min=1, max=3), batches=5))
+    flexod.to_say.put(pb.ToLeader(command=command))
+    wait_until(lambda: leader.commands)
+    assert leader.commands == [command]
+    leader.link.send(pb.FromLeader(command_done=pb.CommandDone(id=7)))
+    wait_until(lambda: flexod.kinds() == ["hello", "command_done"])
     server.stop(None)
 
 

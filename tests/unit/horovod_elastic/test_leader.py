@@ -1,10 +1,13 @@
-"""The leader's dealings with grants: what it submits, withdraws, gives back and cancels."""
+"""The leader's dealings with grants and agents: submit, withdraw, give back, find again, hand over, end."""
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -12,12 +15,16 @@ from typing import Any, cast
 import pytest
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
-from horovod_elastic.leader import Leader
-from horovod_elastic.satellites import Grant, QueueEntry, Refused, SlurmUser
-from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape
+from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.leader import leader as leaders
+from horovod_elastic.leader.leader import Leader, Outcome
+from horovod_elastic.leader.membership import WorkerState
+from horovod_elastic.leader.satellites import Found, Grant, QueueEntry, Refused, SlurmUser
+from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
 
 BOUND_S = 20.0
 Failed = jobs_pb2.GrantFailed
+AgentOutbox = queue.SimpleQueue[workers_pb2.ToAgent | None]
 
 
 @dataclass
@@ -29,8 +36,11 @@ class Slurm:
     submitted: list[Grant] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     may_answer: threading.Event = field(default_factory=threading.Event)
+    found: list[Found] | None = field(default_factory=list)
+    """What find says; None: slurmctld does not answer."""
+    base_is_there: bool = True
 
-    def submit(self, grant: Grant, leader: str) -> int:
+    def submit(self, grant: Grant) -> int:
         self.submitted.append(grant)
         assert self.may_answer.wait(BOUND_S)
         if self.refusal:
@@ -42,7 +52,15 @@ class Slurm:
         self.cancelled += job_ids
 
     def queue(self, job_ids: Iterable[int]) -> dict[int, QueueEntry]:
-        return {}
+        return {each.job_id: QueueEntry("R", "None") for each in self.found or ()}
+
+    def find(self) -> list[Found]:
+        if self.found is None:
+            raise Refused("squeue: no answer")
+        return self.found
+
+    def base_runs(self) -> bool:
+        return self.base_is_there
 
 
 @dataclass
@@ -51,12 +69,20 @@ class Link:
 
     heard: list[jobs_pb2.FromLeader] = field(default_factory=list)
     report_interval_s: float = 5.0
+    started: bool = False
+    hung_up: bool = False
+
+    def start(self) -> None:
+        self.started = True
 
     def send(self, message: jobs_pb2.FromLeader) -> None:
         self.heard.append(message)
 
     def close(self, reason: str) -> None:
         self.heard.append(jobs_pb2.FromLeader(goodbye=jobs_pb2.Goodbye(reason=reason)))
+
+    def hang_up(self) -> None:
+        self.hung_up = True
 
     def failures(self) -> list[tuple[str, int]]:
         told = [
@@ -66,14 +92,33 @@ class Link:
 
 
 @dataclass
+class Lease:
+    """Says what became of it."""
+
+    passed_to: list[str] = field(default_factory=list)
+    ended_with: list[int] = field(default_factory=list)
+    sure: bool = True
+
+    def certain(self) -> bool:
+        return self.sure
+
+    def pass_to(self, successor: str) -> None:
+        self.passed_to.append(successor)
+
+    def end(self, exit_code: int) -> None:
+        self.ended_with.append(exit_code)
+
+
+@dataclass
 class Job:
     """A leader in its own thread."""
 
     leader: Leader
     slurm: Slurm
     link: Link
+    lease: Lease
     thread: threading.Thread
-    codes: list[int]
+    outcomes: list[Outcome]
 
     def grants(self, *ids: str) -> None:
         grants = [
@@ -82,21 +127,33 @@ class Job:
             )
             for i in ids
         ]
-        self.leader.post(lambda: self.leader._on_grants(jobs_pb2.Grants(grants=grants)))
-        self.settle()
+        self.do(lambda: self.leader._borrowing.on_grants(jobs_pb2.Grants(grants=grants)))
 
-    def settle(self) -> None:
-        """Until everything posted so far has been done."""
+    def do(self, what: Callable[[], object]) -> None:
+        """In the leader's thread; everything posted before has been done then, too."""
         done = threading.Event()
-        self.leader.post(done.set)
+        self.leader.post(lambda: (what(), done.set()))  # type: ignore[func-returns-value]
         assert done.wait(BOUND_S)
 
-    def attach(self, job_id: int, node: str) -> queue.SimpleQueue[workers_pb2.ToAgent | None]:
-        outbox: queue.SimpleQueue[workers_pb2.ToAgent | None] = queue.SimpleQueue()
-        hello = workers_pb2.AgentHello(slurm_job_id=job_id, node=node, slots=1)
-        self.leader.post(lambda: self.leader.agent_attached(f"{node}-{job_id}", hello, outbox))
-        self.settle()
+    def settle(self) -> None:
+        self.do(lambda: None)
+
+    def attach(self, job_id: int, node: str, base: bool = False, **hello: Any) -> AgentOutbox:
+        outbox: AgentOutbox = queue.SimpleQueue()
+        said = workers_pb2.AgentHello(
+            slurm_job_id=job_id, node=node, slots=1, base=base, holder=f"{node}-holder", **hello
+        )
+        self.do(lambda: self.leader.agent_attached(f"{node}-{job_id}", said, outbox))
         return outbox
+
+    def detach(self, name: str) -> None:
+        """And do not wait until it may be back."""
+        link = self.leader._agents[name]
+        self.do(lambda: self.leader.agent_detached(name, link.outbox))
+        self.do(lambda: self.leader._lose(name, "its agent is gone", time.monotonic()))
+
+    def satellites(self) -> dict[str, Any]:
+        return self.leader._borrowing._satellites
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -106,26 +163,72 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+G1, G2 = Found(55, "g1", "n7", 1), Found(56, "g2", "n8", 1)
+"""Satellites that Slurm still runs when a new leader looks."""
+
+
 @pytest.fixture
-def job() -> Iterator[Job]:
-    slurm, link, codes = Slurm(), Link(), list[int]()
-    base = BaseJob(17, 0, (BaseNode("n1", 1),), Shape(1, 1, 0, ""), 1, 4, "")
-    leader = Leader(base, "127.0.0.1", cast(SlurmUser, slurm))
-    leader._link = cast(Any, link)
-    thread = threading.Thread(target=lambda: codes.append(leader.run()), daemon=True)
-    thread.start()
-    yield Job(leader, slurm, link, thread, codes)
-    slurm.may_answer.set()
-    leader.stop(0, "the test is over")
-    thread.join(BOUND_S)
+def lead() -> Iterator[Callable[..., Job]]:
+    jobs: list[Job] = []
+
+    def begin(slurm: Slurm | None = None, inherited: bool = False, name: str = "n1-17") -> Job:
+        slurm, link, lease, outcomes = slurm or Slurm(), Link(), Lease(), list[Outcome]()
+        base = BaseJob(17, 0, (BaseNode("n1", 1),), Shape(1, 1, 0, ""), 1, 4, "")
+        plan = JobPlan(base, Site(), "", "", "run://n1:1")
+        leader = Leader(plan, name, "127.0.0.1", cast(SlurmUser, slurm), lease, inherited=inherited)
+        leader._link = cast(Any, link)
+        thread = threading.Thread(target=lambda: outcomes.append(leader.run()), daemon=True)
+        thread.start()
+        jobs.append(Job(leader, slurm, link, lease, thread, outcomes))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.slurm.may_answer.set()
+        job.slurm.found = []
+        job.leader.post(job.leader._agents.clear)
+        job.leader.stop(0, "the test is over")
+        job.thread.join(BOUND_S)
 
 
-def kinds(outbox: queue.SimpleQueue[workers_pb2.ToAgent | None]) -> list[str | None]:
+@pytest.fixture
+def job(lead: Callable[..., Job]) -> Job:
+    return lead()
+
+
+def drained(outbox: AgentOutbox) -> list[workers_pb2.ToAgent]:
+    """All messages that an agent was told."""
+    found = []
+    while not outbox.empty():
+        if (message := outbox.get()) is not None:
+            found.append(message)
+    return found
+
+
+def kinds(outbox: AgentOutbox) -> list[str]:
+    """What an agent was told, without the signs of life."""
     found = []
     while not outbox.empty():
         message = outbox.get()
-        found.append(message.WhichOneof("body") if message else None)
+        kind = message.WhichOneof("body") if message else "the end"
+        if kind and kind != "alive":
+            found.append(kind)
     return found
+
+
+def running(worker_id: str, generation: int = 3, rank: int = 0, size: int = 1) -> workers_pb2.RunningWorker:
+    return workers_pb2.RunningWorker(
+        worker_id=worker_id,
+        standing=workers_pb2.Standing(
+            phase=workers_pb2.WORKER_PHASE_TRAINING,
+            generation=generation,
+            called=generation,
+            rank=rank,
+            size=size,
+            commits=7,
+            in_loop=True,
+        ),
+    )
 
 
 def test_a_grant_is_submitted_once_however_often_it_is_told(job: Job) -> None:
@@ -148,7 +251,7 @@ def test_a_grant_that_failed_is_not_tried_again_but_told_again_while_it_is_liste
     wait_until(lambda: len(job.link.failures()) == 3)
     assert [grant.grant_id for grant in job.slurm.submitted] == ["g1", "g2"]
     job.grants()
-    assert not job.leader._given_back
+    assert not job.leader._borrowing._given_back
 
 
 def test_an_agent_that_is_faster_than_sbatchs_answer_is_taken(job: Job) -> None:
@@ -158,8 +261,7 @@ def test_an_agent_that_is_faster_than_sbatchs_answer_is_taken(job: Job) -> None:
     job.slurm.may_answer.set()
     wait_until(lambda: job.slurm.next_id == 102)
     job.settle()
-    assert job.leader._satellites["g1"].agent == "n-g1-101"
-    job.leader.post(lambda: job.leader.agent_detached("n-g1-101"))
+    assert job.satellites()["g1"].agent == "n-g1-101"
 
 
 def test_a_grant_that_is_withdrawn_while_it_is_submitted_is_cancelled(job: Job) -> None:
@@ -175,18 +277,36 @@ def test_an_agent_without_a_grant_is_sent_home(job: Job) -> None:
     assert kinds(job.attach(999, "n9")) == ["dismiss"]
 
 
+def test_what_flexod_commands_reaches_those_who_see_to_it(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is answered at once where it cannot be done: nobody trains yet."""
+    links: list[dict[str, Any]] = []
+
+    def dial(address: str, hello: object, **how: Any) -> Link:
+        links.append(how)
+        return job.link
+
+    monkeypatch.setattr(leaders, "DaemonLink", dial)
+    job.leader.attach_to("head:1")
+    links[0]["on_command"](
+        jobs_pb2.Command(id=7, checkpoint=jobs_pb2.CheckpointCommand(path="/tmp/flexo-test"))
+    )
+    job.settle()
+    told = [message.command_done for message in job.link.heard if message.HasField("command_done")]
+    assert [done.id for done in told] == [7]
+
+
 def test_a_satellite_that_vanishes_is_lost_and_one_that_slurm_took_is_preempted(job: Job) -> None:
     job.slurm.may_answer.set()
     job.grants("g1", "g2")
-    wait_until(lambda: all(satellite.job_id for satellite in job.leader._satellites.values()))
-    ids = {key: satellite.job_id for key, satellite in job.leader._satellites.items()}
+    wait_until(lambda: all(satellite.job_id for satellite in job.satellites().values()))
+    ids = {key: satellite.job_id for key, satellite in job.satellites().items()}
     for grant, job_id in ids.items():
         job.attach(job_id, f"n-{grant}")
-    job.leader.post(lambda: job.leader.agent_detached(f"n-g1-{ids['g1']}"))
-    job.leader.post(lambda: job.leader.agent_leaving(f"n-g2-{ids['g2']}", "SIGTERM"))
-    job.leader.post(lambda: job.leader.agent_detached(f"n-g2-{ids['g2']}"))
-    job.settle()
+    job.detach(f"n-g1-{ids['g1']}")
+    job.do(lambda: job.leader.agent_leaving(f"n-g2-{ids['g2']}", "SIGTERM"))
+    job.detach(f"n-g2-{ids['g2']}")
     assert job.link.failures() == [("g1", Failed.REASON_LOST), ("g2", Failed.REASON_PREEMPTED)]
+    wait_until(lambda: job.slurm.cancelled == [ids["g1"]])  # its batch script may hang with its agent
 
 
 def test_at_the_end_satellites_that_were_just_being_submitted_are_cancelled_too(job: Job) -> None:
@@ -195,17 +315,213 @@ def test_at_the_end_satellites_that_were_just_being_submitted_are_cancelled_too(
     time.sleep(0.2)
     job.slurm.may_answer.set()
     job.thread.join(BOUND_S)
-    assert job.codes == [7]
+    assert job.outcomes == [Outcome(7, "the test says so")]
+    assert job.lease.ended_with == [7]
     assert job.slurm.cancelled == [101]
     assert job.link.heard[-1].goodbye.reason == "the test says so"
 
 
-def test_an_agent_that_comes_when_the_job_is_over_is_sent_home(job: Job) -> None:
-    job.leader._outcome = None
-    job.leader.post(lambda: job.leader._end(0, "over"))
-    outbox: queue.SimpleQueue[workers_pb2.ToAgent | None] = queue.SimpleQueue()
+def test_an_agent_that_comes_when_the_job_is_over_learns_its_exit_code(job: Job) -> None:
+    job.leader.post(lambda: job.leader._end(5, "over"))
+    outbox: AgentOutbox = queue.SimpleQueue()
     hello = workers_pb2.AgentHello(slurm_job_id=17, node="n1", slots=1, base=True)
     job.leader.post(lambda: job.leader.agent_attached("n1-17", hello, outbox))
     job.thread.join(BOUND_S)
-    assert job.codes == [0]
-    assert kinds(outbox) == ["dismiss"]
+    assert job.outcomes == [Outcome(5, "over")]
+    message = outbox.get()
+    assert message is not None
+    assert message.dismiss.exit_code == 5
+
+
+def test_workers_meet_where_only_they_are_answered_and_nowhere_when_the_job_is_over(job: Job) -> None:
+    outbox = job.attach(17, "n1", base=True)
+    ready = workers_pb2.Standing(phase=workers_pb2.WORKER_PHASE_READY)
+    said = workers_pb2.WorkerSaid(worker_id="w1", said=workers_pb2.FromWorker(standing=ready))
+    job.do(lambda: job.leader.agent_said("n1-17", outbox, workers_pb2.FromAgent(worker_said=said)))
+    told = [message.tell_worker.message for message in drained(outbox) if message.HasField("tell_worker")]
+    (prepare,) = [message.prepare for message in told if message.HasField("prepare")]
+    assert prepare.rendezvous_address.startswith("127.0.0.1:")
+    place = f"/rank_and_size/{prepare.hostname}:0"
+    url = f"http://{prepare.rendezvous_address}:{prepare.rendezvous_port}"
+    with urllib.request.urlopen(url + place, timeout=BOUND_S) as answer:
+        assert answer.read()
+    open_ = f"http://127.0.0.1:{prepare.rendezvous_port}"
+    for guess in ("", "/", "/" + "0" * 32, f"/{'0' * 32}:{prepare.rendezvous_port}"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(open_ + guess + place, timeout=BOUND_S)
+    job.leader.post(job.leader._agents.clear)
+    job.leader.stop(0, "the test says so")
+    job.thread.join(BOUND_S)
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        urllib.request.urlopen(url + place, timeout=BOUND_S)
+
+
+# --- agents that come back, and do not ---------------------------------------------------------------------
+
+
+def test_an_agent_whose_stream_broke_comes_back_to_what_was_not_sent(job: Job) -> None:
+    first = job.attach(17, "n1", base=True)
+    assert kinds(first) == ["start_worker"]
+    job.do(lambda: job.leader.agent_detached("n1-17", first))
+    job.do(lambda: job.leader.tell_worker("w1", workers_pb2.ToWorker(restate=workers_pb2.Restate())))
+    second = job.attach(17, "n1", base=True, workers=[workers_pb2.RunningWorker(worker_id="w1")])
+    assert kinds(second) == ["tell_worker"]
+
+
+def test_a_worker_that_ended_while_its_agent_was_away_is_gone(job: Job) -> None:
+    first = job.attach(17, "n1", base=True)
+    job.do(lambda: job.leader.agent_detached("n1-17", first))
+    job.attach(17, "n1", base=True, workers=[workers_pb2.RunningWorker(worker_id="w9")])
+    worker = job.leader._membership.worker("w1")
+    assert worker is not None
+    assert worker.state is WorkerState.GONE
+
+
+def test_an_agent_that_was_started_again_gets_new_workers(lead: Callable[..., Job]) -> None:
+    job = lead(Slurm(found=[G1]), inherited=True)
+    job.attach(17, "n1", base=True, workers=[running("w1", rank=0, size=2)])
+    job.attach(55, "n7", grant_id="g1", workers=[running("w2", rank=1, size=2)])
+    again = job.attach(17, "n1", base=True)
+    assert "start_worker" in kinds(again)
+    assert set(job.leader._home.values()) == {"n1-17", "n7-55"}
+    assert "w1" not in job.leader._home
+
+
+def test_a_silent_agent_is_lost_but_not_while_somebody_else_may_lead(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaders, "SILENCE_BOUND_S", 0.2)
+    job.lease.sure = False
+    outbox = job.attach(17, "n1", base=True)
+    time.sleep(1.0)
+    job.settle()
+    assert "n1-17" in job.leader._agents
+    job.lease.sure = True
+    wait_until(lambda: "n1-17" not in job.leader._agents)
+    assert kinds(outbox)[-1] == "the end"
+
+
+# --- one leader after the other -----------------------------------------------------------------------------
+
+
+def test_a_new_leader_finds_the_satellites_of_the_one_before_it_before_it_submits_any(
+    lead: Callable[..., Job],
+) -> None:
+    job = lead(Slurm(found=None), inherited=True)
+    job.slurm.may_answer.set()
+    job.grants("g1", "g2")
+    assert not job.slurm.submitted
+    job.slurm.found = [Found(55, "g1", "n-g1", 1), Found(56, "g0", "n-g0", 1)]
+    job.do(lambda: setattr(job.leader._borrowing, "_look_at", 0.0))
+    wait_until(lambda: [grant.grant_id for grant in job.slurm.submitted] == ["g2"])
+    wait_until(lambda: job.slurm.cancelled == [56])  # whose grant stands no more
+    assert job.satellites()["g1"].job_id == 55
+    assert job.satellites()["g1"].grant.lease_s == 300
+
+
+def test_training_goes_on_under_a_new_leader_with_all_whom_it_finds(lead: Callable[..., Job]) -> None:
+    job = lead(Slurm(found=[G1]), inherited=True)
+    base = job.attach(17, "n1", base=True, workers=[running("w1", rank=0, size=2)])
+    satellite = job.attach(55, "n7", grant_id="g1", workers=[running("w2", rank=1, size=2)])
+    job.settle()
+    assert (job.leader._membership.size, job.leader._membership.generation) == (2, 3)
+    told = {*kinds(base), *kinds(satellite)}
+    assert "kill_worker" not in told
+    assert "start_worker" not in told
+    assert job.satellites()["g1"].agent == "n7-55"
+    wait_until(lambda: job.link.started)
+    report = next(message.report for message in job.link.heard if message.HasField("report"))
+    assert (report.workers, report.satellites[0].slurm_job_id) == (2, 55)
+
+
+def test_a_new_leader_waits_no_longer_when_all_agents_are_here_though_workers_are_lost(
+    lead: Callable[..., Job],
+) -> None:
+    """Those of the leader before it died with its node: of three workers one is left."""
+    job = lead(Slurm(found=[G1, dataclasses.replace(G2, runs=False)]), inherited=True)
+    job.attach(17, "n1", base=True)
+    wait_until(lambda: job.leader._borrowing.complete)
+    time.sleep(0.7)
+    job.settle()
+    assert job.leader._membership.taking_over  # one runs whose agent is not here yet
+    satellite = job.attach(55, "n7", grant_id="g1", workers=[running("w2", rank=1, size=3)])
+    wait_until(lambda: not job.leader._membership.taking_over)
+    assert job.leader._membership.worker("w2") is not None
+    assert "tell_worker" in kinds(satellite)
+
+
+def test_a_leader_whose_own_satellite_has_to_go_hands_over_to_the_base(lead: Callable[..., Job]) -> None:
+    job = lead(Slurm(found=[G1, G2]), inherited=True, name="n7-55")
+    base = job.attach(17, "n1", base=True, workers=[running("w1", rank=0, size=3)])
+    own = job.attach(55, "n7", grant_id="g1", workers=[running("w2", rank=1, size=3)])
+    other = job.attach(56, "n8", grant_id="g2", workers=[running("w3", rank=2, size=3)])
+    job.do(lambda: job.leader.agent_leaving("n7-55", "SIGTERM"))
+    job.thread.join(BOUND_S)
+    assert job.outcomes[0].exit_code is None
+    assert job.lease.passed_to == ["n1-holder"]
+    assert "hand_over" in kinds(base)
+    for outbox in (own, other):
+        told = kinds(outbox)
+        assert told[-2:] == ["stepped_down", "the end"]
+        assert not {"dismiss", "kill_worker"} & set(told)
+    assert job.link.hung_up
+    assert not [message for message in job.link.heard if message.HasField("goodbye")]
+    assert not job.slurm.cancelled
+
+
+def test_an_agent_that_has_to_go_is_sent_away_by_the_leader_that_it_comes_to(
+    lead: Callable[..., Job],
+) -> None:
+    job = lead(Slurm(found=[G1]), inherited=True)
+    job.attach(17, "n1", base=True, workers=[running("w1", rank=0, size=2)])
+    job.attach(55, "n7", grant_id="g1", leaving=True, workers=[running("w2", rank=1, size=2)])
+    assert job.leader._membership._agents["n7-55"].leaving
+    assert job.satellites()["g1"].preempted
+
+
+def test_a_leader_that_has_lost_its_lease_steps_down(job: Job) -> None:
+    outbox = job.attach(17, "n1", base=True)
+    job.leader.lost_lease("n2-17-ab")
+    job.thread.join(BOUND_S)
+    assert job.outcomes == [Outcome(None, "n2-17-ab has the lease")]
+    assert kinds(outbox)[-2:] == ["stepped_down", "the end"]
+    assert not job.lease.ended_with
+
+
+def test_a_leader_in_a_satellite_does_not_outlive_the_base(
+    lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaders, "BASE_LOOK_INTERVAL_S", 0.1)
+    job = lead(Slurm(found=[G1], base_is_there=False), inherited=True, name="n7-55")
+    outbox = job.attach(55, "n7", grant_id="g1", workers=[running("w2")])
+    job.do(lambda: None)
+    wait_until(lambda: job.lease.ended_with == [1])
+    assert "dismiss" in kinds(outbox)
+
+
+def test_the_end_of_the_job_dismisses_its_leader_too_instead_of_having_it_hand_over(
+    lead: Callable[..., Job],
+) -> None:
+    job = lead(Slurm(found=[G1]), inherited=True)
+    own = job.attach(17, "n1", base=True, workers=[running("w1", rank=0, size=2)])
+    other = job.attach(55, "n7", grant_id="g1", workers=[running("w2", rank=1, size=2)])
+    exited = [
+        workers_pb2.FromAgent(worker_exited=workers_pb2.WorkerExited(worker_id=w, exit_code=0))
+        for w in ("w1", "w2")
+    ]
+    job.do(lambda: job.leader.agent_said("n1-17", own, exited[0]))
+    job.do(lambda: job.leader.agent_said("n7-55", other, exited[1]))
+    wait_until(lambda: job.lease.ended_with == [0])
+    assert not job.lease.passed_to
+    assert "dismiss" in kinds(own)
+
+
+def test_a_plan_reaches_agents_unchanged() -> None:
+    from horovod_elastic import job_plan
+
+    base = BaseJob(17, 2, (BaseNode("n1", 2), BaseNode("n2", 1)), Shape(2, 4, 1500, "a100"), 3, 8, "physics")
+    plan = JobPlan(base, Site(False, False, "head"), "/home/ü ser/o'ut", "head:1", "run://h:2#ab")
+    assert job_plan.from_text(plan.to_text()) == plan
+    for text in ("", "{}", "[]", plan.to_text()[:-1], dataclasses.replace(plan).to_text() + "x"):
+        with pytest.raises(ValueError, match="no job's plan"):
+            job_plan.from_text(text)

@@ -7,7 +7,9 @@ from typing import TypeVar
 import pytest
 from world import World, check_places
 
-from horovod_elastic import membership as m
+from horovod_elastic.leader import membership as m
+from horovod_elastic.leader.change import PREPARE_BOUND_S, K
+from horovod_elastic.worker.part import Phase
 
 _Command = TypeVar("_Command")
 
@@ -23,6 +25,7 @@ def training_world(base: dict[str, int], *satellites: str, slots: int = 1) -> Wo
         world.join(agent, workers)
     for worker_id in list(world.processes):
         world.ready(worker_id)
+    world.flush()
     for worker_id in list(world.processes):
         world.enter_loop(worker_id)
     world.commit()
@@ -31,6 +34,7 @@ def training_world(base: dict[str, int], *satellites: str, slots: int = 1) -> Wo
         for worker_id in world.of(agent):
             world.ready(worker_id)
         world.commit()
+    world.align()
     assert len(world.training()) == sum(base.values()) + slots * len(satellites)
     return world
 
@@ -65,11 +69,11 @@ def test_a_newcomer_joins_at_the_commit_after_it_is_ready_and_not_before() -> No
     world.ready("w2")
     world.commit()
     assert len(world.forms) == 1, "the other worker of its node is still importing"
+    trained = world.processes["w1"].commits
     world.ready("w3")
-    assert len(world.forms) == 1
     world.commit()
     assert [place.worker_id for place in world.forms[1].places] == ["w1", "w2", "w3"]
-    assert world.forms[1].commits == 3
+    assert world.forms[1].commits == trained + K, "after k more mini-batches"
 
 
 def test_newcomers_are_told_a_rank_that_is_not_0_and_the_size_that_is_to_be() -> None:
@@ -101,22 +105,20 @@ def test_a_script_that_is_not_in_its_loop_is_not_interrupted() -> None:
     world.ready("w1")
     world.join("s1", 1)
     world.ready("w2")
-    assert world.interrupted == 0
+    assert list(world.prepared) == [1]
     world.enter_loop("w1")
-    assert world.interrupted == 1
+    assert list(world.prepared) == [1, 2]
 
 
 def test_a_released_agent_trains_until_the_boundary_and_is_dismissed_after_its_workers() -> None:
     world = training_world({"b1": 1}, "s1", slots=2)
     world.release("s1")
+    world.flush()
     assert len(world.training()) == 3
-    assert world.interrupted == 2
+    assert "s1" not in world.dismissed
     world.commit()
     assert [place.worker_id for place in world.forms[-1].places] == ["w1"]
     assert world.told_to_leave == {"w2", "w3"}
-    world.exit("w2", 0)
-    assert "s1" not in world.dismissed
-    world.exit("w3", 0)
     assert "s1" in world.dismissed
     assert world.end is None
 
@@ -126,11 +128,11 @@ def test_a_released_agent_that_still_warms_up_goes_at_once() -> None:
     world.join("s1", 2)
     world.ready("w2")
     world.release("s1")
-    assert "w2" in world.told_to_leave
     assert "w3" not in world.processes, "one that starts is killed"
-    world.exit("w2", 0)
+    world.flush()
+    assert "w2" in world.told_to_leave
     assert "s1" in world.dismissed
-    assert world.interrupted == 0
+    assert list(world.prepared) == [1]
 
 
 def test_release_and_arrival_of_newcomers_are_one_change() -> None:
@@ -145,19 +147,18 @@ def test_release_and_arrival_of_newcomers_are_one_change() -> None:
 def test_who_has_committed_most_becomes_rank_0() -> None:
     world = training_world({"b1": 2}, "s1")
     world.exit("w1", -9)
-    members = world.members
-    members.worker_progress("w3", 7)
-    members.worker_arrived("w2", 2, 6, 0.0)
-    (form,) = of_kind(members.worker_arrived("w3", 2, 7, 0.0), m.Form)
-    assert [place.worker_id for place in form.places] == ["w3", "w2"]
-    assert form.commits == 7
+    world.processes["w3"].part.commits += 1
+    world.steps.append(world.processes["w3"].commits)
+    world.commit()
+    form = world.forms[-1]
+    assert [place.worker_id for place in form.places][:2] == ["w3", "w2"]
     check_places(form.places)
 
 
 def test_a_worker_that_died_is_started_again_in_its_slot_and_ranks_stay_in_the_cores_order() -> None:
     world = training_world({"b1": 2})
     world.exit("w1", -9)
-    world.fail()
+    world.commit()
     assert [place.worker_id for place in world.forms[-1].places] == ["w2"]
     again = world.members.worker("w3")
     assert again is not None
@@ -171,7 +172,7 @@ def test_a_worker_that_died_is_started_again_in_its_slot_and_ranks_stay_in_the_c
 def test_a_worker_that_is_started_again_is_told_the_local_rank_that_it_will_have() -> None:
     world = training_world({"b1": 2}, "s1", slots=2)
     world.exit("w3", -9)
-    world.fail()
+    world.commit()
     (worker_id,) = [w for w in world.of("s1") if w != "w4"]
     outlook = world.outlooks[worker_id]
     world.ready(worker_id)
@@ -184,11 +185,27 @@ def test_an_agents_workers_have_ranks_that_follow_each_other_whoever_came_last()
     """A founder that is replaced while a satellite trains must not end up behind the satellite."""
     world = training_world({"b1": 2}, "s1", slots=2)
     world.exit("w2", -9)
-    world.fail()
+    world.commit()
     world.ready("w5")
     world.commit()
     assert [place.agent for place in world.forms[-1].places] == ["b1", "b1", "s1", "s1"]
     assert [place.worker_id for place in world.forms[-1].places] == ["w1", "w5", "w3", "w4"]
+
+
+def test_below_the_minimum_and_up_again_elsewhere_all_take_part_in_one_sync() -> None:
+    """Stock Horovod deadlocks: survivors leave the broadcast out that the newcomer waits in."""
+    world = training_world({"b1": 1, "b2": 1})
+    world.lose("b2")
+    world.commit()
+    assert len(world.training()) == 1
+    world.join("s9", 1)
+    for worker_id in world.of("s9"):
+        world.ready(worker_id)
+    world.commit()
+    go = world.forms[-1].go
+    assert go is not None
+    assert go.sync
+    assert {call.worker_id for call in go.calls} == {"w1", *world.of("s9")} == set(world.training())
 
 
 def test_a_slot_whose_workers_keep_dying_is_given_up_and_a_satellite_with_it() -> None:
@@ -197,8 +214,8 @@ def test_a_slot_whose_workers_keep_dying_is_given_up_and_a_satellite_with_it() -
     world.ready("w2")
     for _ in range(m.RESTARTS_PER_SLOT + 1):
         world.exit(next(w for w in world.of("s1") if w != "w2"), 1)
+    world.flush()
     assert "w2" in world.told_to_leave
-    world.exit("w2", 0)
     assert "s1" in world.dismissed
     assert world.end is None
 
@@ -207,10 +224,14 @@ def test_newcomers_that_never_got_the_model_do_not_go_on_without_it() -> None:
     world = training_world({"b1": 1})
     world.join("s1", 1)
     world.ready("w2")
-    world.commit()
-    assert len(world.training()) == 2
+    for _ in range(K):
+        world.step("w1")
+        world.flush()
+    assert world.processes["w2"].part.generation == 2, "it waits for the model"
     world.exit("w1", -9)
-    world.obey(world.members.worker_arrived("w2", 2, 0, 0.0))
+    world.flush()
+    world.step("w2")
+    world.flush()
     assert world.end is not None
     assert world.end.exit_code == 137
 
@@ -218,7 +239,7 @@ def test_newcomers_that_never_got_the_model_do_not_go_on_without_it() -> None:
 def test_a_killed_worker_that_was_replaced_does_not_fail_the_job() -> None:
     world = training_world({"b1": 2})
     world.exit("w2", -9)
-    world.fail()
+    world.commit()
     world.ready("w3")
     world.commit()
     world.finish()
@@ -259,7 +280,7 @@ def test_a_worker_that_fails_before_its_loop_ends_the_job_although_others_are_in
     world.ready("w2")
     world.enter_loop("w1")
     world.exit("w2", 3)
-    world.obey(world.members.worker_arrived("w1", 1, 0, 0.0))
+    world.commit()
     assert world.end is not None
     assert world.end.exit_code == 3
 
@@ -293,6 +314,16 @@ def test_nobody_waits_in_hvd_init_for_one_that_has_ended() -> None:
     assert "hvd.init" in world.end.why
 
 
+def test_a_worker_that_is_lost_as_the_others_finish_does_not_fail_the_job() -> None:
+    world = training_world({"b1": 1, "b2": 1})
+    world.members.agent_lost("b2", "its agent has said nothing", world.now)
+    world.processes["w1"].part.finish()
+    world.stand("w1")
+    world.flush()
+    world.exit("w1", 0)
+    assert world.end == m.End(0, "the script ended")
+
+
 def test_when_the_script_ends_newcomers_go_and_those_who_finished_may_tidy_up() -> None:
     world = training_world({"b1": 2})
     world.join("s1", 2)
@@ -300,7 +331,6 @@ def test_when_the_script_ends_newcomers_go_and_those_who_finished_may_tidy_up() 
     world.finish()
     assert "w3" in world.told_to_leave
     assert "w4" not in world.processes
-    world.exit("w3", 0)
     assert "s1" in world.dismissed
     world.exit("w2", 0)
     assert world.end is None, "w1 still writes its checkpoint"
@@ -318,10 +348,11 @@ def test_a_failure_while_tidying_up_is_the_jobs() -> None:
 
 def test_one_that_finished_is_not_killed_when_the_others_have_to_start_over() -> None:
     world = training_world({"b1": 3})
-    world.processes["w1"].moment = "finished"
-    world.obey(world.members.worker_finished("w1", 0.0))
+    world.processes["w1"].part.finish()
+    world.stand("w1")
+    world.flush()
     world.exit("w2", -9)
-    world.fail()
+    world.commit()
     assert [place.worker_id for place in world.forms[-1].places] == ["w3"]
     world.finish()
     world.exit("w3", 0)
@@ -344,38 +375,42 @@ def test_a_second_training_function_survives_failures_like_the_first() -> None:
     world.finish()
     for worker_id in ("w1", "w2"):
         process = world.processes[worker_id]
-        process.moment, process.in_loop = "training", False
+        process.part.phase, process.part.in_loop = Phase.TRAINING, False
         world.enter_loop(worker_id)
     world.exit("w2", -9)
-    world.fail()
+    world.commit()
     assert [place.worker_id for place in world.forms[-1].places] == ["w1"]
 
 
 def test_an_orphan_whose_agent_is_gone_is_told_to_leave_when_it_turns_up() -> None:
     world = training_world({"b1": 1}, "s1")
     world.members.agent_lost("s1", "connection lost", 0.0)
-    (leave,) = of_kind(world.members.worker_arrived("w2", 2, 3, 0.0), m.Leave)
+    arrived = m.Standing(m.Phase.ARRIVED, generation=2, called=2)
+    (leave,) = of_kind(world.members.worker_stands("w2", arrived, 0.0), m.Leave)
     assert leave.worker_id == "w2"
 
 
-def test_a_progress_report_that_comes_after_the_arrival_changes_nothing() -> None:
+def test_a_standing_from_before_the_word_was_heard_changes_nothing() -> None:
     world = training_world({"b1": 2})
-    world.members.worker_arrived("w1", 1, 9, 0.0)
-    world.members.worker_progress("w1", 8)
-    worker = world.members.worker("w1")
-    assert worker is not None
-    assert worker.commits == 9
+    world.exit("w2", -9)
+    world.commit()
+    assert world.members.size == 1
+    late = m.Standing(m.Phase.ARRIVED, generation=1, called=1, in_loop=True)
+    world.obey(world.members.worker_stands("w1", late, world.now))
+    assert [worker.state for worker in world.members.present()] == [m.WorkerState.TRAINING]
 
 
-def test_those_who_do_not_reach_the_boundary_are_killed() -> None:
+def test_those_who_do_not_come_back_from_a_broken_generation_are_killed() -> None:
     world = training_world({"b1": 1}, "s1", "s2")
     world.exit("w3", -9)
-    world.obey(world.members.worker_arrived("w2", 3, 3, world.now))
-    world.processes["w2"].moment = "arrived"
+    world.flush()
+    world.step("w2")
+    world.flush()
     world.tick(m.ARRIVAL_BOUND_S - 1)
     assert "w1" in world.processes
     world.tick(2.0)
     assert "w1" not in world.processes
+    world.flush()
     assert [place.worker_id for place in world.forms[-1].places][:1] == ["w2"]
 
 
@@ -390,8 +425,9 @@ def test_a_newcomer_that_warms_up_too_long_is_killed_and_tried_again() -> None:
 def test_one_that_was_told_to_leave_and_does_not_is_killed() -> None:
     world = training_world({"b1": 1}, "s1")
     world.release("s1")
-    world.commit()
-    world.tick(m.EXIT_BOUND_S + 1)
+    world.flush()
+    assert world.training().keys() == {"w1", "w2"}
+    world.tick(m.LEAVE_BOUND_S + 1)
     assert "w2" not in world.processes
     assert "s1" in world.dismissed
 
@@ -400,6 +436,138 @@ def test_a_script_that_ends_on_sigterm_with_0_does_not_end_the_job_for_the_other
     world = training_world({"b1": 1}, "s1")
     world.release("s1")
     world.exit("w2", 0)
-    world.fail()
+    world.commit()
     assert [place.worker_id for place in world.forms[-1].places] == ["w1"]
     assert not world.members.finishing
+
+
+def test_a_boundary_that_somebody_has_passed_is_withdrawn_and_k_is_doubled() -> None:
+    world = training_world({"b1": 2})
+    world.join("s1", 1)
+    members = world.members
+    now = world.now
+    members.worker_stands("w3", m.Standing(m.Phase.READY, in_loop=True), now)
+    for worker_id in ("w1", "w2"):
+        members.worker_prepared(worker_id, 2, "", now)
+    (question,) = of_kind(members.worker_prepared("w3", 2, "", now), m.Propose)
+    assert (question.at, question.worker_ids) == (0, ("w1",))
+    (proposal,) = of_kind(members.worker_accepted("w1", 1, 0, 10, False, now), m.Propose)
+    assert (proposal.at, proposal.worker_ids) == (10 + K, ("w1", "w2"))
+    assert members.worker_accepted("w1", 1, 12, 11, False, now) == []
+    withdrawn = members.worker_accepted("w2", 1, 12, 12, True, now)
+    assert of_kind(withdrawn, m.Withdraw)[0].worker_ids == ("w1", "w2")
+    (question,) = of_kind(withdrawn, m.Propose)
+    assert question.at == 0
+    (proposal,) = of_kind(members.worker_accepted("w1", 1, 0, 12, False, now), m.Propose)
+    assert proposal.at == 12 + 2 * K
+    members.worker_accepted("w1", 1, 16, 12, False, now)
+    (go,) = of_kind(members.worker_accepted("w2", 1, 16, 13, False, now), m.Go)
+    assert {(call.worker_id, call.at) for call in go.calls} == {("w1", 16), ("w2", 16), ("w3", 0)}
+    assert go.sync
+
+
+def test_a_newcomer_that_dies_while_it_connects_is_left_out_and_nobody_waits_for_it() -> None:
+    world = training_world({"b1": 1})
+    world.join("s1", 1)
+    world.obey(world.members.worker_stands("w2", m.Standing(m.Phase.READY, in_loop=True), world.now))
+    assert list(world.prepared) == [1, 2]
+    world.exit("w2", -9)
+    world.commit()
+    assert [len(form.places) for form in world.forms] == [1]
+    assert world.processes["w1"].part.phase is Phase.TRAINING
+    world.ready("w3")
+    world.commit()
+    assert [place.worker_id for place in world.forms[-1].places] == ["w1", "w3"]
+
+
+def test_a_newcomer_with_whom_nobody_can_connect_is_given_up_and_the_others_train_on() -> None:
+    world = training_world({"b1": 1})
+    world.join("s1", 1)
+    members = world.members
+    world.obey(members.worker_stands("w2", m.Standing(m.Phase.READY, in_loop=True), world.now))
+    for _ in m.RETRY_S:
+        assert "w2" in world.processes
+        world.tick(PREPARE_BOUND_S + 1)  # nobody has answered
+        world.tick(max(m.RETRY_S))
+    assert "w2" not in world.processes
+    assert "w1" in world.processes
+
+
+def test_workers_beyond_the_limit_step_aside_and_come_back_without_starting_anew() -> None:
+    world = training_world({"b1": 1}, "s1", slots=3)
+    world.obey(world.members.limit(2, world.now))
+    world.commit()
+    assert len(world.training()) == 2
+    assert {process.moment for process in world.processes.values()} == {"training", "ready"}
+    assert world.end is None
+    world.obey(world.members.limit(None, world.now))
+    world.commit()
+    assert sorted(world.training()) == ["w1", "w2", "w3", "w4"]
+    assert world.forms[-1].go is not None
+    assert world.forms[-1].go.sync, "who comes back has missed mini-batches"
+
+
+def test_leaving_alone_needs_no_broadcast_of_the_state() -> None:
+    world = training_world({"b1": 2}, "s1")
+    world.release("s1")
+    world.commit()
+    assert world.forms[-1].go is not None
+    assert not world.forms[-1].go.sync
+
+
+def test_resizes_are_sequential() -> None:
+    world = training_world({"b1": 1}, "s1")
+    world.join("s2", 1)
+    world.ready("w3")
+    world.flush()
+    assert world.members.changing
+    prepared = list(world.prepared)
+    world.join("s3", 1)
+    world.ready("w4")
+    assert list(world.prepared) == prepared, "the second one waits for its turn"
+    world.commit()
+    assert len(world.training()) == 4
+    assert not world.members.changing
+
+
+def test_a_new_leader_goes_on_with_the_workers_that_there_are() -> None:
+    world = training_world({"b1": 1}, "s1", slots=2)
+    generations = len(world.forms)
+    world.new_leader()
+    world.flush()
+    assert len(world.forms) == generations, "training goes on as it was"
+    assert world.members.size == 3
+    world.release("s1")
+    world.commit()
+    assert sorted(world.training()) == ["w1"]
+
+
+def test_a_leader_that_dies_with_its_workers_is_replaced_and_the_rest_goes_back_to_its_last_commit() -> None:
+    world = training_world({"b1": 1}, "s1", slots=2)
+    world.new_leader(dies_with_it="b1")
+    world.join("b1", 1)
+    world.tick(m.TAKEOVER_BOUND_S + 1)
+    world.commit()
+    assert sorted(world.training()) == ["w2", "w3"]
+    world.quieten()
+    assert len(world.training()) == 3
+    assert world.end is None
+
+
+def test_one_that_the_leader_before_had_called_aside_comes_back_under_the_new_one() -> None:
+    world = training_world({"b1": 2})
+    world.obey(world.members.limit(1, world.now))
+    world.new_leader()
+    world.commit()
+    world.quieten()
+    assert len(world.training()) == 2
+    assert world.members.size == 2
+
+
+def test_a_new_leader_waits_for_the_agents_only_so_long() -> None:
+    members = m.Membership(1, ["b1"], taking_over=0.0)
+    standing = m.Standing(m.Phase.TRAINING, 3, 0, 2, 40, 7, in_loop=True, called=3)
+    assert members.agent_joined("b1", 1, True, 1.0, [m.Running("w1", 0, False, standing)]) == []
+    assert members.tick(m.TAKEOVER_BOUND_S - 1) == []
+    commands = members.tick(m.TAKEOVER_BOUND_S + 1)
+    assert of_kind(commands, m.Broken)[0].worker_ids == ("w1",)

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from horovod_elastic.satellites import Grant, QueueEntry, Refused, SlurmUser
-from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape
+from horovod_elastic import job_plan
+from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.leader.satellites import Found, Grant, QueueEntry, Refused, SlurmUser
+from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
 
-HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--leader", "--", "", "ünï", "*"]
+HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--job", "--", "", "ünï", "*"]
 COMMAND = ["python", "train.py", *HOSTILE]
 GRANT = Grant("g1", "n7", 3, "flex", lease_s=301, start_within_s=60)
 RECORDER = f"""#!{sys.executable}
@@ -54,9 +56,13 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return Recorder(tmp_path)
 
 
-def user(shape: Shape | None = None, account: str = "", output: str | None = "/home/u/out.txt") -> SlurmUser:
+def plan_of(shape: Shape | None = None, account: str = "", output: str = "/home/u/out.txt") -> JobPlan:
     shape = shape or Shape(gpus=2, cpus=4, memory_mib=1500, gpu_type="a100")
     base = BaseJob(17, 2, (BaseNode("n1", 2),), shape, 2, 8, account)
+    return JobPlan(base, Site(), output, "head:1", "flexod://head:1#ab")
+
+
+def user(plan: JobPlan | None = None) -> SlurmUser:
     environment = {
         **os.environ,
         "SLURM_JOB_ID": "17",
@@ -64,11 +70,11 @@ def user(shape: Shape | None = None, account: str = "", output: str | None = "/h
         "SLURM_MEM_PER_CPU": "1",
         "MINE": "x",
     }
-    return SlurmUser(base, environment, COMMAND, output)
+    return SlurmUser(plan or plan_of(), environment, COMMAND)
 
 
 def test_a_satellite_says_everything_itself(recorder: Recorder) -> None:
-    assert user(account="physics").submit(GRANT, "10.0.0.1:99") == 4711
+    assert user(plan_of(account="physics")).submit(GRANT) == 4711
     assert recorder.call("sbatch")["argv"] == [
         *("--parsable", "--no-requeue", "--export=ALL", "--input=none", "--nodes=1", "--ntasks=1"),
         *("--nodelist=n7", "--partition=flex", "--cpus-per-task=12", "--gres=gpu:a100:6", "--mem=4500M"),
@@ -79,14 +85,14 @@ def test_a_satellite_says_everything_itself(recorder: Recorder) -> None:
 
 
 def test_what_the_base_did_not_ask_for_the_satellite_does_not_either(recorder: Recorder) -> None:
-    user(Shape(gpus=0, cpus=1, memory_mib=0, gpu_type=""), output=None).submit(GRANT, "l:1")
+    user(plan_of(Shape(gpus=0, cpus=1, memory_mib=0, gpu_type=""), output="")).submit(GRANT)
     options = recorder.call("sbatch")["argv"]
     assert not [option for option in options if option.startswith(("--gres", "--mem", "--account"))]
     assert "--output=/dev/null" in options
 
 
 def test_slurms_own_variables_stay_behind_and_the_users_come_along(recorder: Recorder) -> None:
-    user().submit(GRANT, "l:1")
+    user().submit(GRANT)
     environment = recorder.call("sbatch")["environment"]
     assert "MINE" in environment
     assert [name for name in environment if name.startswith("SLURM_")] == ["SLURM_CONF"]
@@ -94,7 +100,7 @@ def test_slurms_own_variables_stay_behind_and_the_users_come_along(recorder: Rec
 
 def test_the_training_command_arrives_word_for_word(recorder: Recorder, tmp_path: Path) -> None:
     """The script that sbatch got is run by a shell; its srun writes down what it was given."""
-    user().submit(GRANT, "10.0.0.1:99")
+    user().submit(GRANT)
     script = tmp_path / "satellite.sh"
     script.write_text(str(recorder.call("sbatch")["stdin"]))
     subprocess.run(["/bin/sh", str(script)], check=True, timeout=30)
@@ -106,23 +112,28 @@ def test_the_training_command_arrives_word_for_word(recorder: Recorder, tmp_path
     ]
     agent = argv[argv.index(sys.executable) + 1 : argv.index("--")]
     assert agent == [
-        *("-m", "horovod_elastic", "agent", "--leader", "10.0.0.1:99", "--slots", "3", "--gpus", "2")
+        *("-m", "horovod_elastic", "agent", "--slots", "3"),
+        *("--job", plan_of().to_text(), "--grant", "g1"),
     ]
+    assert job_plan.from_text(agent[agent.index("--job") + 1]) == plan_of()
 
 
 def test_an_agent_of_the_base_runs_in_a_step_of_the_base(recorder: Recorder) -> None:
-    user().launch_base("n1", 2, "l:1").wait(timeout=30)
+    user().launch_base("n1", 2).wait(timeout=30)
     argv = recorder.call("srun")["argv"]
-    assert argv[:2] == ["--jobid=17", "--nodelist=n1"]
+    assert argv[:3] == ["--jobid=17", "--nodelist=n1", "--job-name=flexo-agent"]
     assert "--gpus=a100:4" in argv
     assert argv[argv.index("--") - 1] == "--base"
     assert argv[argv.index("--") + 1 :] == COMMAND
+    user().launch_base("n1", 2, again=True).wait(timeout=30)
+    argv = recorder.call("srun")["argv"]
+    assert argv[: argv.index("--")][-2:] == ["--base", "--again"]
 
 
 @pytest.mark.parametrize("answer", ["4711", "4711;cluster\n"])
 def test_the_answers_of_sbatch(recorder: Recorder, answer: str) -> None:
     recorder.answer("sbatch", answer)
-    assert user().submit(GRANT, "l:1") == 4711
+    assert user().submit(GRANT) == 4711
 
 
 @pytest.mark.parametrize(
@@ -139,13 +150,13 @@ def test_refusals_are_passed_on_in_slurms_own_words(
 ) -> None:
     recorder.answer("sbatch", out, err, code)
     with pytest.raises(Refused, match=said):
-        user().submit(GRANT, "l:1")
+        user().submit(GRANT)
 
 
 def test_a_slurm_that_is_not_there_is_a_refusal(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Refused, match="sbatch"):
-        user().submit(GRANT, "l:1")
+        user().submit(GRANT)
 
 
 def test_the_queue_is_read(recorder: Recorder) -> None:
@@ -170,3 +181,31 @@ def test_cancelling_nothing_asks_nobody(recorder: Recorder) -> None:
     assert not (recorder.folder / "scancel.json").exists()
     user().cancel([5, 6])
     assert recorder.call("scancel")["argv"] == ["--quiet", "5", "6"]
+
+
+def test_satellites_are_found_by_their_comment(recorder: Recorder) -> None:
+    tag = "flexo-satellite base=17 restart=2 grant=g7 workers=3"
+    strangers = ["8|R||", "9|R|n7|" + tag + " x", "10|R|n7|" + tag.replace("=17", "=170"), "x|R|n7|" + tag]
+    former = "11|R|n7|" + tag.replace("restart=2", "restart=1")
+    waiting = "6|PD|n8|" + tag.replace("g7", "g8")
+    recorder.answer("squeue", "\n".join(["5|R|n7|" + tag, waiting, *strangers, former, "", "|"]) + "\n")
+    assert user().find() == [Found(5, "g7", "n7", 3), Found(6, "g8", "n8", 3, runs=False)]
+    assert recorder.call("squeue")["argv"] == [
+        *("--noheader", "--format=%i|%t|%n|%k", f"--user={os.getuid()}", "--name=flexo-17")
+    ]
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("17|R|None\n", True), ("17|CG|None\n", False), ("", False)])
+def test_whether_the_base_still_runs_is_seen_in_the_queue(
+    answer: str, runs: bool, recorder: Recorder
+) -> None:
+    recorder.answer("squeue", answer)
+    assert user().base_runs() is runs
+    assert recorder.call("squeue")["argv"][-1] == "--jobs=17"
+
+
+def test_only_the_steps_of_the_bases_agents_are_terminated(recorder: Recorder) -> None:
+    recorder.answer("squeue", "17.0|flexo-agent\n17.1|hostname\n17.2|flexo-agent\n")
+    user().terminate_base()
+    assert recorder.call("squeue")["argv"] == ["--noheader", "--steps", "--jobs=17", "--format=%i|%j"]
+    assert recorder.call("scancel")["argv"] == ["--quiet", "--signal=TERM", "17.0", "17.2"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod_elastic.agent import INJECT
+from horovod_elastic.agent.agent import INJECT
 
 BOUND_S = 30.0
 Start = Callable[..., subprocess.Popen[str]]
@@ -28,7 +28,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         environment = {
             **os.environ,
             "PYTHONPATH": str(INJECT),
-            "FLEXO_LEADER": "l:1",
+            "FLEXO_AGENT": "l:1",
             "FLEXO_WORKER_ID": "w1",
         }
         if satellite:
@@ -137,7 +137,7 @@ def test_a_process_that_a_script_forks_can_be_terminated(start: Start) -> None:
 def test_a_python_without_horovod_elastic_works_until_it_imports_horovod(tmp_path: Path) -> None:
     done = subprocess.run(
         [f"{sys.base_prefix}/bin/python3", "-c", "print('fine')\nimport horovod"],
-        env={"PYTHONPATH": str(INJECT), "FLEXO_LEADER": "l:1", "FLEXO_WORKER_ID": "w1"},
+        env={"PYTHONPATH": str(INJECT), "FLEXO_AGENT": "l:1", "FLEXO_WORKER_ID": "w1"},
         capture_output=True,
         text=True,
         timeout=BOUND_S,

@@ -189,20 +189,36 @@ def test_what_is_the_users_own_stays(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("comment", "range_"),
+    ("comment", "range_", "batch"),
     [
-        ("flexo{workers=2-8}", "2-8"),
-        ("site:gold flexo{workers=2-8;fungible;batch=32-256}", "2-8"),
-        ("(null)", None),
-        ("flexo{workers=8}", None),
+        ("flexo{workers=2-8}", "2-8", ""),
+        ("site:gold flexo{workers=2-8;fungible;batch=32-256}", "2-8", "32-256"),
+        ("flexo{workers=2-8;batch=64-64;fungible} site:gold", "2-8", "64-64"),
+        ("(null)", None, None),
+        ("flexo{workers=8}", None, None),
     ],
 )
-def test_a_range_that_was_said_by_comment_is_read_where_the_plugin_recorded_it(
-    comment: str, range_: str | None, monkeypatch: pytest.MonkeyPatch
+def test_ranges_that_were_said_by_comment_are_read_where_the_plugin_recorded_them(
+    comment: str, range_: str | None, batch: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = f"JobId=17 JobName=x Comment=elastic=2-8 AdminComment={comment} StdOut=/home/u/out"
     monkeypatch.setattr(slurm_job, "_ask", lambda command, environment: shown)
-    assert slurm_job.with_recorded_range({"SLURM_JOB_ID": "17"}).get("FLEXO_ELASTIC") == range_
+    found = slurm_job.with_recorded_range({"SLURM_JOB_ID": "17"})
+    assert (found.get("FLEXO_ELASTIC"), found.get("FLEXO_ELASTIC_BATCH")) == (range_, batch)
+
+
+def test_the_batches_that_a_job_may_train_with_come_from_the_plugin() -> None:
+    assert base_job(ONE_NODE).batch == ""
+    assert base_job({**ONE_NODE, "FLEXO_ELASTIC_BATCH": "32-256"}).batch == "32-256"
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus"), [("2,3", [2, 3]), ("0", [0]), ("", []), ("gpu-7f", []), (None, [])]
+)
+def test_the_gpus_of_a_node_are_known_by_slurms_numbers_or_not_at_all(
+    said: str | None, gpus: list[int]
+) -> None:
+    assert slurm_job.gpus_here({} if said is None else {"SLURM_JOB_GPUS": said}) == gpus
 
 
 def test_what_the_plugin_put_into_the_environment_is_not_asked_again() -> None:

@@ -1,10 +1,17 @@
-"""A simulated job around a Membership: agents and workers that do what it says, and what chance says."""
+"""A simulated job around a Membership: agents and workers that do what it says, and what chance says.
+
+Workers play their own side (worker/part.py) as in a real job; messages wait in queues until delivered,
+and collectives need everybody.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from horovod_elastic import membership as m
+from horovod_elastic.leader import membership as m
+from horovod_elastic.worker.part import Called, Part, Phase
 
 
 @dataclass
@@ -12,12 +19,40 @@ class Process:
     """A worker process as it is in the world, whatever membership believes."""
 
     agent: str
+    slot: int
     newcomer: bool
-    moment: str = "starting"
-    """starting, ready, training, arrived, finished, told to leave."""
-    generation: int = 0
-    commits: int = 0
-    in_loop: bool = False
+    part: Part = field(default_factory=Part)
+    prepared: int = 0
+    batch_done: bool = False
+    """Its collectives of the present mini-batch are through, the boundary is not passed."""
+    inbox: deque[Callable[[], None]] = field(default_factory=deque)
+    outbox: deque[Callable[[m.Membership], list[m.Command]]] = field(default_factory=deque)
+
+    @property
+    def moment(self) -> str:
+        return self.part.phase.value
+
+    @property
+    def commits(self) -> int:
+        return self.part.commits
+
+
+@dataclass
+class Form:
+    """A generation that the word was given for."""
+
+    generation: int
+    places: tuple[m.Place, ...]
+    go: m.Go | None = None
+    reached: dict[str, int] = field(default_factory=dict)
+    """Worker -> the last boundary it has passed in it; dead or gone ones keep theirs."""
+    left: set[str] = field(default_factory=set)
+    """Gone from it, in order or not."""
+    commits: int = -1
+    """Of the state that rank 0 brought."""
+
+    def members(self) -> list[str]:
+        return [place.worker_id for place in self.places]
 
 
 @dataclass
@@ -29,13 +64,15 @@ class World:
     now: float = 0.0
     agents: dict[str, int] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
-    dead: set[str] = field(default_factory=set)
-    told_to_leave: set[str] = field(default_factory=set)
-    forms: list[m.Form] = field(default_factory=list)
+    prepared: dict[int, Form] = field(default_factory=dict)
+    forms: list[Form] = field(default_factory=list)
+    leaders: int = 1
     end: m.End | None = None
-    interrupted: int = 0
     dismissed: set[str] = field(default_factory=set)
+    told_to_leave: set[str] = field(default_factory=set)
     outlooks: dict[str, m.Place] = field(default_factory=dict)
+    steps: list[int] = field(default_factory=list)
+    """Mini-batches of the states after each collective, in order of time: none may be left out."""
 
     def __post_init__(self) -> None:
         self.members = m.Membership(sum(self.base.values()), list(self.base))
@@ -57,55 +94,128 @@ class World:
         self.obey(self.members.release(agent, "given back", self.now))
 
     def exit(self, worker_id: str, exit_code: int) -> None:
-        if worker_id in self.processes:
+        process = self.processes.get(worker_id)
+        if process is not None:
+            while process.outbox:
+                self.obey(process.outbox.popleft()(self.members))
             self._die(worker_id)
             self.obey(self.members.worker_exited(worker_id, exit_code, self.now))
 
     def ready(self, worker_id: str) -> None:
         process = self.processes[worker_id]
-        if process.moment == "starting":
-            process.moment = "ready"
-            self.obey(self.members.worker_ready(worker_id, self.now))
+        if process.part.phase is Phase.STARTING:
+            process.part.in_loop = process.newcomer
+            process.part.wait_ready()
+            self.stand(worker_id)
+            self.flush()
 
     def enter_loop(self, worker_id: str) -> None:
         process = self.processes[worker_id]
-        if process.moment == "training" and not process.in_loop:
-            process.in_loop = True
-            self.obey(self.members.worker_in_loop(worker_id, self.now))
+        if process.part.phase is Phase.TRAINING and not process.part.in_loop:
+            process.part.in_loop = True
+            self.stand(worker_id)
+            self.flush()
+
+    def new_leader(self, dies_with_it: str = "") -> None:
+        """The leader is gone, with what was on its way; perhaps with its own agent."""
+        for worker_id in self.of(dies_with_it):
+            self._die(worker_id)
+        self.agents.pop(dies_with_it, None)
+        self.leaders += 1
+        self.members = m.Membership(
+            sum(self.base.values()), list(self.base), taking_over=self.now, gap=100 * self.leaders
+        )
+        for process in self.processes.values():
+            process.inbox.clear()
+            process.outbox.clear()
+        for agent, slots in list(self.agents.items()):
+            running = [
+                m.Running(worker_id, process.slot, process.newcomer, self.standing(worker_id))
+                for worker_id, process in self.processes.items()
+                if process.agent == agent
+            ]
+            joined = self.members.agent_joined(agent, slots, agent in self.base, self.now, running)
+            self.obey(joined)
+
+    def deliver(self, worker_id: str) -> bool:
+        """One message to this worker or from it; False when there is none."""
+        process = self.processes.get(worker_id)
+        if process is None:
+            return False
+        if process.inbox:
+            process.inbox.popleft()()
+        elif process.outbox:
+            self.obey(process.outbox.popleft()(self.members))
+        else:
+            return False
+        return True
+
+    def flush(self) -> None:
+        """Deliver everything that is under way."""
+        for _ in range(10_000):
+            if not sum(self.deliver(worker_id) for worker_id in list(self.processes)):
+                return
+        raise AssertionError("messages go round for ever")
+
+    def step(self, worker_id: str) -> None:
+        """This worker goes as far as the others and its promises allow: one mini-batch at most."""
+        process = self.processes.get(worker_id)
+        if process is None or process.part.phase is not Phase.TRAINING or not process.part.in_loop:
+            return
+        part = process.part
+        form = self.prepared[part.generation]
+        if not process.batch_done:
+            missing = [w for w in form.members() if form.reached.get(w, -1) < part.boundary]
+            if part.broken >= part.generation or any(w in form.left for w in missing):
+                self._go_back(worker_id)
+                return
+            if missing:
+                return
+            self._complete_batch(worker_id, process, form)
+        if part.may_pass():
+            word = part.pass_boundary()
+            process.batch_done = False
+            form.reached[worker_id] = part.boundary
+            if word is not None:
+                self._carry_out(worker_id, word)
+        self.stand(worker_id)
 
     def commit(self) -> None:
-        """All who train commit a batch; those who were interrupted arrive. Nothing if somebody is missing."""
-        training = self.training()
-        if not training or not all(process.in_loop for process in training.values()):
-            return
-        if len(training) < len(self.forms[-1].places):
-            self.fail()
-            return
-        for worker_id, process in training.items():
-            process.commits += 1
-            self.members.worker_progress(worker_id, process.commits)
-        if self.interrupted == self.forms[-1].generation:
-            self._arrive(list(training))
-
-    def fail(self, ahead: int = 0) -> None:
-        """Somebody is missing: collectives fail; the first `ahead` workers have committed a batch more."""
-        training = self.training()
-        if not training or len(training) == len(self.forms[-1].places):
-            return
-        for number, process in enumerate(training.values()):
-            process.commits += number < ahead
-        looping = [worker_id for worker_id, process in training.items() if process.in_loop]
-        for worker_id in training.keys() - set(looping):
-            self.exit(worker_id, 1)
-        self._arrive(looping)
+        """All train, and whatever change is due comes to its end."""
+        for _ in range(8):
+            self.flush()
+            for worker_id in list(self.processes):
+                self.step(worker_id)
+        self.flush()
 
     def finish(self) -> None:
         """The training function returns everywhere."""
+        self.align()
         training = self.training()
-        if training and len(training) == len(self.forms[-1].places) and self.all_in_loop():
-            for worker_id, process in training.items():
-                process.moment = "finished"
-                self.obey(self.members.worker_finished(worker_id, self.now))
+        together = {self._place_in_time(process) for process in training.values()}
+        if not training or len(together) != 1 or not self.all_in_loop():
+            return
+        form = self.prepared[next(iter(together))[0]]
+        if set(training) < set(form.members()) or any(p.part.word for p in training.values()):
+            return
+        for worker_id, process in training.items():
+            process.part.finish()
+            self.stand(worker_id)
+        self.flush()
+
+    def align(self) -> None:
+        """Those who are behind catch up, as scripts end after the same mini-batch everywhere."""
+        for _ in range(100):
+            self.flush()
+            times = {w: self._place_in_time(p) for w, p in self.training().items()}
+            if len(set(times.values())) < 2:
+                return
+            for worker_id in [w for w, time in times.items() if time == min(times.values())]:
+                self.step(worker_id)
+
+    @staticmethod
+    def _place_in_time(process: Process) -> tuple[int, int, bool]:
+        return process.part.generation, process.part.boundary, process.batch_done
 
     def tick(self, seconds: float) -> None:
         self.now += seconds
@@ -118,13 +228,12 @@ class World:
                 process = self.processes.get(worker_id)
                 if process is None:
                     continue
-                if process.moment in ("told to leave", "finished"):
+                if process.part.phase is Phase.FINISHED:
                     self.exit(worker_id, 0)
-                elif process.moment == "starting":
+                elif process.part.phase is Phase.STARTING:
                     self.ready(worker_id)
-                elif process.moment == "training":
+                elif process.part.phase is Phase.TRAINING:
                     self.enter_loop(worker_id)
-            self.fail()
             self.commit()
             self.tick(1.0)
 
@@ -134,14 +243,102 @@ class World:
         return [worker_id for worker_id, process in self.processes.items() if process.agent == agent]
 
     def training(self) -> dict[str, Process]:
-        """Those alive and training in the last generation, by rank."""
-        if not self.forms:
-            return {}
-        order = [place.worker_id for place in self.forms[-1].places if place.worker_id in self.processes]
-        return {w: self.processes[w] for w in order if self.processes[w].moment == "training"}
+        """Those alive and training, by rank."""
+        found = [(p.part.rank, w, p) for w, p in self.processes.items() if p.part.phase is Phase.TRAINING]
+        return {worker_id: process for _, worker_id, process in sorted(found, key=lambda each: each[:2])}
 
     def all_in_loop(self) -> bool:
-        return all(process.in_loop for process in self.training().values())
+        return all(process.part.in_loop for process in self.training().values())
+
+    def standing(self, worker_id: str) -> m.Standing:
+        process = self.processes[worker_id]
+        part = process.part
+        return m.Standing(
+            phase=m.Phase(part.phase.value),
+            generation=part.generation,
+            rank=part.rank,
+            size=part.size,
+            commits=part.commits,
+            boundary=part.boundary,
+            in_loop=part.in_loop,
+            holding=part.holding,
+            prepared=process.prepared,
+            called=part.called,
+            going=part.going,
+        )
+
+    def stand(self, worker_id: str) -> None:
+        """The worker says how it stands."""
+        if worker_id in self.processes:
+            standing = self.standing(worker_id)
+            self._say(worker_id, lambda members: members.worker_stands(worker_id, standing, self.now))
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def _complete_batch(self, worker_id: str, process: Process, form: Form) -> None:
+        """Its collectives are through: with the first ones it has taken over rank 0's state."""
+        part = process.part
+        if part.boundary == 0 and form.go is not None and form.go.sync:
+            part.commits = form.commits
+        part.commits += 1
+        process.batch_done = True
+        assert not self.steps or part.commits <= max(self.steps) + 1, "no batch is left out"
+        self.steps.append(part.commits)
+
+    def _carry_out(self, worker_id: str, word: Called) -> None:
+        old = self.prepared[self.processes[worker_id].part.generation]
+        old.left.add(worker_id)
+        if word.leave:
+            self.told_to_leave.add(worker_id)
+            self.exit(worker_id, 0)
+        elif word.aside:
+            self.processes[worker_id].part.wait_ready()
+            self.stand(worker_id)
+        else:
+            self._enter(worker_id, word)
+
+    def _enter(self, worker_id: str, word: Called) -> None:
+        process, form = self.processes[worker_id], self.prepared[word.generation]
+        assert process.prepared == word.generation, "only what stands can be entered"
+        place = next(place for place in form.places if place.worker_id == worker_id)
+        if place.rank == 0:
+            form.commits = process.part.commits
+        elif word.at and form.commits >= 0:
+            assert process.part.commits == form.commits, "all switch after the same batch"
+        process.part.enter(word, place.rank, place.size)
+        process.batch_done = False
+        form.reached[worker_id] = 0
+        self.stand(worker_id)
+
+    def _go_back(self, worker_id: str) -> None:
+        """A collective failed."""
+        process = self.processes[worker_id]
+        self.prepared[process.part.generation].left.add(worker_id)
+        process.part.go_back()
+        process.batch_done = False
+        self.stand(worker_id)
+        self._take_call(worker_id)
+
+    def _take_call(self, worker_id: str) -> None:
+        process = self.processes[worker_id]
+        if process.part.phase not in (Phase.READY, Phase.ARRIVED):
+            return
+        word = process.part.take_call()
+        if word is None:
+            return
+        if word.leave:
+            self.told_to_leave.add(worker_id)
+            self.exit(worker_id, 0)
+        else:
+            self._enter(worker_id, word)
+
+    def _say(self, worker_id: str, event: Callable[[m.Membership], list[m.Command]]) -> None:
+        self.processes[worker_id].outbox.append(event)
+
+    def _tell(self, worker_id: str, hear: Callable[[Process], None]) -> None:
+        process = self.processes.get(worker_id)
+        if process is not None:
+            process.inbox.append(lambda: hear(process))
 
     # --- obeying ----------------------------------------------------------------------------------
 
@@ -156,76 +353,115 @@ class World:
             self.lose(agent)
 
     def _obey(self, command: m.Command) -> None:
-        if isinstance(command, m.End):
-            assert self.end is None, "it ends once"
-            self.end = command
-        elif isinstance(command, m.Start):
-            self._start(command)
-        elif isinstance(command, m.Form):
-            self._form(command)
-        elif isinstance(command, m.Interrupt):
-            self._interrupt(command)
-        elif isinstance(command, m.Leave):
-            self._leave(command)
-        elif isinstance(command, m.Dismiss):
-            self.dismissed.add(command.agent)
+        match command:
+            case m.End():
+                assert self.end is None, "it ends once"
+                self.end = command
+            case m.Start():
+                self._start(command)
+            case m.Prepare():
+                self._prepare(command)
+            case m.Go():
+                self._go(command)
+            case m.Dismiss():
+                self.dismissed.add(command.agent)
+            case m.Leave():
+                self._tell(command.worker_id, self._hears_leave(command.worker_id))
+            case _:
+                self._tell_several(command)
+
+    def _tell_several(self, command: m.Command) -> None:
+        match command:
+            case m.Abandon():
+                for worker_id in command.worker_ids:
+                    self._tell(worker_id, lambda process: self._abandoned(process, command.generation))
+            case m.Propose():
+                for worker_id in command.worker_ids:
+                    self._tell(worker_id, self._hears_proposal(worker_id, command))
+            case m.Withdraw():
+                for worker_id in command.worker_ids:
+                    self._tell(worker_id, lambda p: p.part.withdrawn(command.generation, command.at))
+            case m.Broken():
+                for worker_id in command.worker_ids:
+                    self._tell(worker_id, lambda p: p.part.is_broken(command.generation) and None)
 
     def _start(self, start: m.Start) -> None:
         assert self.end is None, "nothing starts after the end"
         assert start.agent in self.agents, "only agents that are there start workers"
-        slots = [w for w in self.of(start.agent) if self.members.worker(w).slot == start.slot]  # type: ignore[union-attr]
+        slots = [w for w in self.of(start.agent) if self.processes[w].slot == start.slot]
         assert not slots, "one worker a slot"
-        assert start.outlook.rank > 0 or not start.newcomer or not self.training()
+        assert start.worker_id not in self.processes
         self.outlooks[start.worker_id] = start.outlook
-        self.processes[start.worker_id] = Process(start.agent, start.newcomer, in_loop=start.newcomer)
+        self.processes[start.worker_id] = Process(start.agent, start.slot, start.newcomer)
 
-    def _form(self, form: m.Form) -> None:
-        check_places(form.places)
-        previous = self.forms[-1] if self.forms else None
-        old = {place.worker_id for place in previous.places} if previous else set()
-        for worker_id in old & self.processes.keys():
-            moment = self.processes[worker_id].moment
-            assert moment in ("arrived", "told to leave", "finished"), f"{worker_id} is still {moment}"
-        stayed = [p for p in form.places if p.worker_id in old]
-        if previous is not None:
-            assert stayed, "somebody carries the state on"
-            first = form.places[0]
-            assert first.worker_id in old, "rank 0 was a member"
-            most = max(self.processes[p.worker_id].commits for p in stayed)
-            assert form.commits == self.processes[first.worker_id].commits == most
-        for place in form.places:
-            assert place.worker_id not in self.told_to_leave, "nobody is told both to leave and a place"
-            process = self.processes[place.worker_id]
-            assert process.moment in ("ready", "arrived"), "only those who wait are given places"
-            process.moment, process.generation = "training", form.generation
-        for place in form.places:
-            self.processes[place.worker_id].commits = form.commits
-        self.forms.append(form)
+    def _prepare(self, prepare: m.Prepare) -> None:
+        check_places(prepare.places)
+        assert prepare.generation not in self.prepared, "every attempt has a number of its own"
+        self.prepared[prepare.generation] = Form(prepare.generation, prepare.places)
+        for place in prepare.places:
 
-    def _interrupt(self, interrupt: m.Interrupt) -> None:
-        assert interrupt.worker_id == self.forms[-1].places[0].worker_id, "rank 0 is interrupted"
-        assert interrupt.generation == self.forms[-1].generation
-        self.interrupted = interrupt.generation
-
-    def _leave(self, leave: m.Leave) -> None:
-        process = self.processes.get(leave.worker_id)
-        if process is not None:
-            assert process.moment in ("ready", "arrived"), "only those who wait are told to leave"
-            process.moment = "told to leave"
-            self.told_to_leave.add(leave.worker_id)
-
-    def _arrive(self, worker_ids: list[str]) -> None:
-        for worker_id in worker_ids:
-            process = self.processes.get(worker_id)
-            if process is not None and process.moment == "training":
-                process.moment = "arrived"
-                self.obey(
-                    self.members.worker_arrived(worker_id, process.generation, process.commits, self.now)
+            def hear(process: Process, worker_id: str = place.worker_id) -> None:
+                process.prepared = prepare.generation
+                self._say(
+                    worker_id,
+                    lambda members: members.worker_prepared(worker_id, prepare.generation, "", self.now),
                 )
 
+            self._tell(place.worker_id, hear)
+
+    def _abandoned(self, process: Process, generation: int) -> None:
+        if process.prepared <= generation and process.prepared != process.part.generation:
+            process.prepared = 0
+
+    def _hears_proposal(self, worker_id: str, propose: m.Propose) -> Callable[[Process], None]:
+        def hear(process: Process) -> None:
+            answer = process.part.proposed(propose.generation, propose.at)
+            self._say(
+                worker_id,
+                lambda members: members.worker_accepted(
+                    worker_id, answer.generation, answer.at, answer.boundary, answer.passed, self.now
+                ),
+            )
+
+        return hear
+
+    def _go(self, go: m.Go) -> None:
+        form = self.prepared[go.generation]
+        form.go = go
+        going = {call.worker_id for call in go.calls if not (call.leave or call.aside)}
+        assert going == set(form.members()), "everybody who has a place is called"
+        for call in go.calls:
+            process = self.processes.get(call.worker_id)
+            if process is None:
+                continue
+            if call.at:
+                assert process.part.boundary < call.at, "nobody has passed the boundary"
+            word = Called(go.generation, call.at, go.sync, go.commits, call.leave, call.aside)
+
+            def hear(process: Process, worker_id: str = call.worker_id, word: Called = word) -> None:
+                process.part.given(word)
+                self.stand(worker_id)
+                # The training thread takes it, perhaps a moment later.
+                self._tell(worker_id, lambda process: self._take_call(worker_id))
+
+            self._tell(call.worker_id, hear)
+        self.forms.append(form)
+
+    def _hears_leave(self, worker_id: str) -> Callable[[Process], None]:
+        def hear(process: Process) -> None:
+            assert process.part.phase in (Phase.READY, Phase.ARRIVED), "only those who wait are told to leave"
+            self.told_to_leave.add(worker_id)
+            self.exit(worker_id, 0)
+
+        return hear
+
     def _die(self, worker_id: str) -> None:
-        self.processes.pop(worker_id, None)
-        self.dead.add(worker_id)
+        process = self.processes.pop(worker_id, None)
+        if process is None:
+            return
+        for form in self.prepared.values():
+            if worker_id in form.members():
+                form.left.add(worker_id)
 
 
 def check_places(places: tuple[m.Place, ...]) -> None:

@@ -56,11 +56,13 @@ class DaemonLink:
         address: str,
         hello: Callable[[], pb.Hello],
         on_grants: Callable[[pb.Grants], None],
+        on_command: Callable[[pb.Command], None],
         say: Callable[[str], None],
     ) -> None:
         self._address = address
         self._hello = hello
         self._on_grants = on_grants
+        self._on_command = on_command
         self._say = say
         self._said = ""
         self.report_interval_s = REPORT_INTERVAL_S
@@ -71,8 +73,9 @@ class DaemonLink:
         self._thread = threading.Thread(target=self._keep_open, name="flexod-link", daemon=True)
 
     def start(self) -> None:
-        """Begin dialling."""
-        self._thread.start()
+        """Begin dialling; nothing if it has begun."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def send(self, message: pb.FromLeader) -> None:
         """Tell flexod, if it is there; a later hello tells it everything anyway."""
@@ -81,13 +84,18 @@ class DaemonLink:
             outbox.put(message)
 
     def close(self, reason: str) -> None:
-        """Say goodbye and hang up."""
-        self._ended.set()
+        """The job ends: say goodbye and hang up."""
         self.send(pb.FromLeader(goodbye=pb.Goodbye(reason=reason)))
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Without a word: somebody else leads the job."""
+        self._ended.set()
         outbox = self._outbox
         if outbox is not None:
             outbox.put(None)
-        self._thread.join(timeout=2)
+        if self._thread.is_alive():
+            self._thread.join(timeout=2)
 
     def _keep_open(self) -> None:
         while not self._ended.is_set():
@@ -123,6 +131,8 @@ class DaemonLink:
             self._say_once(f"attached to flexod {message.welcome.flexod_version} at {self._address}")
         elif kind == "grants":
             self._on_grants(message.grants)
+        elif kind == "command":
+            self._on_command(message.command)
 
     def _explain(self, error: grpc.RpcError) -> bool:
         """Say what is wrong, once a cause; whether it is one that trying again soon will not change."""

@@ -8,6 +8,7 @@ partition; its comment tells flexod, after any restart, whose it is.
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import subprocess
@@ -15,9 +16,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod_elastic.slurm_job import BaseJob, Site, clean_environment
+from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.slurm_job import clean_environment
 
 COMMAND_TIMEOUT_S = 60
+_BASE_STEP = "flexo-agent"
+"""What the job steps of the base's agents are called."""
+_TAG = re.compile(r"flexo-satellite base=(\d+) restart=(\d+) grant=(\S+) workers=(\d+)")
+"""The comment of a satellite; flexod reads it too."""
 # Reasons for which Slurm will not start it soon, however long we wait: limits, not the cluster's load.
 _LIMIT_REASONS = ("Assoc", "QOS", "Partition", "JobHeld", "MaxSubmit", "InvalidAccount", "InvalidQOS")
 
@@ -52,34 +58,32 @@ class QueueEntry:
         return self.state == "PD" and self.reason.startswith(_LIMIT_REASONS)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A satellite of this job that somebody else has submitted: an earlier leader."""
+
+    job_id: int
+    grant_id: str
+    node: str
+    workers: int
+    runs: bool = True
+    """Whether it has its node."""
+
+
 class SlurmUser:
     """Slurm's commands with the rights of the job's own user."""
 
-    def __init__(
-        self,
-        base: BaseJob,
-        environment: Mapping[str, str],
-        command: Sequence[str],
-        output: str | None,
-        *,
-        site: Site = Site(),  # noqa: B008 (frozen)
-    ) -> None:
-        self._base = base
-        self._environment = clean_environment(environment)
+    def __init__(self, plan: JobPlan, environment: Mapping[str, str], command: Sequence[str]) -> None:
+        self._plan = plan
+        self._environment = {**clean_environment(environment), "FLEXO_JOB_ID": str(plan.base.job_id)}
         self._command = list(command)
-        self._output = output or "/dev/null"
-        self._site = site
-        self._binding = ["--cpu-bind=none"] if site.binds_cpus else []
+        self._binding = ["--cpu-bind=none"] if plan.site.binds_cpus else []
 
-    def agent_command(self, leader: str, workers: int, *, base: bool) -> list[str]:
-        """The agent's own command line."""
+    def agent_command(self, workers: int, *options: str) -> list[str]:
+        """The command line of an agent with `workers` slots."""
         return [
-            *(sys.executable, "-m", "horovod_elastic", "agent", "--leader", leader),
-            *("--slots", str(workers), "--gpus", str(self._base.shape.gpus)),
-            *(["--base"] if base else []),
-            *(["--pass-signals"] if base and not self._site.signals_reach_all else []),
-            "--",
-            *self._command,
+            *(sys.executable, "-m", "horovod_elastic", "agent", "--slots", str(workers)),
+            *("--job", self._plan.to_text(), *options, "--", *self._command),
         ]
 
     def step(self, workers: int) -> list[str]:
@@ -95,9 +99,10 @@ class SlurmUser:
             *([f"--gpus={gpus}"] if gpus else []),
         ]
 
-    def submit(self, grant: Grant, leader: str) -> int:
+    def submit(self, grant: Grant) -> int:
         """Submit the satellite of a grant; its Slurm job id. Raises Refused."""
-        base, shape, gpus = self._base, self._base.shape, self._gpus(grant.workers)
+        base, gpus, output = self._plan.base, self._gpus(grant.workers), self._plan.output or "/dev/null"
+        shape = base.shape
         tag = (
             f"flexo-satellite base={base.job_id} restart={base.restart_count} "
             f"grant={grant.grant_id} workers={grant.workers}"
@@ -111,24 +116,40 @@ class SlurmUser:
             f"--time={math.ceil(grant.lease_s / 60)}",
             f"--job-name=flexo-{base.job_id}",
             f"--comment={tag}",
-            *(f"--output={self._output}", f"--error={self._output}", "--open-mode=append"),
+            *(f"--output={output}", f"--error={output}", "--open-mode=append"),
         ]
-        step = [*self.step(grant.workers), *self.agent_command(leader, grant.workers, base=False)]
+        step = [*self.step(grant.workers), *self.agent_command(grant.workers, "--grant", grant.grant_id)]
         answer = self._run(options, script=f"#!/bin/sh\nexec {shlex.join(step)}\n")
         match = re.fullmatch(r"(\d+)(;.*)?", answer.strip())
         if match is None:
             raise Refused(f"sbatch answered '{answer.strip()[:200]}' where a job id was expected")
         return int(match[1])
 
-    def launch_base(self, node: str, workers: int, leader: str) -> subprocess.Popen[bytes]:
-        """Start the agent of one of the base's own nodes."""
-        options = [f"--jobid={self._base.job_id}", f"--nodelist={node}"]
+    def launch_base(self, node: str, workers: int, *, again: bool = False) -> subprocess.Popen[bytes]:
+        """Start the agent of one of the base's own nodes; `again` if it has ended and should not have."""
+        options = [f"--jobid={self._plan.base.job_id}", f"--nodelist={node}", f"--job-name={_BASE_STEP}"]
+        told = [
+            "--base",
+            *(["--again"] if again else []),
+            *([] if self._plan.site.signals_reach_all else ["--pass-signals"]),
+        ]
         step = self.step(workers)
         return subprocess.Popen(
-            [*step[:1], *options, *step[1:], *self.agent_command(leader, workers, base=True)],
+            [*step[:1], *options, *step[1:], *self.agent_command(workers, *told)],
             env=self._environment,
             stdin=subprocess.DEVNULL,
         )
+
+    def terminate_base(self) -> None:
+        """SIGTERM for the agents of the base and all that runs there, as Slurm sends it. Raises Refused.
+
+        Not through srun: that takes a SIGTERM of its own as the order to kill (tried on Slurm 22.05).
+        """
+        job = self._plan.base.job_id
+        listed = self._run(["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j"])
+        rows = [line.split("|", 1) for line in listed.splitlines() if "|" in line]
+        if steps := [step for step, name in rows if name == _BASE_STEP]:
+            self._run(["scancel", "--quiet", "--signal=TERM", *steps])
 
     def cancel(self, job_ids: Iterable[int]) -> None:
         """End satellites, however far they are. Silent about those that have ended."""
@@ -144,9 +165,26 @@ class SlurmUser:
             entries[int(job_id)] = QueueEntry(state, reason)
         return entries
 
+    def base_runs(self) -> bool:
+        """Whether Slurm still runs the base."""
+        entry = self.queue([self._plan.base.job_id]).get(self._plan.base.job_id)
+        return entry is not None and entry.state in ("R", "S", "CF")
+
+    def find(self) -> list[Found]:
+        """The satellites of this job that are in the queue, whoever has submitted them. Raises Refused."""
+        base = self._plan.base
+        found = []
+        mine = [f"--user={os.getuid()}", f"--name=flexo-{base.job_id}"]
+        for line in self._run(["squeue", "--noheader", "--format=%i|%t|%n|%k", *mine]).splitlines():
+            job_id, state, node, comment = (*line.split("|", 3), "", "", "")[:4]
+            tag = _TAG.fullmatch(comment.strip())
+            if tag and job_id.isdecimal() and tag.group(1, 2) == (str(base.job_id), str(base.restart_count)):
+                found.append(Found(int(job_id), tag[3], node, int(tag[4]), runs=state == "R"))
+        return found
+
     def _gpus(self, workers: int) -> str:
         """ "[TYPE:]NUMBER" for so many workers, "" if they have none."""
-        shape = self._base.shape
+        shape = self._plan.base.shape
         kind = f"{shape.gpu_type}:" if shape.gpu_type else ""
         return f"{kind}{shape.gpus * workers}" if shape.gpus else ""
 

@@ -1,0 +1,588 @@
+"""One process a node of a job: starts the node's workers, watches them, speaks for them; one of them leads.
+
+Started by srun, in the base and in each satellite. Workers speak with their agent only, which passes both
+directions on, so training goes on while the job has no leader: the agent looks for one (election.py), or
+leads itself, with the leader in a thread of this process.
+
+SIGTERM from Slurm reaches it and its workers alike. In a satellite the workers ignore it, the agent tells the
+leader, and the leader lets them go at a mini-batch boundary. In the base it is the end of the job: workers
+die of it, or end as their script handles it.
+
+The main thread owns everything and takes events from a queue; streams, waits and the leader live in threads
+of their own and only post events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flexo_protos import lease_place
+from flexo_protos.credentials import Authenticator, Munge, NotAuthentic
+from flexo_protos.v1 import workers_pb2 as pb
+from horovod_elastic import job_plan, network, slurm_job, wire
+from horovod_elastic.agent.guardian import Guardian
+from horovod_elastic.agent.leader_link import LeaderLink
+from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
+from horovod_elastic.agent.tenure import Tenure
+from horovod_elastic.election.election import Closed, Election, Following, Leading, Over, Role
+from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway, open_store
+from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.leader.leader import Leader, Outcome
+from horovod_elastic.leader.leader_service import LeaderPort
+from horovod_elastic.leader.satellites import SlurmUser
+from horovod_elastic.slurm_job import agent_name
+from horovod_elastic.trace import say
+from horovod_elastic.worker.sigterm import SATELLITE
+
+TICK_S = 0.25
+ALIVE_INTERVAL_S = 1.0
+SILENT_LEADER_S = 5.0
+"""A leader that has said nothing for so long is looked for elsewhere."""
+SILENCE_VARIABLE = "FLEXO_SILENCE_S"
+"""How long a worker may say nothing, once it has begun to speak; it does so every second."""
+DEFAULT_SILENCE_S = 30.0
+NOBODY_LEADS_S = 60.0
+"""How long workers that need a leader to go on wait for one."""
+STALL_S = 3.0
+"""A tick that comes so late means that this process itself was stopped, or starved."""
+LAST_WORDS_S = 1.0
+"""After the end of a worker's process: what it has said before is passed on before its end is."""
+SIGTERM_GRACE_S = 25.0
+"""How long workers of the base may take to end as their script handles SIGTERM; Slurm's KillWait is 30."""
+LEADER_ENDS_WITHIN_S = 60.0
+COMMAND_NOT_RUN = 127
+"""Exit code of a worker whose command cannot be run, as in a shell."""
+CANNOT_WORK = 78
+"""Exit code of an agent that would not do better if it were started again (EX_CONFIG)."""
+TERMINATED = 128 + signal.SIGTERM
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+_WAITING = (pb.WORKER_PHASE_READY, pb.WORKER_PHASE_ARRIVED)
+INJECT = Path(__file__).resolve().parents[1] / "inject"
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What this agent was started as: its own options, beside the job's plan."""
+
+    slots: int
+    base: bool
+    grant_id: str
+    again: bool
+    """Another agent was started here before it, and ended."""
+    pass_signals: bool
+    """Slurm signals the agent alone."""
+    command: tuple[str, ...]
+
+
+@dataclass
+class LocalWorker:
+    """A training process of this node."""
+
+    order: pb.StartWorker
+    process: subprocess.Popen[bytes]
+    standing: pb.Standing = field(default_factory=lambda: pb.Standing(phase=pb.WORKER_PHASE_STARTING))
+    """What it said last of itself."""
+    outbox: WorkerOutbox | None = None
+    """Of its stream, while there is one."""
+    heard_at: float = 0.0
+    killed: str = ""
+    """Why this agent killed it."""
+    ended_at: float | None = None
+    """When its process ended; its exit is not told yet."""
+
+
+class Agent:
+    """See the module."""
+
+    def __init__(self, plan: JobPlan, post: Post, authenticator: Authenticator) -> None:
+        self._plan = plan
+        self._post = post
+        self._authenticator = authenticator
+        self._node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        self._job_id = int(os.environ.get("SLURM_JOB_ID", "0"))
+        self._name = agent_name(self._node, self._job_id)
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._workers: dict[str, LocalWorker] = {}
+        self._untold: list[tuple[LocalWorker, pb.WorkerExited]] = []
+        """Workers that ended while there was no leader to tell."""
+        self._leaving = False
+        self._exit_code: int | None = None
+        self._silence_s = float(os.environ.get(SILENCE_VARIABLE) or DEFAULT_SILENCE_S)
+        self._address = network.own_address(
+            slurm_job.node_address(self._node, os.environ), plan.site.controller
+        )
+        self._interface = network.interface_of(self._address)
+        authenticator.credential(wire.ATTACH_AGENT)  # NotAuthentic now rather than a lonely agent later
+        self._guardian = Guardian()
+        self._local = LocalService(self)
+        self._port = LeaderPort(self._address, authenticator)
+        self._store = _store_of(plan, authenticator)
+        self._holder = f"{self._name}-{secrets.token_hex(4)}"
+        self._election = Election(
+            self._store, self._holder, lambda: self._port.endpoint, _role(post), say=say
+        )
+        self._leader: Leader | None = None
+        self._leader_thread: threading.Thread | None = None
+        self._link: LeaderLink | None = None
+        self._followed: Following | None = None
+        """The leader that this agent has, or had last."""
+        self._lost_why = ""
+        self._seeking = False
+        self._leaderless_since = time.monotonic()
+        self._next_alive = 0.0
+        self._next_sign = 0.0
+        self._ticked_at = time.monotonic()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve this node until the job dismisses it. Its exit code: the job's, if it belongs to the base."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            # sbatch --signal=USR1@60 is meant for the script. A handler, because workers inherit SIG_IGN.
+            signal.signal(number, self._pass_on)
+        try:
+            self._seek(None)
+            while self._exit_code is None:
+                self._one_event()
+                self._tick()
+            return self._exit_code
+        finally:
+            self._close()
+
+    def _one_event(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._events.get(timeout=TICK_S)()
+
+    def _end(self, exit_code: int) -> None:
+        if self._exit_code is None:
+            self._exit_code = exit_code
+
+    def _close(self) -> None:
+        self._guardian.close()
+        if self._leaving and self._post.base:
+            self._wait_for_workers(SIGTERM_GRACE_S)
+        for worker in self._workers.values():
+            _kill_group(worker.process.pid)
+        if self._link is not None:
+            self._link.close()
+        if self._leader_thread is not None:
+            self._leader_thread.join(LEADER_ENDS_WITHIN_S)
+        self._election.close()
+        self._store.close()
+        self._local.close()
+        self._port.close()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if now > self._ticked_at + STALL_S:
+            self._forgive(now)
+        self._ticked_at = now
+        if now >= self._next_sign:
+            self._next_sign = now + ALIVE_INTERVAL_S
+            self._guardian.tick()
+        for worker_id, worker in list(self._workers.items()):
+            if worker.ended_at is not None:
+                if worker.outbox is None or now > worker.ended_at + LAST_WORDS_S:
+                    self._tell_end(worker_id, worker)
+            elif worker.outbox is not None and now > worker.heard_at + self._silence_s:
+                worker.killed = worker.killed or f"it has said nothing for {self._silence_s:.0f} s"
+                _kill_group(worker.process.pid)
+        self._watch_leader(now)
+
+    def _forgive(self, now: float) -> None:
+        """Nobody was silent while this process did not run."""
+        for worker in self._workers.values():
+            worker.heard_at = now
+        if self._link is not None:
+            self._link.heard_at = now
+
+    # --- the leader -------------------------------------------------------------------------------
+
+    def _seek(self, lost: Following | None) -> None:
+        """Find out, in a thread, who leads; it may turn out to be this agent."""
+        if self._seeking or self._exit_code is not None:
+            return
+        self._seeking = True
+
+        def seek() -> None:
+            try:
+                found = self._election.follow(lost)
+            except Closed:
+                return
+            self._events.put(lambda: self._found(found))
+
+        threading.Thread(target=seek, name="seek", daemon=True).start()
+
+    def _found(self, found: Leading | Following | Over) -> None:
+        self._seeking = False
+        if isinstance(found, Over):
+            self._end(found.exit_code if self._post.base else 0)
+        if self._exit_code is not None or isinstance(found, Over):
+            return
+        if isinstance(found, Leading):
+            if self._leader is None:
+                self._lead(found)
+            else:  # only the stream to it broke
+                self._election.keep(self._leader.lost_lease)
+            found = Following(self._port.endpoint, self._holder, found.term)
+        self._followed = found
+        self._link = LeaderLink(
+            found.address,
+            self._hello(),
+            lambda link, message: self._events.put(lambda: self._hear(link, message)),
+            lambda link, why: self._events.put(lambda: self._lost_leader(link, why)),
+            self._authenticator,
+        )
+        for _, exited in self._untold:
+            self._link.send(pb.FromAgent(worker_exited=exited))
+        self._untold.clear()
+
+    def _lead(self, leading: Leading) -> None:
+        if leading.heir:
+            say(f"the agent on {self._node} leads this job now{self._lost_why and f': {self._lost_why}'}")
+        slurm = SlurmUser(self._plan, os.environ, self._post.command)
+        tenure = Tenure(self._election, self._store)
+        leader = Leader(self._plan, self._name, self._address, slurm, tenure, inherited=leading.heir)
+        if self._plan.base.elastic and self._plan.daemon:
+            leader.attach_to(self._plan.daemon)
+        self._leader = leader
+        self._port.take_office(leader)
+        self._election.keep(leader.lost_lease)
+
+        def lead() -> None:
+            try:
+                outcome = leader.run()
+            except Exception:
+                traceback.print_exc()
+                self._events.put(lambda: self._end(1))
+                return
+            self._events.put(lambda: self._led(leader, outcome))
+
+        self._leader_thread = threading.Thread(target=lead, name="leader", daemon=True)
+        self._leader_thread.start()
+
+    def _led(self, leader: Leader, outcome: Outcome) -> None:
+        self._port.leave_office(leader)
+        if self._leader is leader:
+            self._leader = None
+        if outcome.exit_code is not None:
+            self._end(outcome.exit_code if self._post.base else 0)
+
+    def _hear(self, link: LeaderLink, message: pb.ToAgent) -> None:
+        if link is not self._link:
+            return
+        self._leaderless_since = 0.0
+        match message.WhichOneof("body"):
+            case "start_worker":
+                self._start(message.start_worker)
+            case "kill_worker":
+                self._kill(message.kill_worker.worker_id)
+            case "tell_worker":
+                self._tell_worker(message.tell_worker)
+            case "dismiss":
+                self._end(message.dismiss.exit_code if self._post.base else 0)
+            case "hand_over" | "stepped_down":
+                self._lost_why = "the one before has handed over"
+                if self._leader is not None:
+                    self._port.leave_office(self._leader)
+                    self._leader = None
+                self._leave_link()
+                self._seek(None)
+
+    def _lost_leader(self, link: LeaderLink, why: str) -> None:
+        if link is not self._link:
+            return
+        if self._leaderless_since == 0.0:
+            say(f"the agent on {self._node} has lost its leader ({why}); training goes on")
+        self._lost_why = f"the one before is gone ({why})"
+        self._leave_link()
+        self._seek(self._followed)
+
+    def _leave_link(self) -> None:
+        assert self._link is not None
+        self._link.close()
+        self._link = None
+        self._leaderless_since = self._leaderless_since or time.monotonic()
+
+    def _watch_leader(self, now: float) -> None:
+        link = self._link
+        if link is not None and now > link.heard_at + SILENT_LEADER_S:
+            self._lost_leader(link, f"it has said nothing for {SILENT_LEADER_S:.0f} s")
+        elif link is not None and now >= self._next_alive:
+            self._next_alive = now + ALIVE_INTERVAL_S
+            link.send(pb.FromAgent(alive=pb.Alive()))
+        elif self._leaderless_since and now > self._leaderless_since + NOBODY_LEADS_S:
+            self._give_up_if_idle()
+        if self._leaderless_since and self._leaving and self._post.base:
+            self._end(TERMINATED)
+
+    def _give_up_if_idle(self) -> None:
+        phases = [worker.standing.phase for worker in self._workers.values()]
+        if not phases or any(phase in _WAITING for phase in phases):
+            say(
+                f"the agent on {self._node} ends: nobody has led this job for {NOBODY_LEADS_S:.0f} s, and "
+                f"its workers cannot go on without (the lease is kept at {self._plan.leases})"
+            )
+            self._end(CANNOT_WORK)
+
+    def _say(self, message: pb.FromAgent) -> None:
+        """To the leader, if there is one; another one is told everything anyway."""
+        if self._link is not None:
+            self._link.send(message)
+
+    def _hello(self) -> pb.AgentHello:
+        return pb.AgentHello(
+            slurm_job_id=self._job_id,
+            node=self._node,
+            slots=self._post.slots,
+            base=self._post.base,
+            grant_id=self._post.grant_id,
+            holder=self._holder,
+            leaving=self._leaving,
+            gpus=slurm_job.gpus_here(os.environ),
+            workers=[_running(worker) for worker in [*self._workers.values(), *(w for w, _ in self._untold)]],
+        )
+
+    # --- workers ------------------------------------------------------------------------------------
+
+    def worker_attached(self, worker_id: str, outbox: WorkerOutbox) -> None:
+        """See local_service.Host."""
+        self._events.put(lambda: self._worker_attached(worker_id, outbox))
+
+    def worker_said(self, worker_id: str, message: pb.FromWorker) -> None:
+        """See local_service.Host."""
+        self._events.put(lambda: self._worker_said(worker_id, message))
+
+    def worker_detached(self, worker_id: str, outbox: WorkerOutbox) -> None:
+        """See local_service.Host."""
+        self._events.put(lambda: self._worker_detached(worker_id, outbox))
+
+    def _worker_attached(self, worker_id: str, outbox: WorkerOutbox) -> None:
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            outbox.put(None)
+            return
+        worker.outbox, worker.heard_at = outbox, time.monotonic()
+
+    def _worker_said(self, worker_id: str, message: pb.FromWorker) -> None:
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return
+        worker.heard_at = time.monotonic()
+        if message.HasField("standing"):
+            worker.standing = message.standing
+        self._say(pb.FromAgent(worker_said=pb.WorkerSaid(worker_id=worker_id, said=message)))
+
+    def _worker_detached(self, worker_id: str, outbox: WorkerOutbox) -> None:
+        worker = self._workers.get(worker_id)
+        if worker is not None and worker.outbox is outbox:
+            worker.outbox = None
+
+    def _tell_worker(self, tell: pb.TellWorker) -> None:
+        worker = self._workers.get(tell.worker_id)
+        if worker is not None and worker.outbox is not None:
+            worker.outbox.put(tell.message)
+
+    def _start(self, order: pb.StartWorker) -> None:
+        if self._exit_code is not None:
+            return
+        try:
+            process = subprocess.Popen(
+                self._post.command,
+                env=self._worker_environment(order),
+                preexec_fn=_become_worker if self._post.base else _become_worker_of_a_satellite,
+            )
+        except OSError as error:
+            print(f"flexo: {self._post.command[0]} cannot be run: {error}", file=sys.stderr)
+            exited = pb.WorkerExited(worker_id=order.worker_id, exit_code=COMMAND_NOT_RUN)
+            self._say(pb.FromAgent(worker_exited=exited))
+            return
+        self._workers[order.worker_id] = LocalWorker(order, process)
+        threading.Thread(
+            target=self._watch, args=(order.worker_id, process), name=order.worker_id, daemon=True
+        ).start()
+
+    def _worker_environment(self, order: pb.StartWorker) -> dict[str, str]:
+        environment = dict(os.environ)
+        outlook = order.outlook
+        place = (
+            *(outlook.rank, outlook.size, outlook.local_rank),
+            *(outlook.local_size, outlook.cross_rank, outlook.cross_size),
+        )
+        environment.update(
+            PYTHONPATH=os.pathsep.join(filter(None, [str(INJECT), environment.get("PYTHONPATH", "")])),
+            FLEXO_AGENT=self._local.endpoint,
+            FLEXO_WORKER_ID=order.worker_id,
+            FLEXO_WORKER_SECRET=self._local.secret,
+            FLEXO_NEWCOMER="1" if order.newcomer else "0",
+            FLEXO_OUTLOOK=",".join(map(str, place)),
+            FLEXO_JOB_ID=str(self._plan.base.job_id),
+            FLEXO_ELASTIC_BATCH=self._plan.base.batch,
+            HOROVOD_ELASTIC="1",
+            HOROVOD_CONTROLLER="gloo",
+            HOROVOD_CPU_OPERATIONS="gloo",
+            HOROVOD_RANK="0",
+            HOROVOD_SIZE="1",
+            HOROVOD_LOCAL_RANK=str(order.slot),
+            HOROVOD_LOCAL_SIZE=str(self._post.slots),
+            HOROVOD_CROSS_RANK="0",
+            HOROVOD_CROSS_SIZE="1",
+            HOROVOD_HOSTNAME=self._node,
+            HOROVOD_GLOO_IFACE=self._interface,
+        )
+        if order.newcomer:
+            # Alone until it joins: the native core takes local and cross ranks at their word.
+            environment.update(HOROVOD_LOCAL_RANK="0", HOROVOD_LOCAL_SIZE="1")
+        if not self._post.base:
+            environment[SATELLITE] = "1"
+        environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")
+        if devices := environment.get("CUDA_VISIBLE_DEVICES", ""):
+            gpus = self._plan.base.shape.gpus
+            seen = devices_seen(devices.split(","), gpus, order.slot, outlook.local_rank)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
+        return environment
+
+    def _watch(self, worker_id: str, process: subprocess.Popen[bytes]) -> None:
+        """In a thread of its own."""
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        self._events.put(lambda: self._ended(worker_id))
+
+    def _ended(self, worker_id: str) -> None:
+        worker = self._workers[worker_id]
+        # While it is a zombie its number is nobody else's: what it left running would keep the GPU.
+        _kill_group(worker.process.pid)
+        worker.ended_at = time.monotonic()
+        if worker.outbox is None:
+            self._tell_end(worker_id, worker)
+
+    def _tell_end(self, worker_id: str, worker: LocalWorker) -> None:
+        del self._workers[worker_id]
+        exit_code = worker.process.wait()
+        exited = pb.WorkerExited(worker_id=worker_id, exit_code=exit_code, why=worker.killed)
+        if self._link is None:
+            self._untold.append((worker, exited))
+        self._say(pb.FromAgent(worker_exited=exited))
+
+    def _kill(self, worker_id: str) -> None:
+        worker = self._workers.get(worker_id)
+        if worker is not None and worker.ended_at is None:
+            _kill_group(worker.process.pid)
+
+    def _wait_for_workers(self, bound_s: float) -> None:
+        deadline = time.monotonic() + bound_s
+        while time.monotonic() < deadline:
+            if all(worker.ended_at is not None for worker in self._workers.values()):
+                return
+            self._one_event()
+
+    # --- signals ----------------------------------------------------------------------------------------
+
+    def _pass_on(self, signum: int, frame: object) -> None:
+        """Where Slurm signals only what it started itself, the script hears of it from its agent."""
+        if self._post.pass_signals:
+            for worker in list(self._workers.values()):
+                if worker.ended_at is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(worker.process.pid, signum)
+
+    def _on_sigterm(self, signum: int, frame: object) -> None:
+        self._pass_on(signum, frame)
+        self._events.put(self._leave)  # SimpleQueue.put is safe inside a signal handler
+
+    def _leave(self) -> None:
+        self._leaving = True
+        self._say(pb.FromAgent(leaving=pb.AgentLeaving(reason="Slurm takes the node back (SIGTERM)")))
+
+
+def _running(worker: LocalWorker) -> pb.RunningWorker:
+    order = worker.order
+    return pb.RunningWorker(
+        worker_id=order.worker_id, slot=order.slot, newcomer=order.newcomer, standing=worker.standing
+    )
+
+
+def _store_of(plan: JobPlan, authenticator: Authenticator) -> LeaseStore:
+    run = JobRun(plan.base.job_id, plan.base.restart_count)
+    return open_store(lease_place.parse(plan.leases), run, authenticator)
+
+
+def _role(post: Post) -> Role:
+    if not post.base:
+        return Role.SATELLITE
+    return Role.BASE if post.again else Role.FOUNDER
+
+
+def devices_seen(devices: list[str], gpus: int, slot: int, local_rank: int) -> list[str]:
+    """The GPUs that the worker in `slot` sees: its own ones, or all if it has one only.
+
+    Horovod scripts pick their GPU by local rank, once. Where that is not the slot, because a worker that was
+    started again stands behind the one that lives, the slot's GPU is put where the script will look.
+    """
+    if gpus > 1:
+        return devices[slot * gpus :][:gpus]
+    if max(slot, local_rank) < len(devices):
+        devices[slot], devices[local_rank] = devices[local_rank], devices[slot]
+    return devices
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _become_worker() -> None:
+    """Between fork and exec: a process group of its own, which dies with the agent.
+
+    Where Slurm tracks processes by parentage, an orphan would keep its GPU.
+    """
+    os.setpgid(0, 0)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _become_worker_of_a_satellite() -> None:
+    """Deaf to SIGTERM besides, until the script's Python is up (worker/sigterm.py)."""
+    _become_worker()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of `python -m horovod_elastic agent`."""
+    parser = argparse.ArgumentParser(prog="horovod_elastic agent")
+    parser.add_argument("--slots", type=int, required=True, help="workers that fit here")
+    parser.add_argument("--job", required=True, help="the job's plan (job_plan.py)")
+    parser.add_argument("--base", action="store_true", help="this node belongs to the base")
+    parser.add_argument("--grant", default="", help="the grant that this satellite makes real")
+    parser.add_argument("--again", action="store_true", help="the agent that was here has ended")
+    parser.add_argument("--pass-signals", action="store_true", help="Slurm signals the agent alone")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the training command")
+    options = parser.parse_args(arguments)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    post = Post(
+        slots=options.slots,
+        base=options.base,
+        grant_id=options.grant,
+        again=options.again,
+        pass_signals=options.pass_signals,
+        command=tuple(command),
+    )
+    try:
+        return Agent(job_plan.from_text(options.job), post, Munge()).run()
+    except (NotAuthentic, StoreAway, ValueError, network.NoAddress, slurm_job.NotInAJob) as error:
+        say(f"the agent on {os.uname().nodename} cannot work: {error}")
+        return CANNOT_WORK

@@ -1,0 +1,89 @@
+"""An agent's stream to its job's leader: dial, have both sides prove who they are, say and hear."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import grpc
+
+from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_protos.v1 import workers_pb2 as pb
+from flexo_protos.v1 import workers_pb2_grpc as rpc
+from horovod_elastic import wire
+
+# Not shared with other channels: an address that was tried in vain before would be given time to recover.
+_OPTIONS = (*wire.CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+
+
+class LeaderLink:
+    """One attempt at `address`; `ended` is called once, with why. Callbacks run in threads of its own."""
+
+    def __init__(
+        self,
+        address: str,
+        hello: pb.AgentHello,
+        heard: Callable[[LeaderLink, pb.ToAgent], None],
+        ended: Callable[[LeaderLink, str], None],
+        authenticator: Authenticator,
+    ) -> None:
+        self.address = address
+        self.heard_at = time.monotonic()
+        """When the leader last said anything, or was dialled."""
+        self._heard = heard
+        self._ended = ended
+        self._authenticator = authenticator
+        self._outbox: queue.SimpleQueue[pb.FromAgent | None] = queue.SimpleQueue()
+        self._outbox.put(pb.FromAgent(hello=hello))
+        self._call: grpc.Call | None = None
+        self._closed = False
+        threading.Thread(target=self._run, name="leader-link", daemon=True).start()
+
+    def send(self, message: pb.FromAgent) -> None:
+        """Say it, after everything said before. Lost if the stream breaks."""
+        self._outbox.put(message)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._closed = True
+        self._outbox.put(None)
+        if self._call is not None:
+            self._call.cancel()
+
+    def _run(self) -> None:
+        why = "the stream has ended"
+        try:
+            with grpc.insecure_channel(self.address, options=_OPTIONS) as channel:
+                self._converse(channel)
+        except grpc.RpcError as error:
+            why = str(error.details())
+        except NotAuthentic as error:
+            why = str(error)
+        self._outbox.put(None)
+        self._ended(self, why)
+
+    def _converse(self, channel: grpc.Channel) -> None:
+        credential = self._authenticator.credential(wire.agents_proof(self.address))
+        stream = rpc.LeaderServiceStub(channel).AttachAgent(
+            self._outgoing(), metadata=((METADATA_KEY, credential),)
+        )
+        self._call = stream
+        if self._closed:
+            stream.cancel()
+        answer = dict(stream.initial_metadata()).get(METADATA_KEY, "")
+        if answer:  # else the stream was refused, and reading it says why
+            caller = self._authenticator.verify(str(answer), wire.leaders_proof(self.address))
+            if caller.uid != os.getuid():
+                raise NotAuthentic(f"{self.address} is another user's, not this job's leader")
+        for message in stream:
+            if not answer:
+                raise NotAuthentic(f"{self.address} does not prove that it is this job's leader")
+            self.heard_at = time.monotonic()
+            self._heard(self, message)
+
+    def _outgoing(self) -> Iterator[pb.FromAgent]:
+        while (message := self._outbox.get()) is not None:
+            yield message

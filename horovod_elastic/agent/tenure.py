@@ -1,0 +1,39 @@
+"""How a leader's time ends, as the job's lease shows it: passed on to another agent, or over with the job.
+
+A job that is over leaves a note in its lease, so that agents which come late end instead of leading it again,
+and `flexo run` can tell an agent that ended with its job from one that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from horovod_elastic import wire
+from horovod_elastic.election.election import Election
+from horovod_elastic.election.leases import LeaseStore, StoreAway
+
+OVER_FOR_S = 60.0
+"""How long whoever looks for the leader of a job that is over is told so."""
+
+
+class Tenure:
+    """A leader's hold of its lease; see leader.Tenure."""
+
+    def __init__(self, election: Election, store: LeaseStore) -> None:
+        self._election = election
+        self._store = store
+
+    def certain(self) -> bool:
+        """Whether nobody else can have it."""
+        return self._election.certain()
+
+    def pass_to(self, successor: str) -> None:
+        """Let the agent of that name in the election have it."""
+        self._election.resign(successor)
+
+    def end(self, exit_code: int) -> None:
+        """Note that the job is over."""
+        note = wire.over(exit_code)
+        if self._election.resign(note):
+            with contextlib.suppress(StoreAway):
+                self._store.acquire(note, note, OVER_FOR_S)  # for longer than a leader's lease lasts

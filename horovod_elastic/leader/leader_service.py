@@ -1,0 +1,86 @@
+"""The leader's gRPC server: the streams of the job's agents, turned into the leader's events."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Iterator
+
+import grpc
+
+from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_protos.v1 import workers_pb2 as pb
+from flexo_protos.v1 import workers_pb2_grpc as rpc
+from horovod_elastic import wire
+from horovod_elastic.leader.leader import Leader
+from horovod_elastic.slurm_job import agent_name
+from horovod_elastic.streams import CLOSE_WITHIN_S, MAX_STREAMS, converse, first, listen_on
+
+TAKES_OFFICE_WITHIN_S = 2.0
+"""Between an agent's getting the lease, which others see at once, and its leading."""
+
+
+class LeaderPort(rpc.LeaderServiceServicer):
+    """An agent's own: it listens from the agent's start, on a free port of `address` only, and serves while
+    the agent leads. Raises NoAddress if this host has no such address.
+    """
+
+    def __init__(self, address: str, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+        self._leader: Leader | None = None
+        self._leads = threading.Event()
+        self._server, self.endpoint = listen_on(address)
+        rpc.add_LeaderServiceServicer_to_server(self, self._server)
+        self._server.start()
+
+    def take_office(self, leader: Leader) -> None:
+        """From now on agents may attach."""
+        self._leader = leader
+        self._leads.set()
+
+    def leave_office(self, leader: Leader) -> None:
+        """It leads no more: nobody may attach. The streams there are it ends itself."""
+        if self._leader is leader:
+            self._leads.clear()
+            self._leader = None
+
+    def close(self) -> None:
+        """End all streams and free the port."""
+        self._server.stop(grace=None).wait(CLOSE_WITHIN_S)
+
+    def AttachAgent(  # noqa: N802
+        self, request_iterator: Iterator[pb.FromAgent], context: grpc.ServicerContext
+    ) -> Iterator[pb.ToAgent]:
+        """The stream of one agent. Both sides are of the job's own user, and prove it by MUNGE."""
+        self._check_user(context)
+        leader = self._leader if self._leads.wait(TAKES_OFFICE_WITHIN_S) else None
+        if leader is None:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "this agent does not lead the job")
+            return
+        hello = first(request_iterator, context).hello
+        if not hello.node or not 0 < hello.slots <= MAX_STREAMS:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an agent says hello first: node and slots")
+        name = agent_name(hello.node, hello.slurm_job_id)
+        outbox: queue.SimpleQueue[pb.ToAgent | None] = queue.SimpleQueue()
+        leader.post(lambda: leader.agent_attached(name, hello, outbox))
+
+        def heard(message: pb.FromAgent) -> None:
+            leader.post(lambda: leader.agent_said(name, outbox, message))
+
+        def ended() -> None:
+            leader.post(lambda: leader.agent_detached(name, outbox))
+
+        yield from converse(request_iterator, context, outbox, heard, ended)
+
+    def _check_user(self, context: grpc.ServicerContext) -> None:
+        credential = dict(context.invocation_metadata()).get(METADATA_KEY, "")
+        endpoint = self.endpoint
+        try:
+            caller = self._authenticator.verify(str(credential), wire.agents_proof(endpoint))
+            if caller.uid != os.getuid():
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, "this job belongs to another user")
+            answer = self._authenticator.credential(wire.leaders_proof(endpoint))
+        except NotAuthentic as error:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        context.send_initial_metadata(((METADATA_KEY, answer),))

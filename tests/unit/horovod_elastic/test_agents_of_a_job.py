@@ -1,0 +1,218 @@
+"""Agents, their workers and the leader among them as real processes; no Slurm, no Horovod, no MUNGE."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_process import Trusting
+
+from flexo_protos import lease_place
+from flexo_protos.lease_place import Kind, LeasePlace
+from horovod_elastic import wire
+from horovod_elastic.election.lease_grpc import LeaseServer
+from horovod_elastic.election.leases import JobRun, open_store
+from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
+
+HERE = Path(__file__).resolve().parent
+BOUND_S = 60.0
+
+
+@dataclass
+class Job:
+    """A base of one worker on each of some nodes."""
+
+    folder: Path
+    plan: JobPlan
+    agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(
+        self, node: str, *, again: bool = False, command: list[str] | None = None, silence_s: int = 60
+    ) -> None:
+        worker = command or [sys.executable, str(HERE / "pretending_worker.py"), str(self.folder)]
+        how = [node, "1", self.plan.to_text(), "base", "again" if again else ""]
+        with (self.folder / "output").open("ab") as output:
+            self.agents[node] = subprocess.Popen(
+                [sys.executable, str(HERE / "agent_process.py"), *how, *worker],
+                stdout=output,
+                stderr=output,
+                env={
+                    **os.environ,
+                    "FLEXO_TRACE": str(self.folder / "trace"),
+                    "FLEXO_SILENCE_S": str(silence_s),
+                },
+            )
+
+    def output(self) -> str:
+        return (self.folder / "output").read_text()
+
+    def events(self, kind: str, node: str = "") -> list[dict[str, Any]]:
+        found = []
+        for path in self.folder.glob("*.jsonl"):
+            found += [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        found.sort(key=lambda event: event["time"])
+        return [event for event in found if event["event"] == kind and (not node or event["node"] == node)]
+
+    def trace(self, event: str) -> list[dict[str, Any]]:
+        path = self.folder / "trace"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [each for each in map(json.loads, lines) if each["event"] == event]
+
+    def leader(self) -> str:
+        """The node of the agent that leads, or led last."""
+        leaders = self.trace("leader")
+        return str(leaders[-1]["agent"]).removesuffix("-17") if leaders else ""
+
+    def batches(self, node: str) -> int:
+        return len(self.events("batch", node))
+
+    def wait_until(self, what: str, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + BOUND_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}\n{self.output()}"
+            time.sleep(0.05)
+
+    def wait_for_batches(self, *nodes: str, more: int = 10) -> None:
+        wanted = {node: self.batches(node) + more for node in nodes}
+        self.wait_until(
+            f"batches on {nodes}", lambda: all(self.batches(node) >= n for node, n in wanted.items())
+        )
+
+    def stop(self) -> None:
+        (self.folder / "stop").touch()
+
+    def exit_codes(self) -> dict[str, int]:
+        return {node: agent.wait(BOUND_S) for node, agent in self.agents.items()}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    jobs: list[Job] = []
+    with LeaseServer("127.0.0.1", Trusting()) as server:
+
+        def make(*nodes: str) -> Job:
+            base = BaseJob(
+                17, 0, tuple(BaseNode(node, 1) for node in nodes), Shape(0, 1, 0, ""), len(nodes), 9, ""
+            )
+            place = LeasePlace(Kind.RUN, (server.endpoint,))
+            jobs.append(Job(tmp_path, JobPlan(base, Site(), "", "", str(place))))
+            return jobs[-1]
+
+        yield make
+        for each in jobs:
+            for agent in each.agents.values():
+                agent.kill()
+                agent.wait()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_job_trains_and_ends_in_order(job: Callable[..., Job]) -> None:
+    two = job("n1", "n2")
+    two.start("n1")
+    two.start("n2")
+    two.wait_for_batches("n1", "n2")
+    two.stop()
+    assert two.exit_codes() == {"n1": 0, "n2": 0}
+    kinds = [json.loads(line)["event"] for line in (two.folder / "trace").read_text().splitlines()]
+    assert kinds[0] == "leader"
+    assert kinds.index("prepare") < kinds.index("prepared") < kinds.index("go") < kinds.index("entered")
+    assert kinds.count("ready") == kinds.count("entered") == kinds.count("left") == 2
+    assert kinds[-1] == "end"
+    store = open_store(lease_place.parse(two.plan.leases), JobRun(17, 0), Trusting())
+    assert wire.exit_code_of(store.look().holder) == 0
+    store.close()
+
+
+def test_the_exit_code_of_the_script_is_that_of_all_agents_of_the_base(job: Callable[..., Job]) -> None:
+    two = job("n1", "n2")
+    two.start("n1", command=["sh", "-c", "exit 3"])
+    two.start("n2", command=["sleep", "60"])
+    assert two.exit_codes() == {"n1": 3, "n2": 3}
+
+
+def test_a_killed_leader_is_replaced_and_training_goes_on(job: Callable[..., Job]) -> None:
+    two = job("n1", "n2")
+    two.start("n1")
+    two.start("n2")
+    two.wait_for_batches("n1", "n2")
+    first = two.leader()
+    other = next(node for node in two.agents if node != first)
+    victim = two.events("enter", first)[0]["pid"]
+    two.agents[first].kill()
+    two.agents[first].wait()
+    two.wait_until("the worker of a killed agent to die with it", lambda: is_gone(victim))
+    two.start(first, again=True)
+    two.wait_until("another leader", lambda: len(two.trace("leader")) == 2)
+    two.wait_until("its worker to be replaced", lambda: len(two.events("enter", first)) == 2)
+    two.wait_for_batches(first, other)
+    assert two.leader() in (first, other)
+    assert two.trace("leader")[1]["inherited"]
+    survivor = {event["pid"] for event in two.events("batch", other)}
+    assert len(survivor) == 1
+    two.stop()
+    assert set(two.exit_codes().values()) == {0}
+
+
+def test_a_stopped_leader_is_replaced_and_steps_down_when_it_goes_on(job: Callable[..., Job]) -> None:
+    two = job("n1", "n2")
+    two.start("n1")
+    two.start("n2")
+    two.wait_for_batches("n1", "n2")
+    first = two.leader()
+    other = next(node for node in two.agents if node != first)
+    two.agents[first].send_signal(signal.SIGSTOP)
+    two.wait_until("another leader", lambda: two.leader() == other)
+    two.wait_for_batches("n1", "n2")  # workers do not notice
+    two.agents[first].send_signal(signal.SIGCONT)
+    two.wait_until("it to step down", lambda: two.trace("stepped down"))
+    two.wait_for_batches("n1", "n2")
+    assert len({event["pid"] for event in two.events("batch")}) == 2
+    assert {event["generation"] for event in two.events("batch")} == {1}
+    two.stop()
+    assert two.exit_codes() == {"n1": 0, "n2": 0}
+
+
+def test_a_worker_that_falls_silent_is_killed_and_replaced(job: Callable[..., Job]) -> None:
+    one = job("n1", "n2")
+    one.start("n1")
+    one.start("n2", silence_s=3)
+    one.wait_for_batches("n1", "n2")
+    silent = one.events("enter", "n2")[0]["pid"]
+    os.kill(silent, signal.SIGSTOP)
+    one.wait_until("it to be killed", lambda: is_gone(silent))
+    one.wait_until("another one", lambda: len(one.events("enter", "n2")) == 2)
+    left = one.trace("left")[0]
+    assert (left["exit_code"], left["why"]) == (-9, "it has said nothing for 3 s")
+    one.wait_for_batches("n1", "n2")
+    one.stop()
+    assert one.exit_codes() == {"n1": 0, "n2": 0}
+
+
+def test_sigterm_ends_the_job_of_a_base(job: Callable[..., Job]) -> None:
+    two = job("n1", "n2")
+    two.start("n1")
+    two.start("n2")
+    two.wait_for_batches("n1", "n2")
+    workers = [event["pid"] for event in two.events("enter")]
+    for agent in two.agents.values():
+        agent.terminate()
+    for worker in workers:
+        os.kill(worker, signal.SIGTERM)  # as Slurm does
+    assert two.exit_codes() == {"n1": 143, "n2": 143}
+    assert all(map(is_gone, workers))

@@ -1,0 +1,160 @@
+"""How `flexo run` keeps the agents of the base: which ends are the job's, and which start an agent again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from flexo_protos.leases import Lease
+from horovod_elastic import launcher, wire
+from horovod_elastic.election.leases import LeaseStore, StoreAway
+from horovod_elastic.launcher import BaseAgents
+from horovod_elastic.leader import profiling
+from horovod_elastic.leader.satellites import Refused, SlurmUser
+from horovod_elastic.slurm_job import BaseJob, BaseNode
+
+
+@dataclass
+class Store:
+    """Answers with this holder; None: it is away."""
+
+    holder: str | None = ""
+
+    def look(self) -> Lease:
+        if self.holder is None:
+            raise StoreAway("away")
+        return Lease(self.holder, "", 1, 0, 1.0)
+
+
+@dataclass
+class Slurm:
+    """Has the next script of a node run where the agent would."""
+
+    scripts: dict[str, list[str]]
+    deaf: bool = False
+    started: list[tuple[str, bool]] = field(default_factory=list)
+    steps: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def launch_base(self, node: str, workers: int, *, again: bool = False) -> subprocess.Popen[bytes]:
+        self.started.append((node, again))
+        scripts = self.scripts[node]
+        step = subprocess.Popen(["sh", "-c", scripts.pop(0) if len(scripts) > 1 else scripts[0]])
+        self.steps.append(step)
+        return step
+
+    def terminate_base(self) -> None:
+        if self.deaf:
+            raise Refused("scancel: no answer")
+        for step in self.steps:
+            step.terminate()
+
+
+def run(store: Store, **scripts: list[str]) -> tuple[int, Slurm]:
+    slurm = Slurm(scripts)
+    nodes = tuple(BaseNode(node, 1) for node in scripts)
+    return BaseAgents(nodes, cast(SlurmUser, slurm), cast(LeaseStore, store)).run(), slurm
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(launcher, "OTHERS_END_WITHIN_S", 1.0)
+    monkeypatch.setattr(launcher, "TERMINATED_WITHIN_S", 0.5)
+
+
+@pytest.mark.parametrize("code", [0, 3, 137])
+def test_the_jobs_exit_code_is_what_its_agents_end_with(code: int) -> None:
+    exit_code, slurm = run(
+        Store(wire.over(code)), n1=[f"sleep 0.5; exit {code}"], n2=[f"sleep 0.5; exit {code}"]
+    )
+    assert exit_code == code
+    assert len(slurm.started) == 2
+
+
+def test_an_agent_that_was_killed_is_started_again(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code, slurm = run(Store("n2-17-ab"), n1=["kill -KILL $$", "exit 0"], n2=["sleep 0.5"])
+    assert exit_code == 0
+    assert slurm.started.count(("n1", True)) == 1
+    said = capsys.readouterr().err
+    assert "the agent on n1 has ended with exit code 137; it is started again (1 of 3)" in said
+
+
+def test_an_agent_that_ends_again_and_again_is_given_up_and_the_others_are_ended() -> None:
+    exit_code, slurm = run(Store(""), n1=["exit 70"], n2=["exec sleep 60"])
+    assert exit_code == 70
+    assert [node for node, _ in slurm.started].count("n1") == 4
+
+
+def test_an_agent_that_says_it_cannot_work_is_not_started_again() -> None:
+    exit_code, slurm = run(Store(""), n1=["sleep 0.5; exit 78"], n2=["exec sleep 60"])
+    assert exit_code == 1
+    assert [node for node, _ in slurm.started].count("n1") == 1
+
+
+@pytest.mark.parametrize(("script", "starts"), [("exit 3", 1), ("kill -KILL $$", 4)])
+def test_without_word_of_the_jobs_end_only_a_signal_means_that_the_agent_was_killed(
+    script: str, starts: int
+) -> None:
+    exit_code, slurm = run(Store(None), n1=[script])
+    assert exit_code in (3, 137)
+    assert len(slurm.started) == starts
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_is_passed_on_and_is_the_exit_code(number: int, code: int, deaf: bool) -> None:
+    slurm = Slurm({"n1": ["trap 'exit 143' TERM; sleep 60 & wait"]}, deaf)
+    agents = BaseAgents((BaseNode("n1", 1),), cast(SlurmUser, slurm), cast(Any, Store("")))
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(agents.run()))
+    thread.start()
+    while not slurm.started:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    agents.terminate(number)
+    thread.join(20)
+    assert codes == [code]
+
+
+def test_an_agent_that_does_not_end_with_the_others_is_ended() -> None:
+    began = time.monotonic()
+    exit_code, _ = run(Store(wire.over(0)), n1=["sleep 0.5"], n2=["trap '' TERM; exec sleep 60"])
+    assert exit_code == 0
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command", "profiled"),
+    [
+        (["--no-profile", "--", "train", "--no-profile"], ["train", "--no-profile"], False),
+        (["--no-profile", "train"], ["train"], False),
+        (["train", "--no-profile"], ["train", "--no-profile"], True),
+        (["--", "--no-profile"], ["--no-profile"], True),
+    ],
+)
+def test_no_profile_before_the_command_is_known_to_all_agents_and_after_it_is_the_scripts(
+    arguments: list[str], command: list[str], profiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(base: BaseJob, command: list[str]) -> int:
+        commands.append(command)
+        return 0
+
+    monkeypatch.setattr(launcher, "_run", run)
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(profiling.OPT_OUT_VARIABLE, "")
+    for name, value in {"ID": "17", "NODELIST": "n1", "GPUS": "0"}.items():
+        monkeypatch.setenv(f"SLURM_JOB_{name}", value)
+    monkeypatch.setenv("FLEXO_ELASTIC", "1-2")
+    assert launcher.main(arguments) == 0
+    assert commands == [command]
+    assert profiling.allowed() is profiled
