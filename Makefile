@@ -9,7 +9,7 @@ export PATH := $(BIN):$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export MPLBACKEND := Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help setup demo test test-unit test-slurm test-training bench-load lint clean
+.PHONY: help setup demo test test-unit test-slurm test-training test-chaos bench-load bench-runtime lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,9 +40,17 @@ test-training: ## tests with real Horovod and PyTorch
 	@./setup.sh all
 	$(BIN)/pytest tests/training
 
+test-chaos: ## kill and stop workers, agents, leaders of elastic jobs, 50 times (about 20 minutes; ARGS='--seed 7')
+	@./setup.sh all
+	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
+
 bench-load: ## what flexod costs: its CPU, and slurmctld's time (about 4 minutes)
 	@./setup.sh all
 	@$(BIN)/python -m flexo.lab.load
+
+bench-runtime: ## what a resize costs, beside stock Horovod and stop-restart (under 15 minutes; ARGS='--help')
+	@./setup.sh all
+	@PYTHONPATH=tests $(BIN)/python -m bench.runtime $(ARGS)
 
 lint: ## ruff and mypy
 	@./setup.sh lint

@@ -1,0 +1,141 @@
+"""make bench-runtime: what a resize costs with stock Horovod, stop-restart and flexo, in one run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from bench import leader_lookup, rendezvous
+from bench.runtime import machine, report, resizing, steady, transient
+from bench.runtime.results import OURS, RESTART, STOCK, Beside, Figures, Resize, Steady, Transient
+from bench.runtime.rivals import Flexo, Rival, Stock, StopRestart, interrupt_on_sigterm
+from flexo.lab import LabSpec, bring_up
+
+BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
+Tell = Callable[[str], None]
+RENDEZVOUS = (((2, 4), 3), ((8,), 2), ((16,), 1))
+"""Ranks, and how often: stock's takes half a minute at 16 ranks."""
+PARTS = ("pauses", "large", "steady", "transient", "rendezvous", "lookup")
+
+
+def main() -> None:
+    """Measure what was asked for; print a table; write JSON and picture. Missed goals are no failure."""
+    interrupt_on_sigterm()
+    options = _parse(sys.argv[1:])
+    began = time.monotonic()
+
+    def tell(line: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {line}", flush=True)
+
+    folder = Path(tempfile.mkdtemp(prefix="flexo-bench-"))
+    folder.chmod(0o755)
+    try:
+        figures = _measure(options, folder, tell, lambda: time.monotonic() - began)
+    finally:
+        if options.keep:
+            tell(f"logs are in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    for line in report.table(figures):
+        print(line)
+    report.write(figures, options.json)
+    print(f"\nwritten: {options.json}; repeat with: {figures.command}")
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make bench-runtime",
+        description=__doc__,
+        epilog="Options go into ARGS: make bench-runtime ARGS='--quick'",
+    )
+    parser.add_argument("--quick", action="store_true", help="a short trial: too few samples to judge by")
+    parser.add_argument("--only", action="append", choices=PARTS, help="this part; may be repeated")
+    parser.add_argument("--rivals", default=f"{STOCK},{RESTART},{OURS}", help="with commas between them")
+    parser.add_argument(
+        "--cycles",
+        type=int,
+        help="resizes out and in of each rival (5; 1 with --quick); at most 3 with the large model",
+    )
+    parser.add_argument("--time-scale", type=float, help="of transient (1/2; 1/6 with --quick)")
+    parser.add_argument("--json", type=Path, default=BUILD / "runtime.json", help="where the results go")
+    parser.add_argument("--keep", action="store_true", help="keep the workers' logs")
+    options = parser.parse_args(arguments)
+    unknown = set(options.rivals.split(",")) - {STOCK, RESTART, OURS}
+    if unknown:
+        parser.error(f"--rivals {', '.join(sorted(unknown))}: {STOCK}, {RESTART} and {OURS} are allowed")
+    options.only = options.only or list(PARTS)
+    options.cycles = options.cycles or (1 if options.quick else 5)
+    options.time_scale = options.time_scale or (1 / 6 if options.quick else 1 / 2)
+    return options
+
+
+def _measure(options: argparse.Namespace, folder: Path, tell: Tell, elapsed: Callable[[], float]) -> Figures:
+    facts, parts = machine.facts(), options.only
+    tell(f"{facts['cores']} cores; parts: {', '.join(parts)}")
+    resizes: list[Resize] = []
+    runs: list[Steady] = []
+    borrowing: list[Transient] = []
+    with _rivals(options.rivals.split(","), folder, tell) as rivals:
+        for part, model in (("pauses", "toy"), ("large", "large")):
+            if part in parts:
+                resizes += resizing.measure(rivals, model, options.cycles, folder, tell)
+        if "steady" in parts:
+            pairs, seconds = (1, 5.0) if options.quick else (2, 12.0)
+            both = [rival for rival in rivals if rival.name in (STOCK, OURS)]
+            runs += steady.measure(both, 2, pairs, seconds, folder, tell)
+        if "transient" in parts:
+            ours = [rival for rival in rivals if rival.name == OURS]
+            borrowing += [transient.measure(who, options.time_scale, 1, folder, tell) for who in ours]
+    return Figures(
+        facts, _command(), resizes, runs, borrowing,
+        _rendezvous(tell) if "rendezvous" in parts else None,
+        _lookup(tell) if "lookup" in parts else None,
+        elapsed(),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _rivals(names: list[str], folder: Path, tell: Tell) -> Iterator[list[Rival]]:
+    """Those asked for. The lab is up while any of them trains, so that all have the same company."""
+    with contextlib.ExitStack() as stack:
+        rivals: list[Rival] = []
+        if STOCK in names:
+            rivals.append(Stock())
+        if RESTART in names:
+            rivals.append(StopRestart())
+        if OURS in names:
+            tell("bringing up a Slurm cluster")
+            lab = bring_up(LabSpec(name=f"bench{os.getpid()}", nodes=2, gpus_per_node=8, infer_nodes=0))
+            stack.callback(lab.down)
+            rivals.append(Flexo(lab))
+        yield rivals
+
+
+def _rendezvous(tell: Tell) -> Beside:
+    tell("rendezvous at 2, 4, 8 and 16 ranks, stock's and flexo's")
+    parts = [rendezvous.measure(sizes, repeats) for sizes, repeats in RENDEZVOUS]
+    found = rendezvous.Found(parts[0].step_s, tuple(size for part in parts for size in part.sizes))
+    return Beside(asdict(found), tuple(rendezvous.lines(found)))
+
+
+def _lookup(tell: Tell) -> Beside:
+    tell("256 clients look the leader up at once")
+    found = leader_lookup.measure(clients=256)
+    return Beside(asdict(found), tuple(leader_lookup.lines(found)))
+
+
+def _command() -> str:
+    words = sys.argv[1:]
+    return "make bench-runtime" + (f" ARGS='{' '.join(words)}'" if words else "")
+
+
+if __name__ == "__main__":
+    main()

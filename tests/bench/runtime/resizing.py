@@ -1,0 +1,53 @@
+"""Parts `pauses` and `large`: every rival grows and shrinks by one worker, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bench.runtime.pauses import Change, Pause, pause
+from bench.runtime.results import RESTART, Resize
+from bench.runtime.rivals import Rival, Training, running, wait_until_settled
+from bench.runtime.traces import grant_to_useful
+
+SMALL, BIG = 2, 3
+"""The job goes from SMALL to BIG workers and back."""
+SETTLED = {"toy": 12, "large": 7}
+"""Mini-batches of every worker between two changes."""
+
+Tell = Callable[[str], None]
+
+
+def cycles_of_large(rival: str, cycles: int) -> int:
+    """How often the large model is resized out and in; beginning anew with it takes longest."""
+    return min(cycles, 2 if rival == RESTART else 3)
+
+
+def measure(rivals: Sequence[Rival], model: str, cycles: int, folder: Path, tell: Tell) -> Iterator[Resize]:
+    """`cycles` times out and in for each rival, fewer for the large model. Raises RivalFailed."""
+    for rival in rivals:
+        training = Training(folder / f"{model}-{rival.name}", model, largest=BIG)
+        count = cycles_of_large(rival.name, cycles) if model == "large" else cycles
+        yield from _resizes(rival, training, count, tell)
+
+
+def _resizes(rival: Rival, training: Training, cycles: int, tell: Tell) -> Iterator[Resize]:
+    settled = SETTLED[training.model]
+    with running(rival, training, SMALL) as log:
+        wait_until_settled(rival, log, SMALL, settled)
+        for _ in range(cycles):
+            for before, after in ((SMALL, BIG), (BIG, SMALL)):
+                asked_at = rival.resize(after)
+                wait_until_settled(rival, log, after, settled, asked_at)
+                cost = pause(log.batches, Change(before, after, asked_at), by_rank=rival.by_rank)
+                tell(_line(rival.name, training.model, cost))
+                useful_s = grant_to_useful(training.folder, asked_at, cost) if cost.out else None
+                yield Resize(rival.name, training.model, cost, useful_s)
+
+
+def _line(rival: str, model: str, cost: Pause) -> str:
+    redone = f", {cost.redone} mini-batches done again" if cost.redone else ""
+    return (
+        f"{model:5} {rival:8} {cost.before} to {cost.after} workers: paused {cost.pause_s:7.3f} s, "
+        f"first at the new size {cost.first_useful_s:5.1f} s after the request{redone}"
+    )

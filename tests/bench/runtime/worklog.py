@@ -1,0 +1,106 @@
+"""What the workers of a run have logged, read while they go on writing."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The end of one mini-batch in one worker. Times are seconds since the epoch, of one machine's clock."""
+
+    worker: int
+    """Its process."""
+    step: int
+    at: float
+    rank: int
+    size: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Anything else that a worker logged: started, began, imported, initialised, built, enter, done."""
+
+    worker: int
+    event: str
+    at: float
+
+
+@dataclass
+class WorkLog:
+    """All logs of one folder; `read` takes up what has been added since."""
+
+    folder: Path
+    batches: list[Batch] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    _read: dict[Path, int] = field(default_factory=dict)
+
+    def read(self) -> WorkLog:
+        """Take up whole lines only: the last one may be half written, or torn for ever by a kill."""
+        for path in sorted(self.folder.glob("*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            for line in whole.splitlines():
+                self._take(json.loads(line))
+        return self
+
+    def _take(self, line: dict[str, Any]) -> None:
+        pid, at = int(line["pid"]), float(line["time"])
+        if line["event"] == "batch":
+            self.batches.append(Batch(pid, line["step"], at, line["rank"], line["size"], line["samples"]))
+        else:
+            self.moments.append(Moment(pid, line["event"], at))
+
+    def settled(self, size: int, batches: int, after: float) -> bool:
+        """Whether `size` workers have each done that many mini-batches as one of `size` since then."""
+        done: dict[int, int] = {}
+        for batch in self.batches:
+            if batch.size == size and batch.at > after:
+                done[batch.rank] = done.get(batch.rank, 0) + 1
+        return len(done) == size and min(done.values()) >= batches
+
+
+def batch_seconds(batches: Iterable[Batch]) -> float:
+    """Median time of a mini-batch, over all workers in `batches`; NaN if nobody did two in a row."""
+    gaps = [gap for each in by_worker(batches).values() for gap in _gaps(each)]
+    return statistics.median(gaps) if gaps else float("nan")
+
+
+def samples_per_second(batches: Sequence[Batch]) -> float:
+    """Of all workers together, over the time that `batches` span; the first mini-batch only begins the time.
+
+    Raises ValueError where a worker has fewer than two.
+    """
+    total = 0.0
+    for each in by_worker(batches).values():
+        if len(each) < 2:
+            raise ValueError("a throughput needs at least two mini-batches of each worker")
+        total += sum(batch.samples for batch in each[1:]) / (each[-1].at - each[0].at)
+    return total
+
+
+def by_worker(batches: Iterable[Batch]) -> dict[int, list[Batch]]:
+    """In order of time."""
+    found: dict[int, list[Batch]] = {}
+    for batch in sorted(batches, key=lambda each: each.at):
+        found.setdefault(batch.worker, []).append(batch)
+    return found
+
+
+def _gaps(batches: Sequence[Batch]) -> list[float]:
+    """Times between mini-batches that follow one another at the same size."""
+    return [
+        second.at - first.at
+        for first, second in pairwise(batches)
+        if second.step == first.step + 1 and second.size == first.size
+    ]

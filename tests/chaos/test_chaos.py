@@ -1,0 +1,32 @@
+"""A few of the seeds of make test-chaos: one of each kind of victim."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.harness import cluster, run
+from chaos.plan import plan
+from flexo.lab import Lab, why_unavailable
+
+pytestmark = [pytest.mark.training, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def chaos_lab() -> Iterator[Lab]:
+    if reason := why_unavailable():
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with cluster() as lab:
+        yield lab
+
+
+@pytest.mark.parametrize("seed", [3, 5, 7])  # a worker is held; a leader is killed; an agent is
+def test_nothing_is_lost_hangs_or_is_left_behind(chaos_lab: Lab, seed: int) -> None:
+    outcome = run(chaos_lab, plan(seed), chaos_lab.scratch / f"seed{seed}")
+    assert outcome.wrong == ()
+    assert outcome.verdict is not None
+    assert outcome.verdict.epochs > 0
