@@ -144,10 +144,14 @@ class BaseAgents:
         try:
             self._slurm.terminate_base()
         except Refused as error:
-            say(f"the agents are killed, because Slurm does not pass a signal on to them: {error}")
+            # A job that is being cancelled takes no signals any more: its agents have had Slurm's own.
+            time.sleep(TERMINATED_WITHIN_S)
             with self._lock:
-                for step in self._steps.values():
-                    step.terminate()
+                left = list(self._steps.values())
+            if left:
+                say(f"the agents are killed, because Slurm does not pass a signal on to them: {error}")
+            for step in left:
+                step.terminate()
 
     def _keep(self, node: BaseNode) -> None:
         """Have an agent on `node` until the job is over. In a thread of its own."""
