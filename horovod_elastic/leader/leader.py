@@ -612,7 +612,6 @@ class Leader:
                 generation=go.generation,
                 at=call.at,
                 sync=go.sync,
-                commits=go.commits,
                 leave=call.leave,
                 aside=call.aside,
             )

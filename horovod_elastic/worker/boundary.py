@@ -34,7 +34,7 @@ def warm_up(state: Any) -> None:
     training.warm_up(state)
 
 
-def begin(session: Session, state: Any, *, sync: bool, broken: bool) -> None:
+def begin(session: Session, state: Any, *, sync: bool) -> None:
     """A generation begins: everybody takes over rank 0's state, and then the batch that it is to have.
 
     Without `sync` nobody is new, and everybody has that state.
@@ -52,7 +52,7 @@ def begin(session: Session, state: Any, *, sync: bool, broken: bool) -> None:
     # A newcomer's saved state is that of a model never trained, whatever it has received.
     state.save()
     session.samples_per_step = training.samples_in_a_step() or session.samples_per_step
-    session.begins(commits, broken)
+    session.begins(commits)
 
 
 def _of_rank_0(number: int) -> int:

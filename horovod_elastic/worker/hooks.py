@@ -118,7 +118,7 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
         @functools.wraps(func)
         def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
             session = sessions.current()
-            sync, broken = True, False
+            sync = True
             boundary.attach(state)
             if session.warming:
                 boundary.warm_up(state)
@@ -128,18 +128,18 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
                 session.enter_loop()
             while True:
                 try:
-                    boundary.begin(session, state, sync=sync, broken=broken)
+                    boundary.begin(session, state, sync=sync)
                     result = func(state, *args, **kwargs)
                     session.finished()
                     return result
                 except module.HorovodInternalError:
                     session.hang_up()
                     state.restore()
-                    sync, broken = session.recover().sync, True
+                    sync = session.recover().sync
                 except module.HostsUpdatedInterrupt:
                     if not getattr(state, "_flexo_saved", False):
                         state.save()
-                    sync, broken = _switch(session, state._flexo_word).sync, False
+                    sync = _switch(session, state._flexo_word).sync
                 state._flexo_saved = False
                 state.on_reset()
 

@@ -27,7 +27,6 @@ class Called:
     generation: int
     at: int = 0
     sync: bool = True
-    commits: int = 0
     leave: str = ""
     aside: bool = False
 

@@ -81,7 +81,6 @@ class Session:
         self._steps = _StepTimes()
         self._channel: grpc.Channel | None = None
         self._on_shards: list[Callable[[shards_pb2.Shards], None]] = []
-        self._on_generation: list[Callable[[int, bool], None]] = []
         self._held: list[Callable[[], Iterable[shards_pb2.HeldShards]]] = []
 
     def belongs_here(self) -> bool:
@@ -112,13 +111,6 @@ class Session:
     def on_shards(self, callback: Callable[[shards_pb2.Shards], None]) -> None:
         """Have `callback` called with what the leader hands out, in the session's thread."""
         self._on_shards.append(callback)
-
-    def on_generation(self, callback: Callable[[int, bool], None]) -> None:
-        """Have `callback(generation, broken)` called in the training thread after each synchronisation.
-
-        `broken`: the generation before ended in disorder, and the state is that of the last commit.
-        """
-        self._on_generation.append(callback)
 
     def tell_held(self, held: Callable[[], Iterable[shards_pb2.HeldShards]]) -> None:
         """Have every Standing say what `held` returns."""
@@ -158,12 +150,10 @@ class Session:
                 self._part.phase = Phase.TRAINING
         self._stand()
 
-    def begins(self, commits: int, broken: bool) -> None:
+    def begins(self, commits: int) -> None:
         """The state has been synchronised; training goes on from its `commits` mini-batches."""
         with self._changed:
             self._part.commits = commits
-        for callback in self._on_generation:
-            callback(self.generation, broken)
         self._steps.begin(self._waited())
 
     def committed(self) -> None:
@@ -327,8 +317,6 @@ class Session:
         elif kind == "shards":
             for callback in self._on_shards:
                 callback(message.shards)
-        elif kind == "restate":
-            self._stand()
         else:
             self._hear_briefly(message)
 
@@ -384,7 +372,7 @@ class Session:
 
     def _hear_go(self, go: pb.Go) -> None:
         with self._changed:
-            self._part.given(Called(go.generation, go.at, go.sync, go.commits, go.leave, go.aside))
+            self._part.given(Called(go.generation, go.at, go.sync, go.leave, go.aside))
             self._changed.notify_all()
         self._stand()
 

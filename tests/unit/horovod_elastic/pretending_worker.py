@@ -76,7 +76,7 @@ def main() -> None:
         session.enter_loop()
     log("enter", generation=session.generation)
     while True:
-        session.begins(session.commits, False)
+        session.begins(session.commits)
         try:
             train(session, core)
         except Broken:

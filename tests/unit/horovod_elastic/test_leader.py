@@ -363,7 +363,9 @@ def test_an_agent_whose_stream_broke_comes_back_to_what_was_not_sent(job: Job) -
     first = job.attach(17, "n1", base=True)
     assert kinds(first) == ["start_worker"]
     job.do(lambda: job.leader.agent_detached("n1-17", first))
-    job.do(lambda: job.leader.tell_worker("w1", workers_pb2.ToWorker(restate=workers_pb2.Restate())))
+    job.do(
+        lambda: job.leader.tell_worker("w1", workers_pb2.ToWorker(leave=workers_pb2.Leave(reason="asked")))
+    )
     second = job.attach(17, "n1", base=True, workers=[workers_pb2.RunningWorker(worker_id="w1")])
     assert kinds(second) == ["tell_worker"]
 

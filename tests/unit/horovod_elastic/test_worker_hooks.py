@@ -64,9 +64,9 @@ class Session:
     def enter_loop(self) -> None:
         self.calls.append("enter_loop")
 
-    def begins(self, commits: int, broken: bool) -> None:
+    def begins(self, commits: int) -> None:
         self.commits = commits
-        self.calls.append("begins again" if broken else "begins")
+        self.calls.append("begins")
 
     def committed(self) -> None:
         self.commits += 1
@@ -344,7 +344,7 @@ def test_a_failure_goes_back_to_the_last_commit(session: Session, elastic: types
     assert turns == ["founded", "committed"]
     assert session.calls == [
         *("enter_loop", "begins", "hang_up", "recover commits=1"),
-        *("begins again", "finished"),
+        *("begins", "finished"),
     ]
 
 

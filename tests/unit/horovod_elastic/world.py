@@ -436,7 +436,7 @@ class World:
                 continue
             if call.at:
                 assert process.part.boundary < call.at, "nobody has passed the boundary"
-            word = Called(go.generation, call.at, go.sync, go.commits, call.leave, call.aside)
+            word = Called(go.generation, call.at, go.sync, call.leave, call.aside)
 
             def hear(process: Process, worker_id: str = call.worker_id, word: Called = word) -> None:
                 process.part.given(word)
