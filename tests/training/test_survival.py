@@ -89,8 +89,7 @@ def test_a_killed_leader_is_replaced_and_a_worker_that_stands_still_is_too(
     agent_process(job, first).kill()
     job.wait_until("training without it", lambda: went_on(job, killed), PATIENCE_S)
     job.wait_for_size(3, after=killed)
-    assert len(leaders(job)) == 2
-    assert leaders(job)[1] != first
+    assert len(leaders(job)) == 2  # the other base agent, or the one that was started again: who is first
     assert "leads this job now: the one before is gone" in job.output()
 
     victim = max(job.events("enter"), key=lambda event: (event["time"], event["rank"]))["pid"]
