@@ -28,7 +28,7 @@ test: ## lint, the plugin's own checks, and all tests
 	$(MAKE) --no-print-directory -C slurm_plugin check
 	$(BIN)/pytest tests
 
-test-unit: ## tests that need neither Slurm nor training (under a minute)
+test-unit: ## tests that need neither Slurm nor training (a minute or two)
 	@./setup.sh unit
 	$(BIN)/pytest tests/unit
 
