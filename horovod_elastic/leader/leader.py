@@ -29,6 +29,7 @@ from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.errands import Training
 from horovod_elastic.leader.oversight import Home, Oversight
 from horovod_elastic.leader.satellites import Refused, SlurmUser
+from horovod_elastic.phase import Phase
 from horovod_elastic.rendezvous import Rendezvous
 from horovod_elastic.shards import Answer, ShardDesk
 from horovod_elastic.slurm_job import agent_name
@@ -749,7 +750,7 @@ class Leader:
 
 def _standing(said: workers_pb2.Standing) -> m.Standing:
     return m.Standing(
-        phase=_PHASES.get(said.phase, m.Phase.STARTING),
+        phase=Phase(said.phase or Phase.STARTING.value),
         generation=said.generation,
         rank=said.rank,
         size=said.size,
@@ -761,15 +762,6 @@ def _standing(said: workers_pb2.Standing) -> m.Standing:
         called=said.called,
         going=said.going,
     )
-
-
-_PHASES = {
-    workers_pb2.WORKER_PHASE_STARTING: m.Phase.STARTING,
-    workers_pb2.WORKER_PHASE_READY: m.Phase.READY,
-    workers_pb2.WORKER_PHASE_TRAINING: m.Phase.TRAINING,
-    workers_pb2.WORKER_PHASE_ARRIVED: m.Phase.ARRIVED,
-    workers_pb2.WORKER_PHASE_FINISHED: m.Phase.FINISHED,
-}
 
 
 def _running(worker: workers_pb2.RunningWorker) -> m.Running:

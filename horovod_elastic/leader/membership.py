@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from horovod_elastic.leader.change import PREPARE_BOUND_S, Change, Stage
+from horovod_elastic.phase import Phase
 
 ARRIVAL_BOUND_S = 120.0
 """After a generation broke: how long its workers may take to be back at their last commit before they die."""
@@ -39,16 +40,6 @@ RESTARTS_PER_SLOT = 3
 """How often a worker that died is started again in its place."""
 _BYSTANDERS = (1, -6)
 """Exit codes of those who only lost a peer: an uncaught HorovodInternalError, or the native core's abort."""
-
-
-class Phase(enum.Enum):
-    """What a worker says of itself (workers.proto, WorkerPhase)."""
-
-    STARTING = "starting"
-    READY = "ready"
-    TRAINING = "training"
-    ARRIVED = "arrived"
-    FINISHED = "finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -603,7 +594,7 @@ class Membership:
             standing.commits,
             standing.generation,
         )
-        worker.state = WorkerState(standing.phase.value)
+        worker.state = WorkerState[standing.phase.name]
         if standing.phase in _IN_A_GENERATION and not member:
             self._expect_aside(worker, now)
         if member:

@@ -16,14 +16,12 @@ from horovod_elastic import checkpoints, training
 from horovod_elastic.worker.session import Session
 
 
-def attach(state: Any) -> None:
+def attach(session: Session, state: Any) -> None:
     """The training function is entered: notify_end_of_minibatch() means the boundary of `state`."""
 
     def boundary(samples: int) -> None:
         if samples:
-            from horovod_elastic.worker import session
-
-            session.current().samples_per_step = samples
+            session.samples_per_step = samples
         state.check_host_updates()
 
     training.attach(boundary)

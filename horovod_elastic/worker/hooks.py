@@ -119,7 +119,7 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
         def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
             session = sessions.current()
             sync = True
-            boundary.attach(state)
+            boundary.attach(session, state)
             if session.warming:
                 boundary.warm_up(state)
                 session.join()

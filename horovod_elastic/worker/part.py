@@ -6,18 +6,9 @@ tells the leader what it says; the training loop asks it at every mini-batch bou
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
-
-class Phase(enum.Enum):
-    """As in workers.proto, WorkerPhase."""
-
-    STARTING = "starting"
-    READY = "ready"
-    TRAINING = "training"
-    ARRIVED = "arrived"
-    FINISHED = "finished"
+from horovod_elastic.phase import Phase
 
 
 @dataclass(frozen=True, slots=True)

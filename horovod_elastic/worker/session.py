@@ -22,20 +22,14 @@ import grpc
 from flexo_protos.v1 import shards_pb2, tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
+from horovod_elastic.phase import Phase
 from horovod_elastic.wire import CHANNEL_OPTIONS, SECRET_KEY
 from horovod_elastic.worker.core import Core, CoreFailed, Place
-from horovod_elastic.worker.part import Called, Part, Phase
+from horovod_elastic.worker.part import Called, Part
 
 STANDING_INTERVAL_S = 1.0
 MOST_STEPS_TOLD = 256
 """Mini-batch times kept between two standings; of very short mini-batches the last ones count."""
-_PHASES = {
-    Phase.STARTING: pb.WORKER_PHASE_STARTING,
-    Phase.READY: pb.WORKER_PHASE_READY,
-    Phase.TRAINING: pb.WORKER_PHASE_TRAINING,
-    Phase.ARRIVED: pb.WORKER_PHASE_ARRIVED,
-    Phase.FINISHED: pb.WORKER_PHASE_FINISHED,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +269,7 @@ class Session:
         with self._changed:
             part = self._part
             standing = pb.Standing(
-                phase=_PHASES[part.phase],
+                phase=part.phase.value,
                 generation=part.generation,
                 rank=part.rank,
                 size=part.size,

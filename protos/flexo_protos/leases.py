@@ -1,7 +1,7 @@
 """The table of leases: compare-and-swap with a time to live, terms, and successors (Amoeba, Algorithm 1).
 
 Pure: time is an argument, nobody waits, and callers take turns. flexod serves it to all jobs of the cluster
-(daemon/flexo/service/lease_service.py), `flexo run` to its own (horovod_elastic/lease_server.py).
+(daemon/flexo/service/lease_service.py), `flexo run` to its own (horovod_elastic/election/lease_grpc.py).
 
 What holds whatever happens: at one moment of the table's clock a lease has one holder; a term belongs to one
 holder, and later holders have higher ones. A table forgets when its process ends. The next one draws its

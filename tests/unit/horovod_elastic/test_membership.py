@@ -9,7 +9,7 @@ from world import World, check_places
 
 from horovod_elastic.leader import membership as m
 from horovod_elastic.leader.change import PREPARE_BOUND_S, K
-from horovod_elastic.worker.part import Phase
+from horovod_elastic.phase import Phase
 
 _Command = TypeVar("_Command")
 

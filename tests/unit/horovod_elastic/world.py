@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from horovod_elastic.leader import membership as m
-from horovod_elastic.worker.part import Called, Part, Phase
+from horovod_elastic.phase import Phase
+from horovod_elastic.worker.part import Called, Part
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Process:
 
     @property
     def moment(self) -> str:
-        return self.part.phase.value
+        return self.part.phase.name.lower()
 
     @property
     def commits(self) -> int:
@@ -254,7 +255,7 @@ class World:
         process = self.processes[worker_id]
         part = process.part
         return m.Standing(
-            phase=m.Phase(part.phase.value),
+            phase=part.phase,
             generation=part.generation,
             rank=part.rank,
             size=part.size,
