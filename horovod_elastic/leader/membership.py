@@ -387,6 +387,9 @@ class Membership:
         agent = self._agents.get(name)
         if agent is None or agent.leaving:
             return []
+        if self._takeover is not None:
+            agent.leaving = why  # until everybody is known, its workers look as if they had yet to start
+            return []
         return self._send_away(agent, why, now) + self._proceed(now)
 
     def limit(self, workers: int | None, now: float) -> list[Command]:
@@ -584,6 +587,8 @@ class Membership:
         for worker_id, exit_code in takeover.gone:
             commands += self._gone(self._workers[worker_id], exit_code, now)
         for agent in self._agents.values():
+            if agent.leaving and not agent.dismissed:
+                commands += self._send_away(agent, agent.leaving, now)
             commands += self._fill(agent, now)
         return commands + self._proceed(now)
 

@@ -542,6 +542,16 @@ def test_a_new_leader_goes_on_with_the_workers_that_there_are() -> None:
     assert sorted(world.training()) == ["w1"]
 
 
+def test_a_new_leader_lets_nobody_go_before_it_knows_where_everybody_stands() -> None:
+    world = training_world({"b1": 1}, "s1", slots=2)
+    world.release("s1")
+    world.new_leader(satellites_first=True)  # told again at once; world.py looks at how they go
+    assert len(world.training()) == 3
+    world.commit()
+    assert sorted(world.training()) == ["w1"]
+    assert world.dismissed == {"s1"}
+
+
 def test_a_leader_that_dies_with_its_workers_is_replaced_and_the_rest_goes_back_to_its_last_commit() -> None:
     world = training_world({"b1": 1}, "s1", slots=2)
     world.new_leader(dies_with_it="b1")

@@ -77,7 +77,7 @@ class Play:
 
     def new_leader(self, which: int, number: int) -> None:
         leader = list(self._world.agents)[which % len(self._world.agents)] if self._world.agents else ""
-        self._world.new_leader(dies_with_it=leader if number == 3 else "")
+        self._world.new_leader(leader if number == 3 else "", satellites_first=number == 2)
         if leader in self._world.base and leader not in self._world.agents:
             self._world.join(leader, self._world.base[leader])  # flexo run starts it again
 

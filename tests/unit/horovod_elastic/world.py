@@ -14,6 +14,8 @@ from horovod_elastic.leader import membership as m
 from horovod_elastic.phase import Phase
 from horovod_elastic.worker.part import Called, Part
 
+RELEASED = "given back"
+
 
 @dataclass
 class Process:
@@ -70,6 +72,7 @@ class World:
     leaders: int = 1
     end: m.End | None = None
     dismissed: set[str] = field(default_factory=set)
+    released: set[str] = field(default_factory=set)
     told_to_leave: set[str] = field(default_factory=set)
     outlooks: dict[str, m.Place] = field(default_factory=dict)
     steps: list[int] = field(default_factory=list)
@@ -92,7 +95,8 @@ class World:
         self.obey(self.members.agent_lost(agent, "lost", self.now))
 
     def release(self, agent: str) -> None:
-        self.obey(self.members.release(agent, "given back", self.now))
+        self.released.add(agent)
+        self.obey(self.members.release(agent, RELEASED, self.now))
 
     def exit(self, worker_id: str, exit_code: int) -> None:
         process = self.processes.get(worker_id)
@@ -117,7 +121,7 @@ class World:
             self.stand(worker_id)
             self.flush()
 
-    def new_leader(self, dies_with_it: str = "") -> None:
+    def new_leader(self, dies_with_it: str = "", satellites_first: bool = False) -> None:
         """The leader is gone, with what was on its way; perhaps with its own agent."""
         for worker_id in self.of(dies_with_it):
             self._die(worker_id)
@@ -129,7 +133,8 @@ class World:
         for process in self.processes.values():
             process.inbox.clear()
             process.outbox.clear()
-        for agent, slots in list(self.agents.items()):
+        attaching = sorted(self.agents.items(), key=lambda each: (each[0] in self.base) == satellites_first)
+        for agent, slots in attaching:
             running = [
                 m.Running(worker_id, process.slot, process.newcomer, self.standing(worker_id))
                 for worker_id, process in self.processes.items()
@@ -137,6 +142,8 @@ class World:
             ]
             joined = self.members.agent_joined(agent, slots, agent in self.base, self.now, running)
             self.obey(joined)
+            if agent in self.released:  # as it says of itself at once, or flexod of its grant
+                self.release(agent)
 
     def deliver(self, worker_id: str) -> bool:
         """One message to this worker or from it; False when there is none."""
@@ -349,9 +356,15 @@ class World:
         # Processes die after everything was said: kills are orders to agents, seen later by the leader.
         for command in commands:
             if isinstance(command, m.Kill):
+                self._check_kill(command)
                 self.exit(command.worker_id, -9)
         for agent in self.dismissed & self.agents.keys():
             self.lose(agent)
+
+    def _check_kill(self, kill: m.Kill) -> None:
+        process = self.processes.get(kill.worker_id)
+        trains = process is not None and process.part.phase is Phase.TRAINING
+        assert not (trains and kill.why == RELEASED), "who trains leaves at a boundary"
 
     def _obey(self, command: m.Command) -> None:
         match command:
