@@ -47,8 +47,10 @@ def begin(session: Session, state: Any, *, sync: bool) -> None:
     else:
         state_sync.carry_on(state)
     training.generation_begins(session.aggregate_of_this_generation())
-    # A newcomer's saved state is that of a model never trained, whatever it has received.
-    state.save()
+    if sync:  # a newcomer's saved state is that of a model never trained, whatever it has received
+        state.save()
+    else:
+        state_sync.save_after_carry_on(state)
     session.samples_per_step = training.samples_in_a_step() or session.samples_per_step
     session.begins(commits)
 

@@ -59,6 +59,17 @@ def carry_on(state: State) -> None:
     _settle(state, _parts(state))
 
 
+def save_after_carry_on(state: State) -> None:
+    """What `carry_on` and those who divide data anew have changed; tensors were saved at the boundary."""
+    if not _synced_by_horovod(state) or type(state).save is not horovods.TorchState.save:
+        state.save()
+        return
+    for handler in state._handlers.values():
+        if not isinstance(_part(handler), _Model | _Optimizer):
+            handler.save()
+    ObjectState.save(state)
+
+
 def _parts(state: State) -> list[_Part]:
     parts = [part for handler in state._handlers.values() if (part := _part(handler)) is not None]
     return [*parts, _Objects(state)]
