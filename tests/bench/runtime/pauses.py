@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.runtime.worklog import Batch, batch_seconds
+from bench.runtime.worklog import Batch, WorkLog, batch_seconds, by_worker, mean_seconds
 
 AROUND = 3
 """Mini-batches on each side of a change that `Pause.around_s` looks at."""
@@ -45,8 +45,6 @@ class Pause:
     first_useful_s: float
     """From the request to the end of the first mini-batch at the new size."""
     batch_before_s: float
-    batch_meanwhile_s: float
-    """Of a mini-batch between the request and the change: while newcomers start."""
     batch_after_s: float
 
     @property
@@ -90,9 +88,26 @@ def pause(batches: Sequence[Batch], change: Change, *, by_rank: bool = False) ->
         waited_s=max(before[-1].at for before, _ in sides) - change.asked_at,
         first_useful_s=min(gap.until for gap in gaps) - change.asked_at,
         batch_before_s=batch_before,
-        batch_meanwhile_s=batch_seconds(b for before, _ in sides for b in before if b.at > change.asked_at),
         batch_after_s=batch_after,
     )
+
+
+def warming_slows(log: WorkLog, change: Change) -> float | None:
+    """By how much longer the others' mini-batches take, on average, while newcomers start and warm up.
+
+    0.1: a tenth longer than the NEAR mini-batches before. None if nobody trained meanwhile.
+    """
+    newcomers = {m.worker for m in log.moments if m.event == "started" and m.at > change.asked_at}
+    begun = [m.at for m in log.moments if m.event == "started" and m.worker in newcomers]
+    warm = [m.at for m in log.moments if m.event == "built" and m.worker in newcomers]
+    if not begun or not warm:
+        return None
+    start, end = min(begun), max(warm)
+    old = [batch for batch in log.batches if batch.size == change.before]
+    before = [b for each in by_worker(b for b in old if b.at < start).values() for b in each[-NEAR:]]
+    meanwhile = [batch for batch in old if start <= batch.at <= end]
+    usual, slow = mean_seconds(before), mean_seconds(meanwhile)
+    return slow / usual - 1 if usual and slow else None
 
 
 @dataclass(frozen=True, slots=True)

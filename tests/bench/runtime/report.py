@@ -110,9 +110,10 @@ def _newcomers(figures: Figures) -> Iterator[str]:
     if useful:
         yield f"flexo, from grant to first useful mini-batch: {spread(useful)} s"
     for model in dict.fromkeys(each.model for each in grown):
-        costs = [each.cost for each in grown if each.model == model]
-        slower = _percent([cost.batch_meanwhile_s / cost.batch_before_s - 1 for cost in costs])
-        yield f"flexo, {model}: while a newcomer warms up, a mini-batch of the others takes {slower} longer"
+        figures_of_model = (each.warming_slows for each in grown if each.model == model)
+        slows = [share for share in figures_of_model if share is not None]
+        if slows:
+            yield f"flexo, {model}: while a newcomer warms up, mini-batches take {_percent(slows)} longer"
 
 
 def _percent(shares: Sequence[float]) -> str:

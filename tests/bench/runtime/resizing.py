@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bench.runtime.pauses import Change, Pause, pause
-from bench.runtime.results import RESTART, Resize
+from bench.runtime.pauses import Change, Pause, pause, warming_slows
+from bench.runtime.results import OURS, RESTART, Resize
 from bench.runtime.rivals import Rival, Training, running, wait_until_settled
 from bench.runtime.traces import grant_to_useful
 
@@ -39,10 +39,14 @@ def _resizes(rival: Rival, training: Training, cycles: int, tell: Tell) -> Itera
             for before, after in ((SMALL, BIG), (BIG, SMALL)):
                 asked_at = rival.resize(after)
                 wait_until_settled(rival, log, after, settled, asked_at)
-                cost = pause(log.batches, Change(before, after, asked_at), by_rank=rival.by_rank)
+                change = Change(before, after, asked_at)
+                cost = pause(log.batches, change, by_rank=rival.by_rank)
                 tell(_line(rival.name, training.model, cost))
-                useful_s = grant_to_useful(training.folder, asked_at, cost) if cost.out else None
-                yield Resize(rival.name, training.model, cost, useful_s)
+                if rival.name == OURS and cost.out:
+                    useful_s = grant_to_useful(training.folder, asked_at, cost)
+                    yield Resize(rival.name, training.model, cost, useful_s, warming_slows(log, change))
+                else:
+                    yield Resize(rival.name, training.model, cost)
 
 
 def _line(rival: str, model: str, cost: Pause) -> str:

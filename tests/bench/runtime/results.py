@@ -21,6 +21,8 @@ class Resize:
     cost: Pause
     grant_to_useful_s: float | None = None
     """From the leader's grant to the first mini-batch of the newcomers; growing flexo jobs only."""
+    warming_slows: float | None = None
+    """See pauses.warming_slows; growing flexo jobs only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,12 @@ def batch_seconds(batches: Iterable[Batch]) -> float:
     return statistics.median(gaps) if gaps else float("nan")
 
 
+def mean_seconds(batches: Iterable[Batch]) -> float | None:
+    """Mean time of a mini-batch, over all workers in `batches`; None if nobody did two in a row."""
+    gaps = [gap for each in by_worker(batches).values() for gap in _gaps(each)]
+    return statistics.fmean(gaps) if gaps else None
+
+
 def samples_per_second(batches: Sequence[Batch]) -> float:
     """Of all workers together, over the time that `batches` span; the first mini-batch only begins the time.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from bench.runtime.pauses import Change, NoChange, pause
+from bench.runtime.pauses import Change, NoChange, pause, warming_slows
 from bench.runtime.results import Figures, Goal, Interval, Resize, Steady, Transient
-from bench.runtime.worklog import Batch, WorkLog, samples_per_second
+from bench.runtime.worklog import Batch, Moment, WorkLog, samples_per_second
 
 BATCH_S = 0.1
 
@@ -42,6 +44,15 @@ def test_a_pause_is_that_of_the_worker_that_stood_still_longest() -> None:
     batches = world("ab", range(1, 21), 0.1)
     batches += train(ord("a"), 0, 1, range(21, 41), 2.5) + train(ord("b"), 0, 1, range(21, 41), 3.0)
     assert pause(batches, Change(2, 1, 1.0)).pause_s == pytest.approx(0.9)
+
+
+def test_the_warm_up_of_a_newcomer_slows_those_who_train_from_its_start_until_its_model_is_built() -> None:
+    log = WorkLog(Path())
+    log.batches = world("ab", range(1, 21), 0.1) + world("ab", range(21, 31), 2.12, 0.12)
+    assert warming_slows(log, Change(2, 3, asked_at=1.5)) is None
+    log.moments = [Moment(ord("a"), "built", 0.0), Moment(ord("c"), "started", 2.01)]
+    log.moments += [Moment(ord("c"), "built", 3.0)]
+    assert warming_slows(log, Change(2, 3, asked_at=1.5)) == pytest.approx(0.2)
 
 
 def test_mini_batches_that_are_done_again_count_as_pause() -> None:
