@@ -14,7 +14,11 @@ from types import ModuleType
 
 from horovod_elastic.worker import sigterm
 
-_PATCHED = {"horovod.common.basics": "patch_basics", "horovod.common.elastic": "patch_elastic"}
+_PATCHED = {
+    "horovod.common.basics": "patch_basics",
+    "horovod.common.elastic": "patch_elastic",
+    "horovod.torch.functions": "patch_functions",
+}
 
 
 def install() -> None:

@@ -1,8 +1,8 @@
 """The hooks in Horovod's Python layer: where a script's calls meet the job's leader.
 
-Three places, none inside Horovod's files: HorovodBasics.init (who is in the communicator), rank() and size()
-and their relatives (what a newcomer that warms up alone believes), and common.elastic: commits, and run_fn,
-the loop around the training function. Horovod's own loop broadcasts at every commit whether hosts have
+Four places, none inside Horovod's files: HorovodBasics.init (who is in the communicator), rank() and size()
+and their relatives (what a newcomer that warms up alone believes), the names of broadcast objects, and
+common.elastic: commits, and run_fn, the loop around the training function. Horovod's own loop broadcasts at every commit whether hosts have
 changed, skips the synchronisation on some ranks and not on others after certain sequences of changes
 (horovod#3494), and listens on a socket. Ours asks the session, which knows at which mini-batch boundary
 everybody switches.
@@ -11,6 +11,7 @@ everybody switches.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -81,6 +82,28 @@ def _told_the_outlook(name: str, original: Callable[..., int]) -> Callable[..., 
         return int(getattr(outlook, name))
 
     return place
+
+
+def patch_functions(module: ModuleType) -> None:
+    """Hook horovod.torch.functions: objects without a name are called after their type there.
+
+    So `broadcast_object(settings if rank == 0 else None)` would wait for ever, and at once where a newcomer
+    has not got yet what the others have.
+    """
+    for name in ("broadcast_object", "allgather_object"):
+        setattr(module, name, _with_one_name(getattr(module, name)))
+
+
+def _with_one_name(original: Callable[..., Any]) -> Callable[..., Any]:
+    parameters = inspect.signature(original)
+
+    @functools.wraps(original)
+    def named(*args: Any, **kwargs: Any) -> Any:
+        call = parameters.bind(*args, **kwargs)
+        call.arguments["name"] = call.arguments.get("name") or "object"
+        return original(*call.args, **call.kwargs)
+
+    return named
 
 
 def patch_elastic(module: ModuleType) -> None:

@@ -77,12 +77,14 @@ def test_what_a_script_does_on_rank_0_before_the_loop_is_done_once(submit: Submi
 
 
 def test_collectives_before_the_loop_do_not_keep_newcomers_out(submit: Submit, alone: Lab) -> None:
+    """Nor do objects of different types in one broadcast, which Horovod would take for two."""
     job = submit("greets_first.py", elastic="1-2")
     job.wait_for_size(2)
     job.stop()
     done = job.check_finished()
     job.check_steps()
     assert {event["mean"] for event in done} == {0.5}
+    assert all(event["told"] == event["step"] for event in job.events("enter"))
 
 
 def test_workers_of_two_gpus_come_two_gpus_at_a_time(submit: Submit, alone: Lab) -> None:

@@ -38,7 +38,8 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 
 @hvd.elastic.run
 def train(state):
-    log("enter", rank=hvd.rank(), size=hvd.size(), step=state.step)
+    told = hvd.broadcast_object({"begins at": state.step} if hvd.rank() == 0 else None)  # types differ
+    log("enter", rank=hvd.rank(), size=hvd.size(), step=state.step, told=told["begins at"])
     while state.step < args.batches and not told_to_stop():
         optimizer.zero_grad()
         model(torch.full((2, 4), float(hvd.rank()))).square().mean().backward()

@@ -182,6 +182,20 @@ def basics(initialised: bool = False) -> Any:
     return namespace.HorovodBasics()
 
 
+def test_objects_without_a_name_are_called_the_same_whatever_their_type() -> None:
+    def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> str:
+        return name or type(obj).__name__
+
+    def allgather_object(obj: Any, name: str | None = None) -> str:
+        return name or type(obj).__name__
+
+    module = types.SimpleNamespace(broadcast_object=broadcast_object, allgather_object=allgather_object)
+    hooks.patch_functions(module)  # type: ignore[arg-type]
+    assert module.broadcast_object({"a": 1}) == module.broadcast_object(None, 0)
+    assert module.allgather_object("text") == module.allgather_object(1)
+    assert module.broadcast_object(None, name="mine") == module.allgather_object(1, "mine") == "mine"
+
+
 def call_from(module: str, function: Callable[[], int]) -> int:
     """Call `function` from code that belongs to `module`."""
     namespace: dict[str, Any] = {"__name__": module, "function": function}
