@@ -33,8 +33,7 @@ __all__ = [
 
 _BATCH_KEY = "flexo_aggregate_batch"
 """In the optimizer's parameter groups, beside the learning rate that is right for it: so both are saved,
-restored,
-broadcast and checkpointed together."""
+restored, broadcast and checkpointed together. Not there yet: as the script has made them."""
 
 RateRule = Callable[[float, int, int], float]
 """(learning rate, the aggregate batch that it is for, the one that is wanted) -> learning rate."""
@@ -66,6 +65,8 @@ class _Script:
         self.warm_ups: list[Callable[[], object]] = []
         self.batch_hooks: list[Callable[[Share], object]] = []
         self.batches: list[AggregateBatch] = []
+        self.aggregate = 0
+        """What the present generation began with: also for batches made in the training function."""
 
 
 _script = _Script()
@@ -150,17 +151,19 @@ class AggregateBatch:
         self._dataset = dataset
         self._learning_rate = learning_rate
         self._averages = _averages(optimizer)
-        for group in optimizer.param_groups:
-            group.setdefault(_BATCH_KEY, total)
-        self.share = self._share_of(self._total)
+        self._made_for = total
+        self.share = self._share_of(self._total())
         """What this worker does in a step, until the next generation."""
         self._take(self.share)
         # a training function that makes one is entered again in every generation
         others = [batch for batch in _script.batches if batch._optimizer is not optimizer]
         _script.batches = [*others, self]
+        self.take(_script.aggregate)
 
-    @property
     def _total(self) -> int:
+        """What the learning rates are right for. A state saved before this was made does not say it."""
+        for group in self._optimizer.param_groups:
+            group.setdefault(_BATCH_KEY, self._made_for)
         return int(self._optimizer.param_groups[0][_BATCH_KEY])
 
     def parts(self, *tensors: Any) -> Iterator[tuple[Any, ...]]:
@@ -193,7 +196,8 @@ class AggregateBatch:
         0's.
         """
         before = self.share
-        now = aggregate or self._total
+        made_for = self._total()
+        now = aggregate or made_for
         for group in self._optimizer.param_groups:
             if group[_BATCH_KEY] != now:
                 group["lr"] = self._learning_rate(group["lr"], int(group[_BATCH_KEY]), now)
@@ -228,6 +232,7 @@ def generation_begins(aggregate: int) -> None:
 
     `aggregate`: of the SetBatch that came for this generation; 0 if none did.
     """
+    _script.aggregate = aggregate
     for batch in _script.batches:
         batch.take(aggregate)
 
@@ -264,7 +269,7 @@ def warm_up(state: Any) -> float:
 def _optimizers_unharmed(state: Any) -> Iterator[None]:
     """Leaves no gradient behind, and no exchange of one that nobody waits for."""
     yield
-    for handler in state._handlers.values():
+    for handler in getattr(state, "_handlers", {}).values():
         optimizer = handler.value
         if not hasattr(optimizer, "param_groups"):
             continue

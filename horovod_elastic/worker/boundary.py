@@ -55,6 +55,14 @@ def begin(session: Session, state: Any, *, sync: bool) -> None:
     session.begins(commits)
 
 
+def restore(state: Any) -> None:
+    """Back to the last commit."""
+    from horovod_elastic.worker import state_sync
+
+    state.restore()
+    state_sync.keep_saved_apart(state)
+
+
 def _of_rank_0(number: int) -> int:
     import torch
     from horovod.torch import mpi_ops

@@ -2,10 +2,10 @@
 
 Four places, none inside Horovod's files: HorovodBasics.init (who is in the communicator), rank() and size()
 and their relatives (what a newcomer that warms up alone believes), the names of broadcast objects, and
-common.elastic: commits, and run_fn, the loop around the training function. Horovod's own loop broadcasts at every commit whether hosts have
-changed, skips the synchronisation on some ranks and not on others after certain sequences of changes
-(horovod#3494), and listens on a socket. Ours asks the session, which knows at which mini-batch boundary
-everybody switches.
+common.elastic: commits, and run_fn, the loop around the training function. Horovod's own loop broadcasts at
+every commit whether hosts have changed, skips the synchronisation on some ranks and not on others after
+certain sequences of changes (horovod#3494), and listens on a socket. Ours asks the session, which knows at
+which mini-batch boundary everybody switches.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def _init_with_a_place(original: Callable[..., Any]) -> Callable[..., Any]:
         sigterm.outlive()
         if session.core is None:
             session.core = HorovodCore(_mpi_ops())
-            session.core.process_sets = _process_sets(*args, **kwargs)
+            process_sets = _process_sets(*args, **kwargs)
+            if not session.warming:  # those who train have none any more: all must build with the same
+                session.core.process_sets = process_sets
         session.connect()
         if session.warming:
             session.core.alone()
@@ -157,7 +159,7 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
                     return result
                 except module.HorovodInternalError:
                     session.hang_up()
-                    state.restore()
+                    boundary.restore(state)
                     sync = session.recover().sync
                 except module.HostsUpdatedInterrupt:
                     if not getattr(state, "_flexo_saved", False):

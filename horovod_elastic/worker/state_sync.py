@@ -13,6 +13,7 @@ normalisation, for one, differ from rank to rank.
 
 from __future__ import annotations
 
+import copy
 import math
 import struct
 from collections.abc import Iterable
@@ -60,14 +61,25 @@ def carry_on(state: State) -> None:
 
 
 def save_after_carry_on(state: State) -> None:
-    """What `carry_on` and those who divide data anew have changed; tensors were saved at the boundary."""
+    """What `carry_on` and reset callbacks have changed: not the tensors, which were saved at the boundary."""
     if not _synced_by_horovod(state) or type(state).save is not horovods.TorchState.save:
         state.save()
         return
     for handler in state._handlers.values():
-        if not isinstance(_part(handler), _Model | _Optimizer):
+        save = type(handler).save
+        if save is horovods.OptimizerStateHandler.save:  # learning rates and the like
+            groups = handler.value.state_dict()["param_groups"]
+            handler._saved_optimizer_state["param_groups"] = copy.deepcopy(groups)
+        elif save is not horovods.ModelStateHandler.save:
             handler.save()
     ObjectState.save(state)
+
+
+def keep_saved_apart(state: State) -> None:
+    """After `state.restore()`: an optimizer that loads tensors takes them for its own, and writes to them."""
+    for handler in getattr(state, "_handlers", {}).values():
+        if type(handler).restore is horovods.OptimizerStateHandler.restore:
+            handler._saved_optimizer_state = copy.deepcopy(handler._saved_optimizer_state)
 
 
 def _parts(state: State) -> list[_Part]:

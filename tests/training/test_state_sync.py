@@ -156,6 +156,40 @@ def sync_beyond_horovod(me: Me) -> str:
     return hashlib.sha256(b"".join(raw)).hexdigest()
 
 
+def change_rates_between_generations(me: Me) -> tuple[float, float]:
+    """The learning rate after a change in which nobody is new, and after a crash before the first commit."""
+    from horovod_elastic.worker import state_sync
+
+    state = make_state(me, "SGD with momentum", 10, 2)
+    state.optimizer.param_groups[0]["lr"] *= 2  # a reset callback
+    state_sync.carry_on(state)
+    state_sync.save_after_carry_on(state)
+    carried = state.optimizer.param_groups[0]["lr"]
+    state.restore()
+    return carried, state.optimizer.param_groups[0]["lr"]
+
+
+def test_rates_set_by_reset_callbacks_are_saved_where_tensors_are_not(cluster: Cluster) -> None:
+    assert each(cluster.all[:1], change_rates_between_generations) == [(0.1, 0.1)]
+
+
+def restore_twice(me: Me) -> bool:
+    """Whether what is received after a crash reaches the saved state, before it is saved."""
+    from horovod_elastic.worker import boundary
+
+    state = make_state(me, "SGD with momentum", 10, 2)
+    before = digest(me, state)
+    boundary.restore(state)
+    for moments in state.optimizer.state_dict()["state"].values():
+        moments["momentum_buffer"].fill_(77)
+    boundary.restore(state)
+    return digest(me, state) == before
+
+
+def test_a_second_crash_during_recovery_goes_back_to_the_same_commit(cluster: Cluster) -> None:
+    assert each(cluster.all[:1], restore_twice) == [True]
+
+
 def test_kinds_of_tensors_that_horovod_does_not_know_are_taken_over_too(cluster: Cluster) -> None:
     assert len(set(each(cluster.all, sync_beyond_horovod))) == 1
 

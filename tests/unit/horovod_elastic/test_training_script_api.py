@@ -152,6 +152,27 @@ def test_a_restored_state_brings_its_batch_along() -> None:
     assert batch.share.aggregate == 128
 
 
+def test_a_batch_made_in_the_training_function_is_the_one_that_the_generation_began_with() -> None:
+    """In a newcomer it does not exist yet when the generation begins."""
+    running, newcomer = sgd(), sgd()
+    AggregateBatch(32, optimizer=running)
+    newcomer.load_state_dict(running.state_dict())
+    training.generation_begins(128)
+    assert AggregateBatch(32, optimizer=newcomer).share.aggregate == 128
+    assert newcomer.param_groups[0]["lr"] == running.param_groups[0]["lr"] == pytest.approx(0.4)
+
+
+def test_a_state_saved_before_the_batch_was_made_is_right_for_what_the_script_said() -> None:
+    optimizer = sgd()
+    saved = optimizer.state_dict()
+    batch = AggregateBatch(32, optimizer=optimizer)
+    training.generation_begins(64)
+    optimizer.load_state_dict(saved)
+    training.generation_begins(0)
+    assert batch.share.aggregate == 32
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+
+
 def test_without_a_number_the_job_s_smallest_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadBatch, match="--elastic-batch"):
         AggregateBatch(optimizer=sgd())
@@ -224,3 +245,11 @@ def test_a_warm_up_that_fails_is_told_of_and_harms_nobody(
 
 def test_without_anything_registered_there_is_no_warm_up(state: State) -> None:
     assert training.warm_up(state) == 0.0
+
+
+def test_a_state_without_models_can_be_warmed_up_too() -> None:
+    calls: list[str] = []
+    on_warm_up(lambda: calls.append("pass"))
+    state = SimpleNamespace(save=lambda: calls.append("save"), restore=lambda: calls.append("restore"))
+    training.warm_up(state)
+    assert calls == ["save", "pass", "restore"]
