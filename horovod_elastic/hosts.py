@@ -32,6 +32,7 @@ from horovod_elastic.leader.daemon_link import daemon_address
 from horovod_elastic.leader.leader import Leader
 from horovod_elastic.leader.leader_service import LeaderPort
 from horovod_elastic.leader.satellites import SlurmUser
+from horovod_elastic.leader.takeover import Running
 from horovod_elastic.trace import say
 
 DRAIN_S = 8.0
@@ -71,7 +72,7 @@ class HeldHosts(m.Membership):
         return name in self._held
 
     def agent_joined(
-        self, name: str, slots: int, base: bool, now: float, running: Sequence[m.Running] = ()
+        self, name: str, slots: int, base: bool, now: float, running: Sequence[Running] = ()
     ) -> list[m.Command]:
         """A satellite is there: its node goes on the list."""
         self._held[name] = slots

@@ -189,12 +189,13 @@ class BaseAgents:
 
         An agent that is killed ends like one whose job was: the job's last leader has left a note.
         """
-        if code in (0, TERMINATED, CANNOT_WORK) or self._signalled:
-            return 1 if code == CANNOT_WORK else code
+        if code in (0, TERMINATED) or self._signalled:
+            return code
         try:
-            return wire.exit_code_of(self._store.look().holder)
+            of_job = wire.exit_code_of(self._store.look().holder)
         except StoreAway:
-            return code if code < 128 else None
+            of_job = code if code < 128 and code != CANNOT_WORK else None
+        return 1 if of_job is None and code == CANNOT_WORK else of_job
 
     def _end(self, node: BaseNode, code: int) -> None:
         with self._lock:

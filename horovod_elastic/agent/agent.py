@@ -59,6 +59,8 @@ NOBODY_LEADS_S = 60.0
 """How long workers that need a leader to go on wait for one."""
 STALL_S = 3.0
 """A tick that comes so late means that this process itself was stopped, or starved."""
+TOLD_AGAIN_S = 2 * SILENT_LEADER_S
+"""What was said so long before a leader was found to be gone may not have reached it."""
 LAST_WORDS_S = 1.0
 """After the end of a worker's process: what it has said before is passed on before its end is."""
 SIGTERM_GRACE_S = 25.0
@@ -97,6 +99,8 @@ class LocalWorker:
     process: subprocess.Popen[bytes]
     standing: pb.Standing = field(default_factory=lambda: pb.Standing(phase=pb.WORKER_PHASE_STARTING))
     """What it said last of itself."""
+    called: int = 0
+    """The last generation whose word was passed on to it; it may not have heard it yet."""
     outbox: WorkerOutbox | None = None
     """Of its stream, while there is one."""
     heard_at: float = 0.0
@@ -104,6 +108,16 @@ class LocalWorker:
     """Why this agent killed it."""
     ended_at: float | None = None
     """When its process ended; its exit is not told yet."""
+
+
+@dataclass
+class _Ended:
+    """A worker that has ended."""
+
+    worker: LocalWorker
+    exited: pb.WorkerExited
+    told_at: float
+    """When a leader was told first; 0: none was there."""
 
 
 class Agent:
@@ -118,8 +132,8 @@ class Agent:
         self._name = agent_name(self._node, self._job_id)
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._workers: dict[str, LocalWorker] = {}
-        self._untold: list[tuple[LocalWorker, pb.WorkerExited]] = []
-        """Workers that ended while there was no leader to tell."""
+        self._ended_ones: list[_Ended] = []
+        """Workers whose end the next leader may not know."""
         self._leaving = False
         self._exit_code: int | None = None
         self._silence_s = float(os.environ.get(SILENCE_VARIABLE) or DEFAULT_SILENCE_S)
@@ -242,6 +256,8 @@ class Agent:
                 self._election.keep(self._leader.lost_lease)
             found = Following(self._port.endpoint, self._holder, found.term)
         self._followed = found
+        recent = time.monotonic() - TOLD_AGAIN_S
+        self._ended_ones = [each for each in self._ended_ones if not each.told_at or each.told_at > recent]
         self._link = LeaderLink(
             found.address,
             self._hello(),
@@ -249,9 +265,10 @@ class Agent:
             lambda link, why: self._events.put(lambda: self._lost_leader(link, why)),
             self._authenticator,
         )
-        for _, exited in self._untold:
-            self._link.send(pb.FromAgent(worker_exited=exited))
-        self._untold.clear()
+        now = time.monotonic()
+        for ended in self._ended_ones:
+            self._link.send(pb.FromAgent(worker_exited=ended.exited))
+            ended.told_at = ended.told_at or now
 
     def _lead(self, leading: Leading) -> None:
         if leading.heir:
@@ -356,7 +373,7 @@ class Agent:
             holder=self._holder,
             leaving=self._leaving,
             gpus=slurm_job.gpus_here(os.environ),
-            workers=[_running(worker) for worker in [*self._workers.values(), *(w for w, _ in self._untold)]],
+            workers=map(_running, [*self._workers.values(), *(each.worker for each in self._ended_ones)]),
         )
 
     # --- workers ------------------------------------------------------------------------------------
@@ -397,6 +414,7 @@ class Agent:
     def _tell_worker(self, tell: pb.TellWorker) -> None:
         worker = self._workers.get(tell.worker_id)
         if worker is not None and worker.outbox is not None:
+            worker.called = max(worker.called, tell.message.go.generation)
             worker.outbox.put(tell.message)
 
     def _start(self, order: pb.StartWorker) -> None:
@@ -475,8 +493,7 @@ class Agent:
         del self._workers[worker_id]
         exit_code = worker.process.wait()
         exited = pb.WorkerExited(worker_id=worker_id, exit_code=exit_code, why=worker.killed)
-        if self._link is None:
-            self._untold.append((worker, exited))
+        self._ended_ones.append(_Ended(worker, exited, 0.0 if self._link is None else time.monotonic()))
         self._say(pb.FromAgent(worker_exited=exited))
 
     def _kill(self, worker_id: str) -> None:
@@ -511,9 +528,11 @@ class Agent:
 
 
 def _running(worker: LocalWorker) -> pb.RunningWorker:
-    order = worker.order
+    order, standing = worker.order, pb.Standing()
+    standing.CopyFrom(worker.standing)
+    standing.called = max(standing.called, worker.called)
     return pb.RunningWorker(
-        worker_id=order.worker_id, slot=order.slot, newcomer=order.newcomer, standing=worker.standing
+        worker_id=order.worker_id, slot=order.slot, newcomer=order.newcomer, standing=standing
     )
 
 

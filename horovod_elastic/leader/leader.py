@@ -29,6 +29,7 @@ from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.errands import Training
 from horovod_elastic.leader.oversight import Home, Oversight
 from horovod_elastic.leader.satellites import Refused, SlurmUser
+from horovod_elastic.leader.takeover import Running, Standing
 from horovod_elastic.phase import Phase
 from horovod_elastic.rendezvous import Rendezvous
 from horovod_elastic.shards import Answer, ShardDesk
@@ -315,6 +316,8 @@ class Leader:
         )
         if known is not None:
             self._welcome_back(name, known, link, hello, now)
+            if self._outcome is not None:
+                return
         self._trace.event("agent", agent=name, slots=hello.slots, workers=len(hello.workers))
         for worker in hello.workers:
             self._home[worker.worker_id] = name
@@ -330,17 +333,16 @@ class Leader:
         self, name: str, known: AgentLink, link: AgentLink, hello: workers_pb2.AgentHello, now: float
     ) -> None:
         """Its stream had broken, or a new process has taken its place: its workers tell which."""
-        alive = {worker.worker_id for worker in hello.workers}
-        if not alive:
+        if not hello.workers:
             self._lose(name, "its agent was started again", now)
             self._agents[name] = link
             return
-        while not known.outbox.empty():
-            if (unsent := known.outbox.get()) is not None:
-                link.outbox.put(unsent)
+        # Nobody knows what was lost under way. Whoever leads anew asks everybody where they stand.
         known.outbox.put(None)
-        for worker_id in [w for w, home in self._home.items() if home == name and w not in alive]:
-            self._worker_exited(worker_id, -9, "it ended while its agent was away")
+        if self._outcome is None:
+            self._borrowing.settle()
+            self._tenure.pass_to("")
+            self._resign(f"the agent {name} was away for a moment")
 
     def agent_said(self, name: str, outbox: AgentOutbox, message: workers_pb2.FromAgent) -> None:
         """Anything else that an agent says."""
@@ -748,8 +750,8 @@ class Leader:
         )
 
 
-def _standing(said: workers_pb2.Standing) -> m.Standing:
-    return m.Standing(
+def _standing(said: workers_pb2.Standing) -> Standing:
+    return Standing(
         phase=Phase(said.phase or Phase.STARTING.value),
         generation=said.generation,
         rank=said.rank,
@@ -764,8 +766,8 @@ def _standing(said: workers_pb2.Standing) -> m.Standing:
     )
 
 
-def _running(worker: workers_pb2.RunningWorker) -> m.Running:
-    return m.Running(worker.worker_id, worker.slot, worker.newcomer, _standing(worker.standing))
+def _running(worker: workers_pb2.RunningWorker) -> Running:
+    return Running(worker.worker_id, worker.slot, worker.newcomer, _standing(worker.standing))
 
 
 def _rank_line(place: m.Place) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from horovod_elastic.leader.change import PREPARE_BOUND_S, Change, Stage
+from horovod_elastic.leader.takeover import IN_A_GENERATION, LEAVE_BOUND_S, Running, Standing, Takeover
 from horovod_elastic.phase import Phase
 
 ARRIVAL_BOUND_S = 120.0
@@ -28,45 +29,14 @@ WARM_UP_BOUND_S = 600.0
 """How long newcomers may take from their start to being ready."""
 EXIT_BOUND_S = 30.0
 """How long a worker that waits and is told to leave may take to exit."""
-LEAVE_BOUND_S = 300.0
-"""How long one that trains may take until its mini-batch has ended and it has exited."""
 ENTER_BOUND_S = 30.0
 """How long one that waits and is called may take until it has entered the generation."""
-TAKEOVER_BOUND_S = 15.0
-"""How long a new leader waits for agents before it believes their workers to be gone."""
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses after attempts at a change that failed; after as many, newcomers that take part are given up."""
 RESTARTS_PER_SLOT = 3
 """How often a worker that died is started again in its place."""
 _BYSTANDERS = (1, -6)
 """Exit codes of those who only lost a peer: an uncaught HorovodInternalError, or the native core's abort."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """All there is to know of a worker, as it says itself (workers.proto, Standing)."""
-
-    phase: Phase
-    generation: int = 0
-    rank: int = -1
-    size: int = 0
-    commits: int = 0
-    boundary: int = 0
-    in_loop: bool = False
-    holding: bool = False
-    prepared: int = 0
-    called: int = 0
-    going: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A worker that lives already when its agent attaches to a new leader."""
-
-    worker_id: str
-    slot: int
-    newcomer: bool
-    standing: Standing
 
 
 class WorkerState(enum.Enum):
@@ -95,6 +65,9 @@ class Worker:
     commits: int = 0
     entered: int = 0
     """The last generation that it has said it is in."""
+    called: int = 0
+    """The last generation that it was called to, as far as this leader knows: what it says of itself counts
+    from then on."""
     waits: bool = False
     """Called from where it waited, and alone in the new generation until the others come."""
     in_loop: bool = False
@@ -297,7 +270,7 @@ class Membership:
         self._workers: dict[str, Worker] = {}
         self._serial = 0
         self._gap = gap
-        self._takeover: _Takeover | None = None if taking_over is None else _Takeover(taking_over)
+        self._takeover: Takeover | None = None if taking_over is None else Takeover(taking_over)
         self._change: Change | None = None
         self._attempt = 0
         """The highest generation that anybody was ever told of."""
@@ -308,6 +281,8 @@ class Membership:
         """When the present generation broke."""
         self._limit: int | None = None
         self._finishing = False
+        self._unsure = False
+        """Members were missing at a takeover, and nobody was in its training loop: ended, or lost?"""
         self._ended = False
         self._failure: int | None = None
         """Exit code of the worker that failed first in this generation: the job's, if it ends so."""
@@ -380,6 +355,8 @@ class Membership:
         commands: list[Command] = []
         for worker in self._of(name):
             commands += self._gone(worker, -9, now)
+        if self.generation == 0 and self._takeover is None:
+            self._failure = None  # nothing was trained yet: it comes again, and begins
         return commands + self._proceed(now)
 
     def release(self, name: str, why: str, now: float) -> list[Command]:
@@ -406,15 +383,17 @@ class Membership:
                 return [Leave(worker_id, "it was believed dead, and the others went on without it")]
             return []
         if self._takeover is not None:
-            self._takeover.standings[worker_id] = standing
+            self._takeover.hear(worker_id, standing)
             return self._take_over(now)
-        self._note(worker, standing)
+        self._note(worker, standing, now)
+        if self._unsure and standing.in_loop:
+            return self._know_better(now)
         phase = standing.phase
         if phase is Phase.READY and worker.state is WorkerState.STARTING:
             return self._ready(worker, now)
-        if phase is Phase.ARRIVED and standing.called == self.generation and not standing.going:
+        if phase is Phase.ARRIVED and standing.called >= worker.called and not standing.going:
             return self._arrived(worker, now)
-        if phase is Phase.FINISHED and standing.called == self.generation:
+        if phase is Phase.FINISHED and standing.called >= worker.called:
             return self._finished(worker, standing, now)
         return self._proceed(now)
 
@@ -475,7 +454,7 @@ class Membership:
 
     # --- what workers say of themselves --------------------------------------------------------------
 
-    def _note(self, worker: Worker, standing: Standing) -> None:
+    def _note(self, worker: Worker, standing: Standing, now: float) -> None:
         if standing.in_loop:
             worker.in_loop = True
             self.scalable = self.scalable or worker.rank >= 0
@@ -485,7 +464,9 @@ class Membership:
             return
         worker.commits = standing.commits
         if standing.generation == self.generation:
-            worker.entered, worker.deadline = self.generation, None
+            if worker.entered != self.generation:
+                worker.entered = self.generation
+                worker.deadline = now + EXIT_BOUND_S if self._doomed else None
             worker.waits = worker.waits and standing.boundary == 0
         if standing.phase is Phase.TRAINING:
             self.commits = max(self.commits, standing.commits)
@@ -531,7 +512,7 @@ class Membership:
         """To a new leader: no agent will attach that has not yet, so there is nobody to wait for."""
         if self._takeover is None:
             return []
-        self._takeover.since = float("-inf")
+        self._takeover.everybody = True
         return self._take_over(now)
 
     # --- a new leader ------------------------------------------------------------------------------------
@@ -545,7 +526,7 @@ class Membership:
         worker = Worker(running.worker_id, agent.name, running.slot, running.newcomer)
         self._workers[worker.worker_id] = worker
         if self._takeover is not None:
-            self._takeover.standings[worker.worker_id] = running.standing
+            self._takeover.hear(worker.worker_id, running.standing)
             return []
         worker.newcomer = True
         if running.standing.phase is Phase.READY:
@@ -559,7 +540,7 @@ class Membership:
         """Lead as soon as everybody of the generation is known, or the bound is over."""
         takeover = self._takeover
         assert takeover is not None
-        if not takeover.complete() and now < takeover.since + TAKEOVER_BOUND_S:
+        if not takeover.complete() and takeover.may_wait(now):
             return []
         self._takeover = None
         self._serial += self._gap
@@ -573,22 +554,32 @@ class Membership:
         members = {
             worker_id: standing
             for worker_id, standing in standings.items()
-            if standing.phase in _IN_A_GENERATION
+            if standing.phase in IN_A_GENERATION
             and (standing.generation == self.generation if whole else standing.called > 0)
         }
         for worker_id, standing in standings.items():
             self._settle(self._workers[worker_id], standing, worker_id in members, now)
         commands: list[Command] = [
-            Withdraw(self.generation, 0, tuple(members)),
+            Withdraw(self.generation, 0, tuple(standings)),
             Abandon(self._attempt, tuple(standings)),
         ]
-        if members and not whole:
+        if members and not whole and not any(standing.in_loop for standing in standings.values()):
+            self._unsure = self._finishing = True  # if they are lost, the others will notice
+        elif members and (not whole or any(each.phase is Phase.ARRIVED for each in members.values())):
             commands += self._break("it lost workers together with its leader", now)
         for worker_id, exit_code in takeover.gone:
             commands += self._gone(self._workers[worker_id], exit_code, now)
         for agent in self._agents.values():
             if agent.leaving and not agent.dismissed:
                 commands += self._send_away(agent, agent.leaving, now)
+            commands += self._fill(agent, now)
+        return commands + self._proceed(now)
+
+    def _know_better(self, now: float) -> list[Command]:
+        """Somebody is in the training loop after all, in a generation that lacks members."""
+        self._unsure = self._finishing = False
+        commands = self._break("it lost workers together with its leader", now)
+        for agent in self._agents.values():
             commands += self._fill(agent, now)
         return commands + self._proceed(now)
 
@@ -599,8 +590,10 @@ class Membership:
             standing.commits,
             standing.generation,
         )
-        worker.state = WorkerState[standing.phase.name]
-        if standing.phase in _IN_A_GENERATION and not member:
+        worker.called, worker.state = standing.called, WorkerState[standing.phase.name]
+        if not member and self.generation:
+            worker.newcomer = True
+        if standing.phase in IN_A_GENERATION and not member:
             self._expect_aside(worker, now)
         if member:
             self.scalable = self.scalable or standing.in_loop
@@ -691,6 +684,8 @@ class Membership:
             worker.deadline = worker.deadline or now + EXIT_BOUND_S
 
     def _replace(self, worker: Worker, agent: Agent, now: float) -> list[Command]:
+        if any(self._alive(other) and other.slot == worker.slot for other in self._of(agent.name)):
+            return []  # it was replaced before, and its end is told again
         used = agent.restarts.get(worker.slot, 0)
         if used < RESTARTS_PER_SLOT:
             agent.restarts[worker.slot] = used + 1
@@ -874,6 +869,8 @@ class Membership:
         present = self._current()
         calls = [self._call(worker, change) for worker in present if worker.worker_id in change.holders]
         calls += [Call(worker.worker_id) for worker in members if worker.worker_id not in change.holders]
+        for call in calls:
+            self._workers[call.worker_id].called = change.generation
         new = [worker for worker in members if worker.rank < 0]
         sync = bool(new) or not change.planned
         leaving = [
@@ -978,30 +975,3 @@ class Membership:
 
     def _current(self) -> list[Worker]:
         return sorted((w for w in self._alive_workers() if w.rank >= 0), key=lambda worker: worker.rank)
-
-
-_IN_A_GENERATION = (Phase.TRAINING, Phase.ARRIVED, Phase.FINISHED)
-
-
-@dataclass
-class _Takeover:
-    """What a new leader has been told so far."""
-
-    since: float
-    standings: dict[str, Standing] = field(default_factory=dict)
-    gone: list[tuple[str, int]] = field(default_factory=list)
-    """Workers that have ended meanwhile, with their exit codes."""
-
-    @property
-    def generation(self) -> int:
-        """The last one that anybody was called to."""
-        return max((standing.called for standing in self.standings.values()), default=0)
-
-    def complete(self) -> bool:
-        """Whether everybody of that generation has been reported."""
-        members = [
-            s
-            for s in self.standings.values()
-            if s.generation == self.generation and s.phase in _IN_A_GENERATION
-        ]
-        return bool(members) and {s.rank for s in members} >= set(range(members[0].size))

@@ -13,7 +13,7 @@ from flexo_protos.credentials import Caller, NotAuthentic
 from horovod_elastic import job_plan, slurm_job
 from horovod_elastic.agent import agent
 from horovod_elastic.election import election
-from horovod_elastic.leader import leader, membership
+from horovod_elastic.leader import leader, takeover
 
 
 class Trusting:
@@ -40,7 +40,7 @@ def main(node: str, slots: int, plan: str, base: bool, again: bool, command: lis
     # Everything that is waited for when a leader is gone, but shorter.
     election.Election.__init__.__kwdefaults__["ttl_s"] = 2.0
     agent.SILENT_LEADER_S = 2.0
-    membership.TAKEOVER_BOUND_S = 4.0
+    takeover.TAKEOVER_BOUND_S = 4.0
     post = agent.Post(
         slots=slots, base=base, grant_id="", again=again, pass_signals=False, command=tuple(command)
     )

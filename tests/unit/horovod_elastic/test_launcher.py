@@ -98,6 +98,11 @@ def test_an_agent_that_says_it_cannot_work_is_not_started_again() -> None:
     assert [node for node, _ in slurm.started].count("n1") == 1
 
 
+def test_an_exit_code_of_the_script_that_agents_use_too_is_the_scripts() -> None:
+    exit_code, _ = run(Store(wire.over(78)), n1=["exit 78"])
+    assert exit_code == 78
+
+
 @pytest.mark.parametrize(("script", "starts"), [("exit 3", 1), ("kill -KILL $$", 4)])
 def test_without_word_of_the_jobs_end_only_a_signal_means_that_the_agent_was_killed(
     script: str, starts: int

@@ -18,7 +18,6 @@ from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader import leader as leaders
 from horovod_elastic.leader.leader import Leader, Outcome
-from horovod_elastic.leader.membership import WorkerState
 from horovod_elastic.leader.satellites import Found, Grant, QueueEntry, Refused, SlurmUser
 from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
 
@@ -359,24 +358,15 @@ def test_workers_meet_where_only_they_are_answered_and_nowhere_when_the_job_is_o
 # --- agents that come back, and do not ---------------------------------------------------------------------
 
 
-def test_an_agent_whose_stream_broke_comes_back_to_what_was_not_sent(job: Job) -> None:
+def test_an_agent_that_was_away_may_have_missed_something_so_somebody_leads_anew(job: Job) -> None:
     first = job.attach(17, "n1", base=True)
     assert kinds(first) == ["start_worker"]
     job.do(lambda: job.leader.agent_detached("n1-17", first))
-    job.do(
-        lambda: job.leader.tell_worker("w1", workers_pb2.ToWorker(leave=workers_pb2.Leave(reason="asked")))
-    )
     second = job.attach(17, "n1", base=True, workers=[workers_pb2.RunningWorker(worker_id="w1")])
-    assert kinds(second) == ["tell_worker"]
-
-
-def test_a_worker_that_ended_while_its_agent_was_away_is_gone(job: Job) -> None:
-    first = job.attach(17, "n1", base=True)
-    job.do(lambda: job.leader.agent_detached("n1-17", first))
-    job.attach(17, "n1", base=True, workers=[workers_pb2.RunningWorker(worker_id="w9")])
-    worker = job.leader._membership.worker("w1")
-    assert worker is not None
-    assert worker.state is WorkerState.GONE
+    job.thread.join(BOUND_S)
+    assert kinds(second) == ["stepped_down", "the end"]
+    assert job.outcomes == [Outcome(None, "the agent n1-17 was away for a moment")]
+    assert job.leader._tenure.passed_to == [""]
 
 
 def test_an_agent_that_was_started_again_gets_new_workers(lead: Callable[..., Job]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TypeVar
 
 import pytest
-from world import World, check_places
+from world import World, check_places, training_world
 
 from horovod_elastic.leader import membership as m
 from horovod_elastic.leader.change import PREPARE_BOUND_S, K
+from horovod_elastic.leader.takeover import Standing
 from horovod_elastic.phase import Phase
 
 _Command = TypeVar("_Command")
@@ -16,27 +17,6 @@ _Command = TypeVar("_Command")
 
 def of_kind(commands: list[m.Command], kind: type[_Command]) -> list[_Command]:
     return [command for command in commands if isinstance(command, kind)]
-
-
-def training_world(base: dict[str, int], *satellites: str, slots: int = 1) -> World:
-    """A job that trains with all of these."""
-    world = World(base)
-    for agent, workers in base.items():
-        world.join(agent, workers)
-    for worker_id in list(world.processes):
-        world.ready(worker_id)
-    world.flush()
-    for worker_id in list(world.processes):
-        world.enter_loop(worker_id)
-    world.commit()
-    for agent in satellites:
-        world.join(agent, slots)
-        for worker_id in world.of(agent):
-            world.ready(worker_id)
-        world.commit()
-    world.align()
-    assert len(world.training()) == sum(base.values()) + slots * len(satellites)
-    return world
 
 
 def test_founders_wait_for_each_other_and_are_placed_by_node() -> None:
@@ -385,7 +365,7 @@ def test_a_second_training_function_survives_failures_like_the_first() -> None:
 def test_an_orphan_whose_agent_is_gone_is_told_to_leave_when_it_turns_up() -> None:
     world = training_world({"b1": 1}, "s1")
     world.members.agent_lost("s1", "connection lost", 0.0)
-    arrived = m.Standing(m.Phase.ARRIVED, generation=2, called=2)
+    arrived = Standing(Phase.ARRIVED, generation=2, called=2)
     (leave,) = of_kind(world.members.worker_stands("w2", arrived, 0.0), m.Leave)
     assert leave.worker_id == "w2"
 
@@ -395,7 +375,7 @@ def test_a_standing_from_before_the_word_was_heard_changes_nothing() -> None:
     world.exit("w2", -9)
     world.commit()
     assert world.members.size == 1
-    late = m.Standing(m.Phase.ARRIVED, generation=1, called=1, in_loop=True)
+    late = Standing(Phase.ARRIVED, generation=1, called=1, in_loop=True)
     world.obey(world.members.worker_stands("w1", late, world.now))
     assert [worker.state for worker in world.members.present()] == [m.WorkerState.TRAINING]
 
@@ -446,7 +426,7 @@ def test_a_boundary_that_somebody_has_passed_is_withdrawn_and_k_is_doubled() -> 
     world.join("s1", 1)
     members = world.members
     now = world.now
-    members.worker_stands("w3", m.Standing(m.Phase.READY, in_loop=True), now)
+    members.worker_stands("w3", Standing(Phase.READY, in_loop=True), now)
     for worker_id in ("w1", "w2"):
         members.worker_prepared(worker_id, 2, "", now)
     (question,) = of_kind(members.worker_prepared("w3", 2, "", now), m.Propose)
@@ -469,7 +449,7 @@ def test_a_boundary_that_somebody_has_passed_is_withdrawn_and_k_is_doubled() -> 
 def test_a_newcomer_that_dies_while_it_connects_is_left_out_and_nobody_waits_for_it() -> None:
     world = training_world({"b1": 1})
     world.join("s1", 1)
-    world.obey(world.members.worker_stands("w2", m.Standing(m.Phase.READY, in_loop=True), world.now))
+    world.obey(world.members.worker_stands("w2", Standing(Phase.READY, in_loop=True), world.now))
     assert list(world.prepared) == [1, 2]
     world.exit("w2", -9)
     world.commit()
@@ -484,7 +464,7 @@ def test_a_newcomer_with_whom_nobody_can_connect_is_given_up_and_the_others_trai
     world = training_world({"b1": 1})
     world.join("s1", 1)
     members = world.members
-    world.obey(members.worker_stands("w2", m.Standing(m.Phase.READY, in_loop=True), world.now))
+    world.obey(members.worker_stands("w2", Standing(Phase.READY, in_loop=True), world.now))
     for _ in m.RETRY_S:
         assert "w2" in world.processes
         world.tick(PREPARE_BOUND_S + 1)  # nobody has answered
@@ -528,56 +508,3 @@ def test_resizes_are_sequential() -> None:
     world.commit()
     assert len(world.training()) == 4
     assert not world.members.changing
-
-
-def test_a_new_leader_goes_on_with_the_workers_that_there_are() -> None:
-    world = training_world({"b1": 1}, "s1", slots=2)
-    generations = len(world.forms)
-    world.new_leader()
-    world.flush()
-    assert len(world.forms) == generations, "training goes on as it was"
-    assert world.members.size == 3
-    world.release("s1")
-    world.commit()
-    assert sorted(world.training()) == ["w1"]
-
-
-def test_a_new_leader_lets_nobody_go_before_it_knows_where_everybody_stands() -> None:
-    world = training_world({"b1": 1}, "s1", slots=2)
-    world.release("s1")
-    world.new_leader(satellites_first=True)  # told again at once; world.py looks at how they go
-    assert len(world.training()) == 3
-    world.commit()
-    assert sorted(world.training()) == ["w1"]
-    assert world.dismissed == {"s1"}
-
-
-def test_a_leader_that_dies_with_its_workers_is_replaced_and_the_rest_goes_back_to_its_last_commit() -> None:
-    world = training_world({"b1": 1}, "s1", slots=2)
-    world.new_leader(dies_with_it="b1")
-    world.join("b1", 1)
-    world.tick(m.TAKEOVER_BOUND_S + 1)
-    world.commit()
-    assert sorted(world.training()) == ["w2", "w3"]
-    world.quieten()
-    assert len(world.training()) == 3
-    assert world.end is None
-
-
-def test_one_that_the_leader_before_had_called_aside_comes_back_under_the_new_one() -> None:
-    world = training_world({"b1": 2})
-    world.obey(world.members.limit(1, world.now))
-    world.new_leader()
-    world.commit()
-    world.quieten()
-    assert len(world.training()) == 2
-    assert world.members.size == 2
-
-
-def test_a_new_leader_waits_for_the_agents_only_so_long() -> None:
-    members = m.Membership(1, ["b1"], taking_over=0.0)
-    standing = m.Standing(m.Phase.TRAINING, 3, 0, 2, 40, 7, in_loop=True, called=3)
-    assert members.agent_joined("b1", 1, True, 1.0, [m.Running("w1", 0, False, standing)]) == []
-    assert members.tick(m.TAKEOVER_BOUND_S - 1) == []
-    commands = members.tick(m.TAKEOVER_BOUND_S + 1)
-    assert of_kind(commands, m.Broken)[0].worker_ids == ("w1",)

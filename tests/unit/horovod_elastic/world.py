@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from horovod_elastic.leader import membership as m
+from horovod_elastic.leader.takeover import Running, Standing
 from horovod_elastic.phase import Phase
 from horovod_elastic.worker.part import Called, Part
 
@@ -29,6 +30,8 @@ class Process:
     batch_done: bool = False
     """Its collectives of the present mini-batch are through, the boundary is not passed."""
     inbox: deque[Callable[[], None]] = field(default_factory=deque)
+    told: int = 0
+    """The last generation whose word is in `inbox`, or was."""
     outbox: deque[Callable[[m.Membership], list[m.Command]]] = field(default_factory=deque)
 
     @property
@@ -121,8 +124,13 @@ class World:
             self.stand(worker_id)
             self.flush()
 
-    def new_leader(self, dies_with_it: str = "", satellites_first: bool = False) -> None:
-        """The leader is gone, with what was on its way; perhaps with its own agent."""
+    def new_leader(
+        self, dies_with_it: str = "", *, satellites_first: bool = False, passed_on: bool = False
+    ) -> None:
+        """The leader is gone, with what was on its way; perhaps with its own agent.
+
+        passed_on: what was on its way to workers had reached their agents, and comes later.
+        """
         for worker_id in self.of(dies_with_it):
             self._die(worker_id)
         self.agents.pop(dies_with_it, None)
@@ -131,12 +139,14 @@ class World:
             sum(self.base.values()), list(self.base), taking_over=self.now, gap=100 * self.leaders
         )
         for process in self.processes.values():
-            process.inbox.clear()
             process.outbox.clear()
+            if not passed_on:
+                process.inbox.clear()
+                process.told = 0
         attaching = sorted(self.agents.items(), key=lambda each: (each[0] in self.base) == satellites_first)
         for agent, slots in attaching:
             running = [
-                m.Running(worker_id, process.slot, process.newcomer, self.standing(worker_id))
+                Running(worker_id, process.slot, process.newcomer, self._as_its_agent_knows(worker_id))
                 for worker_id, process in self.processes.items()
                 if process.agent == agent
             ]
@@ -144,6 +154,14 @@ class World:
             self.obey(joined)
             if agent in self.released:  # as it says of itself at once, or flexod of its grant
                 self.release(agent)
+        if not dies_with_it:
+            self.obey(self.members.everybody_is_here(self.now))
+
+    def fail(self, worker_id: str) -> None:
+        """A collective fails here, though nobody has died."""
+        process = self.processes[worker_id]
+        if process.part.phase is Phase.TRAINING and process.part.in_loop:
+            self._go_back(worker_id)
 
     def deliver(self, worker_id: str) -> bool:
         """One message to this worker or from it; False when there is none."""
@@ -225,6 +243,13 @@ class World:
     def _place_in_time(process: Process) -> tuple[int, int, bool]:
         return process.part.generation, process.part.boundary, process.batch_done
 
+    def live(self, seconds: float) -> None:
+        """So much time goes by, in which workers say, as they do every second, how they stand."""
+        for worker_id in list(self.processes):
+            self.stand(worker_id)
+        self.flush()
+        self.tick(seconds)
+
     def tick(self, seconds: float) -> None:
         self.now += seconds
         self.obey(self.members.tick(self.now))
@@ -243,7 +268,7 @@ class World:
                 elif process.part.phase is Phase.TRAINING:
                     self.enter_loop(worker_id)
             self.commit()
-            self.tick(1.0)
+            self.live(1.0)
 
     # --- looking at it ---------------------------------------------------------------------------
 
@@ -258,10 +283,10 @@ class World:
     def all_in_loop(self) -> bool:
         return all(process.part.in_loop for process in self.training().values())
 
-    def standing(self, worker_id: str) -> m.Standing:
+    def standing(self, worker_id: str) -> Standing:
         process = self.processes[worker_id]
         part = process.part
-        return m.Standing(
+        return Standing(
             phase=part.phase,
             generation=part.generation,
             rank=part.rank,
@@ -274,6 +299,10 @@ class World:
             called=part.called,
             going=part.going,
         )
+
+    def _as_its_agent_knows(self, worker_id: str) -> Standing:
+        standing = self.standing(worker_id)
+        return replace(standing, called=max(standing.called, self.processes[worker_id].told))
 
     def stand(self, worker_id: str) -> None:
         """The worker says how it stands."""
@@ -424,7 +453,8 @@ class World:
             self._tell(place.worker_id, hear)
 
     def _abandoned(self, process: Process, generation: int) -> None:
-        if process.prepared <= generation and process.prepared != process.part.generation:
+        kept = (process.part.generation, process.part.called)  # a word that was given stands
+        if process.prepared <= generation and process.prepared not in kept:
             process.prepared = 0
 
     def _hears_proposal(self, worker_id: str, propose: m.Propose) -> Callable[[Process], None]:
@@ -459,6 +489,7 @@ class World:
                 self._tell(worker_id, lambda process: self._take_call(worker_id))
 
             self._tell(call.worker_id, hear)
+            process.told = go.generation
         self.forms.append(form)
 
     def _hears_leave(self, worker_id: str) -> Callable[[Process], None]:
@@ -494,3 +525,24 @@ def check_places(places: tuple[m.Place, ...]) -> None:
         assert {place.cross_size for place in across} == {len(across)}
         assert len({place.agent for place in across}) == len(across)
     assert {place.size for place in places} == {len(places)}
+
+
+def training_world(base: dict[str, int], *satellites: str, slots: int = 1) -> World:
+    """A job that trains with all of these."""
+    world = World(base)
+    for agent, workers in base.items():
+        world.join(agent, workers)
+    for worker_id in list(world.processes):
+        world.ready(worker_id)
+    world.flush()
+    for worker_id in list(world.processes):
+        world.enter_loop(worker_id)
+    world.commit()
+    for agent in satellites:
+        world.join(agent, slots)
+        for worker_id in world.of(agent):
+            world.ready(worker_id)
+        world.commit()
+    world.align()
+    assert len(world.training()) == sum(base.values()) + slots * len(satellites)
+    return world

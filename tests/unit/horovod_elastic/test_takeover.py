@@ -1,0 +1,217 @@
+"""A new leader of a job that trains already: what it hears, what was on its way when the old one was lost."""
+
+from __future__ import annotations
+
+from world import World, training_world
+
+from horovod_elastic.leader import membership as m
+from horovod_elastic.leader.takeover import TAKEOVER_BOUND_S, Running, Standing
+from horovod_elastic.phase import Phase
+
+
+def until_the_word(world: World) -> None:
+    """Messages go to and fro until the leader has given the word, which nobody has heard yet."""
+    generation = world.members.generation
+    while world.members.generation == generation:
+        for worker_id in list(world.processes):
+            world.deliver(worker_id)
+            if world.members.generation != generation:
+                return
+
+
+def hears_everything(world: World, worker_id: str) -> None:
+    while world.deliver(worker_id):
+        pass
+
+
+def bring_a_newcomer(world: World) -> str:
+    """A satellite's worker that is ready; the change that takes it in has begun."""
+    world.join("s9", 1)
+    (newcomer,) = world.of("s9")
+    part = world.processes[newcomer].part
+    part.in_loop = True
+    part.wait_ready()
+    world.stand(newcomer)
+    return newcomer
+
+
+def live_on(world: World, seconds: int) -> None:
+    for _ in range(seconds):
+        for worker_id in list(world.processes):
+            world.step(worker_id)
+        world.live(1.0)
+
+
+def test_a_new_leader_goes_on_with_the_workers_that_there_are() -> None:
+    world = training_world({"b1": 1}, "s1", slots=2)
+    generations = len(world.forms)
+    world.new_leader()
+    world.flush()
+    assert len(world.forms) == generations, "training goes on as it was"
+    assert world.members.size == 3
+    world.release("s1")
+    world.commit()
+    assert sorted(world.training()) == ["w1"]
+
+
+def test_a_new_leader_lets_nobody_go_before_it_knows_where_everybody_stands() -> None:
+    world = training_world({"b1": 1}, "s1", slots=2)
+    world.release("s1")
+    world.new_leader(satellites_first=True)  # told again at once; world.py looks at how they go
+    assert len(world.training()) == 3
+    world.commit()
+    assert sorted(world.training()) == ["w1"]
+    assert world.dismissed == {"s1"}
+
+
+def test_a_leader_that_dies_with_its_workers_is_replaced_and_the_rest_goes_back_to_its_last_commit() -> None:
+    world = training_world({"b1": 1}, "s1", slots=2)
+    world.new_leader(dies_with_it="b1")
+    world.join("b1", 1)
+    world.tick(TAKEOVER_BOUND_S + 1)
+    world.commit()
+    assert sorted(world.training()) == ["w2", "w3"]
+    world.quieten()
+    assert len(world.training()) == 3
+    assert world.end is None
+
+
+def test_one_that_the_leader_before_had_called_aside_comes_back_under_the_new_one() -> None:
+    world = training_world({"b1": 2})
+    world.obey(world.members.limit(1, world.now))
+    world.new_leader()
+    world.commit()
+    world.quieten()
+    assert len(world.training()) == 2
+    assert world.members.size == 2
+
+
+def test_a_new_leader_waits_for_the_agents_only_so_long() -> None:
+    members = m.Membership(1, ["b1"], taking_over=0.0)
+    standing = Standing(Phase.TRAINING, 3, 0, 2, 40, 7, in_loop=True, called=3)
+    assert members.agent_joined("b1", 1, True, 1.0, [Running("w1", 0, False, standing)]) == []
+    assert members.tick(TAKEOVER_BOUND_S - 1) == []
+    commands = members.tick(TAKEOVER_BOUND_S + 1)
+    assert [each.worker_ids for each in commands if isinstance(each, m.Broken)] == [("w1",)]
+
+
+def test_workers_that_are_all_back_at_their_commit_when_it_takes_over_go_on() -> None:
+    """A collective failed, though nobody died, while the leader changed."""
+    world = training_world({"b1": 1, "b2": 1})
+    world.fail("w1")
+    world.fail("w2")
+    world.new_leader()
+    live_on(world, 5)
+    assert sorted(world.training()) == ["w1", "w2"]
+    assert world.end is None
+
+
+def test_a_change_that_all_have_been_called_to_is_waited_for() -> None:
+    world = training_world({"b1": 1}, "s1", "s2")
+    world.release("s1")
+    until_the_word(world)
+    for worker_id in list(world.processes):
+        hears_everything(world, worker_id)
+    commits = max(process.commits for process in world.processes.values())
+    world.new_leader()
+    live_on(world, 10)
+    assert sorted(world.training()) == ["w1", "w3"]
+    assert world.steps[-1] > commits
+    assert world.steps == sorted(world.steps), "nothing is done again"
+
+
+def test_who_missed_the_word_that_others_heard_is_back_with_them_soon() -> None:
+    world = training_world({"b1": 1, "b2": 1})
+    newcomer = bring_a_newcomer(world)
+    until_the_word(world)
+    hears_everything(world, newcomer)
+    hears_everything(world, "w1")
+    world.new_leader()
+    live_on(world, 20)
+    assert sorted(world.training()) == ["w1", "w2", newcomer]
+
+
+def test_the_one_that_holds_the_model_is_found_though_only_newcomers_heard_the_word() -> None:
+    world = training_world({"b1": 1, "b2": 1})
+    newcomer = bring_a_newcomer(world)
+    until_the_word(world)
+    hears_everything(world, newcomer)
+    commits = world.processes["w2"].commits
+    world.new_leader(dies_with_it="b1")
+    world.join("b1", 1)
+    live_on(world, 40)
+    assert world.end is None
+    assert world.processes["w2"].commits > commits
+
+
+def test_a_leaver_that_missed_its_word_leaves_soon() -> None:
+    world = training_world({"b1": 2}, "s1")
+    (leaver,) = world.of("s1")
+    world.release("s1")
+    until_the_word(world)
+    for _ in range(6):
+        for worker_id in ("w1", "w2"):
+            hears_everything(world, worker_id)
+        for worker_id in list(world.processes):
+            world.step(worker_id)
+    assert world.processes[leaver].part.holding
+    world.new_leader(satellites_first=True)
+    live_on(world, 20)
+    assert leaver not in world.processes
+    assert world.dismissed == {"s1"}
+    assert sorted(world.training()) == ["w1", "w2"]
+
+
+def test_a_word_that_agents_were_just_passing_on_counts() -> None:
+    world = training_world({"b1": 1}, "s1", "s2")
+    world.release("s1")
+    until_the_word(world)
+    world.new_leader(passed_on=True)
+    live_on(world, 10)
+    assert sorted(world.training()) == ["w1", "w3"]
+    assert not world.members.finishing
+    newcomer = bring_a_newcomer(world)
+    live_on(world, 10)
+    assert newcomer in world.training()
+
+
+def test_of_a_rigid_script_that_is_about_to_end_nothing_is_started_or_killed() -> None:
+    world = World({"b1": 1, "b2": 1})
+    world.join("b1", 1)
+    world.join("b2", 1)
+    world.ready("w1")
+    world.ready("w2")
+    world.flush()
+    world.exit("w2", 0)
+    world.new_leader()
+    live_on(world, 200)  # rank 0 still saves
+    assert list(world.processes) == ["w1"]
+    world.exit("w1", 0)
+    assert world.end == m.End(0, "the script ended")
+
+
+def test_a_worker_that_was_lost_before_the_loop_is_replaced_once_the_others_enter_it() -> None:
+    world = World({"b1": 1, "b2": 1})
+    world.join("b1", 1)
+    world.join("b2", 1)
+    world.ready("w1")
+    world.ready("w2")
+    world.flush()
+    world.new_leader(dies_with_it="b1")
+    world.join("b1", 1)
+    world.tick(TAKEOVER_BOUND_S + 1)
+    world.enter_loop("w2")
+    world.quieten()
+    assert len(world.training()) == 2
+
+
+def test_an_agent_lost_before_anything_was_trained_comes_again() -> None:
+    world = World({"b1": 1, "b2": 1})
+    world.join("b1", 1)
+    world.join("b2", 1)
+    world.lose("b2")
+    assert world.end is None
+    world.dismissed.clear()
+    world.join("b2", 1)
+    world.quieten()
+    assert len(world.training()) == 2
