@@ -1,8 +1,9 @@
 """One process a node of a job: starts the node's workers, watches them, speaks for them; one of them leads.
 
-Started by srun, in the base and in each satellite. Workers speak with their agent only, which passes both
-directions on, so training goes on while the job has no leader: the agent looks for one (election.py), or
-leads itself, with the leader in a thread of this process.
+Started by the node's keeper (keeper.py), in the base and in each satellite; the workers are the keeper's
+children, and outlive this process. They speak with their agent only, which passes both directions on, so
+training goes on while the job has no leader: the agent looks for one (election.py), or leads itself, with the
+leader in a thread of this process.
 
 SIGTERM from Slurm reaches it and its workers alike. In a satellite the workers ignore it, the agent tells the
 leader, and the leader lets them go at a mini-batch boundary. In the base it is the end of the job: workers
@@ -16,12 +17,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
 import queue
 import secrets
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -34,7 +33,7 @@ from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator, Munge, NotAuthentic
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan, network, slurm_job, wire
-from horovod_elastic.agent.guardian import Guardian
+from horovod_elastic.agent.keeper_link import KeeperLink, NoKeeper
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
 from horovod_elastic.agent.tenure import Tenure
@@ -63,16 +62,16 @@ TOLD_AGAIN_S = 2 * SILENT_LEADER_S
 """What was said so long before a leader was found to be gone may not have reached it."""
 LAST_WORDS_S = 1.0
 """After the end of a worker's process: what it has said before is passed on before its end is."""
+SILENT_KEEPER_S = 20.0
+"""Who cannot start or reap workers is of no use: without it the node begins again."""
+KEPT_COME_WITHIN_S = 5.0
+"""Workers that were there before this agent: a leader hears of them when they have said how they stand."""
 SIGTERM_GRACE_S = 25.0
 """How long workers of the base may take to end as their script handles SIGTERM; Slurm's KillWait is 30."""
 LEADER_ENDS_WITHIN_S = 60.0
-COMMAND_NOT_RUN = 127
-"""Exit code of a worker whose command cannot be run, as in a shell."""
 CANNOT_WORK = 78
 """Exit code of an agent that would not do better if it were started again (EX_CONFIG)."""
 TERMINATED = 128 + signal.SIGTERM
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
 _WAITING = (pb.WORKER_PHASE_READY, pb.WORKER_PHASE_ARRIVED)
 INJECT = Path(__file__).resolve().parents[1] / "inject"
 
@@ -96,18 +95,23 @@ class LocalWorker:
     """A training process of this node."""
 
     order: pb.StartWorker
-    process: subprocess.Popen[bytes]
     standing: pb.Standing = field(default_factory=lambda: pb.Standing(phase=pb.WORKER_PHASE_STARTING))
     """What it said last of itself."""
     called: int = 0
     """The last generation whose word was passed on to it; it may not have heard it yet."""
     outbox: WorkerOutbox | None = None
     """Of its stream, while there is one."""
+    spoke: bool = False
+    """It has found an agent here."""
+    stands: bool = False
+    """It has told this one how it stands."""
     heard_at: float = 0.0
     killed: str = ""
     """Why this agent killed it."""
     ended_at: float | None = None
     """When its process ended; its exit is not told yet."""
+    exit_code: int = 0
+    """Of one that has ended; negative for a signal, as subprocess has it."""
 
 
 @dataclass
@@ -123,7 +127,7 @@ class _Ended:
 class Agent:
     """See the module."""
 
-    def __init__(self, plan: JobPlan, post: Post, authenticator: Authenticator) -> None:
+    def __init__(self, plan: JobPlan, post: Post, authenticator: Authenticator, keeper: KeeperLink) -> None:
         self._plan = plan
         self._post = post
         self._authenticator = authenticator
@@ -131,10 +135,14 @@ class Agent:
         self._job_id = int(os.environ.get("SLURM_JOB_ID", "0"))
         self._name = agent_name(self._node, self._job_id)
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._workers: dict[str, LocalWorker] = {}
+        self._keeper = keeper
+        self._workers = {
+            kept.order.worker_id: LocalWorker(kept.order, spoke=kept.spoke, heard_at=time.monotonic())
+            for kept in keeper.kept
+        }
         self._ended_ones: list[_Ended] = []
         """Workers whose end the next leader may not know."""
-        self._leaving = False
+        self._leaving = keeper.terminated
         self._exit_code: int | None = None
         self._silence_s = float(os.environ.get(SILENCE_VARIABLE) or DEFAULT_SILENCE_S)
         self._address = network.own_address(
@@ -142,13 +150,12 @@ class Agent:
         )
         self._interface = network.interface_of(self._address)
         authenticator.credential(wire.ATTACH_AGENT)  # NotAuthentic now rather than a lonely agent later
-        self._guardian = Guardian()
-        self._local = LocalService(self)
+        self._local = LocalService(self, keeper.endpoint, keeper.secret)
         self._port = LeaderPort(self._address, authenticator)
         self._store = _store_of(plan, authenticator)
         self._holder = f"{self._name}-{secrets.token_hex(4)}"
         self._election = Election(
-            self._store, self._holder, lambda: self._port.endpoint, _role(post), say=say
+            self._store, self._holder, lambda: self._port.endpoint, _role(post, keeper), say=say
         )
         self._leader: Leader | None = None
         self._leader_thread: threading.Thread | None = None
@@ -170,7 +177,9 @@ class Agent:
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             # sbatch --signal=USR1@60 is meant for the script. A handler, because workers inherit SIG_IGN.
             signal.signal(number, self._pass_on)
+        self._keeper.listen(lambda *ended: self._events.put(lambda: self._ended(*ended)))
         try:
+            self._wait_for_the_kept()
             self._seek(None)
             while self._exit_code is None:
                 self._one_event()
@@ -178,6 +187,14 @@ class Agent:
             return self._exit_code
         finally:
             self._close()
+
+    def _wait_for_the_kept(self) -> None:
+        deadline = time.monotonic() + KEPT_COME_WITHIN_S
+        while time.monotonic() < deadline and any(
+            worker.spoke and not worker.stands and worker.ended_at is None
+            for worker in self._workers.values()
+        ):
+            self._one_event()
 
     def _one_event(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -188,11 +205,11 @@ class Agent:
             self._exit_code = exit_code
 
     def _close(self) -> None:
-        self._guardian.close()
+        self._keeper.end()
         if self._leaving and self._post.base:
             self._wait_for_workers(SIGTERM_GRACE_S)
-        for worker in self._workers.values():
-            _kill_group(worker.process.pid)
+        for worker_id in self._workers:
+            self._keeper.kill(worker_id)
         if self._link is not None:
             self._link.close()
         if self._leader_thread is not None:
@@ -209,14 +226,17 @@ class Agent:
         self._ticked_at = now
         if now >= self._next_sign:
             self._next_sign = now + ALIVE_INTERVAL_S
-            self._guardian.tick()
+            self._keeper.alive()
+            if now > self._keeper.heard_at + SILENT_KEEPER_S:
+                say(f"the keeper on {self._node} has stood still for {SILENT_KEEPER_S:.0f} s and is killed")
+                self._keeper.end_everything()
         for worker_id, worker in list(self._workers.items()):
             if worker.ended_at is not None:
                 if worker.outbox is None or now > worker.ended_at + LAST_WORDS_S:
                     self._tell_end(worker_id, worker)
-            elif worker.outbox is not None and now > worker.heard_at + self._silence_s:
+            elif worker.spoke and now > worker.heard_at + self._silence_s:
                 worker.killed = worker.killed or f"it has said nothing for {self._silence_s:.0f} s"
-                _kill_group(worker.process.pid)
+                self._keeper.kill(worker_id)
         self._watch_leader(now)
 
     def _forgive(self, now: float) -> None:
@@ -225,6 +245,7 @@ class Agent:
             worker.heard_at = now
         if self._link is not None:
             self._link.heard_at = now
+        self._keeper.heard_at = now
 
     # --- the leader -------------------------------------------------------------------------------
 
@@ -268,7 +289,9 @@ class Agent:
         now = time.monotonic()
         for ended in self._ended_ones:
             self._link.send(pb.FromAgent(worker_exited=ended.exited))
-            ended.told_at = ended.told_at or now
+            if not ended.told_at:
+                ended.told_at = now
+                self._keeper.forget(ended.worker.order.worker_id)
 
     def _lead(self, leading: Leading) -> None:
         if leading.heir:
@@ -395,7 +418,8 @@ class Agent:
         if worker is None:
             outbox.put(None)
             return
-        worker.outbox, worker.heard_at = outbox, time.monotonic()
+        worker.outbox, worker.heard_at, worker.spoke = outbox, time.monotonic(), True
+        self._keeper.spoke(worker_id)
 
     def _worker_said(self, worker_id: str, message: pb.FromWorker) -> None:
         worker = self._workers.get(worker_id)
@@ -403,7 +427,7 @@ class Agent:
             return
         worker.heard_at = time.monotonic()
         if message.HasField("standing"):
-            worker.standing = message.standing
+            worker.standing, worker.stands = message.standing, True
         self._say(pb.FromAgent(worker_said=pb.WorkerSaid(worker_id=worker_id, said=message)))
 
     def _worker_detached(self, worker_id: str, outbox: WorkerOutbox) -> None:
@@ -420,21 +444,9 @@ class Agent:
     def _start(self, order: pb.StartWorker) -> None:
         if self._exit_code is not None:
             return
-        try:
-            process = subprocess.Popen(
-                self._post.command,
-                env=self._worker_environment(order),
-                preexec_fn=_become_worker if self._post.base else _become_worker_of_a_satellite,
-            )
-        except OSError as error:
-            print(f"flexo: {self._post.command[0]} cannot be run: {error}", file=sys.stderr)
-            exited = pb.WorkerExited(worker_id=order.worker_id, exit_code=COMMAND_NOT_RUN)
-            self._say(pb.FromAgent(worker_exited=exited))
-            return
-        self._workers[order.worker_id] = LocalWorker(order, process)
-        threading.Thread(
-            target=self._watch, args=(order.worker_id, process), name=order.worker_id, daemon=True
-        ).start()
+        self._workers[order.worker_id] = LocalWorker(order)
+        environment, deaf = self._worker_environment(order), not self._post.base
+        self._keeper.start(order, self._post.command, environment, deaf=deaf)
 
     def _worker_environment(self, order: pb.StartWorker) -> dict[str, str]:
         environment = dict(os.environ)
@@ -445,9 +457,9 @@ class Agent:
         )
         environment.update(
             PYTHONPATH=os.pathsep.join(filter(None, [str(INJECT), environment.get("PYTHONPATH", "")])),
-            FLEXO_AGENT=self._local.endpoint,
+            FLEXO_AGENT=self._keeper.endpoint,
             FLEXO_WORKER_ID=order.worker_id,
-            FLEXO_WORKER_SECRET=self._local.secret,
+            FLEXO_WORKER_SECRET=self._keeper.secret,
             FLEXO_NEWCOMER="1" if order.newcomer else "0",
             FLEXO_OUTLOOK=",".join(map(str, place)),
             FLEXO_JOB_ID=str(self._plan.base.job_id),
@@ -476,30 +488,27 @@ class Agent:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
         return environment
 
-    def _watch(self, worker_id: str, process: subprocess.Popen[bytes]) -> None:
-        """In a thread of its own."""
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        self._events.put(lambda: self._ended(worker_id))
-
-    def _ended(self, worker_id: str) -> None:
-        worker = self._workers[worker_id]
-        # While it is a zombie its number is nobody else's: what it left running would keep the GPU.
-        _kill_group(worker.process.pid)
-        worker.ended_at = time.monotonic()
+    def _ended(self, worker_id: str, exit_code: int, error: str) -> None:
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return
+        if error:
+            print(f"flexo: {self._post.command[0]} cannot be run: {error}", file=sys.stderr)
+        worker.ended_at, worker.exit_code = time.monotonic(), exit_code
         if worker.outbox is None:
             self._tell_end(worker_id, worker)
 
     def _tell_end(self, worker_id: str, worker: LocalWorker) -> None:
         del self._workers[worker_id]
-        exit_code = worker.process.wait()
-        exited = pb.WorkerExited(worker_id=worker_id, exit_code=exit_code, why=worker.killed)
+        exited = pb.WorkerExited(worker_id=worker_id, exit_code=worker.exit_code, why=worker.killed)
         self._ended_ones.append(_Ended(worker, exited, 0.0 if self._link is None else time.monotonic()))
+        if self._link is not None:
+            self._keeper.forget(worker_id)
         self._say(pb.FromAgent(worker_exited=exited))
 
     def _kill(self, worker_id: str) -> None:
-        worker = self._workers.get(worker_id)
-        if worker is not None and worker.ended_at is None:
-            _kill_group(worker.process.pid)
+        if worker_id in self._workers:
+            self._keeper.kill(worker_id)
 
     def _wait_for_workers(self, bound_s: float) -> None:
         deadline = time.monotonic() + bound_s
@@ -513,14 +522,15 @@ class Agent:
     def _pass_on(self, signum: int, frame: object) -> None:
         """Where Slurm signals only what it started itself, the script hears of it from its agent."""
         if self._post.pass_signals:
-            for worker in list(self._workers.values()):
-                if worker.ended_at is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(worker.process.pid, signum)
+            self._events.put(lambda: self._signal_workers(signum))  # safe inside a signal handler
+
+    def _signal_workers(self, signum: int) -> None:
+        for worker_id in self._workers:
+            self._keeper.signal(worker_id, signum)
 
     def _on_sigterm(self, signum: int, frame: object) -> None:
         self._pass_on(signum, frame)
-        self._events.put(self._leave)  # SimpleQueue.put is safe inside a signal handler
+        self._events.put(self._leave)
 
     def _leave(self) -> None:
         self._leaving = True
@@ -541,10 +551,10 @@ def _store_of(plan: JobPlan, authenticator: Authenticator) -> LeaseStore:
     return open_store(lease_place.parse(plan.leases), run, authenticator)
 
 
-def _role(post: Post) -> Role:
+def _role(post: Post, keeper: KeeperLink) -> Role:
     if not post.base:
         return Role.SATELLITE
-    return Role.BASE if post.again else Role.FOUNDER
+    return Role.BASE if post.again or keeper.again else Role.FOUNDER
 
 
 def devices_seen(devices: list[str], gpus: int, slot: int, local_rank: int) -> list[str]:
@@ -558,26 +568,6 @@ def devices_seen(devices: list[str], gpus: int, slot: int, local_rank: int) -> l
     if max(slot, local_rank) < len(devices):
         devices[slot], devices[local_rank] = devices[local_rank], devices[slot]
     return devices
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _become_worker() -> None:
-    """Between fork and exec: a process group of its own, which dies with the agent.
-
-    Where Slurm tracks processes by parentage, an orphan would keep its GPU.
-    """
-    os.setpgid(0, 0)
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _become_worker_of_a_satellite() -> None:
-    """Deaf to SIGTERM besides, until the script's Python is up (worker/sigterm.py)."""
-    _become_worker()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def main(arguments: list[str]) -> int:
@@ -601,7 +591,7 @@ def main(arguments: list[str]) -> int:
         command=tuple(command),
     )
     try:
-        return Agent(job_plan.from_text(options.job), post, Munge()).run()
-    except (NotAuthentic, StoreAway, ValueError, network.NoAddress, slurm_job.NotInAJob) as error:
+        return Agent(job_plan.from_text(options.job), post, Munge(), KeeperLink()).run()
+    except (NoKeeper, NotAuthentic, StoreAway, ValueError, network.NoAddress, slurm_job.NotInAJob) as error:
         say(f"the agent on {os.uname().nodename} cannot work: {error}")
         return CANNOT_WORK

@@ -1,24 +1,25 @@
-"""The agent's gRPC server on its node's loopback: the streams of the workers that it has started.
+"""The agent's gRPC server for the workers of its node, at a socket of the node's own.
 
-Any process of the node can reach the port; who does not present this agent's secret is turned away.
+Its name and the secret are the keeper's, so that workers find the next agent where this one was. Any process
+of the node can reach the socket; who does not present the secret is turned away.
 """
 
 from __future__ import annotations
 
 import hmac
 import queue
-import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import grpc
 
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
-from horovod_elastic.streams import CLOSE_WITHIN_S, converse, first, listen_on
-from horovod_elastic.wire import SECRET_KEY
+from horovod_elastic.network import NoAddress
+from horovod_elastic.streams import CLOSE_WITHIN_S, MAX_STREAMS, converse, first
+from horovod_elastic.wire import SECRET_KEY, SERVER_OPTIONS
 
-LOOPBACK = "127.0.0.1"
 WorkerOutbox = queue.SimpleQueue[pb.ToWorker | None]
 
 
@@ -39,17 +40,23 @@ class Host(Protocol):
 
 
 class LocalService(rpc.AgentServiceServicer):
-    """See the module. `endpoint` and `secret` are for the workers' environment."""
+    """See the module."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, endpoint: str, secret: str) -> None:
+        """Raises NoAddress."""
         self._host = host
-        self.secret = secrets.token_hex(16)
-        self._server, self.endpoint = listen_on(LOOPBACK)
+        self._secret = secret
+        threads = ThreadPoolExecutor(max_workers=MAX_STREAMS, thread_name_prefix="worker")
+        self._server = grpc.server(threads, options=SERVER_OPTIONS)
+        try:
+            self._server.add_insecure_port(endpoint)
+        except RuntimeError as error:
+            raise NoAddress(f"cannot listen at {endpoint}: {error}") from error
         rpc.add_AgentServiceServicer_to_server(self, self._server)
         self._server.start()
 
     def close(self) -> None:
-        """End all streams and free the port."""
+        """End all streams and free the socket."""
         self._server.stop(grace=None).wait(CLOSE_WITHIN_S)
 
     def AttachWorker(  # noqa: N802
@@ -57,7 +64,7 @@ class LocalService(rpc.AgentServiceServicer):
     ) -> Iterator[pb.ToWorker]:
         """The stream of one worker."""
         metadata = dict(context.invocation_metadata())
-        if not hmac.compare_digest(str(metadata.get(SECRET_KEY, "")), self.secret):
+        if not hmac.compare_digest(str(metadata.get(SECRET_KEY, "")), self._secret):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the secret that this agent gives its workers")
         worker_id = first(request_iterator, context).hello.worker_id
         outbox: WorkerOutbox = queue.SimpleQueue()

@@ -41,8 +41,9 @@ TICK_S = 0.5
 ALIVE_INTERVAL_S = 1.0
 SILENCE_BOUND_S = 15.0
 """An agent that has said nothing for so long is believed to be gone."""
-BACK_WITHIN_S = 1.0
-"""How long an agent whose stream has broken may take to attach again before its workers are given up."""
+BACK_WITHIN_S = 10.0
+"""After its stream broke an agent, or the one started in its place, may take so long to attach again. Then
+its workers are given up; at once if others notice that they are gone."""
 STALL_S = 3.0
 """A tick that comes so late means that this process itself was stopped, or starved."""
 ATTACH_TO_FLEXOD_BOUND_S = 10.0
@@ -411,7 +412,7 @@ class Leader:
                 if link.lost_at is None:
                     link.outbox.put(alive)
         for name, link in list(self._agents.items()):
-            if link.lost_at is not None and now > link.lost_at + BACK_WITHIN_S:
+            if link.lost_at is not None and (now > link.lost_at + BACK_WITHIN_S or self._membership.broken):
                 self._lose(name, "its agent is gone", now)
             elif now > link.heard_at + SILENCE_BOUND_S and self._tenure.certain():
                 self._lose(name, f"its agent has said nothing for {SILENCE_BOUND_S:.0f} s", now)

@@ -310,6 +310,11 @@ class Membership:
         return self._change is not None or any(w.entered != self.generation for w in self._current())
 
     @property
+    def broken(self) -> bool:
+        """Somebody of the present generation is gone, or a collective of it failed: it ends."""
+        return self._broken_at is not None
+
+    @property
     def taking_over(self) -> bool:
         """A new leader that has not heard of everybody yet."""
         return self._takeover is not None

@@ -15,11 +15,14 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.slurm_job import clean_environment
 
 COMMAND_TIMEOUT_S = 60
+KEEPER = Path(__file__).resolve().parents[1] / "agent" / "keeper.py"
+"""Run by its path, by a Python without site packages."""
 _BASE_STEP = "flexo-agent"
 """What the job steps of the base's agents are called."""
 _TAG = re.compile(r"flexo-satellite base=(\d+) restart=(\d+) grant=(\S+) workers=(\d+)")
@@ -80,9 +83,9 @@ class SlurmUser:
         self._binding = ["--cpu-bind=none"] if plan.site.binds_cpus else []
 
     def agent_command(self, workers: int, *options: str) -> list[str]:
-        """The command line of an agent with `workers` slots."""
+        """The command line of a node's keeper, which starts its agent, with `workers` slots."""
         return [
-            *(sys.executable, "-m", "horovod_elastic", "agent", "--slots", str(workers)),
+            *(sys.executable, "-I", "-S", str(KEEPER), "--slots", str(workers)),
             *("--job", self._plan.to_text(), *options, "--", *self._command),
         ]
 

@@ -7,6 +7,7 @@ said when is decided in part.py. Nothing is connected before the script calls hv
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sys
@@ -28,6 +29,14 @@ from horovod_elastic.worker.core import Core, CoreFailed, Place
 from horovod_elastic.worker.part import Called, Part
 
 STANDING_INTERVAL_S = 1.0
+AGENT_AWAY_S = 60.0
+"""How long a worker trains on without any agent on its node."""
+PAUSE_BETWEEN_AGENTS_S = 0.1
+_RECONNECT_SOON = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
 MOST_STEPS_TOLD = 256
 """Mini-batch times kept between two standings; of very short mini-batches the last ones count."""
 
@@ -241,21 +250,42 @@ class Session:
     # --- the stream -----------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Dial the agent, once. Raises grpc.RpcError if it is not there."""
+        """Dial the agent, once; from then on whichever agent is there. Raises grpc.FutureTimeoutError."""
         if self._channel is not None:
             return
-        self._channel = grpc.insecure_channel(self._agent, options=CHANNEL_OPTIONS)
-        grpc.channel_ready_future(self._channel).result(timeout=60)
-        stream = rpc.AgentServiceStub(self._channel).AttachWorker(
-            self._outgoing(), metadata=((SECRET_KEY, self._secret),)
+        self._channel = grpc.insecure_channel(self._agent, options=(*CHANNEL_OPTIONS, *_RECONNECT_SOON))
+        grpc.channel_ready_future(self._channel).result(timeout=AGENT_AWAY_S)
+        works = (
+            ("read", self._keep_in_touch),
+            ("stand", self._keep_standing),
+            ("build", self._keep_building),
         )
-        self.send(pb.FromWorker(hello=pb.WorkerHello(worker_id=self.worker_id, pid=self._pid)))
-        for name, work in (("read", lambda: self._read(stream)), ("stand", self._keep_standing)):
+        for name, work in works:
             threading.Thread(target=work, name=f"flexo-{name}", daemon=True).start()
-        threading.Thread(target=self._keep_building, name="flexo-build", daemon=True).start()
+
+    def _keep_in_touch(self) -> None:
+        """Speak with the agent; if it is gone, with the next one, which knows nothing yet."""
+        assert self._channel is not None
+        stub = rpc.AgentServiceStub(self._channel)
+        try:
+            while True:
+                grpc.channel_ready_future(self._channel).result(timeout=AGENT_AWAY_S)
+                self._read(stub.AttachWorker(self._outgoing(), metadata=((SECRET_KEY, self._secret),)))
+                time.sleep(PAUSE_BETWEEN_AGENTS_S)
+        except grpc.FutureTimeoutError:
+            with self._changed:
+                self._lost = True
+                self._changed.notify_all()
 
     def _outgoing(self) -> Iterator[pb.FromWorker]:
-        while (message := self._outbox.get()) is not None:
+        """What one agent is told: who this is, how it stands, and whatever comes."""
+        yield pb.FromWorker(hello=pb.WorkerHello(worker_id=self.worker_id, pid=self._pid))
+        with self._changed:
+            outbox, self._outbox = self._outbox, queue.SimpleQueue()
+        outbox.put(None)  # ends the stream before this one, should it still be there
+        outbox = self._outbox
+        self._stand()
+        while (message := outbox.get()) is not None:
             yield message
 
     def _keep_standing(self) -> None:
@@ -287,14 +317,9 @@ class Session:
             self.send(pb.FromWorker(standing=standing))
 
     def _read(self, stream: Iterator[pb.ToWorker]) -> None:
-        try:
+        with contextlib.suppress(grpc.RpcError):
             for message in stream:
                 self._hear(message)
-        except grpc.RpcError:
-            pass
-        with self._changed:
-            self._lost = True
-            self._changed.notify_all()
 
     def _hear(self, message: pb.ToWorker) -> None:
         kind = message.WhichOneof("body")

@@ -125,7 +125,7 @@ class _Run:
                 time.sleep(POLL_S)
         self.orphaned = victims.all_of(victim, alive, read(self.logs).worlds[-1].workers)
         where = "base" if victim.slurm_job == self.job.job_id else "satellite"
-        self.hit = f"{'agent' if victim.agent else 'worker'} {victim.pid} of the {where} on {victim.node}"
+        self.hit = f"{victim.kind} {victim.pid} of the {where} on {victim.node}"
         self.struck_at = self.over_at = time.time()
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim.pid, signal.SIGKILL if plan.deed is Deed.KILL else signal.SIGSTOP)

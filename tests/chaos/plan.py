@@ -17,6 +17,8 @@ class Victim(enum.StrEnum):
     AGENT = "agent"
     LEADER = "leader"
     """The agent that leads."""
+    KEEPER = "keeper"
+    """What Slurm has started on a node: its agent and its workers die with it."""
 
 
 class Deed(enum.StrEnum):
@@ -57,7 +59,7 @@ def plan(seed: int) -> Plan:
     deed = (Deed.KILL, Deed.STOP, Deed.KILL, Deed.HOLD, Deed.KILL)[seed % 5]
     return Plan(
         seed=seed,
-        victim=list(Victim)[seed % 3],  # in turns, so that few seeds have all of them
+        victim=list(Victim)[seed % 4],  # in turns, so that few seeds have all of them
         deed=deed,
         choice=die.random(),
         at_s=round(die.uniform(0.2, 12.0), 2),

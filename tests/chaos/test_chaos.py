@@ -24,7 +24,7 @@ def chaos_lab() -> Iterator[Lab]:
         yield lab
 
 
-@pytest.mark.parametrize("seed", [3, 5, 7])  # a worker is held; a leader is killed; an agent is
+@pytest.mark.parametrize("seed", [3, 5, 7])
 def test_nothing_is_lost_hangs_or_is_left_behind(chaos_lab: Lab, seed: int) -> None:
     outcome = run(chaos_lab, plan(seed), chaos_lab.scratch / f"seed{seed}")
     assert outcome.wrong == ()

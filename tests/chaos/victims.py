@@ -15,12 +15,12 @@ from chaos.plan import Victim
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of a job: a worker or an agent."""
+    """One process of a job: a worker, an agent (also if it leads) or a keeper."""
 
+    kind: Victim
     pid: int
     node: str
     slurm_job: int
-    agent: bool
 
     @property
     def agent_name(self) -> str:
@@ -29,7 +29,7 @@ class Process:
 
 
 def of_job(folder: Path) -> list[Process]:
-    """Workers (they have a log in `folder`/logs) and agents, in order of their start.
+    """Workers (they have a log in `folder`/logs), agents and keepers, in order of their start.
 
     All processes of a job have its folder in their command lines.
     """
@@ -37,16 +37,26 @@ def of_job(folder: Path) -> list[Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            words = process.cmdline() if _belongs(process, folder) else []
-            agent = "agent" in words and not words[0].endswith("srun")
-            if agent or (words and process.pid in workers):
-                found.append((process.create_time(), _process(process, agent)))
+            kind = _kind(process, workers) if _belongs(process, folder) else None
+            if kind is not None:
+                found.append((process.create_time(), _process(process, kind)))
     return [each for _, each in sorted(found, key=lambda pair: pair[0])]
 
 
-def _process(process: psutil.Process, agent: bool) -> Process:
+def _kind(process: psutil.Process, workers: set[int]) -> Victim | None:
+    words = process.cmdline()
+    if process.pid in workers:
+        return Victim.WORKER
+    if words[0].endswith("srun"):
+        return None
+    if "agent" in words:
+        return Victim.AGENT
+    return Victim.KEEPER if any(word.endswith("/keeper.py") for word in words) else None
+
+
+def _process(process: psutil.Process, kind: Victim) -> Process:
     environment = process.environ()
-    return Process(process.pid, environment["SLURMD_NODENAME"], int(environment["SLURM_JOB_ID"]), agent)
+    return Process(kind, process.pid, environment["SLURMD_NODENAME"], int(environment["SLURM_JOB_ID"]))
 
 
 def leader_name(trace: Path) -> str:
@@ -61,20 +71,19 @@ def leader_name(trace: Path) -> str:
 
 def choose(victim: Victim, choice: float, alive: list[Process], leader: str) -> Process | None:
     """The process to hit; None while there is no such process. `choice` from 0 to 1."""
-    agents = [process for process in alive if process.agent]
-    leading = [agent for agent in agents if agent.agent_name == leader]
+    leading = [each for each in alive if each.kind is Victim.AGENT and each.agent_name == leader]
+    alike = [each for each in alive if each.kind is victim]
     candidates = {
-        Victim.WORKER: [process for process in alive if not process.agent],
-        Victim.AGENT: [agent for agent in agents if agent not in leading] or agents,
+        Victim.AGENT: [each for each in alike if each not in leading] or alike,
         Victim.LEADER: leading,
-    }[victim]
+    }.get(victim, alike)
     return candidates[min(int(choice * len(candidates)), len(candidates) - 1)] if candidates else None
 
 
 def all_of(victim: Process, alive: list[Process], workers: set[int]) -> bool:
     """Whether `workers` (pids) end with the victim, all of them."""
     gone = {victim.pid}
-    if victim.agent:
+    if victim.kind is Victim.KEEPER:
         gone |= {process.pid for process in alive if process.agent_name == victim.agent_name}
     return workers <= gone
 

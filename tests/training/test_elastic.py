@@ -113,8 +113,12 @@ def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone
         job.wait_for_size(4, after=killed)
         assert victim["pid"] not in job.workers()
 
-    killed = time.time()
+    killed, step = time.time(), job.steps_committed()[-1]
     agents_of_satellites(job)[0].kill()
+    job.wait_until("training without it", lambda: job.steps_committed()[-1] > step + 20)
+    job.wait_until("another agent in its place", lambda: agents_of_satellites(job))
+    assert not went_on(job, killed), "its workers have trained on in the same generation"
+    agents_of_satellites(job)[0].parent().kill()  # its keeper: so ends what a node runs
     job.wait_for_size(2, after=killed)
     job.stop()
     done = job.check_finished()

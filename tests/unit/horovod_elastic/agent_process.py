@@ -1,4 +1,4 @@
-"""An agent as a process of its own, in a job without Slurm: run by the tests of agents and their leaders.
+"""A keeper and its agent as processes, in a job without Slurm: run by the tests of agents and their leaders.
 
 Slurm's answers and MUNGE are stand-ins; streams, election, processes and signals are real.
 """
@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from flexo_protos.credentials import Caller, NotAuthentic
 from horovod_elastic import job_plan, slurm_job
 from horovod_elastic.agent import agent
+from horovod_elastic.agent.keeper import Keeper
+from horovod_elastic.agent.keeper_link import KeeperLink
 from horovod_elastic.election import election
 from horovod_elastic.leader import leader, takeover
 
@@ -34,7 +36,6 @@ def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:
 
 
 def main(node: str, slots: int, plan: str, base: bool, again: bool, command: list[str]) -> int:
-    os.environ.update(SLURMD_NODENAME=node, SLURM_JOB_ID="17")
     slurm_job._ask = _ask
     leader.BASE_LOOK_INTERVAL_S = 3600.0
     # Everything that is waited for when a leader is gone, but shorter.
@@ -44,9 +45,12 @@ def main(node: str, slots: int, plan: str, base: bool, again: bool, command: lis
     post = agent.Post(
         slots=slots, base=base, grant_id="", again=again, pass_signals=False, command=tuple(command)
     )
-    return agent.Agent(job_plan.from_text(plan), post, Trusting()).run()
+    return agent.Agent(job_plan.from_text(plan), post, Trusting(), KeeperLink()).run()
 
 
 if __name__ == "__main__":
-    node, slots, plan, base, again, *command = sys.argv[1:]
+    if sys.argv[1] != "agent":
+        os.environ.update(SLURMD_NODENAME=sys.argv[1], SLURM_JOB_ID="17")
+        sys.exit(Keeper([sys.executable, __file__, "agent", *sys.argv[1:]], stands_still_s=6.0).run())
+    node, slots, plan, base, again, *command = sys.argv[2:]
     sys.exit(main(node, int(slots), plan, base == "base", again == "again", command))

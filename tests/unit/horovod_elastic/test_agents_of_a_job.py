@@ -1,4 +1,4 @@
-"""Agents, their workers and the leader among them as real processes; no Slurm, no Horovod, no MUNGE."""
+"""Keepers, agents, workers and the leader among them as real processes; no Slurm, no Horovod, no MUNGE."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from agent_process import Trusting
 
@@ -34,7 +35,7 @@ class Job:
 
     folder: Path
     plan: JobPlan
-    agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    keepers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(
         self, node: str, *, again: bool = False, command: list[str] | None = None, silence_s: int = 60
@@ -42,7 +43,7 @@ class Job:
         worker = command or [sys.executable, str(HERE / "pretending_worker.py"), str(self.folder)]
         how = [node, "1", self.plan.to_text(), "base", "again" if again else ""]
         with (self.folder / "output").open("ab") as output:
-            self.agents[node] = subprocess.Popen(
+            self.keepers[node] = subprocess.Popen(
                 [sys.executable, str(HERE / "agent_process.py"), *how, *worker],
                 stdout=output,
                 stderr=output,
@@ -92,7 +93,16 @@ class Job:
         (self.folder / "stop").touch()
 
     def exit_codes(self) -> dict[str, int]:
-        return {node: agent.wait(BOUND_S) for node, agent in self.agents.items()}
+        return {node: keeper.wait(BOUND_S) for node, keeper in self.keepers.items()}
+
+    def agents(self, node: str) -> list[psutil.Process]:
+        """The agent that the node's keeper has at the moment, if it has one."""
+        children = psutil.Process(self.keepers[node].pid).children()
+        return [child for child in children if "agent" in child.cmdline()]
+
+    def agent(self, node: str) -> psutil.Process:
+        (found,) = self.agents(node)
+        return found
 
 
 @pytest.fixture
@@ -110,9 +120,9 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
         yield make
         for each in jobs:
-            for agent in each.agents.values():
-                agent.kill()
-                agent.wait()
+            for keeper in each.keepers.values():
+                keeper.kill()
+                keeper.wait()
 
 
 def is_gone(pid: int) -> bool:
@@ -146,17 +156,17 @@ def test_the_exit_code_of_the_script_is_that_of_all_agents_of_the_base(job: Call
     assert two.exit_codes() == {"n1": 3, "n2": 3}
 
 
-def test_a_killed_leader_is_replaced_and_training_goes_on(job: Callable[..., Job]) -> None:
+def test_the_leaders_node_may_be_lost_and_training_goes_on(job: Callable[..., Job]) -> None:
     two = job("n1", "n2")
     two.start("n1")
     two.start("n2")
     two.wait_for_batches("n1", "n2")
     first = two.leader()
-    other = next(node for node in two.agents if node != first)
-    victim = two.events("enter", first)[0]["pid"]
-    two.agents[first].kill()
-    two.agents[first].wait()
-    two.wait_until("the worker of a killed agent to die with it", lambda: is_gone(victim))
+    other = next(node for node in two.keepers if node != first)
+    victim, agent = two.events("enter", first)[0]["pid"], two.agent(first).pid
+    two.keepers[first].kill()
+    two.keepers[first].wait()
+    two.wait_until("all to die with a killed keeper", lambda: is_gone(victim) and is_gone(agent))
     two.start(first, again=True)
     two.wait_until("another leader", lambda: len(two.trace("leader")) == 2)
     two.wait_until("its worker to be replaced", lambda: len(two.events("enter", first)) == 2)
@@ -169,17 +179,64 @@ def test_a_killed_leader_is_replaced_and_training_goes_on(job: Callable[..., Job
     assert set(two.exit_codes().values()) == {0}
 
 
+@pytest.mark.parametrize("nodes", [("n1",), ("n1", "n2")])
+def test_a_killed_leader_costs_training_nothing(job: Callable[..., Job], nodes: tuple[str, ...]) -> None:
+    several = job(*nodes)
+    for node in nodes:
+        several.start(node)
+    several.wait_for_batches(*nodes)
+    first = several.leader()
+    several.agent(first).kill()
+    several.wait_until("another leader", lambda: len(several.trace("leader")) == 2)
+    several.wait_for_batches(*nodes, more=50)
+    assert len({event["pid"] for event in several.events("batch")}) == len(nodes)
+    assert {event["generation"] for event in several.events("batch")} == {1}
+    several.stop()
+    assert set(several.exit_codes().values()) == {0}
+
+
+def test_an_agent_that_hangs_is_started_again_and_its_workers_train_on(job: Callable[..., Job]) -> None:
+    two = job("n1", "n2")
+    two.start("n1")
+    two.start("n2")
+    two.wait_for_batches("n1", "n2")
+    other = next(node for node in two.keepers if node != two.leader())
+    hangs = two.agent(other)
+    hangs.suspend()
+    two.wait_until("it to be killed", lambda: is_gone(hangs.pid))
+    two.wait_until("it to be back", lambda: two.agents(other))
+    two.wait_for_batches("n1", "n2", more=100)
+    assert len({event["pid"] for event in two.events("batch")}) == 2
+    two.stop()
+    assert two.exit_codes() == {"n1": 0, "n2": 0}
+
+
+def test_an_exit_while_the_agent_is_away_is_told_by_the_next_one(job: Callable[..., Job]) -> None:
+    two = job("n1", "n2")
+    two.start("n1")
+    two.start("n2")
+    two.wait_for_batches("n1", "n2")
+    (victim,) = {event["pid"] for event in two.events("batch", "n2")}
+    two.agent("n2").kill()
+    os.kill(victim, signal.SIGKILL)
+    two.wait_until("its worker to be replaced", lambda: len(two.events("enter", "n2")) == 2)
+    two.wait_for_batches("n1", "n2")
+    two.stop()
+    assert two.exit_codes() == {"n1": 0, "n2": 0}
+
+
 def test_a_stopped_leader_is_replaced_and_steps_down_when_it_goes_on(job: Callable[..., Job]) -> None:
     two = job("n1", "n2")
     two.start("n1")
     two.start("n2")
     two.wait_for_batches("n1", "n2")
     first = two.leader()
-    other = next(node for node in two.agents if node != first)
-    two.agents[first].send_signal(signal.SIGSTOP)
+    other = next(node for node in two.keepers if node != first)
+    stopped = two.agent(first)
+    stopped.suspend()
     two.wait_until("another leader", lambda: two.leader() == other)
     two.wait_for_batches("n1", "n2")  # workers do not notice
-    two.agents[first].send_signal(signal.SIGCONT)
+    stopped.resume()
     two.wait_until("it to step down", lambda: two.trace("stepped down"))
     two.wait_for_batches("n1", "n2")
     assert len({event["pid"] for event in two.events("batch")}) == 2
@@ -210,9 +267,8 @@ def test_sigterm_ends_the_job_of_a_base(job: Callable[..., Job]) -> None:
     two.start("n2")
     two.wait_for_batches("n1", "n2")
     workers = [event["pid"] for event in two.events("enter")]
-    for agent in two.agents.values():
-        agent.terminate()
-    for worker in workers:
-        os.kill(worker, signal.SIGTERM)  # as Slurm does
+    agents = [two.agent(node).pid for node in two.keepers]
+    for pid in [*(keeper.pid for keeper in two.keepers.values()), *agents, *workers]:
+        os.kill(pid, signal.SIGTERM)  # as Slurm does
     assert two.exit_codes() == {"n1": 143, "n2": 143}
     assert all(map(is_gone, workers))

@@ -12,7 +12,7 @@ import pytest
 
 from horovod_elastic import job_plan
 from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.leader.satellites import Found, Grant, QueueEntry, Refused, SlurmUser
+from horovod_elastic.leader.satellites import KEEPER, Found, Grant, QueueEntry, Refused, SlurmUser
 from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
 
 HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--job", "--", "", "ünï", "*"]
@@ -112,7 +112,7 @@ def test_the_training_command_arrives_word_for_word(recorder: Recorder, tmp_path
     ]
     agent = argv[argv.index(sys.executable) + 1 : argv.index("--")]
     assert agent == [
-        *("-m", "horovod_elastic", "agent", "--slots", "3"),
+        *("-I", "-S", str(KEEPER), "--slots", "3"),
         *("--job", plan_of().to_text(), "--grant", "g1"),
     ]
     assert job_plan.from_text(agent[agent.index("--job") + 1]) == plan_of()

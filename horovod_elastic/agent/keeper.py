@@ -1,0 +1,300 @@
+"""The process that Slurm starts on each node of a job: workers belong to it, and so outlive their agent.
+
+Workers need no agent to train. So the agent, with all its threads and connections, is a child like they are:
+if it is killed, crashes, or hangs, it is started again, finds its workers where they were, and training has
+not noticed. Slurm ends what a step has left when its first process ends, and workers must not outlive their
+step: they and the agent die with this process, which therefore does as little as there is to do. It is run by
+its path, without site packages, and needs nothing but the standard library. It speaks with the agent in lines
+of JSON over a pair of sockets (keeper_link.py is the other end).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SOCKET_VARIABLE = "FLEXO_KEEPER_SOCKET"
+"""Tells the agent which of its file descriptors leads here."""
+STANDS_STILL_S = 8.0
+"""Much longer than any work of its main thread; the next one is back before a leader gives its workers up."""
+ONCE_MORE_S = 2.0
+"""Whoever was stopped together with the agent gives it so long to be heard."""
+STARTS_AGAIN = 5
+FIRST_PAUSE_S = 0.2
+ENDS_WITHIN_S = 90.0
+"""An agent that has said that it ends, and its process."""
+COMMAND_NOT_RUN = 127
+"""Exit code of a worker whose command cannot be run, as in a shell."""
+ENDS_FOR_GOOD = (0, 2, 78)
+"""Exit codes of an agent that would not do better if it were started again (usage, EX_CONFIG)."""
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+_PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass
+class _Worker:
+    process: subprocess.Popen[bytes] | None
+    note: str
+    """The agent's own, given back to the one after it."""
+    spoke: bool = False
+    """It has found its agent."""
+    exit_code: int | None = None
+    """Of one that has ended; it is kept until the agent has passed that on."""
+    error: str = ""
+    """Why its command could not be run."""
+
+
+class Keeper:
+    """See the module."""
+
+    def __init__(
+        self, agent: Sequence[str], *, pass_signals: bool = False, stands_still_s: float = STANDS_STILL_S
+    ) -> None:
+        """`agent`: its command line. pass_signals: Slurm signals this process alone."""
+        self._agent = list(agent)
+        self._pass_signals = pass_signals
+        self._stands_still_s = stands_still_s
+        self._workers: dict[str, _Worker] = {}
+        self._endpoint = f"unix-abstract:flexo-{secrets.token_hex(16)}"
+        self._secret = secrets.token_hex(16)
+        self._terminated = False
+        self._ending = False
+        """The agent has said that it ends."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+        self._unread = b""
+        self._wakeup, wake = os.pipe()
+        for end in (self._wakeup, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        # Handlers, because children inherit what is ignored.
+        signal.signal(signal.SIGINT, lambda number, frame: None)
+        for number in _PASSED_ON:
+            signal.signal(number, self._signalled)
+
+    def run(self) -> int:
+        """Until the agent ends for good: its exit code."""
+        pause_s = FIRST_PAUSE_S
+        try:
+            for start in range(STARTS_AGAIN + 1):
+                code = self._run_agent(again=start > 0)
+                if self._ending or code in ENDS_FOR_GOOD:
+                    break
+                if start < STARTS_AGAIN:
+                    _say(f"the agent has ended with {code}; it is started again, and its workers train on")
+                    self._wait(pause_s)
+                    pause_s *= 2
+            return code
+        finally:
+            self._end_workers()
+
+    # --- the agent ----------------------------------------------------------------------------------------
+
+    def _run_agent(self, *, again: bool) -> int:
+        self._link, theirs = socket.socketpair()
+        self._unread = b""
+        self._process = subprocess.Popen(
+            self._agent,
+            env={**os.environ, SOCKET_VARIABLE: str(theirs.fileno())},
+            pass_fds=[theirs.fileno()],
+            preexec_fn=_die_with_the_keeper,
+        )
+        theirs.close()
+        self._greet(again)
+        self._serve()
+        self._link.close()
+        self._link = None
+        try:
+            code = self._process.wait(ENDS_WITHIN_S if self._ending else 0.5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._process = None
+        return code if code >= 0 else 128 - code
+
+    def _greet(self, again: bool) -> None:
+        workers = [
+            {"id": worker_id, "note": worker.note, "spoke": worker.spoke, "pid": _pid(worker)}
+            for worker_id, worker in self._workers.items()
+        ]
+        self._tell(
+            endpoint=self._endpoint,
+            secret=self._secret,
+            again=again,
+            terminated=self._terminated,
+            workers=workers,
+        )
+        for worker_id, worker in self._workers.items():
+            if worker.exit_code is not None:
+                self._tell_end(worker_id, worker)
+
+    def _serve(self) -> None:
+        """Do as the agent says, until it is gone."""
+        assert self._link is not None
+        patience_s = self._stands_still_s
+        while True:
+            ready = self._ready(patience_s)
+            if self._link in ready:
+                patience_s = self._stands_still_s
+                if not self._hear():
+                    return
+            elif not ready and not self._ending:
+                if patience_s == ONCE_MORE_S:
+                    _say(f"the agent has stood still for {self._stands_still_s:.0f} s and is killed")
+                    assert self._process is not None
+                    self._process.kill()
+                    return
+                patience_s = ONCE_MORE_S
+
+    def _hear(self) -> bool:
+        """False when the agent's end is closed."""
+        assert self._link is not None
+        try:
+            received = self._link.recv(1 << 16)
+        except OSError:
+            received = b""
+        *lines, self._unread = (self._unread + received).split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))
+        return bool(received)
+
+    def _obey(self, message: Mapping[str, Any]) -> None:
+        worker_id = message.get("id", "")
+        worker = self._workers.get(worker_id)
+        match message["do"]:
+            case "start":
+                self._start(worker_id, message)
+            case "kill" if worker is not None:
+                _signal_group(worker, signal.SIGKILL)
+            case "signal" if worker is not None and worker.exit_code is None and worker.process is not None:
+                worker.process.send_signal(message["number"])
+            case "spoke" if worker is not None:
+                worker.spoke = True
+            case "forget":
+                self._workers.pop(worker_id, None)
+            case "end":
+                self._ending = True
+            case "alive":
+                self._tell(alive=True)
+
+    def _tell(self, **message: object) -> None:
+        if self._link is not None:
+            with contextlib.suppress(OSError):  # it is gone, which is noticed when it is listened to
+                self._link.sendall(json.dumps(message).encode() + b"\n")
+
+    def _signalled(self, number: int, frame: object) -> None:
+        self._terminated = self._terminated or number == signal.SIGTERM
+        if self._pass_signals and self._process is not None:
+            self._process.send_signal(number)
+
+    # --- workers ------------------------------------------------------------------------------------------
+
+    def _start(self, worker_id: str, order: Mapping[str, Any]) -> None:
+        environment = {**os.environ, **order["environment"]}
+        for name in order["without"]:
+            environment.pop(name, None)
+        worker = self._workers[worker_id] = _Worker(None, order["note"])
+        try:
+            worker.process = subprocess.Popen(
+                order["command"],
+                env=environment,
+                preexec_fn=_become_a_deaf_worker if order["deaf"] else _become_a_worker,
+            )
+        except OSError as error:
+            worker.exit_code, worker.error = COMMAND_NOT_RUN, str(error)
+            self._tell_end(worker_id, worker)
+
+    def _look_after_workers(self) -> None:
+        for worker_id, worker in self._workers.items():
+            if worker.process is None or worker.exit_code is not None:
+                continue
+            if os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                # While it is a zombie its number is nobody else's: what it left running would keep the GPU.
+                _signal_group(worker, signal.SIGKILL)
+                worker.exit_code = worker.process.wait()
+                self._tell_end(worker_id, worker)
+
+    def _tell_end(self, worker_id: str, worker: _Worker) -> None:
+        self._tell(ended=worker_id, code=worker.exit_code, error=worker.error)
+
+    def _end_workers(self) -> None:
+        for worker in self._workers.values():
+            if worker.process is not None and worker.exit_code is None:
+                _signal_group(worker, signal.SIGKILL)
+                worker.process.wait()
+
+    # --- waiting ------------------------------------------------------------------------------------------
+
+    def _ready(self, timeout_s: float) -> list[Any]:
+        sources: list[Any] = [self._wakeup] if self._link is None else [self._wakeup, self._link]
+        ready, _, _ = select.select(sources, [], [], timeout_s)
+        if self._wakeup in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wakeup, 1 << 16)
+            self._look_after_workers()
+        return ready
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._ready(left)
+
+
+def _pid(worker: _Worker) -> int:
+    return 0 if worker.process is None else worker.process.pid
+
+
+def _signal_group(worker: _Worker, number: int) -> None:
+    if worker.process is not None and worker.exit_code is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.process.pid, number)
+
+
+def _die_with_the_keeper() -> None:
+    """Between fork and exec. Where Slurm tracks processes by parentage, an orphan would keep its GPU."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _become_a_worker() -> None:
+    """A process group of its own besides."""
+    os.setpgid(0, 0)
+    _die_with_the_keeper()
+
+
+def _become_a_deaf_worker() -> None:
+    """Of a satellite: deaf to SIGTERM until the script's Python is up (worker/sigterm.py)."""
+    _become_a_worker()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _say(text: str) -> None:
+    print(
+        f"flexo: on {os.environ.get('SLURMD_NODENAME', os.uname().nodename)}: {text}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point of `python -I -S keeper.py`, with the agent's arguments."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    agent = [sys.executable, "-m", "horovod_elastic", "agent", *arguments]
+    return Keeper(agent, pass_signals="--pass-signals" in own).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""The process that a node's agent and workers belong to, with agents that do little more than crash."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from horovod_elastic.agent.keeper import SOCKET_VARIABLE
+
+BOUND_S = 60
+KEEPER = """
+import sys
+from horovod_elastic.agent import keeper
+keeper.STARTS_AGAIN, keeper.FIRST_PAUSE_S, keeper.ONCE_MORE_S = 2, 0.05, 0.3
+sys.exit(keeper.Keeper([sys.executable, "-c", sys.argv[1]], pass_signals=True, stands_still_s=0.5).run())
+"""
+AGENT = f"""
+import json, os, socket, sys, time
+link = socket.socket(fileno=int(os.environ.pop({SOCKET_VARIABLE!r})))
+heard = link.makefile("r")
+hello = json.loads(heard.readline())
+
+def tell(what, **more):
+    link.sendall(json.dumps(dict(do=what, **more)).encode() + b"\\n")
+
+def start(worker_id, *command):
+    tell("start", id=worker_id, command=command, environment=dict(COLOUR="blue"), without=["LC_ALL"],
+         deaf=False, note=worker_id)
+"""
+
+
+def keep(agent: str) -> subprocess.Popen[str]:
+    """A keeper whose agent runs these lines."""
+    return subprocess.Popen(
+        [sys.executable, "-c", KEEPER, AGENT + agent],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(keeper: subprocess.Popen[str]) -> tuple[int, list[str], str]:
+    """Exit code, lines of output, and what was said besides."""
+    output, said = keeper.communicate(timeout=BOUND_S)
+    return keeper.returncode, output.splitlines(), said
+
+
+def test_an_agent_that_crashes_finds_its_workers_again() -> None:
+    code, output, said = end(
+        keep("""
+if not hello["again"]:
+    start("w1", "sh", "-c", "echo $COLOUR; exec sleep 60")
+    tell("spoke", id="w1")
+    time.sleep(0.3)
+    os.kill(os.getpid(), 9)
+(worker,) = hello["workers"]
+print(worker["id"], worker["note"], worker["spoke"], os.path.exists(f"/proc/{worker['pid']}"), flush=True)
+tell("kill", id="w1")
+print(heard.readline(), flush=True)
+tell("end")
+sys.exit(7)
+""")
+    )
+    assert code == 7
+    assert output[:2] == ["blue", "w1 w1 True True"]
+    assert '"ended": "w1", "code": -9' in output[2]
+    assert "it is started again, and its workers train on" in said
+
+
+def test_an_end_that_no_agent_has_passed_on_is_told_to_the_next_one() -> None:
+    code, output, _ = end(
+        keep("""
+if not hello["again"]:
+    start("w1", "sh", "-c", "exit 3")
+    start("w2", "/no/such/program")
+    time.sleep(0.3)
+    os._exit(1)
+ended = sorted((json.loads(heard.readline()) for _ in range(2)), key=lambda each: each["ended"])
+print([(each["ended"], each["code"]) for each in ended], "No such file" in ended[1]["error"])
+tell("end")
+""")
+    )
+    assert (code, output) == (0, ["[('w1', 3), ('w2', 127)] True"])
+
+
+def test_an_agent_that_stands_still_is_started_again() -> None:
+    code, _, said = end(keep('if not hello["again"]: time.sleep(60)\ntell("end")\n'))
+    assert code == 0
+    assert "has stood still" in said
+
+
+def test_after_some_attempts_it_gives_up_and_nothing_is_left(tmp_path: Path) -> None:
+    code, _, said = end(
+        keep(f"""
+if not hello["again"]:
+    start("w1", "sh", "-c", "echo $$ > {tmp_path}/pid; sleep 60 & sleep 60")
+    time.sleep(0.3)
+os.kill(os.getpid(), 11)
+""")
+    )
+    assert code == 128 + signal.SIGSEGV
+    assert said.count("it is started again") == 2
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_all_die_with_it_and_signals_reach_the_agent(tmp_path: Path) -> None:
+    keeper = keep(f"""
+import signal
+signal.signal(signal.SIGTERM, lambda number, frame: open("{tmp_path}/told", "w").close())
+start("w1", "sh", "-c", "echo $$ > {tmp_path}/worker; exec sleep 60")
+open("{tmp_path}/agent", "w").write(str(os.getpid()))
+while True:
+    time.sleep(0.1)
+    tell("alive")
+""")
+    deadline = time.monotonic() + BOUND_S
+    while not ((tmp_path / "worker").exists() and (tmp_path / "worker").read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    keeper.terminate()
+    while not (tmp_path / "told").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    keeper.kill()
+    keeper.wait()
+    pids = [(tmp_path / name).read_text().strip() for name in ("worker", "agent")]
+    while any(Path("/proc", pid).exists() for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
