@@ -34,7 +34,7 @@ ONCE_MORE_S = 2.0
 STARTS_AGAIN = 5
 FIRST_PAUSE_S = 0.2
 ENDS_WITHIN_S = 90.0
-"""An agent that has said that it ends, and its process."""
+"""Silence of an agent that has said that it ends, and its process afterwards."""
 COMMAND_NOT_RUN = 127
 """Exit code of a worker whose command cannot be run, as in a shell."""
 ENDS_FOR_GOOD = (0, 2, 78)
@@ -147,14 +147,14 @@ class Keeper:
         assert self._link is not None
         patience_s = self._stands_still_s
         while True:
-            ready = self._ready(patience_s)
+            ready = self._ready(ENDS_WITHIN_S if self._ending else patience_s)
             if self._link in ready:
                 patience_s = self._stands_still_s
                 if not self._hear():
                     return
-            elif not ready and not self._ending:
-                if patience_s == ONCE_MORE_S:
-                    _say(f"the agent has stood still for {self._stands_still_s:.0f} s and is killed")
+            elif not ready:
+                if self._ending or patience_s == ONCE_MORE_S:
+                    _say("the agent has stood still for too long and is killed")
                     assert self._process is not None
                     self._process.kill()
                     return

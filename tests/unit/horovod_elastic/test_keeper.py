@@ -14,7 +14,7 @@ BOUND_S = 60
 KEEPER = """
 import sys
 from horovod_elastic.agent import keeper
-keeper.STARTS_AGAIN, keeper.FIRST_PAUSE_S, keeper.ONCE_MORE_S = 2, 0.05, 0.3
+keeper.STARTS_AGAIN, keeper.FIRST_PAUSE_S, keeper.ONCE_MORE_S, keeper.ENDS_WITHIN_S = 2, 0.05, 0.3, 1.0
 sys.exit(keeper.Keeper([sys.executable, "-c", sys.argv[1]], pass_signals=True, stands_still_s=0.5).run())
 """
 AGENT = f"""
@@ -90,6 +90,12 @@ def test_an_agent_that_stands_still_is_started_again() -> None:
     code, _, said = end(keep('if not hello["again"]: time.sleep(60)\ntell("end")\n'))
     assert code == 0
     assert "has stood still" in said
+
+
+def test_an_agent_that_hangs_in_its_end_is_killed() -> None:
+    code, _, said = end(keep('tell("end")\ntime.sleep(60)\n'))
+    assert code == 128 + signal.SIGKILL
+    assert "it is started again" not in said
 
 
 def test_after_some_attempts_it_gives_up_and_nothing_is_left(tmp_path: Path) -> None:
