@@ -556,14 +556,7 @@ class Membership:
         self._attempt = max([self.generation, *(s.prepared for s in standings.values())]) + self._gap
         # Not all in one generation: the former leader died in the middle of a change, or with some of them.
         whole = takeover.complete()
-        members = {
-            worker_id: standing
-            for worker_id, standing in standings.items()
-            if standing.phase in IN_A_GENERATION
-            and (standing.generation == self.generation if whole else standing.called > 0)
-        }
-        for worker_id, standing in standings.items():
-            self._settle(self._workers[worker_id], standing, worker_id in members, now)
+        members = self._settle_all(takeover, whole, now)
         commands: list[Command] = [
             Withdraw(self.generation, 0, tuple(standings)),
             Abandon(self._attempt, tuple(standings)),
@@ -579,6 +572,24 @@ class Membership:
                 commands += self._send_away(agent, agent.leaving, now)
             commands += self._fill(agent, now)
         return commands + self._proceed(now)
+
+    def _settle_all(self, takeover: Takeover, whole: bool, now: float) -> dict[str, Standing]:
+        """Where everybody stands, in this leader's words; those who are members of the generation."""
+        left = takeover.left()
+        members = {
+            worker_id: standing
+            for worker_id, standing in takeover.standings.items()
+            if standing.phase in IN_A_GENERATION
+            and worker_id not in left
+            and (standing.generation == self.generation if whole else standing.called > 0)
+        }
+        for worker_id, standing in takeover.standings.items():
+            self._settle(self._workers[worker_id], standing, worker_id in members, now)
+        for leaver in map(self._workers.__getitem__, left):
+            leaver.state, agent = WorkerState.LEAVING, self._agents[leaver.agent]
+            if not agent.base:
+                agent.leaving = agent.leaving or "the leader before has let its workers go"
+        return members
 
     def _know_better(self, now: float) -> list[Command]:
         """Somebody is in the training loop after all, in a generation that lacks members."""

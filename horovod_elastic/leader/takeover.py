@@ -61,6 +61,11 @@ class Takeover:
         called = max(standing.called, 0 if known is None else known.called)
         self.standings[worker_id] = replace(standing, called=called)
 
+    def left(self) -> set[str]:
+        """Those who were called away, and have ended as they should."""
+        ended = [worker_id for worker_id, exit_code in self.gone if exit_code == 0]
+        return {each for each in ended if self.standings[each].called > self.standings[each].generation}
+
     def may_wait(self, now: float) -> bool:
         """Whether the rest may still come: agents, or workers on their way to a boundary agreed on."""
         gone = {worker_id for worker_id, _ in self.gone}

@@ -215,3 +215,17 @@ def test_an_agent_lost_before_anything_was_trained_comes_again() -> None:
     world.join("b2", 1)
     world.quieten()
     assert len(world.training()) == 2
+
+
+def test_a_leaver_whose_end_is_told_again_ends_nothing_but_itself() -> None:
+    """The leader died with the base's workers, a moment after a satellite had been let go."""
+    members = m.Membership(2, ["b1"], taking_over=0.0)
+    stays = Standing(Phase.TRAINING, generation=2, rank=2, size=3, commits=9, in_loop=True, called=2)
+    left = Standing(Phase.TRAINING, generation=1, rank=3, size=4, commits=9, in_loop=True, called=2)
+    members.agent_joined("s2", 1, False, 1.0, [Running("w4", 0, True, stays)])
+    members.agent_joined("s1", 1, False, 1.0, [Running("w3", 0, True, left)])
+    assert members.worker_exited("w3", 0, 1.0) == []
+    commands = members.tick(TAKEOVER_BOUND_S + 1)
+    assert not members.finishing
+    assert [each.worker_ids for each in commands if isinstance(each, m.Broken)] == [("w4",)]
+    assert not any(isinstance(each, m.Start) and each.agent == "s1" for each in commands)

@@ -76,6 +76,8 @@ class World:
     end: m.End | None = None
     dismissed: set[str] = field(default_factory=set)
     released: set[str] = field(default_factory=set)
+    ended: dict[str, list[tuple[Running, int]]] = field(default_factory=dict)
+    """By agent, its workers that have ended, as they stood, and their exit codes: leaders are told again."""
     told_to_leave: set[str] = field(default_factory=set)
     outlooks: dict[str, m.Place] = field(default_factory=dict)
     steps: list[int] = field(default_factory=list)
@@ -93,6 +95,7 @@ class World:
     def lose(self, agent: str) -> None:
         """An agent and all its workers are gone."""
         self.agents.pop(agent, None)
+        self.ended.pop(agent, None)
         for worker_id in self.of(agent):
             self._die(worker_id)
         self.obey(self.members.agent_lost(agent, "lost", self.now))
@@ -106,6 +109,8 @@ class World:
         if process is not None:
             while process.outbox:
                 self.obey(process.outbox.popleft()(self.members))
+            known = Running(worker_id, process.slot, process.newcomer, self._as_its_agent_knows(worker_id))
+            self.ended.setdefault(process.agent, []).append((known, exit_code))
             self._die(worker_id)
             self.obey(self.members.worker_exited(worker_id, exit_code, self.now))
 
@@ -134,6 +139,7 @@ class World:
         for worker_id in self.of(dies_with_it):
             self._die(worker_id)
         self.agents.pop(dies_with_it, None)
+        self.ended.pop(dies_with_it, None)
         self.leaders += 1
         self.members = m.Membership(
             sum(self.base.values()), list(self.base), taking_over=self.now, gap=100 * self.leaders
@@ -150,8 +156,11 @@ class World:
                 for worker_id, process in self.processes.items()
                 if process.agent == agent
             ]
-            joined = self.members.agent_joined(agent, slots, agent in self.base, self.now, running)
-            self.obey(joined)
+            ended = self.ended.get(agent, [])[-3:]
+            running += [known for known, _ in ended]
+            self.obey(self.members.agent_joined(agent, slots, agent in self.base, self.now, running))
+            for known, exit_code in ended:
+                self.obey(self.members.worker_exited(known.worker_id, exit_code, self.now))
             if agent in self.released:  # as it says of itself at once, or flexod of its grant
                 self.release(agent)
         if not dies_with_it:
