@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -97,8 +98,11 @@ class Job:
 
     def agents(self, node: str) -> list[psutil.Process]:
         """The agent that the node's keeper has at the moment, if it has one."""
-        children = psutil.Process(self.keepers[node].pid).children()
-        return [child for child in children if "agent" in child.cmdline()]
+        found = []
+        for child in psutil.Process(self.keepers[node].pid).children():
+            with contextlib.suppress(psutil.Error):  # it may just have ended
+                found += [child] if "agent" in child.cmdline() else []
+        return found
 
     def agent(self, node: str) -> psutil.Process:
         (found,) = self.agents(node)
