@@ -40,7 +40,7 @@ test-training: ## tests with real Horovod and PyTorch
 	@./setup.sh all
 	$(BIN)/pytest tests/training
 
-test-chaos: ## kill and stop workers, agents, leaders of elastic jobs, 50 times (about 20 minutes; ARGS='--seed 7')
+test-chaos: ## kill and stop workers, agents, leaders, keepers of elastic jobs, 50 times (about 15 minutes; ARGS='--seed 7')
 	@./setup.sh all
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 

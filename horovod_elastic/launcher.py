@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from flexo_protos.credentials import Munge
 from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network, slurm_job, wire
-from horovod_elastic.agent.agent import CANNOT_WORK, TERMINATED
+from horovod_elastic.agent.agent import TERMINATED
+from horovod_elastic.agent.keeper import CANNOT_WORK
 from horovod_elastic.election import leases
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway

@@ -33,6 +33,7 @@ from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator, Munge, NotAuthentic
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan, network, slurm_job, wire
+from horovod_elastic.agent.keeper import CANNOT_WORK
 from horovod_elastic.agent.keeper_link import KeeperLink, NoKeeper
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
@@ -69,8 +70,6 @@ KEPT_COME_WITHIN_S = 5.0
 SIGTERM_GRACE_S = 25.0
 """How long workers of the base may take to end as their script handles SIGTERM; Slurm's KillWait is 30."""
 LEADER_ENDS_WITHIN_S = 60.0
-CANNOT_WORK = 78
-"""Exit code of an agent that would not do better if it were started again (EX_CONFIG)."""
 TERMINATED = 128 + signal.SIGTERM
 _WAITING = (pb.WORKER_PHASE_READY, pb.WORKER_PHASE_ARRIVED)
 INJECT = Path(__file__).resolve().parents[1] / "inject"
@@ -175,7 +174,7 @@ class Agent:
         """Serve this node until the job dismisses it. Its exit code: the job's, if it belongs to the base."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            # sbatch --signal=USR1@60 is meant for the script. A handler, because workers inherit SIG_IGN.
+            # sbatch --signal=USR1@60 is meant for the script, and would end this process.
             signal.signal(number, self._pass_on)
         self._keeper.listen(lambda *ended: self._events.put(lambda: self._ended(*ended)))
         try:

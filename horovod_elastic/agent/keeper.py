@@ -37,8 +37,10 @@ ENDS_WITHIN_S = 90.0
 """Silence of an agent that has said that it ends, and its process afterwards."""
 COMMAND_NOT_RUN = 127
 """Exit code of a worker whose command cannot be run, as in a shell."""
-ENDS_FOR_GOOD = (0, 2, 78)
-"""Exit codes of an agent that would not do better if it were started again (usage, EX_CONFIG)."""
+CANNOT_WORK = 78
+"""Exit code of an agent that would not do better if it were started again (EX_CONFIG)."""
+ENDS_FOR_GOOD = (0, 2, CANNOT_WORK)
+"""Dismissed, started with a wrong command line, or that."""
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -128,7 +130,7 @@ class Keeper:
 
     def _greet(self, again: bool) -> None:
         workers = [
-            {"id": worker_id, "note": worker.note, "spoke": worker.spoke, "pid": _pid(worker)}
+            {"id": worker_id, "note": worker.note, "spoke": worker.spoke}
             for worker_id, worker in self._workers.items()
         ]
         self._tell(
@@ -252,10 +254,6 @@ class Keeper:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._ready(left)
-
-
-def _pid(worker: _Worker) -> int:
-    return 0 if worker.process is None else worker.process.pid
 
 
 def _signal_group(worker: _Worker, number: int) -> None:

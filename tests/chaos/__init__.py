@@ -1,1 +1,1 @@
-"""make test-chaos: workers, agents and leaders are killed and stopped at random, and nothing may be lost."""
+"""make test-chaos: processes of every kind are killed and stopped at random, and nothing may be lost."""

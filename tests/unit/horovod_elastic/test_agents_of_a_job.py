@@ -129,6 +129,15 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
                 keeper.wait()
 
 
+def training(job: Callable[..., Job], *nodes: str) -> Job:
+    """One that trains on these nodes already."""
+    made = job(*nodes)
+    for node in nodes:
+        made.start(node)
+    made.wait_for_batches(*nodes)
+    return made
+
+
 def is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -137,10 +146,7 @@ def is_gone(pid: int) -> bool:
 
 
 def test_a_job_trains_and_ends_in_order(job: Callable[..., Job]) -> None:
-    two = job("n1", "n2")
-    two.start("n1")
-    two.start("n2")
-    two.wait_for_batches("n1", "n2")
+    two = training(job, "n1", "n2")
     two.stop()
     assert two.exit_codes() == {"n1": 0, "n2": 0}
     kinds = [json.loads(line)["event"] for line in (two.folder / "trace").read_text().splitlines()]
@@ -161,10 +167,7 @@ def test_the_exit_code_of_the_script_is_that_of_all_agents_of_the_base(job: Call
 
 
 def test_the_leaders_node_may_be_lost_and_training_goes_on(job: Callable[..., Job]) -> None:
-    two = job("n1", "n2")
-    two.start("n1")
-    two.start("n2")
-    two.wait_for_batches("n1", "n2")
+    two = training(job, "n1", "n2")
     first = two.leader()
     other = next(node for node in two.keepers if node != first)
     victim, agent = two.events("enter", first)[0]["pid"], two.agent(first).pid
@@ -185,10 +188,7 @@ def test_the_leaders_node_may_be_lost_and_training_goes_on(job: Callable[..., Jo
 
 @pytest.mark.parametrize("nodes", [("n1",), ("n1", "n2")])
 def test_a_killed_leader_costs_training_nothing(job: Callable[..., Job], nodes: tuple[str, ...]) -> None:
-    several = job(*nodes)
-    for node in nodes:
-        several.start(node)
-    several.wait_for_batches(*nodes)
+    several = training(job, *nodes)
     first = several.leader()
     several.agent(first).kill()
     several.wait_until("another leader", lambda: len(several.trace("leader")) == 2)
@@ -200,10 +200,7 @@ def test_a_killed_leader_costs_training_nothing(job: Callable[..., Job], nodes: 
 
 
 def test_an_agent_that_hangs_is_started_again_and_its_workers_train_on(job: Callable[..., Job]) -> None:
-    two = job("n1", "n2")
-    two.start("n1")
-    two.start("n2")
-    two.wait_for_batches("n1", "n2")
+    two = training(job, "n1", "n2")
     other = next(node for node in two.keepers if node != two.leader())
     hangs = two.agent(other)
     hangs.suspend()
@@ -216,10 +213,7 @@ def test_an_agent_that_hangs_is_started_again_and_its_workers_train_on(job: Call
 
 
 def test_an_exit_while_the_agent_is_away_is_told_by_the_next_one(job: Callable[..., Job]) -> None:
-    two = job("n1", "n2")
-    two.start("n1")
-    two.start("n2")
-    two.wait_for_batches("n1", "n2")
+    two = training(job, "n1", "n2")
     (victim,) = {event["pid"] for event in two.events("batch", "n2")}
     two.agent("n2").kill()
     os.kill(victim, signal.SIGKILL)
@@ -230,10 +224,7 @@ def test_an_exit_while_the_agent_is_away_is_told_by_the_next_one(job: Callable[.
 
 
 def test_a_stopped_leader_is_replaced_and_steps_down_when_it_goes_on(job: Callable[..., Job]) -> None:
-    two = job("n1", "n2")
-    two.start("n1")
-    two.start("n2")
-    two.wait_for_batches("n1", "n2")
+    two = training(job, "n1", "n2")
     first = two.leader()
     other = next(node for node in two.keepers if node != first)
     stopped = two.agent(first)
@@ -266,10 +257,7 @@ def test_a_worker_that_falls_silent_is_killed_and_replaced(job: Callable[..., Jo
 
 
 def test_sigterm_ends_the_job_of_a_base(job: Callable[..., Job]) -> None:
-    two = job("n1", "n2")
-    two.start("n1")
-    two.start("n2")
-    two.wait_for_batches("n1", "n2")
+    two = training(job, "n1", "n2")
     workers = [event["pid"] for event in two.events("enter")]
     agents = [two.agent(node).pid for node in two.keepers]
     for pid in [*(keeper.pid for keeper in two.keepers.values()), *agents, *workers]:

@@ -57,7 +57,9 @@ if not hello["again"]:
     time.sleep(0.3)
     os.kill(os.getpid(), 9)
 (worker,) = hello["workers"]
-print(worker["id"], worker["note"], worker["spoke"], os.path.exists(f"/proc/{worker['pid']}"), flush=True)
+me, keeper = os.getpid(), os.getppid()
+children = open(f"/proc/{keeper}/task/{keeper}/children").read().split()
+print(worker["id"], worker["note"], worker["spoke"], set(children) > {str(me)}, flush=True)
 tell("kill", id="w1")
 print(heard.readline(), flush=True)
 tell("end")

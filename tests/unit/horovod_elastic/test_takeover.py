@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from world import World, training_world
+from world import World, founded_world, training_world
 
 from horovod_elastic.leader import membership as m
 from horovod_elastic.leader.takeover import TAKEOVER_BOUND_S, Running, Standing
@@ -176,12 +176,7 @@ def test_a_word_that_agents_were_just_passing_on_counts() -> None:
 
 
 def test_of_a_rigid_script_that_is_about_to_end_nothing_is_started_or_killed() -> None:
-    world = World({"b1": 1, "b2": 1})
-    world.join("b1", 1)
-    world.join("b2", 1)
-    world.ready("w1")
-    world.ready("w2")
-    world.flush()
+    world = founded_world({"b1": 1, "b2": 1})
     world.exit("w2", 0)
     world.new_leader()
     live_on(world, 200)  # rank 0 still saves
@@ -191,12 +186,7 @@ def test_of_a_rigid_script_that_is_about_to_end_nothing_is_started_or_killed() -
 
 
 def test_a_worker_that_was_lost_before_the_loop_is_replaced_once_the_others_enter_it() -> None:
-    world = World({"b1": 1, "b2": 1})
-    world.join("b1", 1)
-    world.join("b2", 1)
-    world.ready("w1")
-    world.ready("w2")
-    world.flush()
+    world = founded_world({"b1": 1, "b2": 1})
     world.new_leader(dies_with_it="b1")
     world.join("b1", 1)
     world.tick(TAKEOVER_BOUND_S + 1)

@@ -536,14 +536,20 @@ def check_places(places: tuple[m.Place, ...]) -> None:
     assert {place.size for place in places} == {len(places)}
 
 
-def training_world(base: dict[str, int], *satellites: str, slots: int = 1) -> World:
-    """A job that trains with all of these."""
+def founded_world(base: dict[str, int]) -> World:
+    """A job whose first generation has begun; nobody is in the training loop yet."""
     world = World(base)
     for agent, workers in base.items():
         world.join(agent, workers)
     for worker_id in list(world.processes):
         world.ready(worker_id)
     world.flush()
+    return world
+
+
+def training_world(base: dict[str, int], *satellites: str, slots: int = 1) -> World:
+    """A job that trains with all of these."""
+    world = founded_world(base)
     for worker_id in list(world.processes):
         world.enter_loop(worker_id)
     world.commit()
