@@ -18,9 +18,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from horovod_elastic.core.native.horovod_core import HorovodCore
 from horovod_elastic.worker import boundary, sigterm
 from horovod_elastic.worker import session as sessions
-from horovod_elastic.worker.horovod_core import HorovodCore
 from horovod_elastic.worker.part import Called
 
 _PLACE_CALLS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")

@@ -23,9 +23,9 @@ import grpc
 from flexo_protos.v1 import shards_pb2, tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
+from horovod_elastic.core.interface import Core, CoreFailed, Place
 from horovod_elastic.phase import Phase
 from horovod_elastic.wire import CHANNEL_OPTIONS, SECRET_KEY
-from horovod_elastic.worker.core import Core, CoreFailed, Place
 from horovod_elastic.worker.part import Called, Part
 
 STANDING_INTERVAL_S = 1.0

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
 import ranks
 from ranks import Me, Rank, each
 
+from horovod_elastic.core.interface import Place
 from horovod_elastic.rendezvous import Rendezvous
-from horovod_elastic.worker.core import Place
 
 HOST = "bench"
 STEP_S = 0.05

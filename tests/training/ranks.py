@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from horovod_elastic.core.interface import CoreFailed, Place
 from horovod_elastic.rendezvous import Rendezvous
-from horovod_elastic.worker.core import CoreFailed, Place
 
 LOOPBACK = "127.0.0.1"
 ANSWER_S = 60.0
@@ -64,7 +64,7 @@ class Rank:
 
     def __init__(self, name: str, environment: dict[str, str], with_core: bool = True) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["horovod.torch", "horovod_elastic.worker.horovod_core"])
+        context.set_forkserver_preload(["horovod.torch", "horovod_elastic.core.native.horovod_core"])
         self.name = name
         self._connection, theirs = context.Pipe()
         self.process = context.Process(target=_live, args=(theirs, environment, with_core), daemon=True)
@@ -234,7 +234,7 @@ def _live(connection: Connection, environment: dict[str, str], with_core: bool) 
     import torch
     from horovod.torch import mpi_ops
 
-    from horovod_elastic.worker.horovod_core import HorovodCore
+    from horovod_elastic.core.native.horovod_core import HorovodCore
 
     torch.set_num_threads(1)
     me = Me(hvd, torch, HorovodCore(mpi_ops) if with_core else None)

@@ -387,8 +387,8 @@ os.environ.update(HOROVOD_ELASTIC="1", HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OP
 import horovod.torch as hvd
 from horovod.torch import mpi_ops
 from horovod_elastic.rendezvous import Rendezvous
-from horovod_elastic.worker.core import CoreFailed, Place
-from horovod_elastic.worker.horovod_core import HorovodCore
+from horovod_elastic.core.interface import CoreFailed, Place
+from horovod_elastic.core.native.horovod_core import HorovodCore
 core = HorovodCore(mpi_ops)
 server = Rendezvous("127.0.0.1", {"h:0": "0,2,0,1,0,2", "g:0": "1,2,0,1,1,2"})
 def try_to_build():
@@ -492,7 +492,7 @@ def refuse_memory_files(me: Me) -> str:
     """What loading says then; and where a copy comes from, if it is loaded all the same."""
     import os
 
-    from horovod_elastic.worker import native_copies
+    from horovod_elastic.core.native import native_copies
 
     def refuse(*_: object) -> int:
         raise OSError(1, "Operation not permitted")

@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from horovod_elastic.core.interface import Place
 from horovod_elastic.worker import session as sessions
-from horovod_elastic.worker.core import Place
 
 FOLDER = Path(sys.argv[1])
 

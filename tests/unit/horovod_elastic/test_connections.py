@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from horovod_elastic.worker import connections
+from horovod_elastic.core import connections
 
 LIMIT = struct.pack("@ll", 20, 0)
 

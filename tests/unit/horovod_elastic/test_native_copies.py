@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod_elastic.worker import native_copies
+from horovod_elastic.core.native import native_copies
 
 LIBRARY = Path(_ctypes.__file__ or "")  # any shared library will do
 
@@ -33,7 +33,7 @@ def test_what_cannot_be_marked_is_said(image: bytes) -> None:
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    begin = "import ctypes, sys, threading, time\nfrom horovod_elastic.worker import native_threads\n"
+    begin = "import ctypes, sys, threading, time\nfrom horovod_elastic.core.native import native_threads\n"
     return subprocess.run(
         [sys.executable, "-c", begin + program], capture_output=True, text=True, timeout=30, check=False
     )

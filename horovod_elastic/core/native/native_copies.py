@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from horovod_elastic.worker.core import CoreFailed
+from horovod_elastic.core.interface import CoreFailed
 
 _PT_DYNAMIC = 2
 _DT_NULL, _DT_SYMBOLIC, _DT_FLAGS = 0, 16, 30

@@ -2,13 +2,14 @@
 
 A core builds the communicator of the next generation beside the present one while training goes on, and makes
 it the present one at a mini-batch boundary (Amoeba, section 5: the original topology is not destructed).
-HorovodCore (horovod_core.py) does it with Horovod's native core.
+c10d/ does it with process groups of torch.distributed, native/ with copies of Horovod's native library.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,33 @@ class CoreFailed(Exception):
     """A communicator could not be built; its message says why. The present one is as it was."""
 
 
+class Disagreement(RuntimeError):
+    """The ranks asked for collectives that do not fit together: the script's fault, nobody is gone.
+
+    Horovod's Python layer wraps it: `HorovodInternalError.args[0]`.
+    """
+
+
+class Courier(Protocol):
+    """Carries tensors between two members of the present communicator while nothing else is outstanding.
+
+    Called by the training threads of both at once, in the same order. Raises RuntimeError if it fails.
+    """
+
+    def send(self, tensor: Any, to: int) -> None:
+        """To that rank: a contiguous tensor, in memory or on a GPU."""
+
+    def receive(self, tensor: Any, source: int) -> None:
+        """From that rank, into this contiguous tensor of the same size and type."""
+
+
 class Core(Protocol):
     """What a session needs of a communication library."""
 
     waited_s: float
     """Seconds that this process has waited in collectives, in all."""
+    process_sets: Sequence[Any]
+    """Given to hvd.init by the script: for the first generation, as Horovod forgets them at a reset."""
 
     def prepare(self, place: Place) -> None:
         """Build the communicator of `place.generation` beside the present one; blocks until all members did.
@@ -63,3 +86,6 @@ class Core(Protocol):
 
     def hang_up(self) -> None:
         """Break the present communicator's connections: everybody's collectives fail soon. Any thread."""
+
+    def courier(self) -> Courier | None:
+        """Between members of the present communicator; None if this library has no such thing."""

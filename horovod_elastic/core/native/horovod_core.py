@@ -1,4 +1,4 @@
-"""The core on Horovod: two copies of its native library take turns (see core.py for what a core does).
+"""The core on Horovod: two copies of its native library take turns (see interface.py for what a core does).
 
 While one copy trains, a thread initialises the other with the next generation's place; the switch is two
 assignments in horovod.torch.mpi_ops; the copy that was left is shut down in the background and is the spare
@@ -27,10 +27,11 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
+from horovod_elastic.core import connections
+from horovod_elastic.core.interface import CoreFailed, Place
+from horovod_elastic.core.native import native_copies, native_threads
+from horovod_elastic.core.native.native_copies import NativeCopy
 from horovod_elastic.rendezvous import MEMBERS_SCOPE, Rendezvous
-from horovod_elastic.worker import connections, native_copies, native_threads
-from horovod_elastic.worker.core import CoreFailed, Place
-from horovod_elastic.worker.native_copies import NativeCopy
 
 SHUTDOWN_S = 5.0
 """A shutdown takes some milliseconds, unless a member is stopped; nobody waits longer for one."""
@@ -312,6 +313,9 @@ class HorovodCore:
         with self._changed:
             sockets = {} if self._present is None else self._present.sockets
         connections.shut_down(sockets)
+
+    def courier(self) -> None:
+        """Horovod's native library has no messages between two."""
 
     # --- shutting down ------------------------------------------------------------------------------------
 

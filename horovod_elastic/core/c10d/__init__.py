@@ -1,0 +1,1 @@
+"""The core on process groups of torch.distributed, under Horovod's own Python layer."""

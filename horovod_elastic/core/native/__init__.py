@@ -1,0 +1,1 @@
+"""The core on copies of Horovod's native library."""
