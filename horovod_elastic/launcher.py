@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from flexo_protos.credentials import Munge
@@ -20,6 +20,7 @@ from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network, slurm_job, wire
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.keeper import CANNOT_WORK
+from horovod_elastic.core import choice
 from horovod_elastic.election import leases
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway
@@ -37,7 +38,7 @@ FIRST_PAUSE_S = 1.0
 OTHERS_END_WITHIN_S = 75.0
 """After the first agent has ended with its job; the leader ends last, when its satellites are gone."""
 TERMINATED_WITHIN_S = 10.0
-USAGE = """usage: flexo run [--no-profile] COMMAND [ARGUMENT ...]
+USAGE = """usage: flexo run [--core=torch|horovod] [--no-profile] [--] COMMAND [ARGUMENT ...]
 
 Runs a Horovod training command in a Slurm job: one process for every task of the job (sbatch -n). If the job
 was submitted with --elastic=MIN-MAX, it grows into idle GPUs and gives them back while it trains.
@@ -48,25 +49,53 @@ was submitted with --elastic=MIN-MAX, it grows into idle GPUs and gives them bac
 The script needs no change beyond Horovod's own elastic form (hvd.elastic.run); without it, it runs at its
 base's size. --no-profile declares it inelastic: it is not measured at other sizes, and keeps its own.
 
+--core says what carries out Horovod's collectives ($FLEXO_CORE says it too):
+    torch    process groups of torch.distributed under Horovod's own Python layer; the default. Horovod's
+             native library is not used and need not be there. No Adasum, and only PyTorch.
+    horovod  Horovod's own native library.
+
 flexod is looked for at $FLEXO_DAEMON, then where $FLEXO_CONFIG or /etc/flexo/flexo.toml says."""
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point; `arguments` is the training command. Returns the job's exit code."""
-    if arguments[:1] == ["--no-profile"]:
-        os.environ[profiling.OPT_OUT_VARIABLE] = "off"  # agents and satellites have it from here
-        arguments = arguments[1:]
-    if arguments[:1] == ["--"]:
-        arguments = arguments[1:]
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE, file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else 2
+    """Entry point; `arguments`: options and the training command. Returns the job's exit code."""
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(USAGE)
+        return 0
+    try:
+        command = _take_options(arguments)
+        choice.choose(choice.chosen())
+    except ValueError as error:
+        print(f"flexo run: {error}", file=sys.stderr)
+        return 2
+    if not command:
+        print(USAGE, file=sys.stderr)
+        return 2
     try:
         base = slurm_job.base_job(slurm_job.with_recorded_range(os.environ))
-        return _run(base, arguments)
+        return _run(base, command)
     except (slurm_job.NotInAJob, network.NoAddress, ValueError) as error:
         print(f"flexo run: {error}", file=sys.stderr)
         return 2
+
+
+def _take_options(arguments: Sequence[str]) -> list[str]:
+    """Do as the options before the command say, for all agents, satellites and workers. The command.
+
+    Raises ValueError for what is no option.
+    """
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        option, equals, value = rest.pop(0).partition("=")
+        if option == "--" and not equals:
+            break
+        if option == "--core":
+            choice.choose(value if equals or not rest else rest.pop(0))
+        elif option == "--no-profile" and not equals:
+            os.environ[profiling.OPT_OUT_VARIABLE] = "off"
+        else:
+            raise ValueError(f"{option}{equals}{value}: no such option; flexo run --help lists them")
+    return rest
 
 
 def _run(base: BaseJob, command: list[str]) -> int:

@@ -1,12 +1,12 @@
-"""The connections of one copy of Horovod's native core, told from all others of the process.
+"""Gloo's connections of one communicator, told from all others of the process.
 
-A worker that gives up its generation lets the others know by shutting its connections down: the core keeps
-them open until it is initialised again, and others that wait for this worker, not for the one that died,
-would notice only when Gloo's time is up (HOROVOD_GLOO_TIMEOUT_SECONDS).
+A worker that gives up its generation lets the others know by shutting its connections down: Gloo keeps them
+open, and others that wait for this worker, not for the one that died, would notice only when its time is up.
 
-While a communicator is built the script trains on and may open sockets of its own. The core's are those TCP
+While a communicator is built the script trains on and may open sockets of its own. Gloo's are those TCP
 sockets that appeared meanwhile and that programs would inherit: Gloo does not ask for close-on-exec, Python
 and gRPC always do. Connected ones, besides, never block and yet have a time limit, which Gloo sets on each.
+Where it is known at which ports the members of a group listen, nothing needs to be guessed: `among`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 Sockets = Mapping[int, int]
 """Descriptors with their inodes: numbers are used again."""
+Endpoint = tuple[str, int]
+"""Where someone listens: IP address and port."""
 
 
 def open_now() -> Sockets:
@@ -39,6 +41,27 @@ def open_now() -> Sockets:
 def core_since(before: Sockets) -> Sockets:
     """The core's connected sockets that were not there `before`."""
     return {number: inode for number, inode in _core(before) if _has_a_time_limit(number, inode)}
+
+
+def listening_since(before: Sockets) -> list[Endpoint]:
+    """Where something that could be Gloo has begun to listen since `before`."""
+    found = []
+    for number, inode in _core(before):
+        with contextlib.suppress(OSError), _again(number, inode) as connection:
+            if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found.append(_endpoint(connection.getsockname()))
+    return found
+
+
+def among(here: Endpoint, others: Collection[Endpoint] = ()) -> Sockets:
+    """Connections that were made to `here`, and those from this process to one of the `others`."""
+    found = {}
+    for number, inode in _core({}):
+        with contextlib.suppress(OSError), _again(number, inode) as connection:
+            far = _endpoint(connection.getpeername())
+            if far in others or _endpoint(connection.getsockname()) == here:
+                found[number] = inode
+    return found
 
 
 def shut_down_unfinished(before: Sockets) -> None:
@@ -68,6 +91,11 @@ def _has_a_time_limit(number: int, inode: int) -> bool:
         limit = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.calcsize("@ll"))
         return not os.get_blocking(number) and struct.unpack("@ll", limit) != (0, 0)
     return False
+
+
+def _endpoint(name: tuple[str, int]) -> Endpoint:
+    """Of a socket's name, which has more parts in IPv6."""
+    return name[0], name[1]
 
 
 def _again(number: int, inode: int) -> socket.socket:

@@ -58,10 +58,12 @@ class Courier(Protocol):
 class Core(Protocol):
     """What a session needs of a communication library."""
 
-    waited_s: float
-    """Seconds that this process has waited in collectives, in all."""
     process_sets: Sequence[Any]
     """Given to hvd.init by the script: for the first generation, as Horovod forgets them at a reset."""
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that this process has waited in collectives, in all."""
 
     def prepare(self, place: Place) -> None:
         """Build the communicator of `place.generation` beside the present one; blocks until all members did.

@@ -13,7 +13,9 @@ from typing import Any
 from flexo_protos.v1 import tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import checkpoints, training
+from horovod_elastic.worker import state_route
 from horovod_elastic.worker.session import Session
+from horovod_elastic.worker.state_route import Origin
 
 
 def attach(session: Session, state: Any) -> None:
@@ -32,27 +34,43 @@ def warm_up(state: Any) -> None:
     training.warm_up(state)
 
 
-def begin(session: Session, state: Any, *, sync: bool) -> None:
-    """A generation begins: everybody takes over rank 0's state, and then the batch that it is to have.
+def begin(session: Session, state: Any, *, origin: Origin, sync: bool) -> None:
+    """A generation begins: who lacks the state is given it, and everybody takes the batch that it is to have.
 
-    Without `sync` nobody is new, and everybody has that state.
+    `origin`: how this worker comes into it. Without `sync` nobody is new, and everybody has that state.
     """
     # Imports Horovod, which is just being imported when this module is.
     from horovod_elastic.worker import state_sync
 
-    commits = session.commits
     if sync:
-        state_sync.broadcast(state)
-        commits = _of_rank_0(commits)
+        commits, had_it = _take_over(session, state, origin)
     else:
         state_sync.carry_on(state)
+        commits, had_it = session.commits, True
     training.generation_begins(session.aggregate_of_this_generation())
-    if sync:  # a newcomer's saved state is that of a model never trained, whatever it has received
-        state.save()
-    else:
+    if had_it:
         state_sync.save_after_carry_on(state)
+    else:  # what a newcomer has saved is a model never trained, whatever it has received
+        state.save()
     session.samples_per_step = training.samples_in_a_step() or session.samples_per_step
     session.begins(commits)
+
+
+def _take_over(session: Session, state: Any, origin: Origin) -> tuple[int, bool]:
+    """By all at once; the commits of what everybody has now, and whether this worker had it before."""
+    from horovod_elastic.worker import state_sync
+
+    assert session.core is not None
+    courier = session.core.courier()
+    able = courier is not None and state_sync.can_hand_over(state)
+    route = state_route.agree(origin, session.commits, can_hand_over=able)
+    if courier is None or not route.givers:
+        state_sync.broadcast(state)
+        return route.commits, False
+    own = session.rank
+    source = route.givers.get(own)
+    state_sync.hand_over(state, courier, source=source, receivers=route.receivers(own))
+    return route.commits, source is None
 
 
 def restore(state: Any) -> None:
@@ -61,13 +79,6 @@ def restore(state: Any) -> None:
 
     state.restore()
     state_sync.keep_saved_apart(state)
-
-
-def _of_rank_0(number: int) -> int:
-    import torch
-    from horovod.torch import mpi_ops
-
-    return int(mpi_ops.broadcast(torch.tensor([number]), 0, name="flexo_commits")[0])
 
 
 def run_tasks(session: Session, state: Any) -> None:

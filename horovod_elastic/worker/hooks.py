@@ -18,11 +18,17 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from horovod_elastic.core.native.horovod_core import HorovodCore
-from horovod_elastic.worker import boundary, sigterm
+from horovod_elastic.core import choice, python_layer
+from horovod_elastic.core.interface import Core, Disagreement
+from horovod_elastic.worker import boundary, sampler_order, sigterm
 from horovod_elastic.worker import session as sessions
 from horovod_elastic.worker.part import Called
+from horovod_elastic.worker.state_route import Origin
 
+DISAGREEMENTS_IN_A_ROW = 3
+"""So often ranks may ask for different things between two commits before the script is told."""
+_ARE_TOLD_THE_TRUTH = ("horovod.", sampler_order.__name__)
+"""Horovod's own code, and what stands in its place: it is alone, and acts accordingly."""
 _PLACE_CALLS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
 
@@ -42,7 +48,7 @@ def _init_with_a_place(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         sigterm.outlive()
         if session.core is None:
-            session.core = HorovodCore(_mpi_ops())
+            session.core = _new_core(_mpi_ops())
             process_sets = _process_sets(*args, **kwargs)
             if not session.warming:  # those who train have none any more: all must build with the same
                 session.core.process_sets = process_sets
@@ -66,6 +72,18 @@ def _process_sets(comm: Any = None, process_sets: Any = None) -> list[Any]:
     return list(process_sets or [])
 
 
+def _new_core(mpi_ops: ModuleType) -> Core:
+    """The one that was chosen; the other one is not even imported."""
+    if choice.chosen() == choice.TORCH:
+        from horovod_elastic.core.c10d import standin
+        from horovod_elastic.core.c10d.torch_core import TorchCore
+
+        return TorchCore(standin.the_layer())
+    from horovod_elastic.core.native.horovod_core import HorovodCore
+
+    return HorovodCore(mpi_ops)
+
+
 def _mpi_ops() -> ModuleType:
     """Horovod's PyTorch layer; hvd.init of any other calls HorovodBasics.init as well."""
     try:
@@ -74,12 +92,15 @@ def _mpi_ops() -> ModuleType:
         sys.exit("flexo: only PyTorch scripts (import horovod.torch) can be trained under flexo run")
 
 
+patch_process_sets = python_layer.patch_process_sets
+
+
 def _told_the_outlook(name: str, original: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(original)
     def place(self: Any) -> int:
         outlook = sessions.current().outlook
-        # Horovod's own code must know the truth: it is alone, and broadcasts accordingly.
-        if outlook is None or sys._getframe(1).f_globals.get("__name__", "").startswith("horovod."):
+        asks = sys._getframe(1).f_globals.get("__name__", "")
+        if outlook is None or asks.startswith(_ARE_TOLD_THE_TRUTH):
             return original(self)
         return int(getattr(outlook, name))
 
@@ -116,6 +137,11 @@ def patch_elastic(module: ModuleType) -> None:
     module.State.check_host_updates = _check_host_updates(module)
 
 
+def patch_sampler(module: ModuleType) -> None:
+    """Hook horovod.torch.elastic.sampler: the order of an epoch is made once."""
+    module.ElasticSampler.reset = sampler_order.reset(module)
+
+
 def _commit(self: Any) -> None:
     """As Horovod's: save, then see whether the set of workers is to change."""
     self.save()
@@ -143,7 +169,8 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
         @functools.wraps(func)
         def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
             session = sessions.current()
-            sync = True
+            sync, origin = True, Origin.NEW
+            patience = _Patience()
             boundary.attach(session, state)
             if session.warming:
                 boundary.warm_up(state)
@@ -153,18 +180,20 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
                 session.enter_loop()
             while True:
                 try:
-                    boundary.begin(session, state, sync=sync)
+                    boundary.begin(session, state, origin=origin, sync=sync)
                     result = func(state, *args, **kwargs)
                     session.finished()
                     return result
-                except module.HorovodInternalError:
+                except module.HorovodInternalError as error:
                     session.hang_up()
+                    if patience.ends(error, session.commits):
+                        raise
                     boundary.restore(state)
-                    sync = session.recover().sync
+                    sync, origin = session.recover().sync, Origin.BACK
                 except module.HostsUpdatedInterrupt:
                     if not getattr(state, "_flexo_saved", False):
                         state.save()
-                    sync = _switch(session, state._flexo_word).sync
+                    sync, origin = _switch(session, state._flexo_word)
                 state._flexo_saved = False
                 state.on_reset()
 
@@ -173,8 +202,30 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
     return run_fn
 
 
-def _switch(session: sessions.Session, word: Called) -> Called:
-    """At the boundary that everybody agreed on: into the next generation, or out of this one."""
+def _switch(session: sessions.Session, word: Called) -> tuple[bool, Origin]:
+    """At the boundary that everybody agreed on: into the next generation, or out of this one.
+
+    Whether the state is synchronised in the generation that this worker then is in, and how it came there.
+    """
     if word.leave:
         session.leave()
-    return session.step_aside() if word.aside else session.enter(word)
+    if word.aside:
+        return session.step_aside().sync, Origin.NEW
+    carried_out = session.enter(word)
+    return carried_out.sync, Origin.STAYS if carried_out is word else Origin.BACK
+
+
+class _Patience:
+    """With ranks that ask for different things: going back to the last commit does not change the script."""
+
+    def __init__(self) -> None:
+        self._commits = -1
+        self._in_a_row = 0
+
+    def ends(self, error: Exception, commits: int) -> bool:
+        """Whether this error is the script's: another disagreement, and nothing committed since the first."""
+        if not (error.args and isinstance(error.args[0], Disagreement)):
+            return False
+        self._in_a_row = self._in_a_row + 1 if commits == self._commits else 1
+        self._commits = commits
+        return self._in_a_row >= DISAGREEMENTS_IN_A_ROW

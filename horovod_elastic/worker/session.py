@@ -98,6 +98,11 @@ class Session:
         return self._part.generation
 
     @property
+    def rank(self) -> int:
+        """This worker's rank in that generation."""
+        return self._part.rank
+
+    @property
     def size(self) -> int:
         """Workers in that generation."""
         return self._part.size

@@ -1,30 +1,35 @@
-"""All workers take over rank 0's state, in as few messages as there can be.
+"""Workers take over the state of another, rank 0's or that of whom state_route.py says, in few messages.
 
 A change's pause is at best one broadcast of the model. Horovod broadcasts model, optimizer, its options,
 samplers and attributes one after the other, each small tensor by itself, and lets an optimizer without state
 step once with zero gradients so that it has some, which moves the weights where there is weight decay. Here
-rank 0 sends the structure of everything (pickled, a slot in the place of each tensor) and then, all at once,
+whoever has the state sends the structure of everything (pickled, a slot in the place of each tensor) and then
 the small tensors in one message and each large one in its own.
 
 Models and optimizers keep their tensors where they fit: they are written into, so that views of them and
-Horovod's hooks stay good. Nobody skips that because it has the same values already: running means of batch
-normalisation, for one, differ from rank to rank.
+Horovod's hooks stay good. In a broadcast nobody skips that because it has the same values already: running
+means of batch normalisation, for one, differ from rank to rank.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import struct
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import cloudpickle  # type: ignore[import-untyped]
 import torch
 from horovod.common.elastic import ObjectState, State
+from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import mpi_ops
 from horovod.torch.elastic import state as horovods
+
+from horovod_elastic.core.interface import Courier
 
 ROOT = 0
 FIRST_BYTES = 64 * 1024
@@ -32,6 +37,9 @@ FIRST_BYTES = 64 * 1024
 LARGE_BYTES = 256 * 1024
 """Tensors as large are sent from where they are and received where they belong; others are collected."""
 COLLECTED_BYTES = 32 * 2**20
+"""Of one message of collected tensors, and of what a courier is given at once."""
+COPIED_BYTES = 4 * COLLECTED_BYTES
+"""Memory for copies of tensors on their way; more only for one that cannot be sent from where it is."""
 ALIGNMENT = 64
 _SIZE_BYTES = 8
 
@@ -42,10 +50,29 @@ def broadcast(state: State) -> None:
         state.sync()
         return
     parts = _parts(state)
-    if mpi_ops.rank() != ROOT:
-        _receive(parts)
-    elif mpi_ops.size() > 1:
-        _send(parts)
+    _broadcast(parts)
+    _settle(state, parts)
+
+
+def can_hand_over(state: State) -> bool:
+    """Whether `hand_over` knows what the state consists of; others have a sync of their own."""
+    return _synced_by_horovod(state)
+
+
+def hand_over(state: State, courier: Courier, *, source: int | None, receivers: Sequence[int]) -> None:
+    """Models and optimizers go from those who have them to those who do not; by all workers at once.
+
+    `source`: the rank that gives them to this one; None if it has them. `receivers`: the ranks that this one
+    gives them to. Samplers and attributes, which are small and may differ, are rank 0's on all ranks, as
+    after `broadcast`. Raises HorovodInternalError if a peer is gone.
+    """
+    parts = _parts(state)
+    alike = [part for part in parts if isinstance(part, _Model | _Optimizer)]
+    _broadcast([part for part in parts if part not in alike])
+    if source is not None:
+        _receive(alike, functools.partial(_from, courier, source))
+    elif receivers:
+        _send(alike, functools.partial(_to, courier, receivers))
     _settle(state, parts)
 
 
@@ -61,7 +88,10 @@ def carry_on(state: State) -> None:
 
 
 def save_after_carry_on(state: State) -> None:
-    """What `carry_on` and reset callbacks have changed: not the tensors, which were saved at the boundary."""
+    """What `carry_on` and reset callbacks have changed: not the tensors, which were saved at the boundary.
+
+    After `hand_over`, too, for those who had them.
+    """
     if not _synced_by_horovod(state) or type(state).save is not horovods.TorchState.save:
         state.save()
         return
@@ -103,10 +133,10 @@ class _Part(Protocol):
         """Its state: tensors and what can be pickled, in dictionaries, lists and tuples."""
 
     def take_over(self, theirs: Any) -> None:
-        """The root's state; tensors of `own` that fitted are in it, and have the root's values."""
+        """The giver's state; tensors of `own` that fitted are in it, and have the giver's values."""
 
     def settle(self) -> None:
-        """What is to be done afterwards on all ranks, the root too."""
+        """What is to be done afterwards on all ranks, the giver too."""
 
 
 class _Model:
@@ -205,6 +235,51 @@ def _is_same_memory(one: Any, other: Any) -> bool:
     return _is_plain(one) and _is_plain(other) and bool(one.data_ptr() == other.data_ptr())
 
 
+# --- how messages travel ----------------------------------------------------------------------------------
+
+_Carry = Callable[[torch.Tensor, str], Callable[[], object]]
+"""Begins to send or to receive a message (flat, uint8) of that name; what it returns waits for the end."""
+
+
+def _broadcast(parts: Sequence[_Part]) -> None:
+    if mpi_ops.rank() != ROOT:
+        _receive(parts, _from_root)
+    elif mpi_ops.size() > 1:
+        _send(parts, _from_root)
+
+
+def _from_root(message: torch.Tensor, name: str) -> Callable[[], object]:
+    return functools.partial(mpi_ops.synchronize, mpi_ops.broadcast_async_(message, ROOT, name=name))
+
+
+def _to(courier: Courier, receivers: Sequence[int], message: torch.Tensor, name: str) -> Callable[[], object]:
+    for piece in _pieces(message):
+        for rank in receivers:
+            _with_a_peer(courier.send, piece, rank)
+    return _nothing_to_wait_for
+
+
+def _from(courier: Courier, source: int, message: torch.Tensor, name: str) -> Callable[[], object]:
+    for piece in _pieces(message):
+        _with_a_peer(courier.receive, piece, source)
+    return _nothing_to_wait_for
+
+
+def _pieces(message: torch.Tensor) -> Sequence[torch.Tensor]:
+    return message.split(COLLECTED_BYTES) if message.numel() else ()
+
+
+def _with_a_peer(carry: Callable[[torch.Tensor, int], None], piece: torch.Tensor, rank: int) -> None:
+    try:
+        carry(piece, rank)
+    except RuntimeError as error:  # as Horovod's layer does it with collectives
+        raise HorovodInternalError(error) from error
+
+
+def _nothing_to_wait_for() -> None:
+    pass
+
+
 # --- the messages -----------------------------------------------------------------------------------------
 
 
@@ -238,7 +313,7 @@ _Placed = list[tuple[_Slot, torch.Tensor]]
 
 
 class _Packing:
-    """Finds the tensors of the root's state, and gives each its slot: large ones in messages of their own."""
+    """Finds the tensors of a state, and gives each its slot: large ones in messages of their own."""
 
     def __init__(self) -> None:
         self.messages: list[_Message] = []
@@ -284,7 +359,7 @@ class _Unpacking:
         self._messages = messages
 
     def replace(self, theirs: Any, own: Any) -> Any:
-        """The root's state, with what is this worker's `own` where it can be."""
+        """The giver's state, with what is this worker's `own` where it can be."""
         if isinstance(theirs, _Slot):
             return self._tensor(theirs, own)
         if isinstance(theirs, dict):
@@ -306,57 +381,87 @@ class _Unpacking:
         return tensor
 
 
-def _send(parts: Iterable[_Part]) -> None:
+def _send(parts: Iterable[_Part], carry: _Carry) -> None:
     packing = _Packing()
     replaced = [packing.replace(part.own()) for part in parts]
-    _send_structure(cloudpickle.dumps((packing.messages, replaced)))
-    under_way = []
+    _send_structure(cloudpickle.dumps((packing.messages, replaced)), carry)
+    under_way = _UnderWay()
     for number, (message, placed) in enumerate(_by_message(packing.messages, packing.placed)):
-        buffer = _memory_of(placed, message)
+        buffer, copied = _memory_of(placed, message), 0
         if buffer is None:
-            buffer = message.empty()
+            buffer, copied = message.empty(), message.size
             for slot, tensor in placed:
                 slot.within(buffer).copy_(tensor)
-        under_way.append(mpi_ops.broadcast_async_(buffer, ROOT, name=f"flexo.state.{number}"))
-    for handle in under_way:
-        mpi_ops.synchronize(handle)
+        under_way.add(copied, carry(buffer, f"flexo.state.{number}"))
+    under_way.finish()
 
 
-def _receive(parts: Iterable[_Part]) -> None:
-    messages, replaced = cloudpickle.loads(_receive_structure())
+def _receive(parts: Sequence[_Part], carry: _Carry) -> None:
+    messages, replaced = cloudpickle.loads(_receive_structure(carry))
     unpacking = _Unpacking(messages)
     theirs = [unpacking.replace(each, part.own()) for part, each in zip(parts, replaced, strict=True)]
-    under_way = []
+    under_way = _UnderWay()
     for number, (message, placed) in enumerate(_by_message(messages, unpacking.placed)):
-        own_memory = _memory_of(placed, message)
-        buffer = message.empty() if own_memory is None else own_memory
-        handle = mpi_ops.broadcast_async_(buffer, ROOT, name=f"flexo.state.{number}")
-        under_way.append((handle, buffer, placed if own_memory is None else placed[1:]))
-    for handle, buffer, placed in under_way:
-        mpi_ops.synchronize(handle)
-        for slot, tensor in placed:
-            tensor.copy_(slot.within(buffer))
+        buffer, copied, missing = _memory_of(placed, message), 0, placed[1:]
+        if buffer is None:
+            buffer, copied, missing = message.empty(), message.size, placed
+        wait = carry(buffer, f"flexo.state.{number}")
+        under_way.add(copied, functools.partial(_unpack, wait, buffer, missing))
+    under_way.finish()
     for part, each in zip(parts, theirs, strict=True):
         part.take_over(each)
 
 
-def _send_structure(pickled: bytes) -> None:
+def _unpack(wait: Callable[[], object], buffer: torch.Tensor, placed: _Placed) -> None:
+    wait()
+    for slot, tensor in placed:
+        tensor.copy_(slot.within(buffer))
+
+
+class _UnderWay:
+    """Messages that were begun. The oldest is finished first where copies would take too much memory."""
+
+    def __init__(self) -> None:
+        self._begun: deque[tuple[int, Callable[[], object]]] = deque()
+        self._copied = 0
+
+    def add(self, copied: int, finish: Callable[[], object]) -> None:
+        """One more, with a copy of so many bytes."""
+        self._begun.append((copied, finish))
+        self._copied += copied
+        while self._copied > COPIED_BYTES:
+            self._finish_oldest()
+
+    def finish(self) -> None:
+        """All of them."""
+        while self._begun:
+            self._finish_oldest()
+
+    def _finish_oldest(self) -> None:
+        copied, finish = self._begun.popleft()
+        finish()
+        self._copied -= copied
+
+
+def _send_structure(pickled: bytes, carry: _Carry) -> None:
     first = torch.zeros(FIRST_BYTES, dtype=torch.uint8)
     there = torch.frombuffer(bytearray(struct.pack("<q", len(pickled)) + pickled), dtype=torch.uint8)
     first[: len(there)] = there[:FIRST_BYTES]
-    mpi_ops.broadcast_(first, ROOT, name="flexo.state.first")
+    carry(first, "flexo.state.first")()
     if len(there) > FIRST_BYTES:
-        mpi_ops.broadcast_(there[FIRST_BYTES:].clone(), ROOT, name="flexo.state.more")
+        carry(there[FIRST_BYTES:].clone(), "flexo.state.more")()
 
 
-def _receive_structure() -> bytes:
+def _receive_structure(carry: _Carry) -> bytes:
     first = torch.empty(FIRST_BYTES, dtype=torch.uint8)
-    received: bytes = mpi_ops.broadcast_(first, ROOT, name="flexo.state.first").numpy().tobytes()
+    carry(first, "flexo.state.first")()
+    received: bytes = first.numpy().tobytes()
     (size,) = struct.unpack_from("<q", received)
     missing = size - (FIRST_BYTES - _SIZE_BYTES)
     if missing > 0:
         more = torch.empty(missing, dtype=torch.uint8)
-        received += mpi_ops.broadcast_(more, ROOT, name="flexo.state.more").numpy().tobytes()
+        carry(more, "flexo.state.more")()
+        received += more.numpy().tobytes()
     return received[_SIZE_BYTES : _SIZE_BYTES + size]
 
 

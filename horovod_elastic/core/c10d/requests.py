@@ -7,10 +7,14 @@ same (negotiation.py). A grouped operation is one request with several tensors: 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 GLOBAL_SET = 0
 """The process set of all ranks."""
+
+
+_ITEM_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
 
 
 class Operation(enum.IntEnum):
@@ -53,7 +57,8 @@ class Request:
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = -1
-    """Of a broadcast: a rank of the generation, not of the process set."""
+    """Of a broadcast: a rank of the generation, not of the process set. Of a process set to be removed: its
+    number."""
     process_set: int = GLOBAL_SET
     splits: tuple[int, ...] = ()
     """Of an all-to-all: how many rows go to each member. Always given."""
@@ -61,6 +66,17 @@ class Request:
     """Of a process set that is to be added: ranks in ascending order."""
     grouped: bool = False
     """It was asked for as a group, if only of one tensor: never fused with others."""
+
+
+def is_fusable(request: Request) -> bool:
+    """Whether it may share a message with others."""
+    return request.operation is Operation.ALLREDUCE and not request.grouped
+
+
+def size_bytes(request: Request) -> int:
+    """Of its tensors, at this rank."""
+    item = _ITEM_BYTES.get(request.dtype.removeprefix("torch."), 1)
+    return sum(math.prod(shape) for shape in request.shapes) * item
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +93,3 @@ class Response:
     """Of an all-to-all: splits[i][j] rows go from the i-th member to the j-th."""
     result: int = -1
     """Who joined last; the number of an added process set; 0 if one was removed, -1 if it was unknown."""
-    error: str = ""
-    """Why nothing is done: the ranks' requests do not fit together, or a limit was passed."""

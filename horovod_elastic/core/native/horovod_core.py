@@ -15,28 +15,23 @@ import _thread
 import atexit
 import contextlib
 import enum
-import http.client
 import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
 
-from horovod_elastic.core import connections
+from horovod_elastic.core import connections, meeting, python_layer
 from horovod_elastic.core.interface import CoreFailed, Place
 from horovod_elastic.core.native import native_copies, native_threads
 from horovod_elastic.core.native.native_copies import NativeCopy
-from horovod_elastic.rendezvous import MEMBERS_SCOPE, Rendezvous
+from horovod_elastic.rendezvous import Rendezvous
 
 SHUTDOWN_S = 5.0
 """A shutdown takes some milliseconds, unless a member is stopped; nobody waits longer for one."""
-MEETING_S = 0.5
-"""How long an abandoned attempt may still wait for its members."""
 ABANDONED_S = 5.0
 """The core asks a rendezvous that is closed three times within 1.5 s before it gives up."""
 GLOO_TIMEOUT_S = 30
@@ -46,17 +41,6 @@ NAP_OF_WAIT = 0.1
 """Who has waited so long in a collective naps for a tenth of that: it notices the end that much later."""
 _ALONE = "alone"
 _NOWHERE = Place(0, 0, 0, 0, 0, 0, 0, "", "", 0)
-_VARIABLES = {
-    "HOROVOD_RANK": "rank",
-    "HOROVOD_SIZE": "size",
-    "HOROVOD_LOCAL_RANK": "local_rank",
-    "HOROVOD_LOCAL_SIZE": "local_size",
-    "HOROVOD_CROSS_RANK": "cross_rank",
-    "HOROVOD_CROSS_SIZE": "cross_size",
-    "HOROVOD_HOSTNAME": "hostname",
-    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "rendezvous_address",
-    "HOROVOD_GLOO_RENDEZVOUS_PORT": "rendezvous_port",
-}
 
 
 class _State(enum.Enum):
@@ -101,7 +85,7 @@ class HorovodCore:
         self._abandoned: set[int] = set()
         self._alone = 0
         # The native core reads these in its own threads: later only values change, never the table of names.
-        for name in _VARIABLES:
+        for name in python_layer.VARIABLES:
             os.putenv(name, os.environ.get(name, ""))
         self._original = native_copies.first(mpi_ops, _tag(0))
         self._build = _Build(_NOWHERE, self._adopt(self._original), {}, over=True)
@@ -185,14 +169,14 @@ class HorovodCore:
     def _initialize(self, build: _Build) -> None:
         """In a thread of its own, which never comes back if the core's native thread throws."""
         native_threads.name_this_thread(build.copy.native.tag)
-        if not self._meet(build):
+        if meeting.meet(build.place, lambda: bool(build.failure)) is None:
             with self._changed:
                 build.over = True
                 build.failure = build.failure or "its rendezvous was closed"
                 build.copy.state = _State.IDLE
                 self._changed.notify_all()
             return
-        for name, value in _variables(build.place).items():
+        for name, value in python_layer.variables(build.place).items():
             os.putenv(name, value)
         sets = [] if build.place.generation < 0 else [each.ranks for each in self.process_sets]
         up = build.copy.native.initialize(sets)
@@ -208,24 +192,6 @@ class HorovodCore:
                 build.copy.state = _State.PREPARED
                 self._prepared = build
             self._changed.notify_all()
-
-    def _meet(self, build: _Build) -> bool:
-        """Wait until all members are there. Most attempts that fail fail here, and cost no copy."""
-        place = build.place
-        url = urlsplit(f"http://{place.rendezvous_address}:{place.rendezvous_port}")
-        while not build.failure:
-            connection = http.client.HTTPConnection(url.netloc, timeout=MEETING_S)
-            try:
-                connection.request("GET", f"{url.path}/{MEMBERS_SCOPE}/{place.hostname}:{place.local_rank}")
-                if connection.getresponse().status == HTTPStatus.OK:
-                    return not build.failure
-            except TimeoutError:
-                continue
-            except (OSError, http.client.HTTPException):
-                return False
-            finally:
-                connection.close()
-        return False
 
     def _may_end_alone(self, tag: str) -> bool:
         """Called in a native thread that threw. Not one of the present communicator: that is the script's."""
@@ -272,11 +238,12 @@ class HorovodCore:
             prepared.copy.state = _State.PRESENT
             self._present, old = prepared.copy, self._present
         self._install(prepared.copy.native)
-        if generation > 0:
-            _init_process_sets_of_the_script(self.process_sets)
+        if generation < 0:
+            python_layer.begin(self._mpi_ops)
+        else:  # a newcomer that warms up alone keeps the variables that it was started with
+            python_layer.begin(self._mpi_ops, self.process_sets)
             self.process_sets = ()
-        if generation > 0:  # a newcomer that warms up alone keeps the variables that it was started with
-            os.environ.update(_variables(prepared.place))
+            os.environ.update(python_layer.variables(prepared.place))
         if old is not None:
             self._retire(old)
 
@@ -284,9 +251,6 @@ class HorovodCore:
         """Point Horovod's Python layer at this copy; everything there goes through these two names."""
         self._mpi_ops.mpi_lib = native.module  # type: ignore[attr-defined]
         self._mpi_ops._basics.MPI_LIB_CTYPES = native.library
-        self._mpi_ops._handle_map = {}  # type: ignore[attr-defined]
-        # Without the global process set DistributedOptimizer registers no hooks, and says nothing.
-        _init_process_sets_of_the_script([])
 
     def alone(self) -> None:
         """See Core.alone."""
@@ -357,18 +321,8 @@ class HorovodCore:
             native_threads.exit_without_destructors()
 
 
-def _init_process_sets_of_the_script(process_sets: Sequence[Any]) -> None:
-    from horovod.common.process_sets import _init_process_sets
-
-    _init_process_sets(list(process_sets))
-
-
 def _tag(number: int) -> str:
     return f"flexo-core-{number}"
-
-
-def _variables(place: Place) -> dict[str, str]:
-    return {name: str(getattr(place, field)) for name, field in _VARIABLES.items()}
 
 
 def _gloo_timeout_s() -> int:

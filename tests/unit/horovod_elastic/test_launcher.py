@@ -14,6 +14,7 @@ import pytest
 
 from flexo_protos.leases import Lease
 from horovod_elastic import launcher, wire
+from horovod_elastic.core import choice
 from horovod_elastic.election.leases import LeaseStore, StoreAway
 from horovod_elastic.launcher import BaseAgents
 from horovod_elastic.leader import profiling
@@ -157,6 +158,7 @@ def test_no_profile_before_the_command_is_known_to_all_agents_and_after_it_is_th
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(profiling.OPT_OUT_VARIABLE, "")
+    monkeypatch.setenv(choice.VARIABLE, "")
     for name, value in {"ID": "17", "NODELIST": "n1", "GPUS": "0"}.items():
         monkeypatch.setenv(f"SLURM_JOB_{name}", value)
     monkeypatch.setenv("FLEXO_ELASTIC", "1-2")

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from horovod_elastic.core.interface import Disagreement
 from horovod_elastic.worker import hooks
 from horovod_elastic.worker.part import Called
 from horovod_elastic.worker.session import Outlook
+from horovod_elastic.worker.state_route import Origin, Route
 
 pytest.importorskip("horovod")
 
@@ -29,6 +31,9 @@ class Core:
     def alone(self) -> None:
         self._calls.append("alone")
 
+    def courier(self) -> None:
+        pass
+
 
 @dataclass
 class Session:
@@ -41,6 +46,8 @@ class Session:
     calls: list[str] = field(default_factory=list)
     core: Any = None
     samples_per_step: int = 0
+    origins: list[Origin] = field(default_factory=list)
+    """What it said of itself in generations that began with a synchronisation."""
     word: Called | None = None
     """Given at the next boundary."""
 
@@ -136,7 +143,12 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setattr(hooks.sessions, "current", lambda: stand_in)
     monkeypatch.setattr("horovod_elastic.worker.state_sync.broadcast", lambda state: state.sync())
     monkeypatch.setattr("horovod_elastic.worker.state_sync.carry_on", lambda state: None)
-    monkeypatch.setattr(hooks.boundary, "_of_rank_0", lambda number: number)
+
+    def agree(origin: Origin, commits: int, **_: bool) -> Route:
+        stand_in.origins.append(origin)
+        return Route(commits)
+
+    monkeypatch.setattr(hooks.boundary.state_route, "agree", agree)
     return stand_in
 
 
@@ -414,3 +426,88 @@ def test_no_notification_server_is_started(
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
     elastic.notification_manager.init()
     assert elastic.notification_manager._service is None
+
+
+# --- what a worker says of itself ---------------------------------------------------------------------------
+
+
+def test_who_switches_at_a_boundary_stays_and_who_was_set_aside_or_fell_back_does_not(
+    session: Session, elastic: types.ModuleType
+) -> None:
+    model = Model(elastic, {"model": "founded"})
+    words = iter([Called(2, at=1), Called(3, at=1, aside=True)])
+
+    def train(state: Any) -> None:
+        session.word = next(words, None)
+        state.commit()
+        if Origin.BACK not in session.origins:
+            raise elastic.HorovodInternalError
+
+    run(elastic, model, train)
+    assert session.origins == [Origin.NEW, Origin.STAYS, Origin.NEW, Origin.BACK]
+
+
+def test_who_could_not_enter_the_generation_that_it_was_called_to_does_not_stay(
+    session: Session, elastic: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(elastic, {"model": "founded"})
+    words = iter([Called(2, at=1)])
+    monkeypatch.setattr(session, "enter", lambda word: Called(3))
+
+    def train(state: Any) -> None:
+        session.word = next(words, None)
+        state.commit()
+
+    run(elastic, model, train)
+    assert session.origins == [Origin.NEW, Origin.BACK]
+
+
+# --- ranks that ask for different things --------------------------------------------------------------------
+
+WHAT_THEY_ASKED_FOR = "'loss': rank 0 asked for an allreduce, rank 1 for a broadcast"
+
+
+def test_the_same_disagreement_three_times_reaches_the_script(
+    session: Session, elastic: types.ModuleType
+) -> None:
+    model = Model(elastic, {"model": "founded"})
+    tries = []
+
+    def train(state: Any) -> None:
+        tries.append(session.commits)
+        if len(tries) == 1:
+            state.commit()
+        raise elastic.HorovodInternalError(Disagreement(WHAT_THEY_ASKED_FOR))
+
+    with pytest.raises(elastic.HorovodInternalError, match=WHAT_THEY_ASKED_FOR):
+        run(elastic, model, train)
+    assert len(tries) == 3
+    assert session.calls.count("hang_up") == 3  # the others must not wait for this one
+
+
+def test_a_commit_between_disagreements_is_progress(session: Session, elastic: types.ModuleType) -> None:
+    model = Model(elastic, {"model": "founded"})
+    tries = []
+
+    def train(state: Any) -> None:
+        tries.append(None)
+        if len(tries) in (3, 5):
+            state.commit()
+        if len(tries) < 7:
+            raise elastic.HorovodInternalError(Disagreement(WHAT_THEY_ASKED_FOR))
+
+    run(elastic, model, train)
+    assert len(tries) == 7
+
+
+def test_lost_peers_are_no_disagreement_however_many(session: Session, elastic: types.ModuleType) -> None:
+    model = Model(elastic, {"model": "founded"})
+    tries = []
+
+    def train(state: Any) -> None:
+        tries.append(None)
+        if len(tries) < 9:
+            raise elastic.HorovodInternalError(*[RuntimeError("Connection closed by peer")][len(tries) % 2 :])
+
+    run(elastic, model, train)
+    assert len(tries) == 9

@@ -1,0 +1,303 @@
+"""Carries out what the ranks have agreed on: one response at a time, on the groups of a communicator.
+
+Results are those of Horovod's native library. Reductions are Gloo's or NCCL's all-reduce: all members get the
+same bits, and the same again in another run. Everything else moves bytes, so it works for every type.
+
+Tensors on a GPU go through NCCL where this PyTorch has it, on a stream of this thread's own, which waits for
+the values and is waited for by who uses the results. Else they are copied into memory and back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from horovod_elastic.core.c10d.groups import Groups
+from horovod_elastic.core.c10d.packing import Packing, Packings, Shapes, parts, scale
+from horovod_elastic.core.c10d.requests import Operation, Reduction, Request, Response
+from horovod_elastic.core.c10d.work import Work
+
+EXCHANGE_TAG = 1
+"""Of messages between two members. The courier has one of its own."""
+_MEMORY = torch.device("cpu")
+_REDUCTIONS: Mapping[Reduction, Any] = {
+    Reduction.AVERAGE: dist.ReduceOp.SUM,
+    Reduction.SUM: dist.ReduceOp.SUM,
+    Reduction.MIN: dist.ReduceOp.MIN,
+    Reduction.MAX: dist.ReduceOp.MAX,
+    Reduction.PRODUCT: dist.ReduceOp.PRODUCT,
+}
+_REDUCED_AS = {torch.int16: torch.int32, torch.bool: torch.int32}
+"""What Gloo or NCCL cannot reduce, or not in its own type's sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A response with what it takes to carry it out."""
+
+    response: Response
+    works: Sequence[Work | None]
+    members: tuple[int, ...]
+    place: int
+    """This rank's index into members."""
+    group: Any
+    """A process group; None where this rank is the only member."""
+    device: torch.device
+
+    @property
+    def work(self) -> Work:
+        """Of a response with one request that this rank has made."""
+        (work,) = self.works
+        if work is None:
+            raise RuntimeError("a rank that has joined cannot take part in it")
+        return work
+
+    def inputs(self) -> list[torch.Tensor | None]:
+        """Of all works; None for each tensor that this rank does not contribute."""
+        return list(
+            itertools.chain.from_iterable(
+                [None] * len(request.shapes) if work is None else work.inputs
+                for request, work in zip(self.response.requests, self.works, strict=True)
+            )
+        )
+
+    def outputs(self) -> list[torch.Tensor | None]:
+        """As inputs()."""
+        return list(
+            itertools.chain.from_iterable(
+                [None] * len(request.shapes) if work is None else map(_plain, work.outputs)
+                for request, work in zip(self.response.requests, self.works, strict=True)
+            )
+        )
+
+
+class Collectives:
+    """See the module. Used by one thread."""
+
+    def __init__(self, groups: Groups, rank: int) -> None:
+        self._groups = groups
+        self._rank = rank
+        self._packings = Packings()
+        self._streams: dict[torch.device, Any] = {}
+        self._operations: Mapping[Operation, Callable[[_Task], None]] = {
+            Operation.ALLREDUCE: self._allreduce,
+            Operation.ALLGATHER: self._allgather,
+            Operation.BROADCAST: self._broadcast,
+            Operation.ALLTOALL: self._alltoall,
+            Operation.REDUCESCATTER: self._reducescatter,
+        }
+
+    def carry_out(self, response: Response, works: Sequence[Work | None]) -> None:
+        """Fill the works' outputs and finish them.
+
+        One work a request, in the same order; None where this rank has joined: it contributes zeros, to
+        all-reduces only. Raises RuntimeError if the group fails; then no work is finished.
+        """
+        with torch.no_grad():
+            if not response.requests[0].on_gpu:
+                self._carry_out(response, works, _MEMORY)
+            elif dist.is_nccl_available():
+                self._carry_out_on_gpu(response, works)
+            else:
+                self._carry_out_in_memory(response, works)
+        for work in works:
+            if work is not None:
+                work.finish()
+
+    def _carry_out(self, response: Response, works: Sequence[Work | None], device: torch.device) -> None:
+        request = response.requests[0]
+        members = self._groups.members(request.process_set)
+        group = None
+        if len(members) > 1:
+            on_gpu = device.type == "cuda"
+            gloo, nccl = self._groups.gloo, self._groups.nccl
+            group = nccl(request.process_set, device) if on_gpu else gloo(request.process_set)
+        task = _Task(response, works, members, members.index(self._rank), group, device)
+        self._operations[request.operation](task)
+
+    # --- the operations -----------------------------------------------------------------------------------
+
+    def _allreduce(self, task: _Task) -> None:
+        requests = task.response.requests
+        shapes = tuple(itertools.chain.from_iterable(request.shapes for request in requests))
+        dtype = _dtype(requests[0])
+        work = task.works[0]
+        if len(shapes) == 1 and dtype not in _REDUCED_AS and work is not None:
+            output = _plain(work.outputs[0])
+            _copy(output, work.inputs[0])
+            prepared = parts([output])
+            scale(prepared, requests[0].prescale)
+            _reduce(task, output)
+            scale(prepared, _postscale(task))
+            return
+        packing = self._packed(task, shapes, dtype)
+        packing.scale(_postscale(task))
+        packing.copy_to(task.outputs())
+
+    def _reducescatter(self, task: _Task) -> None:
+        """Everything is reduced everywhere, and each member keeps its rows."""
+        request = task.response.requests[0]
+        packing = self._packed(task, request.shapes, _dtype(request))
+        mine = [view[_rows(len(view), task.place, len(task.members))] for view in packing.views]
+        scale(parts(mine), _postscale(task))
+        for rows, output in zip(mine, task.work.outputs, strict=True):
+            _copy(output.resize_(rows.shape), rows)
+
+    def _packed(self, task: _Task, shapes: Shapes, dtype: torch.dtype) -> Packing:
+        """The inputs, reduced in one."""
+        packing = self._packings.of(shapes, _REDUCED_AS.get(dtype, dtype), task.device)
+        packing.fill(task.inputs())
+        packing.scale(task.response.requests[0].prescale)
+        _reduce(task, packing.flat)
+        return packing
+
+    def _allgather(self, task: _Task) -> None:
+        pending = []
+        work = task.work
+        tensors = zip(work.inputs, work.outputs, task.response.first_dimensions, strict=True)
+        for tensor, output, dimensions in tensors:
+            output.resize_(sum(dimensions), *tensor.shape[1:])
+            pending += _exchange(task, [_bytes(tensor)] * len(dimensions), _in_rows(output, dimensions))
+        for transfer in pending:
+            transfer.wait()
+
+    def _alltoall(self, task: _Task) -> None:
+        work = task.work
+        (tensor,), (output,) = work.inputs, work.outputs
+        splits = task.response.splits
+        received = [row[task.place] for row in splits]
+        output.resize_(sum(received), *tensor.shape[1:])
+        sent = _in_rows(tensor, splits[task.place])
+        for transfer in _exchange(task, sent, _in_rows(output, received)):
+            transfer.wait()
+        if work.received_splits is not None:
+            work.received_splits.resize_(len(received)).copy_(torch.tensor(received))
+
+    def _broadcast(self, task: _Task) -> None:
+        root = task.members.index(task.response.requests[0].root)
+        output = _plain(task.work.outputs[0])
+        if task.place == root:
+            _copy(output, task.work.inputs[0])
+        if task.group is not None and output.numel():
+            options = dist.BroadcastOptions()
+            options.rootRank = root
+            options.rootTensor = 0
+            task.group.broadcast([_bytes(output)], options).wait()
+
+    # --- tensors on a GPU ---------------------------------------------------------------------------------
+
+    def _carry_out_on_gpu(self, response: Response, works: Sequence[Work | None]) -> None:
+        mine = [work for work in works if work is not None]
+        device = mine[0].inputs[0].device if mine else torch.device("cuda", torch.cuda.current_device())
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        stream = self._streams[device]
+        with torch.cuda.device(device), torch.cuda.stream(stream):
+            for work in mine:
+                stream.wait_event(work.submitted_on)
+                for tensor in (*work.inputs, *work.outputs):
+                    tensor.record_stream(stream)
+            self._carry_out(response, works, device)
+            finished = torch.cuda.Event()
+            finished.record()
+        for work in mine:
+            work.finished_on = finished
+
+    def _carry_out_in_memory(self, response: Response, works: Sequence[Work | None]) -> None:
+        copies = [None if work is None else _in_memory(work) for work in works]
+        self._carry_out(response, copies, _MEMORY)
+        for work, copy in zip(works, copies, strict=True):
+            if work is not None and copy is not None:
+                _out_of_memory(copy, work)
+
+
+def _dtype(request: Request) -> torch.dtype:
+    dtype = getattr(torch, request.dtype.removeprefix("torch."))
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory. Writing to it is no change that autograd has to know of, as with Horovod's core."""
+    return tensor.data
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _in_rows(tensor: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
+    """The tensor's bytes, so many rows to each."""
+    row = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
+    return list(_bytes(tensor).split([count * row for count in counts]))
+
+
+def _rows(count: int, place: int, size: int) -> slice:
+    """Which of so many rows a member keeps: the first members have one more where they do not divide."""
+    each, rest = divmod(count, size)
+    first = place * each + min(place, rest)
+    return slice(first, first + each + (place < rest))
+
+
+def _postscale(task: _Task) -> float:
+    request = task.response.requests[0]
+    divisor = len(task.members) if request.reduction is Reduction.AVERAGE else 1
+    return request.postscale / divisor
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Unless they are the same. Converts to the target's type."""
+    if target.data_ptr() != source.data_ptr():
+        torch._foreach_copy_(parts([target]), parts([source]))
+
+
+def _reduce(task: _Task, tensor: torch.Tensor) -> None:
+    """In place, over all members."""
+    reduction = task.response.requests[0].reduction
+    if reduction not in _REDUCTIONS:
+        raise RuntimeError(f"{reduction.name} is not among the reductions of this core")
+    if task.group is not None and tensor.numel():
+        task.group.allreduce(tensor, _REDUCTIONS[reduction]).wait()
+
+
+def _exchange(task: _Task, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> list[Any]:
+    """Bytes for each member and from each. What is returned is to be waited for."""
+    _copy(received[task.place], sent[task.place])
+    if task.group is None:
+        return []
+    if task.device.type == "cuda":
+        return [task.group.alltoall(list(received), list(sent))]
+    size = len(task.members)
+    pending = []
+    for distance in range(1, size):
+        source, target = (task.place - distance) % size, (task.place + distance) % size
+        if received[source].numel():
+            pending.append(task.group.recv([received[source]], source, EXCHANGE_TAG))
+        if sent[target].numel():
+            pending.append(task.group.send([sent[target]], target, EXCHANGE_TAG))
+    return pending
+
+
+def _in_memory(work: Work) -> Work:
+    """The same with copies of its tensors."""
+    work.submitted_on.synchronize()
+    inputs = tuple(tensor.cpu() for tensor in work.inputs)
+    outputs = tuple(torch.empty(output.shape, dtype=output.dtype) for output in work.outputs)
+    return Work(work.request, inputs, outputs, work.received_splits)
+
+
+def _out_of_memory(copy: Work, work: Work) -> None:
+    """The outputs, back to where they belong."""
+    with torch.cuda.device(work.inputs[0].device):
+        for target, source in zip(work.outputs, copy.outputs, strict=True):
+            if target.shape != source.shape:
+                target.resize_(source.shape)
+            target.data.copy_(source)
+        work.finished_on = torch.cuda.Event()
+        work.finished_on.record()

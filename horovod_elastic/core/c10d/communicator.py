@@ -1,0 +1,370 @@
+"""One generation's communicator: what the script asks for, negotiated with the others and carried out.
+
+The script's threads submit works and wait for them. What they ask for is said to rank 0 through a channel,
+some requests at a time; what all are to do is carried out by one thread, in the order in which it is heard.
+When somebody is gone all of it ends: works fail, and the groups' connections are broken, so that nobody
+waits for a member that itself waits.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import torch
+
+from horovod_elastic.core import meeting
+from horovod_elastic.core.c10d.alone import Alone
+from horovod_elastic.core.c10d.channel import Channel
+from horovod_elastic.core.c10d.collectives import Collectives
+from horovod_elastic.core.c10d.courier import GlooCourier
+from horovod_elastic.core.c10d.groups import Groups
+from horovod_elastic.core.c10d.hub import Hub
+from horovod_elastic.core.c10d.negotiation import Negotiation
+from horovod_elastic.core.c10d.requests import (
+    GLOBAL_SET,
+    Operation,
+    Response,
+    is_fusable,
+    size_bytes,
+)
+from horovod_elastic.core.c10d.shelf import Shelf
+from horovod_elastic.core.c10d.spoke import Spoke
+from horovod_elastic.core.c10d.timeline import Timeline
+from horovod_elastic.core.c10d.words import Blocked, Heard, Key, Step, Waits, key_of
+from horovod_elastic.core.c10d.work import Work
+from horovod_elastic.core.interface import CoreFailed, Courier, Disagreement, Place
+
+FUSION_BYTES = 16 * 2**20
+"""HOROVOD_FUSION_THRESHOLD says otherwise."""
+GLOO_TIMEOUT_S = 30.0
+"""Until a collective fails that nobody breaks; HOROVOD_GLOO_TIMEOUT_SECONDS says otherwise."""
+SAY_AFTER_S = 0.005
+"""What was asked for by a thread that then neither waits nor asks for more is said so much later."""
+FAREWELL_S = 5.0
+"""Members leave at the same boundary; nobody waits longer for the last of them."""
+_HUB = "core/hub"
+_live: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+class Communicator:
+    """See the module. Nothing is connected before `build`. `process_sets` have the numbers 1, 2, ..."""
+
+    def __init__(self, place: Place, process_sets: Sequence[Sequence[int]], timeline: Timeline) -> None:
+        self.place = place
+        self.waited_s = 0.0
+        """Seconds that threads have waited for works, in all."""
+        self._timeline = timeline
+        self._fusion_bytes = _fusion_bytes()
+        self._sets = {GLOBAL_SET: tuple(range(place.size))}
+        self._sets.update({n: tuple(ranks) for n, ranks in enumerate(process_sets, 1)})
+        self._shelf = Shelf(self._put)
+        self._shelf.set_timeout(timedelta(seconds=_gloo_timeout_s()))
+        self._channel: Channel | None = None
+        self._groups: Groups | None = None
+        self._collectives: Collectives | None = None
+        self._here = threading.Event()
+        self._all_left = threading.Event()
+        self._lock = threading.Lock()
+        """Of what follows; nothing is said while it is held."""
+        self._outstanding: dict[Key, Work] = {}
+        self._unsaid: list[Step] = []
+        self._unsaid_bytes = 0
+        self._has_waited = True
+        """Nothing was asked for since it was last said that this rank waits."""
+        self._broken = ""
+        self._saying = threading.Lock()
+        """Steps are said in their order."""
+        self._something_unsaid = threading.Event()
+        self._decided: queue.SimpleQueue[Heard | None] = queue.SimpleQueue()
+
+    # --- building -------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Connect with all members; blocks until all have. Raises CoreFailed, also after `break_`."""
+        try:
+            self._connect()
+            self._meet_in_groups()
+        except (RuntimeError, OSError, ValueError, KeyError) as error:
+            why = self._broken or str(error)
+            self.break_(why)
+            self.close()
+            raise CoreFailed(f"generation {self.place.generation} was not built: {why}") from error
+        _live.add(self)
+        if self.place.size > 1:
+            for work, name in ((self._carry_out_all, "flexo-carry-out"), (self._say_late, "flexo-say")):
+                threading.Thread(target=work, name=name, daemon=True).start()
+
+    def _connect(self) -> None:
+        place = self.place
+        if place.size == 1:
+            self._channel = Alone(self._negotiation(), self)
+            return
+        met = meeting.meet(place, self.is_broken)
+        if met is None:
+            raise RuntimeError("its rendezvous was closed")
+        if place.rank == 0:
+            token = secrets.token_hex(16)
+            hub = Hub(met.own_address, place.size, token, self._negotiation(), self)
+            self._channel = hub
+            meeting.put(place, _HUB, f"{met.own_address} {hub.port} {token}".encode())
+        else:
+            found = meeting.look_up(place, _HUB, self.is_broken)
+            if found is None:
+                raise RuntimeError("its rendezvous was closed")
+            host, port, token = found.body.decode().split()
+            self._channel = Spoke((host, int(port)), place.rank, token, self)
+        limit = time.monotonic() + _gloo_timeout_s()
+        while not self._here.wait(0.5) and not self._broken:
+            if time.monotonic() > limit:
+                raise RuntimeError("a member did not come in time")
+        if self._broken:
+            raise RuntimeError(self._broken)
+
+    def _negotiation(self) -> Negotiation:
+        return Negotiation(self.place.size, self._fusion_bytes, self._sets)
+
+    def _meet_in_groups(self) -> None:
+        assert self._channel is not None
+        store = self._shelf if self.place.size > 1 else None
+        rank = self.place.rank
+        groups = Groups(rank, self.place.size, self._channel.own_address, store, _gloo_timeout_s())
+        with self._lock:
+            self._groups = groups
+            if self._broken:
+                raise RuntimeError(self._broken)
+        for number, members in self._sets.items():
+            groups.build(number, members)
+        self._collectives = Collectives(groups, rank)
+        if self.place.size > 1:  # the first collective tells that all others have come so far, too
+            groups.gloo(GLOBAL_SET).allreduce([torch.zeros(1)]).wait()
+
+    def is_broken(self) -> bool:
+        """Whether somebody is gone, or it was closed."""
+        return bool(self._broken)
+
+    # --- asked by the script's threads ----------------------------------------------------------------------
+
+    def submit(self, work: Work) -> None:
+        """Ask for it. Raises RuntimeError if its name is outstanding, or the communicator is broken."""
+        request = work.request
+        key = key_of(request)
+        with self._lock:
+            if self._broken:
+                raise RuntimeError(self._broken)
+            if key in self._outstanding:
+                raise RuntimeError(
+                    f"Duplicate tensor name {request.name}: it was submitted before and is not done yet. "
+                    "Give every tensor that is outstanding at the same time a name of its own."
+                )
+            self._outstanding[key] = work
+            self._unsaid.append(request)
+            self._unsaid_bytes += size_bytes(request)
+            self._has_waited = False
+            at_once = not is_fusable(request) or self._unsaid_bytes >= self._fusion_bytes
+        if at_once or self.place.size == 1:
+            self._say()
+        else:
+            self._something_unsaid.set()
+
+    def wait(self, work: Work) -> None:
+        """Until it is done. Raises its error: RuntimeError, or Disagreement."""
+        began = time.perf_counter()
+        self._say(waits=True, blocked_by=None if work.done() else work)
+        try:
+            work.wait()
+        finally:
+            self.waited_s += time.perf_counter() - began
+
+    def poll(self, work: Work) -> bool:
+        """Whether it is done, well or not."""
+        self._say(waits=True)
+        return work.done() and (work.finished_on is None or bool(work.finished_on.query()))
+
+    def process_sets(self) -> Mapping[int, tuple[int, ...]]:
+        """Ranks in each, in ascending order, by number."""
+        with self._lock:
+            return dict(self._sets)
+
+    def courier(self) -> Courier | None:
+        """Between its members; None if there is only one."""
+        return None if self._groups is None or self.place.size == 1 else GlooCourier(self._groups)
+
+    def _say(self, *, waits: bool = False, blocked_by: Work | None = None) -> None:
+        """Tell rank 0 what it was not told yet, and that this rank waits."""
+        with self._saying:
+            with self._lock:
+                if waits and not self._has_waited:
+                    self._has_waited = True
+                    self._unsaid.append(Waits())
+                if blocked_by is not None and key_of(blocked_by.request) in self._outstanding:
+                    self._unsaid.append(Blocked(key_of(blocked_by.request)))
+                steps, self._unsaid, self._unsaid_bytes = self._unsaid, [], 0
+            if steps and self._channel is not None:
+                self._channel.steps(steps)
+
+    def _say_late(self) -> None:
+        while not self._broken:
+            self._something_unsaid.wait()
+            self._something_unsaid.clear()
+            time.sleep(SAY_AFTER_S)
+            self._say()
+
+    def _put(self, key: str, value: bytes) -> None:
+        assert self._channel is not None
+        self._channel.put(key, value)
+
+    # --- heard from rank 0 (channel.Listener) ---------------------------------------------------------------
+
+    def all_here(self) -> None:
+        """See Listener.all_here."""
+        self._here.set()
+
+    def entry(self, key: str, value: bytes) -> None:
+        """See Listener.entry."""
+        self._shelf.heard(key, value)
+
+    def heard(self, heard: Heard) -> None:
+        """See Listener.heard. Who is alone carries it out at once."""
+        if self.place.size == 1:
+            self._carry_out(heard)
+        else:
+            self._decided.put(heard)
+
+    def all_left(self) -> None:
+        """See Listener.all_left."""
+        self._all_left.set()
+
+    def broken(self, why: str) -> None:
+        """See Listener.broken."""
+        if not self._all_left.is_set():
+            self._end(why)
+
+    # --- carrying out ---------------------------------------------------------------------------------------
+
+    def _carry_out_all(self) -> None:
+        while (heard := self._decided.get()) is not None:
+            self._carry_out(heard)
+
+    def _carry_out(self, heard: Heard) -> None:
+        with self._lock:
+            if self._broken:
+                return
+            works: list[Work | None] = [self._outstanding.pop(key) for key in heard.keys]
+        works = works or [None] * len(heard.requests)
+        requests = heard.requests or tuple(work.request for work in works if work is not None)
+        error: Exception | None = None
+        response = Response(requests, heard.first_dimensions, heard.splits, heard.result)
+        began_s = time.perf_counter()
+        try:
+            if heard.error:
+                error = RuntimeError(heard.error) if heard.ended else Disagreement(heard.error)
+            else:
+                self._do(response, works)
+        except RuntimeError as failure:
+            error = RuntimeError(self._end(f"a collective failed: {failure}"))
+            self._hang_up_channel(str(error))
+        self._timeline.carried_out(response, began_s, time.perf_counter())
+        for work in works:
+            if work is not None:
+                work.finish(error)
+
+    def _do(self, response: Response, works: Sequence[Work | None]) -> None:
+        operation = response.requests[0].operation
+        if operation in (Operation.BARRIER, Operation.JOIN):
+            pass
+        elif operation is Operation.ADD_PROCESS_SET:
+            self._add_process_set(response.result, response.requests[0].members)
+        elif operation is Operation.REMOVE_PROCESS_SET:
+            self._remove_process_set(response.result, response.requests[0].root)
+        else:
+            assert self._collectives is not None
+            self._collectives.carry_out(response, works)
+        for work in works:
+            if work is not None:
+                work.result = response.result
+
+    def _add_process_set(self, number: int, members: tuple[int, ...]) -> None:
+        assert self._groups is not None
+        if number >= 0:
+            self._groups.build(number, members)
+            with self._lock:
+                self._sets[number] = members
+
+    def _remove_process_set(self, result: int, number: int) -> None:
+        assert self._groups is not None
+        if result == 0:
+            self._groups.remove(number)
+            with self._lock:
+                del self._sets[number]
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def break_(self, why: str) -> None:
+        """All works fail, here and elsewhere, and so do builds and meetings. Any thread."""
+        self._end(why)
+        self._hang_up_channel(why)
+
+    def _hang_up_channel(self, why: str) -> None:
+        if self._channel is not None:
+            self._channel.hang_up(why)
+
+    def _end(self, why: str) -> str:
+        """Why it ended: the first reason counts."""
+        with self._lock:
+            if self._broken:
+                return self._broken
+            self._broken = why
+            works, self._outstanding = list(self._outstanding.values()), {}
+            groups = self._groups
+        self._shelf.close(why)
+        if groups is not None:
+            groups.break_connections()
+        for event in (self._here, self._all_left, self._something_unsaid):
+            event.set()
+        self._decided.put(None)
+        for work in works:
+            work.finish(RuntimeError(why))
+        return why
+
+    def close(self) -> None:
+        """Go in order: wait, not for long, until all others are to go, too. Nothing may be outstanding."""
+        if self._channel is not None and not self._broken:
+            self._say()
+            self._channel.leave()
+            self._all_left.wait(FAREWELL_S)
+        self._end("it was closed")
+        if self._channel is not None:
+            self._channel.close()
+        if self._groups is not None:
+            self._groups.close()
+        _live.discard(self)
+
+    def forget(self) -> None:
+        """In a process that was forked: close its copies of the connections, which would keep them open."""
+        if self._channel is not None:
+            self._channel.forget()
+
+
+def _fusion_bytes() -> int:
+    text = os.environ.get("HOROVOD_FUSION_THRESHOLD", "")
+    return int(text) if text.isdecimal() else FUSION_BYTES
+
+
+def _gloo_timeout_s() -> float:
+    text = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
+    return float(text) if text.isdecimal() else GLOO_TIMEOUT_S
+
+
+def _forget_all() -> None:
+    for communicator in list(_live):
+        communicator.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

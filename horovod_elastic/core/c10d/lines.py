@@ -1,0 +1,113 @@
+"""One TCP connection between a rank and rank 0: messages behind their lengths, and who is gone is noticed.
+
+The kernel, not the process, answers when the other end asks whether this one is still there: a rank that
+computes for a minute without looking up is alive, a machine that lost its power is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+
+from google.protobuf.message import Message
+
+GONE_AFTER_S = 1.5
+"""A machine that does not answer for so long is gone; what closes its connection is noticed at once."""
+MAX_MESSAGE_BYTES = 256 * 2**20
+_LENGTH = struct.Struct("<I")
+
+
+def framed(message: Message) -> bytes:
+    """What goes over the line."""
+    data = message.SerializeToString()
+    return _LENGTH.pack(len(data)) + data
+
+
+class Frames:
+    """Puts messages together again from what arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def add(self, data: bytes) -> list[bytes]:
+        """The messages that are whole now. Raises ValueError for one that is too long."""
+        self._data += data
+        whole = []
+        at = 0
+        while len(self._data) - at >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._data, at)
+            if size > MAX_MESSAGE_BYTES:
+                raise ValueError(f"a message of {size} bytes")
+            end = at + _LENGTH.size + size
+            if len(self._data) < end:
+                break
+            whole.append(bytes(self._data[at + _LENGTH.size : end]))
+            at = end
+        del self._data[:at]
+        return whole
+
+
+def watch(connection: socket.socket) -> None:
+    """Send without delay, and have the kernel find out whether the other machine is still there."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(GONE_AFTER_S * 1000))
+
+
+def close(connection: socket.socket) -> None:
+    """Also for a process that was forked meanwhile and holds it, too."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+class Line:
+    """A rank's end of it. Any thread may send; one receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        watch(connection)
+        self.own_address = str(connection.getsockname()[0])
+        """The IP address that this machine has towards rank 0."""
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._frames = Frames()
+        self._whole: list[bytes] = []
+
+    def send(self, message: Message) -> None:
+        """Raises OSError if the other end is gone."""
+        data = framed(message)
+        with self._sending:
+            self._connection.sendall(data)
+
+    def receive(self) -> bytes | None:
+        """The next message; None once the line is closed or broken."""
+        while not self._whole:
+            try:
+                data = self._connection.recv(2**18)
+                self._whole = self._frames.add(data)
+            except (OSError, ValueError):
+                return None
+            if not data:
+                return None
+        return self._whole.pop(0)
+
+    def end(self) -> None:
+        """Any thread: a `receive` returns None, here and at the other end."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """By the thread that receives, so that it never reads what has got the same descriptor since."""
+        self.end()
+        with self._sending:
+            self._connection.close()
+
+    def forget(self) -> None:
+        """In a forked process: it holds a copy of the descriptor, which would keep the connection open."""
+        with contextlib.suppress(OSError):
+            os.close(self._connection.detach())

@@ -1,0 +1,152 @@
+"""The core on torch.distributed: the next generation's communicator is an object beside the present one."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from horovod_elastic.core import python_layer
+from horovod_elastic.core.c10d.communicator import Communicator
+from horovod_elastic.core.c10d.layer import Layer
+from horovod_elastic.core.interface import CoreFailed, Courier, Place
+
+_ALONE = Place(-1, 0, 1, 0, 1, 0, 1, "", "", 0)
+
+
+class TorchCore:
+    """A Core. Made once, when `layer` is what horovod.torch stands on (standin.py)."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.process_sets: Sequence[Any] = ()
+        self._layer = layer
+        self._present: Communicator | None = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._building: Communicator | None = None
+        self._prepared: Communicator | None = None
+        self._abandoned: set[int] = set()
+        self._waited_before_s = 0.0
+        """In communicators that were left."""
+        self._going: list[threading.Thread] = []
+        atexit.register(self._at_exit)
+
+    @property
+    def waited_s(self) -> float:
+        """See Core.waited_s."""
+        present = self._present
+        return self._waited_before_s + (0.0 if present is None else present.waited_s)
+
+    # --- building -------------------------------------------------------------------------------------------
+
+    def prepare(self, place: Place) -> None:
+        """See Core.prepare."""
+        sets = [each.ranks for each in self.process_sets]
+        communicator = Communicator(place, sets, self._layer.timeline)
+        with self._lock:
+            if place.generation in self._abandoned:
+                raise CoreFailed(f"generation {place.generation} was abandoned")
+            if self._building is not None:
+                raise CoreFailed(f"generation {self._building.place.generation} is being built")
+            unwanted, self._prepared = self._prepared, None
+            self._building = communicator
+        self._throw_away(unwanted)
+        try:
+            communicator.build()
+        finally:
+            with self._lock:
+                self._building = None
+        with self._lock:
+            if place.generation not in self._abandoned:
+                self._prepared = communicator
+                return
+        self._throw_away(communicator)
+        raise CoreFailed(f"generation {place.generation} was abandoned")
+
+    def abandon(self, generation: int) -> None:
+        """See Core.abandon."""
+        with self._lock:
+            self._abandoned.add(generation)
+            building, unwanted = self._building, None
+            if self._prepared is not None and self._prepared.place.generation == generation:
+                unwanted, self._prepared = self._prepared, None
+        if building is not None and building.place.generation == generation:
+            building.break_("it was abandoned")
+        self._throw_away(unwanted)
+
+    def _throw_away(self, communicator: Communicator | None) -> None:
+        if communicator is not None:
+            communicator.break_("it was abandoned")
+            self._in_background(communicator)
+
+    # --- switching ------------------------------------------------------------------------------------------
+
+    def switch(self, generation: int) -> None:
+        """See Core.switch."""
+        with self._lock:
+            prepared = self._prepared
+            if prepared is None or prepared.place.generation != generation:
+                raise CoreFailed(f"generation {generation} is not prepared")
+            self._prepared = None
+        if prepared.is_broken():
+            self._in_background(prepared)
+            raise CoreFailed(f"generation {generation} broke before it began")
+        self._install(prepared)
+        os.environ.update(python_layer.variables(prepared.place))
+
+    def alone(self) -> None:
+        """See Core.alone."""
+        communicator = Communicator(_ALONE, (), self._layer.timeline)
+        communicator.build()
+        self._install(communicator)
+
+    def _install(self, communicator: Communicator) -> None:
+        from horovod.torch import mpi_ops
+
+        self._go_out_of(self._present)
+        sets, self.process_sets = self.process_sets, ()
+        self._present = self._layer.communicator = communicator
+        python_layer.begin(mpi_ops, sets)
+
+    def leave(self) -> None:
+        """See Core.leave."""
+        self._go_out_of(self._present)
+        self._present = self._layer.communicator = None
+        for thread in list(self._going):
+            thread.join()
+
+    def _go_out_of(self, communicator: Communicator | None) -> None:
+        if communicator is not None:
+            self._waited_before_s += communicator.waited_s
+            self._in_background(communicator)
+
+    def _in_background(self, communicator: Communicator) -> None:
+        """Close it: that takes until all others have left, too."""
+        self._going = [thread for thread in self._going if thread.is_alive()]
+        thread = threading.Thread(target=communicator.close, name="flexo-close", daemon=True)
+        self._going.append(thread)
+        thread.start()
+
+    def hang_up(self) -> None:
+        """See Core.hang_up."""
+        if (present := self._present) is not None:
+            present.break_(f"rank {present.place.rank} hung up")
+
+    def courier(self) -> Courier | None:
+        """See Core.courier."""
+        return None if self._present is None else self._present.courier()
+
+    def _at_exit(self) -> None:
+        """Go out of everything in order, not for long."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            building, prepared = self._building, self._prepared
+        for communicator in (building, prepared):
+            if communicator is not None:
+                communicator.break_("a member has ended")
+        with contextlib.suppress(RuntimeError):
+            self.leave()

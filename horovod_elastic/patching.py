@@ -1,0 +1,82 @@
+"""Has a module patched right after it was imported, or another put in its place, wherever it is imported."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+
+Patch = Callable[[ModuleType], None]
+
+
+def after_import(patches: Mapping[str, Callable[[], Patch]]) -> None:
+    """Patch modules, by their full names, once they are imported.
+
+    What `patches` gives is called only then, and returns what is to be done to the module: so nothing that a
+    patch needs is imported before.
+    """
+    sys.meta_path.insert(0, _PatchingFinder(patches))
+
+
+def instead_of_import(name: str, make: Callable[[], ModuleType]) -> None:
+    """Whoever imports `name` gets what `make` returns, whether there is such a file or not."""
+    sys.meta_path.insert(0, _StandInFinder(name, make))
+
+
+class _PatchingFinder(importlib.abc.MetaPathFinder):
+    """Lets the finders after it find the module, which may want to patch it too: then they do so first."""
+
+    def __init__(self, patches: Mapping[str, Callable[[], Patch]]) -> None:
+        self._patches = patches
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self._patches:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _PatchingLoader(spec.loader, self._patches[fullname])
+                return spec
+        return None
+
+
+class _PatchingLoader(importlib.abc.Loader):
+    def __init__(self, loader: importlib.abc.Loader, patch: Callable[[], Patch]) -> None:
+        self._loader = loader
+        self._patch = patch
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._patch()(module)
+
+
+class _StandInFinder(importlib.abc.MetaPathFinder):
+    def __init__(self, name: str, make: Callable[[], ModuleType]) -> None:
+        self._name = name
+        self._make = make
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, _StandInLoader(self._make))
+
+
+class _StandInLoader(importlib.abc.Loader):
+    def __init__(self, make: Callable[[], ModuleType]) -> None:
+        self._make = make
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return self._make()
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It is ready as it was made."""

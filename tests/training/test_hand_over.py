@@ -1,0 +1,388 @@
+"""A generation begins with newcomers: they are given the state by those who stay, who go on with their own.
+
+Beside Horovod's core, which carries nothing between two, a process group of torch.distributed is the courier.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks
+from ranks import LOOPBACK, Cluster, Me, Rank, each
+from test_state_sync import OPTIMIZERS, make_state
+
+from horovod_elastic.worker.state_route import Origin
+
+COURIER_S = 30
+COMMITS = 7
+SAMPLES = 100  # of make_state's sampler
+
+
+@dataclass
+class Courier:
+    """Keeps count of what it carries (bytes)."""
+
+    group: Any
+    carried: list[int] = field(default_factory=list)
+
+    def send(self, tensor: Any, to: int) -> None:
+        self.carried.append(tensor.numel() * tensor.element_size())
+        self.group.send([tensor], to, 0).wait()
+
+    def receive(self, tensor: Any, source: int) -> None:
+        self.carried.append(tensor.numel() * tensor.element_size())
+        self.group.recv([tensor], source, 0).wait()
+
+
+class DeadLetters:
+    """The peer is gone."""
+
+    def send(self, tensor: Any, to: int) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    receive = send
+
+
+class Session:
+    """What boundary.begin asks of one; its own core, too."""
+
+    samples_per_step = 0
+
+    def __init__(self, rank: int, commits: int, courier: Any) -> None:
+        self.rank, self.commits = rank, commits
+        self.core = self
+        self.courier: Callable[[], Any] = lambda: courier
+
+    def aggregate_of_this_generation(self) -> int:
+        return 0
+
+    def begins(self, commits: int) -> None:
+        self.commits = commits
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How a worker stands after the generation has begun."""
+
+    tensors: str
+    """A digest of those of models and optimizers."""
+    went_on: bool
+    """They are what they were before, bit for bit."""
+    restored: bool
+    """They are so again after they were spoilt, and restored."""
+    attributes: tuple[Any, ...]
+    commits: int
+    carried: list[int]
+
+
+def tensors(me: Me, state: Any) -> str:
+    """A digest, bit for bit, of models and optimizer."""
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if me.torch.is_tensor(value):
+            digest.update(value.detach().contiguous().view(-1).view(me.torch.uint8).numpy().tobytes())
+        elif isinstance(value, dict):
+            for inner in value.values():
+                add(inner)
+        elif isinstance(value, list | tuple):
+            for inner in value:
+                add(inner)
+        else:
+            digest.update(repr(value).encode())
+
+    for part in (state.model, state.second, state.optimizer):
+        add(part.state_dict())
+    return digest.hexdigest()
+
+
+def meet(me: Me, folder: str) -> None:
+    """Connect those of this generation with each other."""
+    dist = me.torch.distributed
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
+    options._timeout = timedelta(seconds=COURIER_S)
+    Path(folder).mkdir(exist_ok=True)
+    store = dist.FileStore(f"{folder}/store", me.hvd.size())
+    me.kept["courier"] = Courier(dist.ProcessGroupGloo(store, me.hvd.rank(), me.hvd.size(), options))
+
+
+def train(me: Me, kind: str, newcomers: int) -> None:
+    """A state as workers have it that train together, or the fresh one of a newcomer."""
+    rank = me.hvd.rank()
+    me.kept["new"] = rank >= me.hvd.size() - newcomers
+    if me.kept["new"]:
+        me.kept["state"] = make_state(me, kind, 90 + rank, 0)
+        return
+    state = me.kept["state"] = make_state(me, kind, 10, 3)
+    # In these even they differ: batch normalisation sees other samples, and a script may note what it likes.
+    state.model.norm.running_mean.fill_(rank)
+    state.notes = {"by": rank}
+    state.save()
+
+
+def begin_in_small_messages(me: Me) -> Begun:
+    from horovod_elastic.worker import state_sync
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_sync, "FIRST_BYTES", 1000)
+        patch.setattr(state_sync, "COLLECTED_BYTES", 500)
+        patch.setattr(state_sync, "LARGE_BYTES", 200)
+        return begin(me)
+
+
+def begin(me: Me, of_those_who_train: Origin = Origin.STAYS) -> Begun:
+    """The generation, in which `train` has said who is new."""
+    from horovod_elastic.worker import boundary
+
+    state = me.kept["state"]
+    origin = Origin.NEW if me.kept["new"] else of_those_who_train
+    session: Any = Session(me.hvd.rank(), 0 if me.kept["new"] else COMMITS, me.kept["courier"])
+    before = tensors(me, state)
+    boundary.begin(session, state, origin=origin, sync=True)
+    after = tensors(me, state)
+    for parameter in state.model.parameters():
+        parameter.data.fill_(77)
+    state.optimizer.param_groups[0]["lr"] = 77
+    state.restore()
+    return Begun(
+        tensors=after,
+        went_on=after == before,
+        restored=tensors(me, state) == after,
+        attributes=(state.epoch, state.notes, state.sampler.state_dict()),
+        commits=session.commits,
+        carried=getattr(me.kept["courier"], "carried", []),
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Four; each test forms a generation of as many as it needs."""
+    running = Cluster()
+    running.start(4)
+    yield running
+    running.close()
+
+
+def formed(cluster: Cluster, folder: Path, count: int) -> list[Rank]:
+    members, others = cluster.all[:count], cluster.all[count:]
+    generation = cluster.prepare(members)
+    for rank in members:
+        rank.begin(ranks.switch, generation)
+    each(others, ranks.leave)
+    for rank in members:
+        rank.answer()
+    each(members, meet, str(folder))
+    return members
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_each_newcomer_is_given_all_by_one_of_those_who_stay_and_can_go_back_to_it(
+    cluster: Cluster, tmp_path: Path, kind: str
+) -> None:
+    members = formed(cluster, tmp_path, 4)
+    each(members, train, kind, 2)
+    first, second, one, other = begun = each(members, begin)
+    assert one.tensors == first.tensors != second.tensors == other.tensors
+    assert [told.went_on for told in begun] == [True, True, False, False]
+    assert all(told.restored for told in begun)
+    assert {told.commits for told in begun} == {COMMITS}
+
+
+def test_attributes_and_samplers_are_rank_0s_on_all(cluster: Cluster, tmp_path: Path) -> None:
+    members = formed(cluster, tmp_path, 3)
+    each(members, train, "Adam", 1)
+    epoch, notes, sampler = zip(*(told.attributes for told in each(members, begin)), strict=True)
+    assert epoch == (10,) * 3
+    assert notes == ({"by": 0},) * 3
+    assert sampler[0]["processed_num"] > 0
+    assert sampler[0] == sampler[1] == sampler[2]
+
+
+def test_who_has_no_newcomer_to_look_after_carries_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    members = formed(cluster, tmp_path, 3)
+    each(members, train, "Adam", 1)
+    giver, bystander, newcomer = (told.carried for told in each(members, begin))
+    assert bystander == []
+    assert giver == newcomer != []
+
+
+def test_what_is_large_goes_in_pieces(cluster: Cluster, tmp_path: Path) -> None:
+    members = formed(cluster, tmp_path, 3)
+    each(members, train, "Adam", 1)
+    first, _, newcomer = each(members, begin_in_small_messages)
+    assert newcomer.tensors == first.tensors
+    assert max(newcomer.carried) <= 500
+    assert len(newcomer.carried) > 10
+
+
+def test_one_gives_it_to_several_of_them(cluster: Cluster, tmp_path: Path) -> None:
+    members = formed(cluster, tmp_path, 3)
+    each(members, train, "Adam", 2)
+    giver, one, other = each(members, begin)
+    assert giver.went_on
+    assert one.tensors == other.tensors == giver.tensors
+    assert giver.carried
+
+
+def test_after_a_break_all_take_over_rank_0s(cluster: Cluster, tmp_path: Path) -> None:
+    members = formed(cluster, tmp_path, 3)
+    each(members, train, "Adam", 1)
+    begun = each(members, begin, Origin.BACK)
+    assert len({told.tensors for told in begun}) == 1
+    assert [told.went_on for told in begun] == [True, False, False]
+    assert all(told.restored and told.commits == COMMITS and not told.carried for told in begun)
+
+
+def lose_the_mail(me: Me) -> None:
+    me.kept["courier"] = DeadLetters()
+
+
+def begin_in_vain(me: Me) -> str:
+    from horovod.common.exceptions import HorovodInternalError
+
+    try:
+        begin(me)
+    except HorovodInternalError as error:
+        return str(error)
+    return ""
+
+
+def test_a_peer_that_is_gone_is_one_of_horovods_errors(cluster: Cluster, tmp_path: Path) -> None:
+    members = formed(cluster, tmp_path, 3)
+    each(members, train, "Adam", 1)
+    each(members, lose_the_mail)
+    said = each(members, begin_in_vain)
+    assert said == ["Connection closed by peer", "", "Connection closed by peer"]
+
+
+# --- samples ----------------------------------------------------------------------------------------------
+
+
+def take(me: Me, batches: int) -> list[int]:
+    """Mini-batches of four, each committed; which samples they were."""
+    state = me.kept["state"]
+    indices = list(state.sampler)
+    seen = []
+    for number in range(min(batches, -(-len(indices) // 4))):
+        batch = indices[number * 4 : (number + 1) * 4]
+        state.sampler.record_batch(number, len(batch))
+        state.save()
+        seen += batch
+    return seen
+
+
+def train_from_the_start(me: Me) -> None:
+    train(me, "SGD", 0)
+    me.kept["state"].sampler.set_epoch(0)
+    me.kept["state"].save()
+
+
+def test_what_is_left_of_an_epoch_is_divided_anew_and_nothing_left_out(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    old = formed(cluster, tmp_path / "old", 2)
+    each(old, train_from_the_start)
+    seen = Counter(sample for told in each(old, take, 3) for sample in told)
+    everybody = formed(cluster, tmp_path / "everybody", 3)
+    each(everybody[2:], train, "SGD", 1)
+    begun = each(everybody, begin)
+    assert [told.went_on for told in begun] == [True, True, False]
+    seen.update(sample for told in each(everybody, take, 99) for sample in told)
+    assert set(seen) == set(range(SAMPLES))
+    assert seen.total() - SAMPLES < 3
+
+
+# --- states that are not only Horovod's -------------------------------------------------------------------
+
+
+def begin_in_own_ways(me: Me) -> list[Any]:
+    """A handler with a sync of its own is let do that; a state with one is not handed over."""
+    from horovod.torch.elastic import state as horovods
+
+    from horovod_elastic.worker import boundary
+
+    class Counted:
+        value = me.hvd.rank()
+
+    class Handler(horovods.StateHandler):  # type: ignore[misc]
+        def save(self) -> None:
+            pass
+
+        restore = save
+
+        def sync(self) -> None:
+            self.value.value = me.hvd.broadcast_object(self.value.value + 70)
+
+    class Own(me.hvd.elastic.TorchState):  # type: ignore[misc, name-defined]
+        def sync(self) -> None:
+            super().sync()
+            self.seen = "its own sync"
+
+    known = horovods.get_handler_registry()
+    horovods.set_handler_registry([*known, (Counted, Handler)])
+    try:
+        handled = me.hvd.elastic.TorchState(model=me.torch.nn.Linear(2, 2), counter=Counted())
+    finally:
+        horovods.set_handler_registry(known)
+    own = Own(model=me.torch.nn.Linear(2, 2))
+    told = []
+    for state in (handled, own):
+        new = me.hvd.rank() == me.hvd.size() - 1
+        session: Any = Session(me.hvd.rank(), COMMITS, me.kept["courier"])
+        boundary.begin(session, state, origin=Origin.NEW if new else Origin.STAYS, sync=True)
+        told.append(len(me.kept["courier"].carried))
+    return [handled.counter.value, own.seen, told[1] - told[0]]
+
+
+def test_whatever_synchronises_in_its_own_way_is_let_do_so(cluster: Cluster, tmp_path: Path) -> None:
+    members = formed(cluster, tmp_path, 3)
+    assert each(members, begin_in_own_ways) == [[70, "its own sync", 0]] * 3
+
+
+COPIED_BYTES = 128 * 1024  # more than the first message, less than all
+
+# --- memory -----------------------------------------------------------------------------------------------
+
+
+def most_under_way(me: Me) -> int:
+    """Bytes of messages that were begun and not finished, in a broadcast of nothing but small tensors."""
+    from horovod.torch import mpi_ops
+
+    from horovod_elastic.worker import state_sync
+
+    begun: dict[int, int] = {}
+    most = 0
+    begin_one, end_one = mpi_ops.broadcast_async_, mpi_ops.synchronize
+
+    def counted_begin(message: Any, *arguments: Any, **named: Any) -> int:
+        nonlocal most
+        handle: int = begin_one(message, *arguments, **named)
+        begun[handle] = message.numel()
+        most = max(most, sum(begun.values()))
+        return handle
+
+    def counted_end(handle: int) -> Any:
+        begun.pop(handle, None)
+        return end_one(handle)
+
+    net = me.torch.nn.ParameterList([me.torch.randn(250) for _ in range(400)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mpi_ops, "broadcast_async_", counted_begin)
+        patch.setattr(mpi_ops, "synchronize", counted_end)
+        patch.setattr(state_sync, "COLLECTED_BYTES", 4096)
+        patch.setattr(state_sync, "COPIED_BYTES", COPIED_BYTES)
+        state_sync.broadcast(me.hvd.elastic.TorchState(model=net))
+    return most
+
+
+def test_copies_on_their_way_take_bounded_memory(cluster: Cluster, tmp_path: Path) -> None:
+    for most in each(formed(cluster, tmp_path, 2), most_under_way):
+        assert COPIED_BYTES < most < 1.2 * COPIED_BYTES

@@ -1,0 +1,117 @@
+"""How a user says which core trains, and that everything of the job hears of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from horovod_elastic import launcher
+from horovod_elastic.core import choice
+from horovod_elastic.leader import profiling
+from horovod_elastic.slurm_job import BaseJob, clean_environment
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What `flexo run` runs, in a job of one node."""
+    ran: list[list[str]] = []
+
+    def run(base: BaseJob, command: list[str]) -> int:
+        ran.append(command)
+        return 0
+
+    monkeypatch.setattr(launcher, "_run", run)
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    for name in (profiling.OPT_OUT_VARIABLE, choice.VARIABLE):
+        monkeypatch.setenv(name, "")
+    for name, value in {"ID": "17", "NODELIST": "n1", "GPUS": "0"}.items():
+        monkeypatch.setenv(f"SLURM_JOB_{name}", value)
+    monkeypatch.setenv("FLEXO_ELASTIC", "1-2")
+    return ran
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command", "core", "profiled"),
+    [
+        (["train"], ["train"], choice.DEFAULT_CORE, True),
+        (["--core=horovod", "train", "--core=torch"], ["train", "--core=torch"], "horovod", True),
+        (["--core", "torch", "--", "--core=horovod"], ["--core=horovod"], "torch", True),
+        (["--no-profile", "--core=horovod", "train"], ["train"], "horovod", False),
+        (["--core=horovod", "--no-profile", "--", "train"], ["train"], "horovod", False),
+        (["--core=horovod", "--core=torch", "train"], ["train"], "torch", True),
+    ],
+)
+def test_options_before_the_command_are_flexos_in_any_order_and_after_it_the_scripts(
+    commands: list[list[str]], arguments: list[str], command: list[str], core: str, profiled: bool
+) -> None:
+    assert launcher.main(arguments) == 0
+    assert commands == [command]
+    assert os.environ[choice.VARIABLE] == core
+    assert profiling.allowed() is profiled
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--core=mpi", "train"], "--core=mpi: there is no such core; it is one of torch, horovod"),
+        (["--core", "train"], "--core=train: there is no such core"),
+        (["--core"], "--core=: there is no such core"),
+        (["--cores=torch", "train"], "--cores=torch: no such option"),
+        (["--no-profile=no", "train"], "--no-profile=no: no such option"),
+        (["-n", "4", "train"], "-n: no such option"),
+    ],
+)
+def test_an_unknown_option_or_core_is_refused_by_name(
+    commands: list[list[str]], arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launcher.main(arguments) == 2
+    assert words in capsys.readouterr().err
+    assert commands == []
+
+
+def test_a_core_chosen_by_the_environment_counts_unless_an_option_says_otherwise(
+    commands: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(choice.VARIABLE, "horovod")
+    assert launcher.main(["train"]) == 0
+    assert choice.chosen() == "horovod"
+    assert launcher.main(["--core=torch", "train"]) == 0
+    assert choice.chosen() == "torch"
+    monkeypatch.setenv(choice.VARIABLE, "mpi")
+    assert launcher.main(["train"]) == 2
+    assert "FLEXO_CORE=mpi: there is no such core; it is one of torch, horovod" in capsys.readouterr().err
+
+
+def test_the_help_explains_both_cores(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launcher.main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n    {core} " in said for core in choice.CORES)
+
+
+def test_what_the_base_submits_keeps_the_choice() -> None:
+    assert clean_environment({choice.VARIABLE: "horovod", "SLURM_JOB_ID": "1"}) == {
+        choice.VARIABLE: "horovod"
+    }
+
+
+def newly_imported(statement: str) -> set[str]:
+    """Modules that a fresh Python has imported after `statement` and had not before."""
+    program = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_to_ask_for_the_choice_imports_next_to_nothing() -> None:
+    imported = newly_imported("import horovod_elastic.core.choice")
+    assert {name.partition(".")[0] for name in imported} <= {"horovod_elastic", "collections", "__future__"}
+
+
+def test_hooks_import_neither_core_before_it_is_chosen() -> None:
+    imported = newly_imported("import horovod_elastic.worker.hooks")
+    assert "horovod_elastic.worker.session" in imported
+    assert not [name for name in imported if name.startswith(("horovod_elastic.core.c10d", "torch"))]
+    assert not [name for name in imported if name.startswith("horovod_elastic.core.native")]
