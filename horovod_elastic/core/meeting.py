@@ -6,6 +6,8 @@ Most attempts that fail fail here, because a member never comes, and cost nobody
 from __future__ import annotations
 
 import http.client
+import select
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,6 +18,10 @@ from horovod_elastic.rendezvous import MEMBERS_SCOPE
 
 LOOK_UP_S = 0.5
 """How long who waits goes without looking whether the attempt was given up."""
+PAUSE_S = 0.05
+"""Before asking again after an answer that there is nothing."""
+ANSWER_S = 10.0
+"""The rendezvous answers within 5 s, if only that there is nothing yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +44,14 @@ def look_up(place: Place, key: str, given_up: Callable[[], bool]) -> Answer | No
     """What is there under `key`; waits until somebody has put it. None as `meet` says."""
     while not given_up():
         try:
-            answer = _ask(place, "GET", key)
-        except TimeoutError:
-            continue
+            answer = _ask(place, "GET", key, given_up=given_up)
         except (OSError, http.client.HTTPException):
             return None
+        if given_up():
+            break
         if answer.status == HTTPStatus.OK:
-            return None if given_up() else answer
+            return answer
+        time.sleep(PAUSE_S)
     return None
 
 
@@ -58,13 +65,24 @@ def put(place: Place, key: str, value: bytes) -> None:
         raise OSError(f"the rendezvous answered {status}")
 
 
-def _ask(place: Place, method: str, key: str, value: bytes | None = None) -> Answer:
+def _ask(
+    place: Place,
+    method: str,
+    key: str,
+    value: bytes | None = None,
+    given_up: Callable[[], bool] = lambda: False,
+) -> Answer:
+    """Raises TimeoutError once it is given up."""
     url = urlsplit(f"http://{place.rendezvous_address}:{place.rendezvous_port}")
-    connection = http.client.HTTPConnection(url.netloc, timeout=LOOK_UP_S)
+    connection = http.client.HTTPConnection(url.netloc, timeout=ANSWER_S)
     try:
         connection.connect()
         address = str(connection.sock.getsockname()[0])
         connection.request(method, f"{url.path}/{key}", value)
+        # An answer may come at any moment, and comes once: asking again would be to come too late.
+        while not select.select([connection.sock], [], [], LOOK_UP_S)[0]:
+            if given_up():
+                raise TimeoutError("given up")
         answer = connection.getresponse()
         return Answer(answer.status, answer.read(), address)
     finally:

@@ -88,6 +88,7 @@ class Communicator:
 
     def build(self) -> None:
         """Connect with all members; blocks until all have. Raises CoreFailed, also after `break_`."""
+        _live.add(self)  # also while it is built: a process forked meanwhile must not keep it open
         try:
             self._connect()
             self._meet_in_groups()
@@ -96,7 +97,6 @@ class Communicator:
             self.break_(why)
             self.close()
             raise CoreFailed(f"generation {self.place.generation} was not built: {why}") from error
-        _live.add(self)
         if self.place.size > 1:
             for work, name in ((self._carry_out_all, "flexo-carry-out"), (self._say_late, "flexo-say")):
                 threading.Thread(target=work, name=name, daemon=True).start()
@@ -267,10 +267,12 @@ class Communicator:
                 error = RuntimeError(heard.error) if heard.ended else Disagreement(heard.error)
             else:
                 self._do(response, works)
-        except RuntimeError as failure:
+            self._timeline.carried_out(response, began_s, time.perf_counter())
+        except (
+            Exception
+        ) as failure:  # whatever it is: nobody else carries anything out, and works are waited for
             error = RuntimeError(self._end(f"a collective failed: {failure}"))
             self._hang_up_channel(str(error))
-        self._timeline.carried_out(response, began_s, time.perf_counter())
         for work in works:
             if work is not None:
                 work.finish(error)

@@ -144,9 +144,9 @@ class TorchCore:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            building, prepared = self._building, self._prepared
-        for communicator in (building, prepared):
-            if communicator is not None:
-                communicator.break_("a member has ended")
+            building, unwanted = self._building, self._prepared
+        if building is not None:
+            building.break_("a member has ended")  # its own thread closes it
+        self._throw_away(unwanted)
         with contextlib.suppress(RuntimeError):
             self.leave()
