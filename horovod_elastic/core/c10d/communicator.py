@@ -63,7 +63,9 @@ class Communicator:
         self._timeline = timeline
         self._fusion_bytes = _fusion_bytes()
         self._sets = {GLOBAL_SET: tuple(range(place.size))}
-        self._sets.update({n: tuple(ranks) for n, ranks in enumerate(process_sets, 1)})
+        for ranks in process_sets:  # Horovod's layer finds the duplicates among those that it was given
+            if (members := tuple(sorted(ranks))) not in self._sets.values():
+                self._sets[len(self._sets)] = members
         self._shelf = Shelf(self._put)
         self._shelf.set_timeout(timedelta(seconds=_gloo_timeout_s()))
         self._channel: Channel | None = None
@@ -152,14 +154,14 @@ class Communicator:
     # --- asked by the script's threads ----------------------------------------------------------------------
 
     def submit(self, work: Work) -> None:
-        """Ask for it. Raises RuntimeError if its name is outstanding, or the communicator is broken."""
+        """Ask for it. Raises ValueError if its name is outstanding, RuntimeError if all this is broken."""
         request = work.request
         key = key_of(request)
         with self._lock:
             if self._broken:
                 raise RuntimeError(self._broken)
             if key in self._outstanding:
-                raise RuntimeError(
+                raise ValueError(
                     f"Duplicate tensor name {request.name}: it was submitted before and is not done yet. "
                     "Give every tensor that is outstanding at the same time a name of its own."
                 )

@@ -29,7 +29,7 @@ class Communicator(Protocol):
         """This process's."""
 
     def submit(self, work: Work) -> None:
-        """Hand a request in. Raises RuntimeError if the same name is outstanding, or it is broken."""
+        """Hand a request in. Raises ValueError if its name is outstanding, RuntimeError if it is broken."""
 
     def wait(self, work: Work) -> None:
         """Until it is finished. Raises the error it was finished with."""
@@ -118,7 +118,7 @@ class Layer:
         self._unnamed.clear()
 
     def submit(self, works: Sequence[Work], finish: Callable[[], None] | None = None) -> int:
-        """Hand in what one call asks for. Returns its handle. Raises RuntimeError as Communicator.submit."""
+        """Hand in what one call asks for. Returns its handle. Raises as Communicator.submit does."""
         communicator = self.present()
         for work in works:
             self.timeline.submitted(work)

@@ -31,9 +31,10 @@ class Timeline:
     """See the module. Any thread may call any of this; while nobody wants a timeline, all of it is cheap."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        path = environment.get("HOROVOD_TIMELINE", "")
-        self._path = "" if path == ON_DEMAND else path
-        self._marks_cycles = environment.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0")
+        self._environment: Mapping[str, str] | None = environment
+        """Until the first place: a script may set variables before hvd.init."""
+        self._path = ""
+        self._marks_cycles = False
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._trace: _Trace | None = None
@@ -48,9 +49,17 @@ class Timeline:
     def place(self, generation: int, rank: int) -> None:
         """This process has this rank now. A newcomer that is alone (generation < 0) writes nothing."""
         with self._lock:
+            self._read_environment()
             self._generation = generation if rank == 0 and generation > 0 else 0
             self._turn()
             self._may_replace = False
+
+    def _read_environment(self) -> None:
+        environment, self._environment = self._environment, None
+        if environment is not None and not self._path:
+            path = environment.get("HOROVOD_TIMELINE", "")
+            self._path = "" if path == ON_DEMAND else path
+            self._marks_cycles = environment.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0")
 
     def start(self, path: str, mark_cycles: bool = False) -> None:
         """Write to `path` from now on; on another rank than 0, once it is rank 0."""
