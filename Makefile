@@ -40,7 +40,7 @@ test-training: ## tests with real Horovod and PyTorch
 	@./setup.sh all
 	$(BIN)/pytest tests/training
 
-test-chaos: ## kill and stop workers, agents, leaders, keepers of elastic jobs, 50 times (about 15 minutes; ARGS='--seed 7')
+test-chaos: ## kill and stop workers, agents, leaders, keepers of elastic jobs, 50 times (about 15 minutes; ARGS='--core horovod --seed 7')
 	@./setup.sh all
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
@@ -48,7 +48,7 @@ bench-load: ## what flexod costs: its CPU, and slurmctld's time (about 4 minutes
 	@./setup.sh all
 	@$(BIN)/python -m flexo.lab.load
 
-bench-runtime: ## what a resize costs, beside stock Horovod and stop-restart (under 15 minutes; ARGS='--help')
+bench-runtime: ## what a resize costs, beside stock Horovod and stop-restart (about 20 minutes; ARGS='--help')
 	@./setup.sh all
 	@PYTHONPATH=tests $(BIN)/python -m bench.runtime $(ARGS)
 

@@ -1,4 +1,4 @@
-"""How long it takes until n ranks are connected: flexo's core beside stock Horovod, in one run.
+"""How long it takes until n ranks are connected: flexo on Horovod's core beside stock Horovod, in one run.
 
 Stock shuts down and initialises again against Horovod's own elastic rendezvous server; its ranks do nothing
 else meanwhile. Ours prepare a second communicator against our rendezvous while they train on (an all-reduce
@@ -13,18 +13,16 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
-
 import ranks
 from ranks import Me, Rank, each
 
+from horovod_elastic.core.choice import HOROVOD
 from horovod_elastic.core.interface import Place
 from horovod_elastic.rendezvous import Rendezvous
 
@@ -67,10 +65,11 @@ def lines(found: Found) -> Iterator[str]:
     yield "ranks" + "".join(f"{title:>22}" for title in titles)
     for size in found.sizes:
         columns = (size.stock, size.prepared, size.switched, size.first_collective)
-        yield f"{size.ranks:5d}" + "".join(f"{_range(column):>22}" for column in columns)
+        yield f"{size.ranks:5d}" + "".join(f"{milliseconds(column):>22}" for column in columns)
 
 
-def _range(seconds: Sequence[float]) -> str:
+def milliseconds(seconds: Sequence[float]) -> str:
+    """Median (least-most)."""
     middle, low, high = (1e3 * value for value in (statistics.median(seconds), min(seconds), max(seconds)))
     digits = 2 if middle < 10 else 0
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
@@ -78,9 +77,13 @@ def _range(seconds: Sequence[float]) -> str:
 
 def _at(size: int, repeats: int) -> Size:
     stock = _stock(size, repeats)
-    changes = _ours(size, repeats)
-    prepared, switched, first_collective = (tuple(each) for each in zip(*changes, strict=True))
-    return Size(size, stock, prepared, switched, first_collective)
+    found = changes(HOROVOD, size, repeats, prepare_and_train)
+    return Size(
+        size, stock,
+        tuple(change.prepared for change in found),
+        tuple(change.switched for change in found),
+        tuple(change.first_collective for change in found),
+    )  # fmt: skip
 
 
 # --- stock ------------------------------------------------------------------------------------------------
@@ -104,7 +107,7 @@ def _stock(size: int, repeats: int) -> tuple[float, ...]:
 
     server = RendezvousServer()
     port = server.start(create_rendezvous_handler(Driver()))
-    members = [Rank(f"stock{rank}", _variables(rank, size, port), with_core=False) for rank in range(size)]
+    members = [Rank(f"stock{rank}", _variables(rank, size, port), None) for rank in range(size)]
     took = []
     try:
         for _ in range(repeats + 1):  # the first one has nothing to shut down
@@ -146,44 +149,86 @@ def _shut_down(me: Me) -> None:
 # --- ours -------------------------------------------------------------------------------------------------
 
 
-def _ours(size: int, repeats: int) -> list[tuple[float, float, float]]:
-    members = [Rank(f"flexo{rank}", {}) for rank in range(size)]
-    changes = []
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What one rank tells of a preparation."""
+
+    built_at: float
+    """time.time()."""
+    steps: tuple[float, ...] = ()
+    """Seconds of the steps that it trained."""
+    began_at: float = 0.0
+    """When it began with it, if that is not when it was told to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One more communicator, at all ranks. Seconds."""
+
+    prepared: float
+    """From the word to all until the last one had built it."""
+    switched: float
+    first_collective: float
+    steps: tuple[float, ...]
+    """Of rank 0."""
+
+
+def changes(core: str, size: int, repeats: int, prepare: Callable[[Me, Place], Prepared]) -> list[Change]:
+    """`prepare` at all ranks and a switch, so often; the first one, while nobody trains yet, is left out."""
+    members = [Rank(f"{core}{rank}", {}, core) for rank in range(size)]
     try:
-        for generation in range(1, repeats + 2):  # in the first one nobody trains yet
-            lines = {f"{HOST}:{rank}": f"{rank},{size},{rank},{size},0,1" for rank in range(size)}
-            server = Rendezvous(ranks.LOOPBACK, lines, "secret")
-            began = time.time()
-            for rank, member in enumerate(members):
-                place = Place(generation, rank, size, rank, size, 0, 1, HOST, server.address, server.port)
-                member.begin(_prepare_and_train, place)
-            prepared = max(member.answer() for member in members) - began
-            server.close()
-            switches = each(members, _switch, generation)
-            changes.append((prepared, *(max(values) for values in zip(*switches, strict=True))))
+        found = [_change(members, generation, prepare) for generation in range(1, repeats + 2)]
         each(members, ranks.leave)
     finally:
         _kill(members)
-    return changes[1:]
+    return found[1:]
 
 
-def _prepare_and_train(me: Me, place: Place) -> float:
-    """When (time.time) this rank's communicator was built; returns when everybody's is."""
+def _change(members: Sequence[Rank], generation: int, prepare: Callable[[Me, Place], Prepared]) -> Change:
+    size = len(members)
+    lines = {f"{HOST}:{rank}": f"{rank},{size},{rank},{size},0,1" for rank in range(size)}
+    server = Rendezvous(ranks.LOOPBACK, lines, "secret")
+    began = time.time()
+    for rank, member in enumerate(members):
+        place = Place(generation, rank, size, rank, size, 0, 1, HOST, server.address, server.port)
+        member.begin(prepare, place)
+    told: list[Prepared] = [member.answer() for member in members]
+    server.close()
+    switches = each(members, _switch, generation)
+    switched, first_collective = (max(values) for values in zip(*switches, strict=True))
+    began = max(began, *(rank.began_at for rank in told))
+    return Change(max(rank.built_at for rank in told) - began, switched, first_collective, told[0].steps)
+
+
+def prepare_and_train(me: Me, place: Place) -> Prepared:
+    """Returns when everybody's communicator is built."""
     me.prepare(place)
     builder = me.builder
     assert builder is not None
+    steps = []
     if not me.hvd.is_initialized():
         builder.join()
     else:
-        while not _step(me, not builder.is_alive()):
-            time.sleep(STEP_S)
+        all_built = False
+        while not all_built:
+            began = time.perf_counter()
+            all_built = _step(me, not builder.is_alive())
+            steps.append(time.perf_counter() - began)
     if why := me.prepared():
         raise RuntimeError(why)
-    return me.built_at
+    return Prepared(me.built_at, tuple(steps))
+
+
+def step_seconds(me: Me) -> float:
+    """What one step takes."""
+    began = time.perf_counter()
+    _step(me, False)
+    return time.perf_counter() - began
 
 
 def _step(me: Me, built: bool) -> bool:
-    """The training's all-reduce; here it tells whether all have built theirs."""
+    """A GPU's work and the training's all-reduce, which here tells whether all have built theirs."""
+    time.sleep(STEP_S)
     return bool(me.hvd.allreduce(me.torch.tensor([float(built)]), op=me.hvd.Min, name="step").item())
 
 

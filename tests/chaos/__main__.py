@@ -14,6 +14,7 @@ from pathlib import Path
 
 from chaos.harness import Outcome, cluster, run
 from chaos.plan import SEEDS, plan
+from horovod_elastic.core.choice import CORES, DEFAULT_CORE
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "chaos"
 AT_ONCE = 2
@@ -26,16 +27,18 @@ def main() -> int:
     began = time.monotonic()
     seeds = options.seed or list(SEEDS)
     outcomes = []
-    print(f"bringing up a Slurm cluster; {len(seeds)} runs", flush=True)
+    print(f"bringing up a Slurm cluster; {len(seeds)} runs with --core={options.core}", flush=True)
     with cluster() as lab, ThreadPoolExecutor(options.at_once) as pool:
-        runs = [pool.submit(run, lab, plan(seed), lab.scratch / f"seed{seed}") for seed in seeds]
+        runs = [
+            pool.submit(run, lab, plan(seed), lab.scratch / f"seed{seed}", options.core) for seed in seeds
+        ]
         for done in as_completed(runs):
             outcome = done.result()
             outcomes.append(outcome)
             print(f"{time.monotonic() - began:6.0f} s  {line(outcome)}", flush=True)
             if options.seed or not outcome.well:
                 _keep_logs(lab.scratch / f"seed{outcome.seed}", options.json.parent)
-    _write(outcomes, time.monotonic() - began, options.json)
+    _write(outcomes, options.core, time.monotonic() - began, options.json)
     failed = [outcome.seed for outcome in outcomes if not outcome.well]
     restarted = sum(outcome.restarted for outcome in outcomes)
     print(
@@ -44,7 +47,7 @@ def main() -> int:
     )
     if failed:
         print(f"failed: {failed}; their logs are beside the report")
-        print(f"again: make test-chaos ARGS='--seed {failed[0]}'")
+        print(f"again: make test-chaos ARGS='--core {options.core} --seed {failed[0]}'")
     return 1 if failed else 0
 
 
@@ -57,6 +60,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--seed", type=int, action="append", help="only this one; keeps its logs; may be repeated"
     )
+    parser.add_argument("--core", choices=CORES, default=DEFAULT_CORE, help="of the jobs (%(default)s)")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help=f"jobs at a time ({AT_ONCE})")
     parser.add_argument("--json", type=Path, default=BUILD / "report.json", help="where the report goes")
     return parser.parse_args()
@@ -79,9 +83,10 @@ def _keep_logs(folder: Path, build: Path) -> None:
     shutil.copytree(folder, kept)
 
 
-def _write(outcomes: list[Outcome], seconds: float, path: Path) -> None:
+def _write(outcomes: list[Outcome], core: str, seconds: float, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     report = {
+        "core": core,
         "runs": len(outcomes),
         "well": sum(outcome.well for outcome in outcomes),
         "restarted": sum(outcome.restarted for outcome in outcomes),

@@ -17,6 +17,7 @@ from chaos import victims
 from chaos.checker import Verdict, check, read
 from chaos.plan import Deed, Plan
 from flexo.lab import Lab, LabSpec, bring_up
+from horovod_elastic.core import choice
 
 SCRIPT = Path(__file__).resolve().parent / "train.py"
 SAMPLES = 187
@@ -179,14 +180,14 @@ def cluster() -> Iterator[Lab]:
         lab.down()
 
 
-def run(lab: Lab, plan: Plan, folder: Path) -> Outcome:
-    """Carry `plan` out in `folder`, which must not be there yet."""
+def run(lab: Lab, plan: Plan, folder: Path, core: str) -> Outcome:
+    """Carry `plan` out in `folder`, which must not be there yet, with a job on that core."""
     folder.mkdir(parents=True)
     began, wrong, code = time.monotonic(), [], None
     options = ("-N", str(plan.base_nodes), "-n", "2", "--gpus-per-task=1")
-    trace = f"FLEXO_TRACE={folder}/trace.jsonl"
+    environment = [f"FLEXO_TRACE={folder}/trace.jsonl", f"{choice.VARIABLE}={core}"]
     job = submit(lab, folder, str(SCRIPT), "--samples", str(SAMPLES),
-                 options=options, elastic="2-4", environment=[trace])  # fmt: skip
+                 options=options, elastic="2-4", environment=environment)  # fmt: skip
     this = _Run(lab, plan, job)
     try:
         this.wait("the first commit", this.committed)

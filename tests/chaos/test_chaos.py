@@ -10,6 +10,7 @@ import pytest
 from chaos.harness import cluster, run
 from chaos.plan import plan
 from flexo.lab import Lab, why_unavailable
+from horovod_elastic.core.choice import HOROVOD, TORCH
 
 pytestmark = [pytest.mark.training, pytest.mark.slow]
 
@@ -24,9 +25,9 @@ def chaos_lab() -> Iterator[Lab]:
         yield lab
 
 
-@pytest.mark.parametrize("seed", [3, 5, 7])
-def test_nothing_is_lost_hangs_or_is_left_behind(chaos_lab: Lab, seed: int) -> None:
-    outcome = run(chaos_lab, plan(seed), chaos_lab.scratch / f"seed{seed}")
+@pytest.mark.parametrize(("seed", "core"), [(3, TORCH), (5, TORCH), (7, TORCH), (8, HOROVOD)])
+def test_nothing_is_lost_hangs_or_is_left_behind(chaos_lab: Lab, seed: int, core: str) -> None:
+    outcome = run(chaos_lab, plan(seed), chaos_lab.scratch / f"seed{seed}", core)
     assert outcome.wrong == ()
     assert outcome.verdict is not None
     assert outcome.verdict.epochs > 0

@@ -1,11 +1,13 @@
 """Training processes on this machine's loopback that are told one thing at a time.
 
-All are forked from one server that has imported PyTorch and Horovod once. What they do is written as
-functions `what(me, ...)` beside the tests; `me` is the Me of that process.
+All are forked from one server that has imported PyTorch once; each imports Horovod's Python layer itself, on
+the core that it is to have. What they do is written as functions `what(me, ...)` beside the tests; `me` is
+the Me of that process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import multiprocessing
 import os
@@ -18,6 +20,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from horovod_elastic import patching
+from horovod_elastic.core import python_layer
+from horovod_elastic.core.choice import HOROVOD, TORCH
 from horovod_elastic.core.interface import CoreFailed, Place
 from horovod_elastic.rendezvous import Rendezvous
 
@@ -62,17 +67,21 @@ class Me:
 class Rank:
     """One process, seen from the test."""
 
-    def __init__(self, name: str, environment: dict[str, str], with_core: bool = True) -> None:
+    def __init__(self, name: str, environment: dict[str, str], core: str | None = HOROVOD) -> None:
+        """`core`: None for stock Horovod, which has no core of ours beneath it."""
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["horovod.torch", "horovod_elastic.core.native.horovod_core"])
+        context.set_forkserver_preload(["torch"])
         self.name = name
         self._connection, theirs = context.Pipe()
-        self.process = context.Process(target=_live, args=(theirs, environment, with_core), daemon=True)
+        self.process = context.Process(target=_live, args=(theirs, environment, core), daemon=True)
         self.process.start()
         theirs.close()
+        self.busy = False
+        """It has been told something and has not answered."""
 
     def begin(self, what: Callable[..., Any], *arguments: Any) -> None:
         """Tell it to do something."""
+        self.busy = True
         self._connection.send((what, arguments))
 
     def answer(self, at_most_s: float = ANSWER_S) -> Any:
@@ -80,6 +89,7 @@ class Rank:
         if not self._connection.poll(at_most_s):
             raise TimeoutError(f"{self.name} has not answered within {at_most_s} s")
         result, error = self._connection.recv()
+        self.busy = False
         if error is not None:
             raise error
         return result
@@ -99,14 +109,15 @@ class Rank:
 
 
 class Cluster:
-    """Several of them, and what a leader does for them."""
+    """Several of them on one core, and what a leader does for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: str = HOROVOD) -> None:
+        self.core = core
         self.all: list[Rank] = []
         self.generation = 0
 
     def start(self, count: int, **environment: str) -> list[Rank]:
-        new = [Rank(f"w{len(self.all) + i}", environment) for i in range(count)]
+        new = [Rank(f"w{len(self.all) + i}", environment, self.core) for i in range(count)]
         self.all += new
         return new
 
@@ -142,8 +153,7 @@ class Cluster:
 
     def close(self) -> None:
         for rank in self.all:
-            if rank.process.is_alive():
-                rank.signal(signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # the native core aborts when others are gone
                 rank.kill()
 
 
@@ -221,7 +231,7 @@ def used(me: Me) -> Used:
     return Used(descriptors, threads, pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
 
 
-def _live(connection: Connection, environment: dict[str, str], with_core: bool) -> None:
+def _live(connection: Connection, environment: dict[str, str], core: str | None) -> None:
     os.environ.update(
         HOROVOD_ELASTIC="1",  # as the agent does; else DistributedOptimizer registers no hooks when alone
         HOROVOD_CONTROLLER="gloo",
@@ -230,14 +240,11 @@ def _live(connection: Connection, environment: dict[str, str], with_core: bool) 
         HOROVOD_GLOO_TIMEOUT_SECONDS=str(GLOO_TIMEOUT_S),
     )
     os.environ.update(environment)
-    import horovod.torch as hvd
     import torch
-    from horovod.torch import mpi_ops
-
-    from horovod_elastic.core.native.horovod_core import HorovodCore
 
     torch.set_num_threads(1)
-    me = Me(hvd, torch, HorovodCore(mpi_ops) if with_core else None)
+    patching.after_import({"horovod.common.process_sets": lambda: python_layer.patch_process_sets})
+    me = _on_torch() if core == TORCH else _on_horovod(with_core=core == HOROVOD)
     while True:
         try:
             what, arguments = connection.recv()
@@ -247,3 +254,25 @@ def _live(connection: Connection, environment: dict[str, str], with_core: bool) 
             connection.send((what(me, *arguments), None))
         except Exception as error:
             connection.send((None, error))
+
+
+def _on_horovod(*, with_core: bool) -> Me:
+    import horovod.torch as hvd
+    import torch
+    from horovod.torch import mpi_ops
+
+    from horovod_elastic.core.native.horovod_core import HorovodCore
+
+    return Me(hvd, torch, HorovodCore(mpi_ops) if with_core else None)
+
+
+def _on_torch() -> Me:
+    from horovod_elastic.core.c10d import standin
+
+    standin.install()
+    import horovod.torch as hvd
+    import torch
+
+    from horovod_elastic.core.c10d.torch_core import TorchCore
+
+    return Me(hvd, torch, TorchCore(standin.the_layer()))

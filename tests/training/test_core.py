@@ -1,4 +1,4 @@
-"""The core on Horovod, with real processes on loopback: build beside training, switch, fail, break, end."""
+"""Both cores, with real processes on loopback: build beside training, switch, fail, break, end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ import pytest
 import ranks
 from ranks import Cluster, Me, Rank, each
 
+from horovod_elastic.core.choice import CORES, HOROVOD, TORCH
+
 SOON_S = 1.0
 
 
+@pytest.fixture(params=CORES)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    running = Cluster(request.param)
+    yield running
+    running.close()
+
+
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    running = Cluster()
+def on_horovod() -> Iterator[Cluster]:
+    running = Cluster(HOROVOD)
     yield running
     running.close()
 
@@ -55,8 +64,12 @@ def give_process_set(me: Me, members: list[int]) -> None:
 
 
 def sum_in_the_set(me: Me) -> float:
-    torch = sys.modules["torch"]
-    return float(me.hvd.allreduce(torch.ones(1), op=me.hvd.Sum, process_set=me.kept["set"]))
+    return float(me.hvd.allreduce(me.torch.ones(1), op=me.hvd.Sum, process_set=me.kept["set"]))
+
+
+def number_of_the_set(me: Me) -> int | None:
+    number: int | None = me.kept["set"].process_set_id
+    return number
 
 
 # --- changes ---------------------------------------------------------------------------------------------
@@ -67,6 +80,11 @@ def test_process_sets_of_the_script_are_there_in_the_first_generation(cluster: C
     each(members, give_process_set, [0, 2])
     cluster.form(members)
     assert each([members[0], members[2]], sum_in_the_set) == [2.0, 2.0]
+    assert each(members, number_of_the_set) == [1, 1, 1]
+    cluster.form(members)
+    assert each(members, number_of_the_set) == [None] * 3
+    with pytest.raises(Exception, match=r"(?i)process set|None"):
+        members[0].do(sum_in_the_set)
 
 
 def test_workers_join_and_leave_while_the_others_train_on(cluster: Cluster) -> None:
@@ -199,12 +217,12 @@ def test_a_newcomer_killed_while_all_build_costs_the_others_nothing(cluster: Clu
     cluster.form([first, second])
     each([first, second], ranks.make_model, 0)
     moments = random.Random(3)
-    failed = 0
+    failed, latest_s = 0, 0.08 if cluster.core == HOROVOD else 0.015
     for _ in range(8):
         (newcomer,) = cluster.start(1)
         newcomer.do(ranks.make_model, 1)
         server = cluster.offer([first, second, newcomer])
-        time.sleep(moments.uniform(0, 0.08))
+        time.sleep(moments.uniform(0, latest_s))
         newcomer.kill()
         trained([first, second])
         server.close()
@@ -384,12 +402,8 @@ import atexit, http.client, os, sys, threading, time
 atexit.register(print, "python has said good-bye")
 os.environ.update(HOROVOD_ELASTIC="1", HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo",
                   HOROVOD_GLOO_IFACE="lo", HOROVOD_GLOO_TIMEOUT_SECONDS="60")
-import horovod.torch as hvd
-from horovod.torch import mpi_ops
 from horovod_elastic.rendezvous import Rendezvous
 from horovod_elastic.core.interface import CoreFailed, Place
-from horovod_elastic.core.native.horovod_core import HorovodCore
-core = HorovodCore(mpi_ops)
 server = Rendezvous("127.0.0.1", {"h:0": "0,2,0,1,0,2", "g:0": "1,2,0,1,1,2"})
 def try_to_build():
     try:
@@ -401,6 +415,26 @@ def second_member_comes_and_goes():
     other.request("GET", "/members/g:0")
     other.getresponse()
 """
+
+MAKES = {
+    HOROVOD: """
+import horovod.torch as hvd
+from horovod.torch import mpi_ops
+from horovod_elastic.core.native.horovod_core import HorovodCore
+core = HorovodCore(mpi_ops)
+def give_up():
+    server.close()
+""",
+    TORCH: """
+from horovod_elastic.core.c10d import standin
+standin.install()
+import horovod.torch as hvd
+from horovod_elastic.core.c10d.torch_core import TorchCore
+core = TorchCore(standin.the_layer())
+def give_up():
+    core.abandon(1)
+""",
+}
 
 ENDS = {
     "alone": "core.alone()",
@@ -423,15 +457,15 @@ time.sleep(0.3)
     "after a build that failed": """
 core.alone()
 threading.Thread(target=second_member_comes_and_goes, daemon=True).start()
-threading.Timer(0.3, server.close).start()
+threading.Timer(0.3, give_up).start()
 try_to_build()
 """,
 }
 
 
-def ended(program: str, *, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def ended(core: str, program: str, *, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", END + program],
+        [sys.executable, "-c", END + MAKES[core] + program],
         capture_output=True,
         text=True,
         timeout=60,
@@ -440,14 +474,16 @@ def ended(program: str, *, cwd: Path | None = None) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize(("core", "code"), [(HOROVOD, 0), (HOROVOD, 3), (TORCH, 3)])
 @pytest.mark.parametrize("how", ENDS)
-def test_a_process_ends_in_time_with_its_exit_code_whatever_its_core_does(how: str, code: int) -> None:
+def test_a_process_ends_in_time_with_its_exit_code_whatever_its_core_does(
+    how: str, core: str, code: int
+) -> None:
     program = (
         f"{ENDS[how]}\nbegan = time.monotonic()\natexit.register(lambda: print(time.monotonic() - began))\n"
     )
     before = time.monotonic()
-    done = ended(f"{program}print('last words')\nprint('ended', time.time())\nsys.exit({code})")
+    done = ended(core, f"{program}print('last words')\nprint('ended', time.time())\nsys.exit({code})")
     took = time.time() - float(re.findall(r"ended ([0-9.]+)", done.stdout)[0])
     assert done.returncode == code, done.stderr
     assert "last words" in done.stdout
@@ -456,19 +492,21 @@ def test_a_process_ends_in_time_with_its_exit_code_whatever_its_core_does(how: s
     assert time.monotonic() - before < 30
 
 
-def test_an_exception_that_ends_the_script_is_shown_and_counts(tmp_path: Path) -> None:
-    done = ended(f"{ENDS['after a build that failed']}\nraise ValueError('wrong data')", cwd=tmp_path)
+@pytest.mark.parametrize("core", CORES)
+def test_an_exception_that_ends_the_script_is_shown_and_counts(core: str, tmp_path: Path) -> None:
+    done = ended(core, f"{ENDS['after a build that failed']}\nraise ValueError('wrong data')", cwd=tmp_path)
     assert done.returncode == 1
     assert "ValueError: wrong data" in done.stderr
-    assert "a member is gone" in done.stdout
+    assert "generation 1 was not built" in done.stdout
 
 
 def test_native_threads_of_others_still_abort_the_process() -> None:
     program = "import ctypes\ncore.alone()\nctypes.CDLL('libstdc++.so.6')._ZSt9terminatev()"
-    assert ended(program).returncode == -signal.SIGABRT
+    assert ended(HOROVOD, program).returncode == -signal.SIGABRT
 
 
-def test_forked_processes_end_as_they_like() -> None:
+@pytest.mark.parametrize("core", CORES)
+def test_forked_processes_end_as_they_like(core: str) -> None:
     program = """
 core.alone()
 child = os.fork()
@@ -479,13 +517,13 @@ import torch
 data = torch.utils.data.DataLoader(list(range(6)), num_workers=2)
 print("loaded", sum(int(batch) for batch in data), hvd.allreduce(torch.ones(1)).item())
 """
-    done = ended(program)
+    done = ended(core, program)
     assert done.returncode == 0, done.stderr
     assert "the child said 5" in done.stdout
     assert "loaded 15 1.0" in done.stdout
 
 
-# --- copies of the library -------------------------------------------------------------------------------
+# --- copies of Horovod's library -------------------------------------------------------------------------
 
 
 def refuse_memory_files(me: Me) -> str:
@@ -503,8 +541,10 @@ def refuse_memory_files(me: Me) -> str:
     return str(copy.library._name)
 
 
-def test_where_memory_cannot_be_loaded_from_a_private_folder_serves(cluster: Cluster, tmp_path: Path) -> None:
-    (only,) = cluster.start(1, TMPDIR=str(tmp_path))
+def test_where_memory_cannot_be_loaded_from_a_private_folder_serves(
+    on_horovod: Cluster, tmp_path: Path
+) -> None:
+    (only,) = on_horovod.start(1, TMPDIR=str(tmp_path))
     assert only.do(refuse_memory_files).startswith(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -516,7 +556,7 @@ def refuse_all_files(me: Me) -> str:
     return refuse_memory_files(me)
 
 
-def test_where_no_second_copy_can_be_loaded_the_error_says_what_to_do(cluster: Cluster) -> None:
-    (only,) = cluster.start(1)
+def test_where_no_second_copy_can_be_loaded_the_error_says_what_to_do(on_horovod: Cluster) -> None:
+    (only,) = on_horovod.start(1)
     with pytest.raises(Exception, match=r"mpi_lib_v2.*cannot be loaded.*not permitted.*set TMPDIR"):
         only.do(refuse_all_files)

@@ -25,12 +25,19 @@ from elastic_jobs import (
 )
 
 from flexo.lab import Lab
+from horovod_elastic.core.choice import CORES, VARIABLE
 
 pytestmark = pytest.mark.slow
 
+on_both = pytest.mark.parametrize("core", CORES)
+"""All other jobs run on the default."""
 
-def test_loaders_and_samplers_go_through_growth_and_slurms_own_preemption(submit: Submit, alone: Lab) -> None:
-    job = submit("sampler_and_loaders.py", elastic="1-3")
+
+@on_both
+def test_loaders_and_samplers_go_through_growth_and_slurms_own_preemption(
+    submit: Submit, alone: Lab, core: str
+) -> None:
+    job = submit("sampler_and_loaders.py", elastic="1-3", environment=(f"{VARIABLE}={core}",))
     job.wait_for_size(3)
     asked = time.time()
     rigid = take_nodes(alone, 3, 3, 4)
@@ -102,8 +109,10 @@ def test_workers_of_two_gpus_come_two_gpus_at_a_time(submit: Submit, alone: Lab)
     job.check_steps()
 
 
-def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone: Lab) -> None:
-    job = submit("counting.py", options=("-n", "2", "--gpus-per-task=1"), elastic="2-4")
+@on_both
+def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone: Lab, core: str) -> None:
+    options, environment = ("-n", "2", "--gpus-per-task=1"), (f"{VARIABLE}={core}",)
+    job = submit("counting.py", options=options, elastic="2-4", environment=environment)
     job.wait_for_size(4)
     for rank in (1, 2, 0):  # beside rank 0 in the base, the first of the satellite, who leads
         victim = next(event for event in reversed(job.events("enter")) if event["rank"] == rank)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from elastic_jobs import SOMEBODY, Job, Submit
+from elastic_jobs import SCRIPTS, SOMEBODY, Job, Submit
 
 HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--leader", "--", ""]
 FLEXO = Path(sys.executable).parent / "flexo"
@@ -19,6 +21,8 @@ class Jobs:
 
     uneven: Job
     two_gpus: Job
+    on_horovod: Job
+    no_native_library: Job
     fails_at_once: Job
     fails_before_the_loop: Job
     fails_halfway: Job
@@ -29,11 +33,17 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def jobs(submit: Submit) -> Jobs:
+def jobs(submit: Submit, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     pair = ("-n", "2", "--gpus-per-task=1")
+    python_only = tmp_path_factory.mktemp("python_only")
+    copy_of_horovods_python(python_only)
     return Jobs(
         uneven=submit("rigid.py", *HOSTILE, options=("-N", "2", "-n", "3", "--gpus-per-task=1")),
         two_gpus=submit("rigid.py", options=("-n", "2", "--gpus-per-task=2", "-N", "1")),
+        on_horovod=submit("rigid.py", options=pair, launch=rigid("--core=horovod")),
+        no_native_library=submit(
+            "rigid.py", options=pair, launch=rigid("--core torch"), environment=(f"PYTHONPATH={python_only}",)
+        ),
         fails_at_once=submit("counting.py", "--fail", "at once", options=pair),
         fails_before_the_loop=submit(
             "counting.py", "--fail", "before the loop", "--fail-on-rank", "1", options=pair
@@ -46,6 +56,20 @@ def jobs(submit: Submit) -> Jobs:
             "counting.py", "--batches", "80", elastic="1-4", environment=("FLEXO_DAEMON=127.0.0.1:9",)
         ),
     )
+
+
+def rigid(core: str) -> str:
+    """As a user would start it, in the job's folder."""
+    return f"{FLEXO} run {core} {sys.executable} {SCRIPTS / 'rigid.py'} --log-dir $PWD/logs"
+
+
+def copy_of_horovods_python(folder: Path) -> None:
+    """The package as it is without anything that was compiled."""
+    spec = importlib.util.find_spec("horovod")
+    assert spec is not None
+    assert spec.origin is not None
+    without = shutil.ignore_patterns("*.so", "metadata.json", "__pycache__")
+    shutil.copytree(Path(spec.origin).parent, folder / "horovod", ignore=without)
 
 
 def test_workers_of_uneven_nodes_know_their_places(jobs: Jobs) -> None:
@@ -65,6 +89,14 @@ def test_the_script_gets_its_arguments_as_they_were_given(jobs: Jobs) -> None:
 def test_a_worker_with_two_gpus_sees_its_own_two(jobs: Jobs) -> None:
     done = jobs.two_gpus.check_done(2)
     assert sorted(event["gpus"] for event in done) == ["0,1", "2,3"]
+
+
+def test_a_job_trains_the_same_with_and_without_horovods_native_library(jobs: Jobs) -> None:
+    """Of two ranks: a sum of two is the same in any order, bit for bit."""
+    theirs, ours = jobs.on_horovod.check_done(2), jobs.no_native_library.check_done(2)
+    assert ours[0]["parameters"] == theirs[0]["parameters"]
+    assert not any("python_only" in event["horovod"] for event in theirs)
+    assert all("python_only" in event["horovod"] for event in ours)
 
 
 @pytest.mark.parametrize(

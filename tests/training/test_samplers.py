@@ -13,13 +13,15 @@ from collections.abc import Iterator, Sequence
 import pytest
 from ranks import Cluster, Me, Rank, each
 
+from horovod_elastic.core.choice import CORES
+
 SAMPLES = 50
 BATCH = 4
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    running = Cluster()
+@pytest.fixture(params=CORES)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    running = Cluster(request.param)
     yield running
     running.close()
 

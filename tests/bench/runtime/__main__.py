@@ -1,4 +1,4 @@
-"""make bench-runtime: what a resize costs with stock Horovod, stop-restart and flexo, in one run."""
+"""make bench-runtime: what a resize costs with stock Horovod, stop-restart and flexo on both cores."""
 
 from __future__ import annotations
 
@@ -13,9 +13,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import leader_lookup, rendezvous
+from bench import connecting, leader_lookup, rendezvous
 from bench.runtime import machine, report, resizing, steady, transient
-from bench.runtime.results import OURS, RESTART, STOCK, Beside, Figures, Resize, Steady, Transient
+from bench.runtime.results import (
+    CORE_TORCH,
+    FLEXOS,
+    OURS,
+    RESTART,
+    STOCK,
+    Beside,
+    Connecting,
+    Figures,
+    Resize,
+    Steady,
+    Transient,
+)
 from bench.runtime.rivals import Flexo, Rival, Stock, StopRestart, interrupt_on_sigterm
 from flexo.lab import LabSpec, bring_up
 
@@ -23,7 +35,8 @@ BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
 Tell = Callable[[str], None]
 RENDEZVOUS = (((2, 4), 3), ((8,), 2), ((16,), 1))
 """Ranks, and how often: stock's takes half a minute at 16 ranks."""
-PARTS = ("pauses", "large", "steady", "transient", "rendezvous", "lookup")
+PARTS = ("pauses", "large", "steady", "transient", "connecting", "rendezvous", "lookup")
+RIVALS = (STOCK, RESTART, OURS, CORE_TORCH)
 
 
 def main() -> None:
@@ -58,19 +71,20 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="a short trial: too few samples to judge by")
     parser.add_argument("--only", action="append", choices=PARTS, help="this part; may be repeated")
-    parser.add_argument("--rivals", default=f"{STOCK},{RESTART},{OURS}", help="with commas between them")
+    parser.add_argument("--rivals", default=",".join(RIVALS), help="with commas between them (%(default)s)")
     parser.add_argument(
         "--cycles",
         type=int,
-        help="resizes out and in of each rival (5; 1 with --quick); at most 3 with the large model",
+        help="resizes out and in of stock and core_torch (5; 1 with --quick); of others and with the large "
+        "model at most 3",
     )
     parser.add_argument("--time-scale", type=float, help="of transient (1/2; 1/6 with --quick)")
     parser.add_argument("--json", type=Path, default=BUILD / "runtime.json", help="where the results go")
     parser.add_argument("--keep", action="store_true", help="keep the workers' logs")
     options = parser.parse_args(arguments)
-    unknown = set(options.rivals.split(",")) - {STOCK, RESTART, OURS}
+    unknown = set(options.rivals.split(",")) - set(RIVALS)
     if unknown:
-        parser.error(f"--rivals {', '.join(sorted(unknown))}: {STOCK}, {RESTART} and {OURS} are allowed")
+        parser.error(f"--rivals {', '.join(sorted(unknown))}: {', '.join(RIVALS)} are allowed")
     options.only = options.only or list(PARTS)
     options.cycles = options.cycles or (1 if options.quick else 5)
     options.time_scale = options.time_scale or (1 / 6 if options.quick else 1 / 2)
@@ -88,14 +102,15 @@ def _measure(options: argparse.Namespace, folder: Path, tell: Tell, elapsed: Cal
             if part in parts:
                 resizes += resizing.measure(rivals, model, options.cycles, folder, tell)
         if "steady" in parts:
-            pairs, seconds = (1, 5.0) if options.quick else (2, 12.0)
-            both = [rival for rival in rivals if rival.name in (STOCK, OURS)]
-            runs += steady.measure(both, 2, pairs, seconds, folder, tell)
+            pairs, seconds = (1, 5.0) if options.quick else (2, 8.0)
+            never_restarted = [rival for rival in rivals if rival.name != RESTART]
+            runs += steady.measure(never_restarted, pairs, seconds, folder, tell)
         if "transient" in parts:
-            ours = [rival for rival in rivals if rival.name == OURS]
+            ours = [rival for rival in rivals if rival.name in FLEXOS]
             borrowing += [transient.measure(who, options.time_scale, 1, folder, tell) for who in ours]
     return Figures(
         facts, _command(), resizes, runs, borrowing,
+        _connecting(tell, options.quick) if "connecting" in parts else None,
         _rendezvous(tell) if "rendezvous" in parts else None,
         _lookup(tell) if "lookup" in parts else None,
         elapsed(),
@@ -111,12 +126,18 @@ def _rivals(names: list[str], folder: Path, tell: Tell) -> Iterator[list[Rival]]
             rivals.append(Stock())
         if RESTART in names:
             rivals.append(StopRestart())
-        if OURS in names:
+        if ours := [name for name in FLEXOS if name in names]:
             tell("bringing up a Slurm cluster")
             lab = bring_up(LabSpec(name=f"bench{os.getpid()}", nodes=2, gpus_per_node=8, infer_nodes=0))
             stack.callback(lab.down)
-            rivals.append(Flexo(lab))
+            rivals += [Flexo(lab, name) for name in ours]
         yield rivals
+
+
+def _connecting(tell: Tell, quick: bool) -> Connecting:
+    sizes = connecting.RANKS[:3] if quick else connecting.RANKS
+    tell(f"the core on torch.distributed connects {', '.join(map(str, sizes))} ranks, and broadcasts")
+    return connecting.measure(sizes, 3, resizing.BIG)
 
 
 def _rendezvous(tell: Tell) -> Beside:

@@ -22,5 +22,5 @@ def facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "horovod": horovod.__version__,
-        "accelerator": "not run on one: Horovod's wheel here is built for CPUs (Gloo)",
+        "accelerator": "not used: everything runs on the processor (Gloo)",
     }

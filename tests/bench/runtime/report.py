@@ -13,11 +13,26 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.runtime.results import OURS, RESTART, STOCK, Figures, Resize, median
+from bench import connecting
+from bench.runtime.results import (
+    CORE_TORCH,
+    FLEXOS,
+    MODELS,
+    OURS,
+    RESTART,
+    STOCK,
+    Figures,
+    Resize,
+    Steady,
+    median,
+)
 
-RIVALS = (STOCK, RESTART, OURS)
-WORDS = {STOCK: "stock elastic Horovod", RESTART: "stop, checkpoint, restart", OURS: "flexo"}
-_COLOURS = {STOCK: "#e08a3c", RESTART: "#8c8c8c", OURS: "#1f4e79"}
+RIVALS = (STOCK, RESTART, OURS, CORE_TORCH)
+WORDS = {
+    STOCK: "stock elastic Horovod", RESTART: "stop, checkpoint, restart",
+    OURS: "flexo, Horovod's core", CORE_TORCH: "flexo, core on torch",
+}  # fmt: skip
+_COLOURS = {STOCK: "#e08a3c", RESTART: "#8c8c8c", OURS: "#1f4e79", CORE_TORCH: "#3d8b40"}
 _TICKS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 """Seconds."""
 
@@ -27,6 +42,7 @@ def as_json(figures: Figures) -> dict[str, Any]:
     return {name: _finite(value) for name, value in (
         {
             **{goal.name: goal.value for goal in figures.goals()},
+            **figures.figures_of_core_torch(),
             "goals": {goal.name: f"{goal.wanted}: {goal.verdict}" for goal in figures.goals()},
             "command": figures.command,
             "machine": figures.machine,
@@ -39,6 +55,11 @@ def as_json(figures: Figures) -> dict[str, Any]:
                 "grant_to_useful_s": "the same from the leader's grant",
                 "out ratios, in ratio": "medians, toy model; less is better",
                 "transient_ratio_vs_ideal": "samples trained / samples of free resizing",
+                "core_torch.*": "flexo on the core on torch.distributed; without a prefix: on Horovod's own",
+                "out_pause_vs_mini_batch_and_two_broadcasts": "the pause as above / (one mini-batch at the "
+                "new size + two broadcasts of the parameters on the same number of ranks)",
+                "connect_at_N": "from the word until the last of N ranks, all on this machine, has built the "
+                "next communicator; extrapolated: if it goes on growing as between the last two",
             },
             "resizes": [asdict(each) for each in figures.resizes],
             "steady": [asdict(each) for each in figures.steady],
@@ -47,6 +68,7 @@ def as_json(figures: Figures) -> dict[str, Any]:
                  "without_borrowing_ratio": each.without_borrowing / each.ideal_samples}
                 for each in figures.transient
             ],
+            "core_torch.connecting": asdict(figures.connecting) if figures.connecting else None,
             "rendezvous": figures.rendezvous.samples if figures.rendezvous else None,
             "leader_lookup": figures.leader_lookup.samples if figures.leader_lookup else None,
         }
@@ -75,18 +97,21 @@ def table(figures: Figures) -> Iterator[str]:
     yield from _pauses(figures)
     yield from _steady(figures)
     yield from _transient(figures)
+    if figures.connecting:
+        yield from ("", "the core on torch.distributed connects n ranks of this machine; ms")
+        yield from connecting.lines(figures.connecting)
     for beside in (figures.rendezvous, figures.leader_lookup):
         yield from ("", *beside.lines) if beside else ()
     yield ""
     for goal in figures.goals():
         shown = "-" if goal.value is None else f"{goal.value:.4f}"
-        yield f"{goal.name:34} {shown:>8}   to reach: {goal.wanted:13} {goal.verdict}"
+        yield f"{goal.name:60} {shown:>8}   to reach: {goal.wanted:13} {goal.verdict}"
 
 
 def _pauses(figures: Figures) -> Iterator[str]:
     if not figures.resizes:
         return
-    yield f"\n{'medians (ranges), seconds':42}{'pause of those who stay':>26}{'request to useful':>22}"
+    yield f"\n{'medians (ranges), seconds':42}{'pause of those who stay':>28}{'request to useful':>28}"
     for model in dict.fromkeys(each.model for each in figures.resizes):
         for out in (True, False):
             for rival in RIVALS:
@@ -100,20 +125,22 @@ def _pause_line(model: str, rival: str, out: bool, found: Sequence[Resize]) -> s
     way = f"{found[0].cost.before} to {found[0].cost.after}"
     pauses = spread([each.cost.pause_s for each in found])
     useful = spread([each.cost.first_useful_s for each in found])
-    return f"{model:6}{way:8}{WORDS[rival]:28}{pauses:>26}{useful:>22}   n={len(found)}"
+    return f"{model:6}{way:8}{WORDS[rival]:28}{pauses:>28}{useful:>28}   n={len(found)}"
 
 
 def _newcomers(figures: Figures) -> Iterator[str]:
     """What only happens where newcomers warm up in the background."""
-    grown = [each for each in figures.resizes if each.rival == OURS and each.cost.out]
-    useful = [each.grant_to_useful_s for each in grown if each.grant_to_useful_s is not None]
-    if useful:
-        yield f"flexo, from grant to first useful mini-batch: {spread(useful)} s"
-    for model in dict.fromkeys(each.model for each in grown):
-        figures_of_model = (each.warming_slows for each in grown if each.model == model)
-        slows = [share for share in figures_of_model if share is not None]
-        if slows:
-            yield f"flexo, {model}: while a newcomer warms up, mini-batches take {_percent(slows)} longer"
+    for rival in FLEXOS:
+        grown = [each for each in figures.resizes if each.rival == rival and each.cost.out]
+        useful = [each.grant_to_useful_s for each in grown if each.grant_to_useful_s is not None]
+        if useful:
+            yield f"{WORDS[rival]}: from grant to first useful mini-batch {spread(useful)} s"
+        for model in dict.fromkeys(each.model for each in grown):
+            of_model = (each.warming_slows for each in grown if each.model == model)
+            slows = [share for share in of_model if share is not None]
+            if slows:
+                longer = _percent(slows)
+                yield f"{WORDS[rival]}, {model}: while a newcomer warms up, mini-batches take {longer} longer"
 
 
 def _percent(shares: Sequence[float]) -> str:
@@ -123,11 +150,17 @@ def _percent(shares: Sequence[float]) -> str:
 
 def _steady(figures: Figures) -> Iterator[str]:
     if figures.steady:
-        yield f"\nsamples/s at a fixed size of {figures.steady[0].workers} workers, medians (ranges)"
-    for rival in RIVALS:
-        rates = [run.samples_per_second for run in figures.steady if run.rival == rival]
-        if rates:
-            yield f"{WORDS[rival]:28}{spread(rates, 1):>26}   n={len(rates)}"
+        yield "\nsamples/s at a fixed size, medians (ranges)"
+    for model in MODELS:
+        for workers in sorted({run.workers for run in figures.steady}):
+            for rival in RIVALS:
+                yield from _steady_line(figures.steady, rival, model, workers)
+
+
+def _steady_line(runs: Sequence[Steady], rival: str, model: str, workers: int) -> Iterator[str]:
+    found = [run for run in runs if (run.rival, run.model, run.workers) == (rival, model, workers)]
+    if rates := [run.samples_per_second for run in found]:
+        yield f"{model:6}{workers} workers  {WORDS[rival]:28}{spread(rates, 1):>32}   n={len(rates)}"
 
 
 def _transient(figures: Figures) -> Iterator[str]:

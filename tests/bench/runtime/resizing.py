@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench.runtime.pauses import Change, Pause, pause, warming_slows
-from bench.runtime.results import OURS, RESTART, Resize
+from bench.runtime.results import FLEXOS, OURS, RESTART, Resize
 from bench.runtime.rivals import Rival, Training, running, wait_until_settled
 from bench.runtime.traces import grant_to_useful
 
@@ -18,17 +18,18 @@ SETTLED = {"toy": 12, "large": 7}
 Tell = Callable[[str], None]
 
 
-def cycles_of_large(rival: str, cycles: int) -> int:
-    """How often the large model is resized out and in; beginning anew with it takes longest."""
-    return min(cycles, 2 if rival == RESTART else 3)
+def cycles_of(rival: str, model: str, cycles: int) -> int:
+    """How often it is resized out and in: the large model less often, and beginning anew takes longest."""
+    if model == "large":
+        return min(cycles, 2 if rival == RESTART else 3)
+    return min(cycles, 3) if rival in (RESTART, OURS) else cycles
 
 
 def measure(rivals: Sequence[Rival], model: str, cycles: int, folder: Path, tell: Tell) -> Iterator[Resize]:
-    """`cycles` times out and in for each rival, fewer for the large model. Raises RivalFailed."""
+    """At most `cycles` times out and in for each rival. Raises RivalFailed."""
     for rival in rivals:
         training = Training(folder / f"{model}-{rival.name}", model, largest=BIG)
-        count = cycles_of_large(rival.name, cycles) if model == "large" else cycles
-        yield from _resizes(rival, training, count, tell)
+        yield from _resizes(rival, training, cycles_of(rival.name, model, cycles), tell)
 
 
 def _resizes(rival: Rival, training: Training, cycles: int, tell: Tell) -> Iterator[Resize]:
@@ -42,7 +43,7 @@ def _resizes(rival: Rival, training: Training, cycles: int, tell: Tell) -> Itera
                 change = Change(before, after, asked_at)
                 cost = pause(log.batches, change, by_rank=rival.by_rank)
                 tell(_line(rival.name, training.model, cost))
-                if rival.name == OURS and cost.out:
+                if rival.name in FLEXOS and cost.out:
                     useful_s = grant_to_useful(training.folder, asked_at, cost)
                     yield Resize(rival.name, training.model, cost, useful_s, warming_slows(log, change))
                 else:
@@ -52,6 +53,6 @@ def _resizes(rival: Rival, training: Training, cycles: int, tell: Tell) -> Itera
 def _line(rival: str, model: str, cost: Pause) -> str:
     redone = f", {cost.redone} mini-batches done again" if cost.redone else ""
     return (
-        f"{model:5} {rival:8} {cost.before} to {cost.after} workers: paused {cost.pause_s:7.3f} s, "
+        f"{model:5} {rival:10} {cost.before} to {cost.after} workers: paused {cost.pause_s:7.3f} s, "
         f"first at the new size {cost.first_useful_s:5.1f} s after the request{redone}"
     )

@@ -1,4 +1,4 @@
-"""The three ways to resize a training job, behind one interface: start it, resize it, stop it."""
+"""The ways to resize a training job, behind one interface: start it, resize it, stop it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from typing import Protocol
 
 import psutil
 
+from bench.runtime.results import CORE_TORCH, OURS
 from bench.runtime.worklog import WorkLog
 from flexo.lab import Lab, LabCommandFailed
+from horovod_elastic.core.choice import HOROVOD, TORCH
 
 SCRIPT = Path(__file__).resolve().parent / "train.py"
 BOUND_S = 120.0
 """How long anything may take before the benchmark gives up."""
 POLL_S = 0.1
+CORES = {OURS: HOROVOD, CORE_TORCH: TORCH}
 
 
 class RivalFailed(Exception):
@@ -194,10 +197,10 @@ class _Horovodrun:
 
 @dataclass
 class Flexo:
-    """`flexo run` in a job of a real Slurm cluster; resized with `flexo scale`."""
+    """`flexo run` in a job of a real Slurm cluster, on one of CORES; resized with `flexo scale`."""
 
     lab: Lab
-    name: str = "flexo"
+    name: str
     by_rank: bool = False
     _folder: Path = Path()
     _job_id: int = 0
@@ -207,11 +210,11 @@ class Flexo:
         """Submitted as a user would, then held at its minimum."""
         _make(training.folder)
         self._folder = training.folder
-        words = " ".join(training.command())
+        words, core = " ".join(training.command()), f"--core={CORES[self.name]}"
         here = Path(sys.executable).parent
         job = training.folder / "job.sbatch"
         trace = training.folder / "trace.jsonl"
-        job.write_text(f"#!/bin/bash\nexport FLEXO_TRACE={trace}\nexec {here}/flexo run {words}\n")
+        job.write_text(f"#!/bin/bash\nexport FLEXO_TRACE={trace}\nexec {here}/flexo run {core} {words}\n")
         ask = ["-n", str(size), "--gpus-per-task=1", f"--elastic={size}-{training.largest}"]
         answer = self.lab.run(
             ["sbatch", "--parsable", f"--output={training.folder}/output.txt", *ask, str(job)]

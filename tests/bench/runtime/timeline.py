@@ -19,6 +19,7 @@ from matplotlib.patches import Patch
 
 from bench.runtime import traces
 from bench.runtime.resizing import BIG, SMALL
+from bench.runtime.results import CORE_TORCH
 from bench.runtime.rivals import Flexo, Training, interrupt_on_sigterm, running, wait_until_settled
 from bench.runtime.traces import Traced
 from bench.runtime.worklog import Batch, Moment, WorkLog, by_worker
@@ -205,7 +206,7 @@ def main() -> None:
 def _run(folder: Path) -> None:
     lab = bring_up(LabSpec(name=f"timeline{os.getpid()}", nodes=2, infer_nodes=0))
     try:
-        rival = Flexo(lab)
+        rival = Flexo(lab, CORE_TORCH)
         with running(rival, Training(folder, largest=BIG), SMALL) as log:
             wait_until_settled(rival, log, SMALL, SETTLED)
             for size in (BIG, SMALL):

@@ -37,6 +37,6 @@ parameters = b"".join(value.numpy().tobytes() for value in model.state_dict().va
 line = {"event": "done", "time": time.time(), "rank": hvd.rank(), "size": hvd.size(),
         "ranks": ranks, "hosts": hosts,
         "local_rank": hvd.local_rank(), "local_size": hvd.local_size(), "cross_rank": hvd.cross_rank(),
-        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""), "argv": sys.argv[3:],
+        "horovod": hvd.__file__, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""), "argv": sys.argv[3:],
         "cross_size": hvd.cross_size(), "parameters": hashlib.sha256(parameters).hexdigest()}  # fmt: skip
 (args.log_dir / f"{os.getpid()}.jsonl").write_text(json.dumps(line) + "\n")
