@@ -1,12 +1,12 @@
-"""The HTTP key-value store at which Horovod's native core meets: one server a generation.
+"""The HTTP key-value store at which the members of a generation meet: one server each.
 
-The core (gloo_context.cc, http_store.cc) asks `/rank_and_size/<host>:<local rank>` when it is initialised
-again and then exchanges addresses under `/<scope>/<key>`: for n ranks up to 10 n² requests, each on a
-connection of its own. So a request costs four system calls here and no thread. The core asks for a key again
+Horovod's native core (gloo_context.cc, http_store.cc) asks `/rank_and_size/<host>:<local rank>` when it is
+initialised again and then exchanges addresses under `/<scope>/<key>`: for n ranks up to 10 n² requests, each
+on a connection of its own. So a request costs four system calls here and no thread. It asks for a key again
 every 10 ms until it is there; here such a request is held and answered the moment the key is put.
 
-Before they let the core begin, members ask for `/members/<host>:<local rank>`, which is answered when all
-have asked and still wait: the core fails in a costly way when a member is missing (see horovod_core.py).
+Before they begin, members ask for `/members/<host>:<local rank>`, which is answered when all
+have asked and still wait: that native core fails in a costly way when a member is missing.
 
 A server of its own for every generation means that a straggler of the old one cannot write into the new one.
 It listens on the job's own address only, takes small values only, never unpickles anything, answers nobody

@@ -89,5 +89,8 @@ class Core(Protocol):
     def hang_up(self) -> None:
         """Break the present communicator's connections: everybody's collectives fail soon. Any thread."""
 
+    def settle(self) -> None:
+        """After `hang_up`, by the training thread: wait until nothing writes into its tensors any more."""
+
     def courier(self) -> Courier | None:
         """Between members of the present communicator; None if this library has no such thing."""

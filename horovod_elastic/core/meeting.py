@@ -80,7 +80,9 @@ def _ask(
         address = str(connection.sock.getsockname()[0])
         connection.request(method, f"{url.path}/{key}", value)
         # An answer may come at any moment, and comes once: asking again would be to come too late.
-        while not select.select([connection.sock], [], [], LOOK_UP_S)[0]:
+        arrival = select.poll()
+        arrival.register(connection.sock, select.POLLIN)
+        while not arrival.poll(LOOK_UP_S * 1000):
             if given_up():
                 raise TimeoutError("given up")
         answer = connection.getresponse()

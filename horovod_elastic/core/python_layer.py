@@ -6,8 +6,9 @@ was there when they were made.
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -25,12 +26,25 @@ VARIABLES = {
     "HOROVOD_GLOO_RENDEZVOUS_PORT": "rendezvous_port",
 }
 """By name, the field of a Place that gives the value."""
+GLOO_TIMEOUT_S = 30.0
+"""Gloo's own default."""
 _sets_of_the_script: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def variables(place: Place) -> dict[str, str]:
     """What the environment says of this place."""
     return {name: str(getattr(place, field)) for name, field in VARIABLES.items()}
+
+
+def gloo_timeout_s() -> float:
+    """Seconds until a collective fails that nobody breaks."""
+    text = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
+    return float(text) if text.isdecimal() else GLOO_TIMEOUT_S
+
+
+def can_be(ranks: Sequence[int], size: int) -> bool:
+    """Whether there can be a process set of these ranks, in ascending order."""
+    return bool(ranks) and len(set(ranks)) == len(ranks) and 0 <= ranks[0] <= ranks[-1] < size
 
 
 def begin(mpi_ops: ModuleType, process_sets: Iterable[Any] = ()) -> None:
@@ -43,8 +57,9 @@ def begin(mpi_ops: ModuleType, process_sets: Iterable[Any] = ()) -> None:
     mpi_ops._handle_map = {}  # type: ignore[attr-defined]
     for process_set in list(_sets_of_the_script):
         process_set.process_set_id = None
+    size = mpi_ops.size()
     # Without the global process set DistributedOptimizer registers no hooks, and says nothing.
-    _init_process_sets(list(process_sets))
+    _init_process_sets([each for each in process_sets if can_be(each.ranks, size)])
 
 
 def patch_process_sets(module: ModuleType) -> None:

@@ -175,7 +175,7 @@ class Go:
 
     generation: int
     sync: bool
-    """Whether rank 0's state is broadcast: somebody is new, or the generation before broke."""
+    """Whether states are handed over: somebody is new, or the generation before broke."""
     commits: int
     """Mini-batches committed by that state, as far as is known."""
     calls: tuple[Call, ...]

@@ -1,11 +1,11 @@
 """The hooks in Horovod's Python layer: where a script's calls meet the job's leader.
 
-Four places, none inside Horovod's files: HorovodBasics.init (who is in the communicator), rank() and size()
-and their relatives (what a newcomer that warms up alone believes), the names of broadcast objects, and
-common.elastic: commits, and run_fn, the loop around the training function. Horovod's own loop broadcasts at
-every commit whether hosts have changed, skips the synchronisation on some ranks and not on others after
-certain sequences of changes (horovod#3494), and listens on a socket. Ours asks the session, which knows at
-which mini-batch boundary everybody switches.
+None is inside Horovod's files: HorovodBasics.init (who is in the communicator), rank() and size() and their
+relatives (what a newcomer that warms up alone believes), the names of broadcast objects, process sets, the
+sampler, and common.elastic: commits, and run_fn, the loop around the training function. Horovod's own loop
+broadcasts at every commit whether hosts have changed, skips the synchronisation on some ranks and not on
+others after certain sequences of changes (horovod#3494), and listens on a socket. Ours asks the session,
+which knows at which mini-batch boundary everybody switches.
 """
 
 from __future__ import annotations
@@ -69,7 +69,11 @@ def _process_sets(comm: Any = None, process_sets: Any = None) -> list[Any]:
     if process_sets == "dynamic":
         os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
         return []
-    return list(process_sets or [])
+    given = list(process_sets or [])
+    for number, each in enumerate(given):
+        if each.ranks in [earlier.ranks for earlier in given[:number]]:
+            raise ValueError(f"hvd.init: process_sets entry number {number} is a duplicate: {each}")
+    return given
 
 
 def _new_core(mpi_ops: ModuleType) -> Core:

@@ -215,6 +215,7 @@ class Session:
     def hang_up(self) -> None:
         """A collective failed: let everybody notice."""
         self._core().hang_up()
+        self._core().settle()
 
     def recover(self) -> Called:
         """Back at the last commit after a generation broke: wait for the next one, and enter it."""
@@ -370,7 +371,8 @@ class Session:
             rendezvous_address=prepare.rendezvous_address,
             rendezvous_port=prepare.rendezvous_port,
         )
-        self._places[place.generation] = place
+        with self._changed:
+            self._places[place.generation] = place
         self._builds.put(place)
 
     def _hear_abandon(self, generation: int) -> None:
@@ -417,7 +419,7 @@ class Session:
             failure = ""
             try:
                 self._core().prepare(place)
-            except CoreFailed as error:
+            except Exception as error:  # this thread is to answer the next one, too
                 failure = str(error) or "the communicator could not be built"
             with self._changed:
                 if not failure:

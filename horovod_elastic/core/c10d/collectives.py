@@ -194,7 +194,8 @@ class Collectives:
 
     def _carry_out_on_gpu(self, response: Response, works: Sequence[Work | None]) -> None:
         mine = [work for work in works if work is not None]
-        device = mine[0].inputs[0].device if mine else torch.device("cuda", torch.cuda.current_device())
+        # Who has joined has none of the tensors: where the last ones were.
+        device = mine[0].inputs[0].device if mine else next(reversed(self._streams), torch.device("cuda", 0))
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)
         stream = self._streams[device]
@@ -204,10 +205,9 @@ class Collectives:
                 for tensor in (*work.inputs, *work.outputs):
                     tensor.record_stream(stream)
             self._carry_out(response, works, device)
-            finished = torch.cuda.Event()
-            finished.record()
-        for work in mine:
-            work.finished_on = finished
+            # Nobody may use what is computed before it is known that no member has failed.
+            stream.synchronize()
+        self._groups.check_whole()
 
     def _carry_out_in_memory(self, response: Response, works: Sequence[Work | None]) -> None:
         copies = [None if work is None else _in_memory(work) for work in works]
@@ -299,5 +299,4 @@ def _out_of_memory(copy: Work, work: Work) -> None:
             if target.shape != source.shape:
                 target.resize_(source.shape)
             target.data.copy_(source)
-        work.finished_on = torch.cuda.Event()
-        work.finished_on.record()
+        torch.cuda.current_stream().synchronize()

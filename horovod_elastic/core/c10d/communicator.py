@@ -14,12 +14,12 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 import torch
 
-from horovod_elastic.core import meeting
+from horovod_elastic.core import meeting, python_layer
 from horovod_elastic.core.c10d.alone import Alone
 from horovod_elastic.core.c10d.channel import Channel
 from horovod_elastic.core.c10d.collectives import Collectives
@@ -43,10 +43,10 @@ from horovod_elastic.core.interface import CoreFailed, Courier, Disagreement, Pl
 
 FUSION_BYTES = 16 * 2**20
 """HOROVOD_FUSION_THRESHOLD says otherwise."""
-GLOO_TIMEOUT_S = 30.0
-"""Until a collective fails that nobody breaks; HOROVOD_GLOO_TIMEOUT_SECONDS says otherwise."""
 SAY_AFTER_S = 0.005
 """What was asked for by a thread that then neither waits nor asks for more is said so much later."""
+BLOCKED_AFTER_S = 0.5
+"""Who waits for longer says for what: only where nothing goes on at all does it matter."""
 FAREWELL_S = 5.0
 """Members leave at the same boundary; nobody waits longer for the last of them."""
 _HUB = "core/hub"
@@ -63,11 +63,11 @@ class Communicator:
         self._timeline = timeline
         self._fusion_bytes = _fusion_bytes()
         self._sets = {GLOBAL_SET: tuple(range(place.size))}
-        for ranks in process_sets:  # Horovod's layer finds the duplicates among those that it was given
-            if (members := tuple(sorted(ranks))) not in self._sets.values():
+        for members in map(tuple, process_sets):  # python_layer.begin leaves out the same ones
+            if python_layer.can_be(members, place.size) and members not in self._sets.values():
                 self._sets[len(self._sets)] = members
         self._shelf = Shelf(self._put)
-        self._shelf.set_timeout(timedelta(seconds=_gloo_timeout_s()))
+        self._shelf.set_timeout(timedelta(seconds=python_layer.gloo_timeout_s()))
         self._channel: Channel | None = None
         self._groups: Groups | None = None
         self._collectives: Collectives | None = None
@@ -84,6 +84,7 @@ class Communicator:
         self._saying = threading.Lock()
         """Steps are said in their order."""
         self._something_unsaid = threading.Event()
+        self._carrier: threading.Thread | None = None
         self._decided: queue.SimpleQueue[Heard | None] = queue.SimpleQueue()
 
     # --- building -------------------------------------------------------------------------------------------
@@ -94,14 +95,14 @@ class Communicator:
         try:
             self._connect()
             self._meet_in_groups()
-        except (RuntimeError, OSError, ValueError, KeyError) as error:
+            if self.place.size > 1:
+                self._carrier = _started(self._carry_out_all, "flexo-carry-out")
+                _started(self._say_late, "flexo-say")
+        except Exception as error:  # what is half built must go, whatever it was
             why = self._broken or str(error)
             self.break_(why)
             self.close()
             raise CoreFailed(f"generation {self.place.generation} was not built: {why}") from error
-        if self.place.size > 1:
-            for work, name in ((self._carry_out_all, "flexo-carry-out"), (self._say_late, "flexo-say")):
-                threading.Thread(target=work, name=name, daemon=True).start()
 
     def _connect(self) -> None:
         place = self.place
@@ -122,7 +123,7 @@ class Communicator:
                 raise RuntimeError("its rendezvous was closed")
             host, port, token = found.body.decode().split()
             self._channel = Spoke((host, int(port)), place.rank, token, self)
-        limit = time.monotonic() + _gloo_timeout_s()
+        limit = time.monotonic() + python_layer.gloo_timeout_s()
         while not self._here.wait(0.5) and not self._broken:
             if time.monotonic() > limit:
                 raise RuntimeError("a member did not come in time")
@@ -136,7 +137,9 @@ class Communicator:
         assert self._channel is not None
         store = self._shelf if self.place.size > 1 else None
         rank = self.place.rank
-        groups = Groups(rank, self.place.size, self._channel.own_address, store, _gloo_timeout_s())
+        groups = Groups(
+            rank, self.place.size, self._channel.own_address, store, python_layer.gloo_timeout_s()
+        )
         with self._lock:
             self._groups = groups
             if self._broken:
@@ -178,8 +181,10 @@ class Communicator:
     def wait(self, work: Work) -> None:
         """Until it is done. Raises its error: RuntimeError, or Disagreement."""
         began = time.perf_counter()
-        self._say(waits=True, blocked_by=None if work.done() else work)
+        self._say(waits=True)
         try:
+            if not work.done_within(BLOCKED_AFTER_S):
+                self._say(blocked_by=work)
             work.wait()
         finally:
             self.waited_s += time.perf_counter() - began
@@ -187,7 +192,7 @@ class Communicator:
     def poll(self, work: Work) -> bool:
         """Whether it is done, well or not."""
         self._say(waits=True)
-        return work.done() and (work.finished_on is None or bool(work.finished_on.query()))
+        return work.done()
 
     def process_sets(self) -> Mapping[int, tuple[int, ...]]:
         """Ranks in each, in ascending order, by number."""
@@ -255,29 +260,31 @@ class Communicator:
             self._carry_out(heard)
 
     def _carry_out(self, heard: Heard) -> None:
-        with self._lock:
-            if self._broken:
-                return
-            works: list[Work | None] = [self._outstanding.pop(key) for key in heard.keys]
-        works = works or [None] * len(heard.requests)
-        requests = heard.requests or tuple(work.request for work in works if work is not None)
+        works: list[Work | None] = []
         error: Exception | None = None
-        response = Response(requests, heard.first_dimensions, heard.splits, heard.result)
-        began_s = time.perf_counter()
         try:
-            if heard.error:
-                error = RuntimeError(heard.error) if heard.ended else Disagreement(heard.error)
-            else:
-                self._do(response, works)
-            self._timeline.carried_out(response, began_s, time.perf_counter())
-        except (
-            Exception
-        ) as failure:  # whatever it is: nobody else carries anything out, and works are waited for
-            error = RuntimeError(self._end(f"a collective failed: {failure}"))
-            self._hang_up_channel(str(error))
+            with self._lock:
+                if self._broken:
+                    return
+                works = [self._outstanding.pop(key) for key in heard.keys]
+            error = self._carry_out_works(heard, works)
+        except Exception as failure:  # works are waited for, and nobody else carries them out
+            error = RuntimeError(f"a collective failed: {failure}")
+            self.break_(str(error))
         for work in works:
             if work is not None:
                 work.finish(error)
+
+    def _carry_out_works(self, heard: Heard, works: list[Work | None]) -> Exception | None:
+        """Raises whatever fails; returns the error that all have agreed on."""
+        requests = heard.requests or tuple(work.request for work in works if work is not None)
+        if heard.error:
+            return RuntimeError(heard.error) if heard.ended else Disagreement(heard.error)
+        response = Response(requests, heard.first_dimensions, heard.splits, heard.result)
+        began_s = time.perf_counter()
+        self._do(response, works or [None] * len(requests))
+        self._timeline.carried_out(response, began_s, time.perf_counter())
+        return None
 
     def _do(self, response: Response, works: Sequence[Work | None]) -> None:
         operation = response.requests[0].operation
@@ -328,14 +335,21 @@ class Communicator:
             works, self._outstanding = list(self._outstanding.values()), {}
             groups = self._groups
         self._shelf.close(why)
-        if groups is not None:
-            groups.break_connections()
-        for event in (self._here, self._all_left, self._something_unsaid):
-            event.set()
-        self._decided.put(None)
-        for work in works:
-            work.finish(RuntimeError(why))
+        try:
+            if groups is not None:
+                groups.break_connections()
+        finally:  # whatever it comes to, nobody may wait for ever
+            for event in (self._here, self._all_left, self._something_unsaid):
+                event.set()
+            self._decided.put(None)
+            for work in works:
+                work.finish(RuntimeError(why))
         return why
+
+    def settle(self) -> None:
+        """After its end: wait until nothing writes into anybody's tensors any more."""
+        if self._carrier is not None:
+            self._carrier.join(python_layer.gloo_timeout_s())
 
     def close(self) -> None:
         """Go in order: wait, not for long, until all others are to go, too. Nothing may be outstanding."""
@@ -348,6 +362,8 @@ class Communicator:
             self._channel.close()
         if self._groups is not None:
             self._groups.close()
+        self.settle()
+        self._collectives = None  # its buffers would stay until cycles of objects are looked for
         _live.discard(self)
 
     def forget(self) -> None:
@@ -356,14 +372,15 @@ class Communicator:
             self._channel.forget()
 
 
+def _started(work: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
 def _fusion_bytes() -> int:
     text = os.environ.get("HOROVOD_FUSION_THRESHOLD", "")
     return int(text) if text.isdecimal() else FUSION_BYTES
-
-
-def _gloo_timeout_s() -> float:
-    text = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
-    return float(text) if text.isdecimal() else GLOO_TIMEOUT_S
 
 
 def _forget_all() -> None:

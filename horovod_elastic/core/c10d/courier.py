@@ -1,4 +1,4 @@
-"""Carries tensors between two members over Gloo, in chunks: what passes through memory stays small."""
+"""Carries tensors between two members over Gloo; from and to a GPU through memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from horovod_elastic.core.c10d.requests import GLOBAL_SET
 
 TAG = 2
 """Of its messages; those of collectives have others."""
-CHUNK_BYTES = 32 << 20
 
 
 class GlooCourier:
@@ -22,20 +21,18 @@ class GlooCourier:
 
     def send(self, tensor: Any, to: int) -> None:
         """See Courier.send."""
-        group = self._groups.gloo(GLOBAL_SET)
-        for chunk in _chunks(tensor):
-            group.send([chunk.cpu()], to, TAG).wait()
+        if tensor.numel():
+            self._groups.gloo(GLOBAL_SET).send([_bytes(tensor).cpu()], to, TAG).wait()
 
     def receive(self, tensor: Any, source: int) -> None:
         """See Courier.receive."""
-        group = self._groups.gloo(GLOBAL_SET)
-        for chunk in _chunks(tensor):
-            landing = torch.empty_like(chunk, device="cpu") if chunk.is_cuda else chunk
-            group.recv([landing], source, TAG).wait()
-            if landing is not chunk:
-                chunk.copy_(landing)
+        if tensor.numel():
+            target = _bytes(tensor)
+            landing = torch.empty_like(target, device="cpu") if target.is_cuda else target
+            self._groups.gloo(GLOBAL_SET).recv([landing], source, TAG).wait()
+            if landing is not target:
+                target.copy_(landing)
 
 
-def _chunks(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Of its bytes; none if it is empty."""
-    return list(tensor.data.view(-1).view(torch.uint8).split(CHUNK_BYTES)) if tensor.numel() else []
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.data.view(-1).view(torch.uint8)

@@ -65,7 +65,7 @@ class Groups:
 
         Raises RuntimeError if it cannot be made, and soon after break_connections().
         """
-        self._check_whole()
+        self.check_whole()
         if self._rank in members and len(members) > 1:
             self._build_gloo(process_set, members)
         self._members[process_set] = members
@@ -86,12 +86,12 @@ class Groups:
 
     def gloo(self, process_set: int) -> Any:
         """The set's ProcessGroupGloo: ranks in it are indices into members. KeyError if it has none."""
-        self._check_whole()
+        self.check_whole()
         return self._gloo[process_set].group
 
     def nccl(self, process_set: int, device: torch.device) -> Any:
         """The set's ProcessGroupNCCL for this GPU, made at the first call, by all members at once."""
-        self._check_whole()
+        self.check_whole()
         key = (process_set, device)
         if key not in self._nccl:
             self._nccl[key] = self._new_nccl(process_set)
@@ -108,7 +108,8 @@ class Groups:
         if building is not None:
             building.shut_down_unfinished()
         for group in list(self._nccl.values()):
-            group.abort()
+            with contextlib.suppress(RuntimeError):  # it has failed already
+                group.abort()
 
     def close(self) -> None:
         """Give everything back. What peers still have to read reaches them; what waits here fails."""
@@ -120,21 +121,22 @@ class Groups:
         gloo = _Gloo(self._address)
         try:
             with self._lock:
-                self._check_whole()
+                self.check_whole()
                 self._building = gloo
             store = self._place_in_store("gloo", members)
             gloo.connect(store, members.index(self._rank), len(members), self._timeout)
             with self._lock:
-                self._check_whole()
+                self.check_whole()
                 self._gloo[process_set] = gloo
         except Exception:
             gloo.close()
-            self._check_whole()  # that it was broken says more than what Gloo saw of it
+            self.check_whole()  # that it was broken says more than what Gloo saw of it
             raise
         finally:
             self._building = None
 
-    def _check_whole(self) -> None:
+    def check_whole(self) -> None:
+        """Raises RuntimeError once its connections were broken."""
         if self._broken:
             raise RuntimeError(f"the communicator cannot be used: {self._broken}")
 

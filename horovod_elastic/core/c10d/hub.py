@@ -32,8 +32,7 @@ from horovod_elastic.core.c10d.words import (
 )
 from horovod_elastic.trace import say
 
-TICK_S = 0.5
-SILENCE_S = 2.0
+SILENCE_S = 5.0
 """When all ranks have waited so long for what cannot come, they are told: other threads might still ask."""
 STALL_WARNING_S = 60.0
 """HOROVOD_STALL_CHECK_TIME_SECONDS says otherwise."""
@@ -75,7 +74,7 @@ class Hub:
         self._interned = Interned()
         self._left = False
         self._over = False
-        self._last_word_s = self._look_again_s = time.monotonic()
+        self._last_word_s = self._next_beat_s = time.monotonic()
         self._stalls = _Stalls()
         self._acceptor = socket.create_server((address, 0), backlog=min(1024, max(8, size)))
         self._acceptor.setblocking(False)
@@ -107,7 +106,8 @@ class Hub:
         with self._lock:
             self._left = True
             self._leaves(0)
-            self._flush()
+            if not self._over:
+                self._tell(self._negotiation.decide())
 
     def hang_up(self, why: str) -> None:
         """See Channel.hang_up."""
@@ -256,14 +256,14 @@ class Hub:
             self._wake = -1
 
     def _serve_once(self) -> None:
-        events = self._poll.poll(TICK_S)
+        events = self._poll.poll(lines.BEAT_S)
         with self._lock:
             for descriptor, _ in events:
                 if not self._over:
                     self._attend_to(descriptor)
             if not self._over:
                 self._tell(self._negotiation.decide())
-                self._look_for_stalls()
+                self._beat()
 
     def _attend_to(self, descriptor: int) -> None:
         if descriptor == self._acceptor.fileno():
@@ -316,11 +316,18 @@ class Hub:
         if far.rank >= 0 and not far.left:
             self._break(why)
 
-    def _look_for_stalls(self) -> None:
+    def _beat(self) -> None:
         now = time.monotonic()
-        if now < self._look_again_s:
+        if now < self._next_beat_s:
             return
-        self._look_again_s = now + TICK_S
+        self._next_beat_s = now + lines.BEAT_S
+        for descriptor, far in self._far.items():
+            if far.rank >= 0 and not far.unsent:
+                far.unsent += lines.NOTHING
+                self._send(descriptor, far)
+        self._look_for_stalls(now)
+
+    def _look_for_stalls(self, now: float) -> None:
         if now - self._last_word_s > SILENCE_S and self._negotiation.everybody_waits():
             self._tell(self._negotiation.give_up_all())
         for name, ranks in self._negotiation.stalled(now - self._stalls.warning_s).items():

@@ -1,23 +1,29 @@
 """One TCP connection between a rank and rank 0: messages behind their lengths, and who is gone is noticed.
 
 The kernel, not the process, answers when the other end asks whether this one is still there: a rank that
-computes for a minute without looking up is alive, a machine that lost its power is not.
+computes for a minute without looking up is alive, a machine that lost its power is not. So that the kernel
+has something to ask about, each end says nothing now and then, in as many words.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import threading
 
 from google.protobuf.message import Message
 
-GONE_AFTER_S = 1.5
-"""A machine that does not answer for so long is gone; what closes its connection is noticed at once."""
+BEAT_S = 0.4
+"""How often each end says nothing."""
+GONE_AFTER_S = 1.4
+"""A machine that has not answered for so long is gone; what closes its connection is noticed at once."""
 MAX_MESSAGE_BYTES = 256 * 2**20
 _LENGTH = struct.Struct("<I")
+NOTHING = _LENGTH.pack(0)
+"""An empty message."""
 
 
 def framed(message: Message) -> bytes:
@@ -74,13 +80,17 @@ class Line:
         self.own_address = str(connection.getsockname()[0])
         """The IP address that this machine has towards rank 0."""
         self._connection = connection
+        self._arrivals = select.poll()
+        self._arrivals.register(connection, select.POLLIN)
         self._sending = threading.Lock()
         self._frames = Frames()
         self._whole: list[bytes] = []
 
     def send(self, message: Message) -> None:
         """Raises OSError if the other end is gone."""
-        data = framed(message)
+        self._send(framed(message))
+
+    def _send(self, data: bytes) -> None:
         with self._sending:
             self._connection.sendall(data)
 
@@ -88,6 +98,9 @@ class Line:
         """The next message; None once the line is closed or broken."""
         while not self._whole:
             try:
+                if not self._arrivals.poll(BEAT_S * 1000):
+                    self._send(NOTHING)
+                    continue
                 data = self._connection.recv(2**18)
                 self._whole = self._frames.add(data)
             except (OSError, ValueError):

@@ -143,9 +143,8 @@ class _Trace:
         """End it, and say what was done."""
         for request in response.requests:
             asked = (request.process_set, request.name)
-            if (
-                asked in self._negotiates
-            ):  # not before the file was begun, nor by others since this rank joined
+            # Not if it was asked for before the file was begun, or by others since this rank joined.
+            if asked in self._negotiates:
                 self._negotiates.remove(asked)
                 self._span(request, "E", f"NEGOTIATE_{request.operation.name}", began_s)
             self._span(request, "B", request.operation.name, began_s)

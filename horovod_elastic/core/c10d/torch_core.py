@@ -14,6 +14,8 @@ from horovod_elastic.core.c10d.communicator import Communicator
 from horovod_elastic.core.c10d.layer import Layer
 from horovod_elastic.core.interface import CoreFailed, Courier, Place
 
+BREAKING_S = 2.0
+"""What is being built when the process ends is broken; nobody waits longer for it to come to its end."""
 _ALONE = Place(-1, 0, 1, 0, 1, 0, 1, "", "", 0)
 
 
@@ -27,6 +29,8 @@ class TorchCore:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._building: Communicator | None = None
+        self._nothing_building = threading.Event()
+        self._nothing_building.set()
         self._prepared: Communicator | None = None
         self._abandoned: set[int] = set()
         self._waited_before_s = 0.0
@@ -53,12 +57,14 @@ class TorchCore:
                 raise CoreFailed(f"generation {self._building.place.generation} is being built")
             unwanted, self._prepared = self._prepared, None
             self._building = communicator
+            self._nothing_building.clear()
         self._throw_away(unwanted)
         try:
             communicator.build()
         finally:
             with self._lock:
                 self._building = None
+            self._nothing_building.set()
         with self._lock:
             if place.generation not in self._abandoned:
                 self._prepared = communicator
@@ -92,6 +98,7 @@ class TorchCore:
                 raise CoreFailed(f"generation {generation} is not prepared")
             self._prepared = None
         if prepared.is_broken():
+            self.process_sets = ()  # others may have entered it: none has them in the next one
             self._in_background(prepared)
             raise CoreFailed(f"generation {generation} broke before it began")
         self._install(prepared)
@@ -106,34 +113,41 @@ class TorchCore:
     def _install(self, communicator: Communicator) -> None:
         from horovod.torch import mpi_ops
 
-        self._go_out_of(self._present)
+        if self._present is not None:
+            self._waited_before_s += self._present.waited_s
+            self._in_background(self._present)
         sets, self.process_sets = self.process_sets, ()
         self._present = self._layer.communicator = communicator
         python_layer.begin(mpi_ops, sets)
 
     def leave(self) -> None:
         """See Core.leave."""
-        self._go_out_of(self._present)
+        present = self._present
         self._present = self._layer.communicator = None
-        for thread in list(self._going):
+        if present is not None:
+            self._waited_before_s += present.waited_s
+            present.close()
+        with self._lock:
+            going = list(self._going)
+        for thread in going:
             thread.join()
-
-    def _go_out_of(self, communicator: Communicator | None) -> None:
-        if communicator is not None:
-            self._waited_before_s += communicator.waited_s
-            self._in_background(communicator)
 
     def _in_background(self, communicator: Communicator) -> None:
         """Close it: that takes until all others have left, too."""
-        self._going = [thread for thread in self._going if thread.is_alive()]
         thread = threading.Thread(target=communicator.close, name="flexo-close", daemon=True)
-        self._going.append(thread)
         thread.start()
+        with self._lock:
+            self._going = [thread, *(each for each in self._going if each.is_alive())]
 
     def hang_up(self) -> None:
         """See Core.hang_up."""
         if (present := self._present) is not None:
             present.break_(f"rank {present.place.rank} hung up")
+
+    def settle(self) -> None:
+        """See Core.settle."""
+        if self._present is not None:
+            self._present.settle()
 
     def courier(self) -> Courier | None:
         """See Core.courier."""
@@ -147,6 +161,10 @@ class TorchCore:
             building, unwanted = self._building, self._prepared
         if building is not None:
             building.break_("a member has ended")  # its own thread closes it
-        self._throw_away(unwanted)
+        if unwanted is not None:
+            unwanted.break_("a member has ended")
+            unwanted.close()
+        # A thread that comes back from native code while Python ends would end it with an error.
+        self._nothing_building.wait(BREAKING_S)
         with contextlib.suppress(RuntimeError):
             self.leave()

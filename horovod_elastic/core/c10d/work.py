@@ -32,13 +32,15 @@ class Work:
         self.error: Exception | None = None
         self.submitted_on: Any = _event_now(inputs)
         """Of tensors on a GPU: the event after which the inputs have their values."""
-        self.finished_on: Any = None
-        """Of tensors on a GPU: the event after which the outputs have theirs."""
         self._done = threading.Event()
 
     def done(self) -> bool:
-        """Whether it is finished, well or not. A GPU may still compute the outputs: see finished_on."""
+        """Whether it is finished, well or not."""
         return self._done.is_set()
+
+    def done_within(self, seconds: float) -> bool:
+        """The same, after waiting for so long at most."""
+        return self._done.wait(seconds)
 
     def finish(self, error: Exception | None = None) -> None:
         """Once: a second call changes nothing."""
@@ -51,8 +53,9 @@ class Work:
         self._done.wait()
         if self.error is not None:
             raise self.error
-        if self.finished_on is not None:
-            self.finished_on.wait()
+        for tensor in self.outputs:
+            if tensor.is_cuda:  # their memory may be of the stream that they were computed on
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 def _event_now(tensors: tuple[torch.Tensor, ...]) -> Any:

@@ -34,8 +34,6 @@ SHUTDOWN_S = 5.0
 """A shutdown takes some milliseconds, unless a member is stopped; nobody waits longer for one."""
 ABANDONED_S = 5.0
 """The core asks a rendezvous that is closed three times within 1.5 s before it gives up."""
-GLOO_TIMEOUT_S = 30
-"""Gloo's own default; HOROVOD_GLOO_TIMEOUT_SECONDS says otherwise."""
 SHORTEST_NAP_S, LONGEST_NAP_S = 50e-6, 1e-3
 NAP_OF_WAIT = 0.1
 """Who has waited so long in a collective naps for a tenth of that: it notices the end that much later."""
@@ -104,7 +102,7 @@ class HorovodCore:
         build = self._begin(place)
         # Not threading.Thread: that would list it for ever if it never comes back.
         _thread.start_new_thread(self._initialize, (build,))
-        limit = time.monotonic() + 2 * _gloo_timeout_s() + 10
+        limit = time.monotonic() + 2 * python_layer.gloo_timeout_s() + 10
         with self._changed:
             while not (build.over or build.failure):
                 if not self._changed.wait(limit - time.monotonic()):
@@ -278,6 +276,9 @@ class HorovodCore:
             sockets = {} if self._present is None else self._present.sockets
         connections.shut_down(sockets)
 
+    def settle(self) -> None:
+        """Its collectives have failed by the time that anybody hears of it."""
+
     def courier(self) -> None:
         """Horovod's native library has no messages between two."""
 
@@ -323,8 +324,3 @@ class HorovodCore:
 
 def _tag(number: int) -> str:
     return f"flexo-core-{number}"
-
-
-def _gloo_timeout_s() -> int:
-    value = os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
-    return int(value) if value.isdecimal() else GLOO_TIMEOUT_S

@@ -41,6 +41,9 @@ class Core:
 
     def alone(self) -> None: ...
 
+    def settle(self) -> None:
+        pass
+
     def hang_up(self) -> None:
         self.broken = True
 
