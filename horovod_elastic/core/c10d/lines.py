@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 BEAT_S = 0.4
 """How often each end says nothing."""
-GONE_AFTER_S = 1.4
+GONE_AFTER_S = 1.1
 """A machine that has not answered for so long is gone; what closes its connection is noticed at once."""
 MAX_MESSAGE_BYTES = 256 * 2**20
 _LENGTH = struct.Struct("<I")
