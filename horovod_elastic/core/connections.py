@@ -53,7 +53,7 @@ def listening_since(before: Sockets) -> list[Endpoint]:
     return found
 
 
-def among(here: Endpoint, others: Collection[Endpoint] = ()) -> Sockets:
+def among(here: Endpoint, others: Collection[Endpoint]) -> Sockets:
     """Connections that were made to `here`, and those from this process to one of the `others`."""
     found = {}
     for number, inode in _core({}):

@@ -29,15 +29,17 @@ from horovod_elastic.core.c10d.hub import Hub
 from horovod_elastic.core.c10d.negotiation import Negotiation
 from horovod_elastic.core.c10d.requests import (
     GLOBAL_SET,
+    Key,
     Operation,
     Response,
     is_fusable,
+    key_of,
     size_bytes,
 )
 from horovod_elastic.core.c10d.shelf import Shelf
 from horovod_elastic.core.c10d.spoke import Spoke
 from horovod_elastic.core.c10d.timeline import Timeline
-from horovod_elastic.core.c10d.words import Blocked, Heard, Key, Step, Waits, key_of
+from horovod_elastic.core.c10d.words import Blocked, Heard, Step, Waits
 from horovod_elastic.core.c10d.work import Work
 from horovod_elastic.core.interface import CoreFailed, Courier, Disagreement, Place
 
@@ -269,8 +271,8 @@ class Communicator:
                 works = [self._outstanding.pop(key) for key in heard.keys]
             error = self._carry_out_works(heard, works)
         except Exception as failure:  # works are waited for, and nobody else carries them out
-            error = RuntimeError(f"a collective failed: {failure}")
-            self.break_(str(error))
+            self.break_(f"a collective failed: {failure}")
+            error = RuntimeError(self._broken)  # the first reason: a peer that is gone, most often
         for work in works:
             if work is not None:
                 work.finish(error)
@@ -320,17 +322,14 @@ class Communicator:
     def break_(self, why: str) -> None:
         """All works fail, here and elsewhere, and so do builds and meetings. Any thread."""
         self._end(why)
-        self._hang_up_channel(why)
-
-    def _hang_up_channel(self, why: str) -> None:
         if self._channel is not None:
             self._channel.hang_up(why)
 
-    def _end(self, why: str) -> str:
-        """Why it ended: the first reason counts."""
+    def _end(self, why: str) -> None:
+        """Here only. The first reason counts."""
         with self._lock:
             if self._broken:
-                return self._broken
+                return
             self._broken = why
             works, self._outstanding = list(self._outstanding.values()), {}
             groups = self._groups
@@ -344,7 +343,6 @@ class Communicator:
             self._decided.put(None)
             for work in works:
                 work.finish(RuntimeError(why))
-        return why
 
     def settle(self) -> None:
         """After its end: wait until nothing writes into anybody's tensors any more."""

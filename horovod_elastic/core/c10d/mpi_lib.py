@@ -135,21 +135,10 @@ class _Functions:
         if reduction is Reduction.ADASUM:
             raise ValueError("The core on torch.distributed has no hvd.Adasum; flexo run --core=horovod has.")
         self._members(call)
-        works = []
-        for part in self._parts(call, tensors, outputs):
-            request = Request(
-                operation=call.operation,
-                name=part.name,
-                dtype=str(part.inputs[0].dtype),
-                shapes=part.shapes(),
-                on_gpu=part.inputs[0].is_cuda,
-                reduction=reduction,
-                prescale=prescale,
-                postscale=postscale,
-                process_set=call.process_set,
-                grouped=call.grouped,
-            )
-            works.append(Work(request, part.inputs, part.outputs))
+        works = [
+            part.work(call, reduction=reduction, prescale=prescale, postscale=postscale)
+            for part in self._parts(call, tensors, outputs)
+        ]
         if divisor > 1:
             return self._layer.submit(works, lambda: _divide(outputs, divisor))
         return self._layer.submit(works)
@@ -167,19 +156,7 @@ class _Functions:
     def _gather(self, call: _Call, tensors: Tensors, outputs: Tensors) -> int:
         _refuse_scalars(call, tensors)
         self._members(call)
-        works = []
-        for part in self._parts(call, tensors, outputs):
-            request = Request(
-                operation=call.operation,
-                name=part.name,
-                dtype=str(part.inputs[0].dtype),
-                shapes=part.shapes(),
-                on_gpu=part.inputs[0].is_cuda,
-                process_set=call.process_set,
-                grouped=call.grouped,
-            )
-            works.append(Work(request, part.inputs, part.outputs))
-        return self._layer.submit(works)
+        return self._layer.submit([part.work(call) for part in self._parts(call, tensors, outputs)])
 
     def broadcast(
         self, tensor: torch.Tensor, output: torch.Tensor, root: int, name: Name, process_set: int
@@ -188,16 +165,7 @@ class _Functions:
         if root not in self._members(call):
             raise ValueError(f"broadcast received invalid root rank {root} for provided process set")
         (part,) = self._parts(call, [tensor], [output])
-        request = Request(
-            operation=call.operation,
-            name=part.name,
-            dtype=str(tensor.dtype),
-            shapes=part.shapes(),
-            on_gpu=tensor.is_cuda,
-            root=root,
-            process_set=process_set,
-        )
-        return self._layer.submit([Work(request, part.inputs, part.outputs)])
+        return self._layer.submit([part.work(call, root=root)])
 
     def alltoall(
         self,
@@ -213,21 +181,13 @@ class _Functions:
         rows = _rows_for_each(tensor, splits, len(self._members(call)))
         sent = tensor.narrow(0, 0, sum(rows))
         (part,) = self._parts(call, [sent], [output])
-        request = Request(
-            operation=call.operation,
-            name=part.name,
-            dtype=str(tensor.dtype),
-            shapes=part.shapes(),
-            on_gpu=tensor.is_cuda,
-            process_set=process_set,
-            splits=rows,
-        )
         in_memory = torch.empty(0, dtype=torch.int32)
 
         def tell_received() -> None:
             received_splits.resize_(in_memory.shape).copy_(in_memory)
 
-        return self._layer.submit([Work(request, part.inputs, part.outputs, in_memory)], tell_received)
+        work = part.work(call, splits=rows, received_splits=in_memory)
+        return self._layer.submit([work], tell_received)
 
     # --- waiting --------------------------------------------------------------------------------------------
 
@@ -307,8 +267,33 @@ class _Part:
     inputs: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor, ...]
 
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(tensor.shape) for tensor in self.inputs)
+    def work(
+        self,
+        call: _Call,
+        *,
+        reduction: Reduction = Reduction.SUM,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = -1,
+        splits: tuple[int, ...] = (),
+        received_splits: torch.Tensor | None = None,
+    ) -> Work:
+        """What `call` asks for with these tensors."""
+        request = Request(
+            operation=call.operation,
+            name=self.name,
+            dtype=str(self.inputs[0].dtype),
+            shapes=tuple(tuple(tensor.shape) for tensor in self.inputs),
+            on_gpu=self.inputs[0].is_cuda,
+            reduction=reduction,
+            prescale=prescale,
+            postscale=postscale,
+            root=root,
+            process_set=call.process_set,
+            splits=splits,
+            grouped=call.grouped,
+        )
+        return Work(request, self.inputs, self.outputs, received_splits)
 
 
 def _without_gradients(tensor: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,10 +19,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from horovod_elastic.core.c10d.agreement import disagreement, ranks_text
-from horovod_elastic.core.c10d.requests import GLOBAL_SET, Operation, Request, is_fusable, size_bytes
+from horovod_elastic.core.c10d.requests import (
+    GLOBAL_SET,
+    Key,
+    Operation,
+    Request,
+    is_fusable,
+    key_of,
+    size_bytes,
+)
 
-_Key = tuple[int, str]
-"""A name in its process set."""
 _ENDS_WHAT_WENT_BEFORE = (Operation.JOIN, Operation.REMOVE_PROCESS_SET)
 """Done after everything that can be done; who asks for it adds nothing to earlier messages."""
 
@@ -58,7 +64,7 @@ class _Company:
 class _Asked:
     """What was asked for under one name, by some members or all."""
 
-    key: _Key
+    key: Key
     requests: dict[int, Request] = field(default_factory=dict)
     order: dict[int, int] = field(default_factory=dict)
     """By rank, the how manieth of its requests this is."""
@@ -84,10 +90,10 @@ class Negotiation:
         self.process_sets = {GLOBAL_SET: tuple(range(size)), **(process_sets or {})}
         self._fusion_bytes = fusion_bytes
         self._next_set = max(self.process_sets) + 1
-        self._asked: dict[_Key, _Asked] = {}
-        self._looked_at: dict[_Key, None] = {}
+        self._asked: dict[Key, _Asked] = {}
+        self._looked_at: dict[Key, None] = {}
         """Those that may have become due since the last decision."""
-        self._partly: dict[int, dict[_Key, _Asked]] = {}
+        self._partly: dict[int, dict[Key, _Asked]] = {}
         """By process set: all-reduces that could be fused, but have not been asked for by all."""
         self._wholly: dict[int, dict[_Company, list[_Asked]]] = {}
         """By process set: those that only wait for their message to be complete."""
@@ -97,7 +103,7 @@ class Negotiation:
         """For those who asked for what there is not."""
         self._count = [0] * size
         self._stretch = [0] * size
-        self._waits_for: list[_Key | None] = [None] * size
+        self._waits_for: list[Key | None] = [None] * size
         self._joined: dict[int, None] = {}
         """In the order in which they did."""
         self._left: set[int] = set()
@@ -113,7 +119,7 @@ class Negotiation:
             why = f"{request.name} was asked for in process set {process_set}, in which rank {rank} is not."
             self._in_vain.append(Decision((rank,), (request,), error=why))
             return
-        key = (process_set, request.name)
+        key = key_of(request)
         asked = self._asked.get(key)
         if asked is None:
             asked = self._asked[key] = _Asked(key, since_s=now_s)
@@ -181,7 +187,7 @@ class Negotiation:
 
     def give_up_all(self) -> list[Decision]:
         """Tell everybody that nothing of what was asked for can be done, and who waits for what."""
-        waiting: dict[_Key, list[int]] = {}
+        waiting: dict[Key, list[int]] = {}
         for rank in range(len(self._waits_for)):
             if asked := self._has_waited_for(rank):
                 waiting.setdefault(asked.key, []).append(rank)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 GLOBAL_SET = 0
 """The process set of all ranks."""
+Key = tuple[int, str]
+"""What is asked for: its process set and its name there."""
 
 
 _ITEM_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
@@ -66,6 +68,11 @@ class Request:
     """Of a process set that is to be added: ranks in ascending order."""
     grouped: bool = False
     """It was asked for as a group, if only of one tensor: never fused with others."""
+
+
+def key_of(request: Request) -> Key:
+    """Under which it is negotiated."""
+    return request.process_set, request.name
 
 
 def is_fusable(request: Request) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from horovod_elastic.core.c10d.requests import Request, Response
+from horovod_elastic.core.c10d.requests import Request, Response, key_of
 from horovod_elastic.trace import say
 
 if TYPE_CHECKING:
@@ -136,13 +136,13 @@ class _Trace:
 
     def negotiate(self, request: Request) -> None:
         """Begin a tensor's negotiation."""
-        self._negotiates.add((request.process_set, request.name))
+        self._negotiates.add(key_of(request))
         self._span(request, "B", f"NEGOTIATE_{request.operation.name}", time.perf_counter())
 
     def carried_out(self, response: Response, began_s: float, ended_s: float) -> None:
         """End it, and say what was done."""
         for request in response.requests:
-            asked = (request.process_set, request.name)
+            asked = key_of(request)
             # Not if it was asked for before the file was begun, or by others since this rank joined.
             if asked in self._negotiates:
                 self._negotiates.remove(asked)

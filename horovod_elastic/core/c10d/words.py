@@ -10,13 +10,10 @@ from dataclasses import dataclass
 
 from flexo_protos.v1 import collectives_pb2 as pb
 from horovod_elastic.core.c10d.negotiation import Decision
-from horovod_elastic.core.c10d.requests import Operation, Reduction, Request
+from horovod_elastic.core.c10d.requests import Key, Operation, Reduction, Request, key_of
 
-Key = tuple[int, str]
-"""What is asked for: its process set and its name there."""
 MAX_NUMBERED = 8192
 """Requests that are remembered by number; names that are new every time must not pile up."""
-
 _NO_NUMBER = 2**32 - 1
 
 
@@ -50,11 +47,6 @@ class Heard:
     error: str = ""
     ended: bool = False
     """As Decision.ended."""
-
-
-def key_of(request: Request) -> Key:
-    """Under which it is negotiated."""
-    return request.process_set, request.name
 
 
 def as_heard(decision: Decision, rank: int) -> Heard:

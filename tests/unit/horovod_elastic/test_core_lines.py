@@ -19,9 +19,9 @@ from horovod_elastic.core.c10d.alone import Alone
 from horovod_elastic.core.c10d.channel import Channel
 from horovod_elastic.core.c10d.hub import Hub
 from horovod_elastic.core.c10d.negotiation import Negotiation
-from horovod_elastic.core.c10d.requests import Operation, Request
+from horovod_elastic.core.c10d.requests import Key, Operation, Request, key_of
 from horovod_elastic.core.c10d.spoke import Spoke
-from horovod_elastic.core.c10d.words import Blocked, Heard, Key, Step, Waits, key_of
+from horovod_elastic.core.c10d.words import Blocked, Heard, Step, Waits
 
 LONG_S = 30.0
 """For what happens at once unless the machine is busy."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flexo_protos.v1 import collectives_pb2 as pb
 from horovod_elastic.core.c10d import words
 from horovod_elastic.core.c10d.negotiation import Decision
-from horovod_elastic.core.c10d.requests import Operation, Reduction, Request
+from horovod_elastic.core.c10d.requests import Operation, Reduction, Request, key_of
 from horovod_elastic.core.c10d.words import (
     Blocked,
     Heard,
@@ -24,7 +24,6 @@ from horovod_elastic.core.c10d.words import (
     decode_request,
     encode,
     encode_request,
-    key_of,
 )
 
 sizes = st.integers(0, 2**40)
