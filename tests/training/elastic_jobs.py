@@ -44,10 +44,14 @@ class Job:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def events(self, *kinds: str) -> list[Event]:
-        """What its workers have logged, in order of time; each with the `log` that it stands in."""
+        """What its workers have logged, in order of time; each with the `log` that it stands in.
+
+        Whole lines only: a worker may be in the middle of writing its last one.
+        """
         found = []
         for path in self.folder.glob("logs/*.jsonl"):
-            for line in path.read_text().splitlines():
+            text = path.read_text()
+            for line in text[: text.rfind("\n") + 1].splitlines():
                 event = json.loads(line)
                 if not kinds or event["event"] in kinds:
                     found.append({**event, "log": path.stem})

@@ -92,8 +92,9 @@ def test_when_the_leader_is_killed_every_sample_counts_once_since_the_last_commi
 
 
 def trace_of(job: Job) -> list[str]:
-    """What its leaders have written down."""
-    return (job.folder / "trace").read_text().splitlines()
+    """The whole lines that its leaders have written down; the last may be half written."""
+    text = (job.folder / "trace").read_text()
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def agent_called(job: Job, name: str) -> psutil.Process:

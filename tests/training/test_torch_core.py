@@ -354,7 +354,7 @@ def test_a_newcomer_stopped_at_any_moment_of_a_build_costs_the_others_nothing(cl
         each(both, abandon, cluster.generation)
         assert time.monotonic() - began < TOLD_S
         for failure in each(both, Me.prepared):
-            assert failure == "" or "abandoned" in failure
+            assert failure == "" or "abandoned" in failure or "was not built" in failure  # who speaks first
         server.close()
         assert len(set(each(both, ranks.train, 10))) == 1
         newcomer.kill()

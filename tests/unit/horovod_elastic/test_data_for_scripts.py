@@ -198,7 +198,7 @@ def test_processes_read_for_all_epochs(context):
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, gone before it was read
         return False
 
 
