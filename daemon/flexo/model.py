@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass, field
+from typing import Protocol
 
 
 class BadRange(ValueError):
@@ -353,6 +354,127 @@ class ElasticJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """The workers of one job on one node."""
+
+    node: str
+    workers: int
+
+
+class Speed(Protocol):
+    """How fast one job trains, as far as that is known (docs/scalability.md). Made in `scalability`.
+
+    A pure function: equal questions have equal answers, so that a policy that asks is deterministic.
+    """
+
+    def rate(self, workers: int, nodes: int, batch: int = 0) -> float:
+        """Work done a second by `workers` spread over `nodes`; 0 where it cannot run so.
+
+        The unit of work is the job's own, the same as `TrainingJob.remaining_work`: samples, iterations,
+        or seconds of one worker. `batch` is of the whole job, in samples; 0: the best that it accepts.
+        """
+        ...
+
+    def best_batch(self, workers: int, nodes: int) -> int:
+        """The aggregate batch at which `rate` is best; 0: the script's own, and it accepts no other."""
+        ...
+
+
+class Source(enum.Enum):
+    """Where a running time comes from, best first."""
+
+    PROGRESS = "progress"
+    """The job's own reported progress."""
+    HISTORY = "history"
+    """Earlier jobs of its user that were like it."""
+    TIME_LIMIT = "time limit"
+    ORACLE = "oracle"
+    """A trace's true duration, which no scheduler can know."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """A job that trains, elastic or not, pending or running, as policies see it.
+
+    `shares` is where its workers are; none while it waits. What it has in `base` stays where it is until
+    the job ends: on Slurm a running base is neither moved nor, unless `preemptible`, taken.
+    """
+
+    key: JobKey
+    user: str
+    workers: Range
+    """min == max: not elastic."""
+    shape: WorkerShape
+    submitted_at: float
+    requested_workers: int = 0
+    """What it would run with if it were not elastic; 0: `workers.min`."""
+    shares: tuple[Share, ...] = ()
+    base: tuple[Share, ...] = ()
+    """Of `shares`, what cannot be moved; empty where a cluster can move everything."""
+    preemptible: bool = True
+    """Whether all of it may be taken; it then waits again."""
+    started_at: float | None = None
+    """When it began to run, the last time; None while it waits."""
+    waiting_since: float = 0.0
+    """When it began to wait, the last time: submitted, or preempted."""
+    service_gpu_s: float = 0.0
+    """GPU seconds that it has had, start-up included (Tiresias' attained service)."""
+    speed: Speed | None = None
+    """None: nothing is known; policies take it as linear in the workers."""
+    remaining_work: float | None = None
+    """In the unit of `speed.rate`; without a speed, worker seconds. None: not known."""
+    source: Source = Source.TIME_LIMIT
+    """Where `remaining_work` comes from."""
+    batch: Range | None = None
+    """Aggregate batches that it accepts; None: only the script's own."""
+    samples: int = 0
+    """The aggregate batch that it trains with; 0: the script's own, or it waits."""
+    last_change_at: float = 0.0
+    """When its shares last changed."""
+    change_cost_s: float = 0.0
+    """Training time that one change of its shares costs."""
+    start_cost_s: float = 0.0
+    """Training time that a start costs."""
+    most_workers: int = 0
+    """The most workers that it has ever run with."""
+    tenant: str = ""
+    """Whose quota it counts against: Slurm's account or a trace's virtual cluster."""
+    opportunistic: bool = False
+    """Declared so: its base, too, may be taken at any time (AntMan)."""
+    fungible: bool = False
+    """Its workers may run on another GPU type in another run."""
+    heterogeneous: bool = False
+    """Its workers may be of several GPU types in one run."""
+    weight: float = 1.0
+    """What its user's flexible demand counts for (Slurm's fairshare factor, where that is set)."""
+    application: str = ""
+    """What it runs, where that is known: jobs of one user and application are alike."""
+
+    @property
+    def elastic(self) -> bool:
+        """Whether it can have different numbers of workers."""
+        return self.workers.max > self.workers.min
+
+    @property
+    def allocated(self) -> int:
+        """Workers that it has now."""
+        return sum(share.workers for share in self.shares)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it holds now."""
+        return self.allocated * self.shape.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """GPUs that a tenant is guaranteed (AntMan, section 3.3)."""
+
+    tenant: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Nodes, jobs, grants at one instant: all that a policy may look at."""
 
@@ -367,6 +489,14 @@ class Snapshot:
     """Pending jobs that had resources set aside for long and did not start: nothing is kept for them."""
     slow_gpus: tuple[SlowGpu, ...] = ()
     """Those remembered at this instant."""
+    training: tuple[TrainingJob, ...] = ()
+    """All jobs that train or wait to, in the order in which they were submitted."""
+    quotas: tuple[Quota, ...] = ()
+    """Of tenants; a tenant that is not named has none."""
+    decided_at: float = 0.0
+    """When a plan last changed something."""
+    ended_since: int = 0
+    """Jobs that have ended since `decided_at`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +520,28 @@ class Shrink:
 
 
 Action = Grow | Shrink
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Let `job` have exactly `shares`: start it, change it, or, with none, preempt it.
+
+    For clusters that can (`ClusterTraits.allocates`). All of a plan happen at once, so that what one job
+    gives up another may have. `samples` is the aggregate batch from then on; 0: as the script says.
+    """
+
+    job: JobKey
+    shares: tuple[Share, ...]
+    why: str
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Refuse a pending `job` for good (IBM, section III-D, where jobs are dropped instead of queued)."""
+
+    job: JobKey
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,3 +570,8 @@ class Plan:
     notes: tuple[Note, ...] = ()
     set_aside: tuple[int, ...] = ()
     """Pending jobs that idle or returning resources are kept for."""
+    allocations: tuple[Allocate, ...] = ()
+    """What jobs are to have, of those for which that changes."""
+    drops: tuple[Drop, ...] = ()
+    order: tuple[JobKey, ...] = ()
+    """Pending jobs in the order in which they are to start, where the policy sets it."""

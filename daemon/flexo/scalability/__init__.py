@@ -1,0 +1,1 @@
+"""How fast a job trains on k workers with batch b: measured, fitted, interpolated. Knows `model` alone."""
