@@ -14,6 +14,7 @@ readonly PYTHON=$VENV/bin/python
 readonly STAMPS=$VENV/.setup
 readonly LOG=$ROOT/build/setup.log
 readonly HOROVOD_VERSION=0.28.1
+readonly ORTOOLS_VERSION=9.15.6755
 readonly PLAIN_INTERVAL_S=30 # how often a long step says that it is still there, where no terminal is
 
 # Debian's package:the command or file by which it is known where something else provides it ("-": nothing does).
@@ -182,7 +183,11 @@ make_venv() {
   "$1" -m venv "$VENV"
 }
 
-install_flexo() { "$PYTHON" -m pip install -e ".[$1]"; }
+install_flexo() {
+  "$PYTHON" -m pip install -e ".[$1]"
+  # without dependencies: its wheel asks for an older protobuf than gRPC's code here; the solver works with ours
+  "$PYTHON" -m pip install --no-deps "ortools==$ORTOOLS_VERSION"
+}
 
 step_python() {
   local python version key
