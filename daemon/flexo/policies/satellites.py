@@ -1,0 +1,566 @@
+"""Satellites granted and taken back, so that elastic jobs on Slurm get the sizes that are their due.
+
+Pending jobs come first, then idle GPUs. What is a job's due a policy says (`Sizing`); without one all
+share evenly. A pure function of the snapshot. Applied again and again to a cluster that carries its plans
+out it comes to rest: while the dues stay the same, each step brings some job nearer to its due and none
+past it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+from flexo.model import (
+    Action,
+    Batch,
+    ElasticJob,
+    Grant,
+    Grow,
+    JobKey,
+    Note,
+    Plan,
+    SatelliteState,
+    Shrink,
+    Snapshot,
+)
+from flexo.policies.batches import batch_of
+from flexo.policies.pending import Claim, settle_claims
+from flexo.policies.rooms import Resources, Room, Standing, build_rooms, flags_of, satellite_nodes
+
+_REBALANCE_GAIN = 0.25
+"""A satellite is taken for a poorer job only if that job gets at least this part of its workers."""
+_WANTED_EMPTY = frozenset({"DRAIN", "DRAINING", "MAINT", "RESERVED", "REBOOT_REQUESTED"})
+"""Slurm's flags of a node that satellites leave."""
+_EXACT_CAP_UP_TO = 12
+"""Satellites of one job of which every combination is tried when its owner caps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a policy wants an elastic job to have."""
+
+    workers: int
+    samples: int = 0
+    """The aggregate batch; 0: in proportion to the workers, where the job accepts several."""
+    why: str = ""
+
+
+Sizing = Callable[[Mapping[str, Room], Sequence[ElasticJob]], Mapping[JobKey, Due]]
+"""What is left on each node that satellites may use, and the jobs as they will be once what was taken back in
+this plan has left; the dues of those that the policy has a word for."""
+
+
+@dataclass(slots=True)
+class _Share:
+    """One elastic job while idle GPUs are dealt out."""
+
+    job: ElasticJob
+    workers: int
+    """What it has and has been dealt."""
+    may_grow_at: float
+    closed: frozenset[str]
+    """Nodes that it may not be given now."""
+    due: Due
+    """At most its ceiling."""
+    open_node: str = ""
+    dealt: dict[str, int] = field(default_factory=dict)
+
+
+def plan(snapshot: Snapshot, min_resize_interval_s: float, sizing: Sizing | None = None) -> Plan:
+    """What to change now, and why for every elastic job.
+
+    `min_resize_interval_s` is the least between two resizes of one job: it delays growing, giving back never
+    waits.
+    """
+    return _Planner(snapshot, min_resize_interval_s, sizing).plan()
+
+
+class _Planner:
+    """One plan in the making; `rooms` hold what each step left to the next."""
+
+    def __init__(self, snapshot: Snapshot, min_resize_interval_s: float, sizing: Sizing | None) -> None:
+        self._snapshot = snapshot
+        self._min_resize_interval_s = min_resize_interval_s
+        self._sizing = sizing
+        self._rooms = build_rooms(snapshot)
+        self._slow = {gpu.node: gpu for gpu in snapshot.slow_gpus}
+        self._nodes = sorted((satellite_nodes(snapshot) & self._rooms.keys()) - self._slow.keys())
+        self._actions: list[Action] = []
+        self._withdrawn: set[str] = set()
+        self._resting: set[JobKey] = set()
+        """Jobs that give something back in this plan, so that they do not grow in it."""
+        self._claims: list[Claim] = []
+        self._shares: dict[JobKey, _Share] = {}
+
+    def plan(self) -> Plan:
+        self._clear_nodes()
+        for job in self._snapshot.elastic:
+            self._respect_ceiling(job)
+        self._serve_pending()
+        self._shares = {job.key: self._share_of(job) for job in self._snapshot.elastic}
+        self._take_dues()
+        self._give_back_excess()
+        self._deal_idle()
+        self._rebalance()
+        return Plan(
+            actions=tuple(self._actions),
+            batches=tuple(self._batches()),
+            notes=tuple(Note(share.job.key, self._sentence(share)) for share in self._shares.values()),
+            set_aside=tuple(claim.job.job_id for claim in self._claims),
+        )
+
+    def _batches(self) -> Iterator[Batch]:
+        """For what each job has been granted when this plan is carried out."""
+        for share in self._shares.values():
+            growth = sum(
+                grow.workers for grow in self._actions if isinstance(grow, Grow) and grow.job == share.job.key
+            )
+            samples = batch_of(share.job, self._before(share) + growth)
+            if samples is not None:
+                chosen = (
+                    share.job.batch.clamp(share.due.samples) if share.job.batch and share.due.samples else 0
+                )
+                yield Batch(share.job.key, chosen or samples)
+
+    # Giving back.
+
+    def _withdraw(self, standing: Standing, why: str) -> None:
+        self._withdrawn.add(standing.grant.grant_id)
+        self._resting.add(standing.job.key)
+        self._actions.append(Shrink(standing.job.key, standing.grant.grant_id, why))
+
+    def _clear_nodes(self) -> None:
+        """Off the nodes that an administrator wants empty: extended leases would never end by themselves."""
+        for name, room in self._rooms.items():
+            for flag in sorted(flags_of(room.node) & _WANTED_EMPTY):
+                for standing in tuple(room.standing):
+                    room.take_back(standing)
+                    self._withdraw(standing, f"{name} is wanted empty ({flag})")
+
+    def _respect_ceiling(self, job: ElasticJob) -> None:
+        """More workers than the job may have: the satellites that come closest from above go."""
+        nodes = sorted({grant.node for grant in job.grants} & self._rooms.keys())
+        mine = [each for node in nodes for each in self._rooms[node].standing if each.job.key == job.key]
+        excess = job.base_workers + sum(each.grant.workers for each in mine) - job.ceiling
+        if excess <= 0:
+            return
+        who = "its owner's cap" if job.wanted is not None else "its maximum"
+        for standing in _fewest_workers(mine, excess):
+            self._rooms[standing.grant.node].take_back(standing)
+            self._withdraw(
+                standing, f"job {job.key} has {job.granted_workers} workers, {who} is {job.ceiling}"
+            )
+
+    def _serve_pending(self) -> None:
+        self._claims, self._rooms = settle_claims(self._snapshot, self._rooms)
+        for claim in self._claims:
+            for standing in claim.taken_back:
+                workers = _count(standing.grant.workers, "worker")
+                self._withdraw(
+                    standing,
+                    f"pending job {claim.job.job_id} ({claim.job.user}) can start on {_list(claim.nodes)}"
+                    f" once these {workers} on {standing.grant.node} have left",
+                )
+
+    # Growing.
+
+    def _share_of(self, job: ElasticJob) -> _Share:
+        now = self._snapshot.at
+        rested_at = job.last_resize_at + self._min_resize_interval_s if job.last_resize_at else 0.0
+        if job.key in self._resting:
+            rested_at = now + self._min_resize_interval_s
+        held_back = {node for node, at in job.retry_at.items() if at > now}
+        # also the nodes of satellites that are leaving: one satellite a node
+        own = {grant.node for grant in job.grants}
+        workers = job.granted_workers - sum(
+            grant.workers for grant in job.grants if grant.grant_id in self._withdrawn
+        )
+        due = Due(job.ceiling)
+        return _Share(job, workers, max(rested_at, job.rest_until), frozenset(held_back | own), due)
+
+    def _take_dues(self) -> None:
+        """What the policy wants each job to have, within what the job may have."""
+        if self._sizing is None:
+            return
+        rooms = {name: self._rooms[name] for name in self._nodes}
+        for key, due in self._sizing(rooms, self._as_they_will_be()).items():
+            share = self._shares.get(key)
+            if share is not None:
+                workers = max(share.job.base_workers, min(due.workers, share.job.ceiling))
+                share.due = Due(workers, due.samples, due.why)
+
+    def _as_they_will_be(self) -> list[ElasticJob]:
+        """The jobs that may be resized at all, without the grants that are on their way out."""
+        return [
+            replace(share.job, grants=self._standing_of(share.job))
+            for share in self._shares.values()
+            if share.job.scalable and not share.job.errand
+        ]
+
+    def _standing_of(self, job: ElasticJob) -> tuple[Grant, ...]:
+        return tuple(
+            grant
+            for grant in job.grants
+            if grant.state is not SatelliteState.LEAVING and grant.grant_id not in self._withdrawn
+        )
+
+    def _give_back_excess(self) -> None:
+        """Satellites that lie wholly above their job's due: what is left of it is no less than the due."""
+        now = self._snapshot.at
+        for share in self._shares.values():
+            excess = share.workers - share.due.workers
+            if self._sizing is None or excess <= 0 or share.may_grow_at > now:
+                continue
+            nodes = sorted({grant.node for grant in share.job.grants} & self._rooms.keys())
+            for standing in sorted(
+                (s for name in nodes for s in self._rooms[name].standing if s.job.key == share.job.key),
+                key=lambda each: (-each.grant.workers, -each.started_at),
+            ):
+                if standing.grant.workers <= excess and self._may_give(share, standing):
+                    excess -= standing.grant.workers
+                    share.workers -= standing.grant.workers
+                    self._rooms[standing.grant.node].take_back(standing)
+                    self._withdraw(standing, share.due.why or f"its due is {share.due.workers} workers now")
+
+    def _deal_idle(self) -> None:
+        """One worker at a time to the job with the fewest, until nobody can be given one.
+
+        A job that may not grow yet takes part, so that what is its due is kept for it; it gets no grant.
+        """
+        expected = self._expected()
+        queue = [(share.workers, key) for key, share in self._shares.items() if self._takes_part(share)]
+        heapq.heapify(queue)
+        while queue:
+            _, key = heapq.heappop(queue)
+            share = self._shares[key]
+            if self._deal_one(share, expected.get(key, share.workers)):
+                heapq.heappush(queue, (share.workers, key))
+        now = self._snapshot.at
+        for share in self._shares.values():
+            if share.may_grow_at <= now:
+                self._actions.extend(self._growth(share))
+
+    def _takes_part(self, share: _Share) -> bool:
+        return share.job.scalable and not share.job.errand and self._kept(share)
+
+    def _kept(self, share: _Share) -> bool:
+        """Whether idle GPUs are dealt to the job: not while the cluster refuses it satellites."""
+        return share.workers < share.due.workers and share.job.rest_until <= self._snapshot.at
+
+    def _deal_one(self, share: _Share, expected: int) -> bool:
+        """One worker more for the job, on the node that it has opened or on a new one; False: no room."""
+        if share.workers >= share.due.workers:
+            return False
+        shape = share.job.shape
+        room = self._rooms.get(share.open_node)
+        if room is None or not room.fits(shape, room.idle):
+            room = self._best_room(share, max(1, expected - share.workers))
+            if room is None:
+                return False
+        room.take(Resources.of_workers(shape, 1))
+        share.open_node = room.node.name
+        share.dealt[room.node.name] = share.dealt.get(room.node.name, 0) + 1
+        share.workers += 1
+        return True
+
+    def _best_room(self, share: _Share, wanted: int) -> Room | None:
+        """The tightest node that holds all `wanted`, else the roomiest; the base's own node last."""
+
+        def order(room: Room) -> tuple[bool, bool, int, str]:
+            fits = room.fits(share.job.shape, room.idle)
+            enough = fits >= wanted
+            name = room.node.name
+            return name in share.job.base_nodes, not enough, fits if enough else -fits, name
+
+        rooms = (self._rooms[name] for name in self._nodes if self._may_open(share, name))
+        return min((room for room in rooms if room.fits(share.job.shape, room.idle)), key=order, default=None)
+
+    def _may_open(self, share: _Share, node: str) -> bool:
+        return node not in share.closed and node not in share.dealt
+
+    def _expected(self) -> dict[JobKey, int]:
+        """About how many workers each job will end up with: idle GPUs as if they lay on one node.
+
+        It only guides which node is opened, so that a job's workers lie on few nodes.
+        """
+        sizes = {key: share.workers for key, share in self._shares.items() if self._takes_part(share)}
+        left = {
+            key: sum(
+                room.fits(self._shares[key].job.shape, room.idle)
+                for room in (
+                    self._rooms[name] for name in self._nodes if self._may_open(self._shares[key], name)
+                )
+            )
+            for key in sizes
+        }
+        total = max(left.values(), default=0)
+        queue = [(workers, key) for key, workers in sizes.items()]
+        heapq.heapify(queue)
+        while queue and total > 0:
+            workers, key = heapq.heappop(queue)
+            if workers < self._shares[key].due.workers and left[key] > 0:
+                sizes[key], left[key], total = workers + 1, left[key] - 1, total - 1
+                heapq.heappush(queue, (workers + 1, key))
+        return sizes
+
+    def _growth(self, share: _Share) -> Iterator[Grow]:
+        """What was dealt, unless satellites on their way out still hold GPUs up to the job's ceiling."""
+        job = share.job
+        before = self._before(share)
+        left = job.ceiling - job.base_workers - sum(grant.workers for grant in job.grants)
+        for node, workers in share.dealt.items():
+            if workers > left:
+                continue
+            left -= workers
+            room = f"{node} has idle GPUs for {_count(workers, 'worker')}"
+            why = f"{room}; job {job.key} has {before} of {job.ceiling}"
+            yield Grow(job.key, node, workers, self._snapshot.satellite_partition, why)
+
+    # Rebalancing.
+
+    def _rebalance(self) -> None:
+        """One satellite of another job for the poorest without room, if both end up nearer their dues."""
+        now = self._snapshot.at
+        poor = sorted(
+            (
+                share
+                for share in self._shares.values()
+                if share.may_grow_at <= now and self._takes_part(share)
+            ),
+            key=lambda share: (share.workers, share.job.key),
+        )
+        for share in poor:
+            if self._is_served_soon(share):
+                continue
+            donation = self._best_donation(share) if self._sizing is None else self._least_needed(share)
+            if donation is not None:
+                self._withdraw(
+                    donation,
+                    f"job {share.job.key} has only {share.workers} of {share.due.workers} workers,"
+                    f" job {donation.job.key} has {self._shares[donation.job.key].workers}:"
+                    f" {donation.grant.node} is shared out anew",
+                )
+                return
+
+    def _least_needed(self, poor: _Share) -> Standing | None:
+        """The satellite whose job falls least below its due without it, by less than `poor` gains."""
+        best: tuple[tuple[int, float, str], Standing] | None = None
+        for name in self._nodes:
+            room = self._rooms[name]
+            if not self._may_open(poor, name) or not room.usable:
+                continue
+            for standing in room.standing:
+                rich = self._shares.get(standing.job.key)
+                if rich is None or rich is poor or not self._may_donate(rich, standing):
+                    continue
+                excess = rich.workers - rich.due.workers
+                free = room.idle + room.coming + standing.resources
+                gain = min(poor.due.workers - poor.workers, room.fits(poor.job.shape, free))
+                lost = standing.grant.workers - excess
+                rank = lost, standing.started_at, standing.grant.grant_id
+                if excess > 0 and lost < gain and (best is None or rank < best[0]):
+                    best = rank, standing
+        return best[1] if best else None
+
+    def _is_served_soon(self, share: _Share) -> bool:
+        """Whether something on its way out will do."""
+        return any(
+            self._rooms[name].fits(share.job.shape, self._rooms[name].idle + self._rooms[name].coming)
+            for name in self._nodes
+            if self._may_open(share, name)
+        )
+
+    def _best_donation(self, poor: _Share) -> Standing | None:
+        best: tuple[tuple[int, int, float, str], Standing] | None = None
+        for name in self._nodes:
+            room = self._rooms[name]
+            if not self._may_open(poor, name) or not room.usable:
+                continue
+            for standing in room.standing:
+                worst = self._worst_after(poor, standing, room)
+                if worst is None:
+                    continue
+                rank = (-worst, standing.grant.workers, standing.started_at, standing.grant.grant_id)
+                if best is None or rank < best[0]:
+                    best = rank, standing
+        return best[1] if best else None
+
+    def _worst_after(self, poor: _Share, standing: Standing, room: Room) -> int | None:
+        """The smaller of both sizes once `standing` has been shared out anew; None if not worth it."""
+        rich = self._shares.get(standing.job.key)
+        if rich is None or rich is poor or not self._may_donate(rich, standing):
+            return None
+        lost = standing.grant.workers
+        if rich.workers < poor.workers + 2:
+            return None
+        free = room.idle + room.coming + standing.resources
+        poor_size, rich_size = _share_out(free, room, poor, rich, rich.workers - lost)
+        gain = poor_size - poor.workers
+        worst = min(poor_size, rich_size)
+        return worst if worst > poor.workers and gain >= _REBALANCE_GAIN * lost else None
+
+    def _may_donate(self, rich: _Share, standing: Standing) -> bool:
+        rested = rich.may_grow_at <= self._snapshot.at and not rich.dealt
+        return rested and self._may_give(rich, standing)
+
+    def _may_give(self, share: _Share, standing: Standing) -> bool:
+        settled = standing.grant.state in (SatelliteState.WARMING, SatelliteState.TRAINING)
+        steady = share.job.scalable and not share.job.errand
+        return settled and steady and standing.grant.grant_id not in self._withdrawn
+
+    # Saying why.
+
+    def _sentence(self, share: _Share) -> str:
+        job = share.job
+        now = self._snapshot.at
+        have = self._before(share)
+        size = f"{have} of {job.ceiling} workers"
+        if have >= share.due.workers:
+            return f"{size}: {_why_no_more(share)}"
+        if not job.scalable and job.unscalable_why:
+            return f"{size}: {job.unscalable_why}"
+        if not job.scalable:
+            return f"{size}: the script has not entered hvd.elastic.run yet, so it cannot be resized"
+        if job.key in self._resting:
+            return f"{size}: gives workers back now"
+        if job.errand:
+            return f"{size}: is not resized while a {job.errand} is under way"
+        if share.dealt and share.may_grow_at <= now and not any(self._growth(share)):
+            leaving = sum(grant.workers for grant in job.grants) + job.base_workers - have
+            return f"{size}: grows when its {_count(leaving, 'worker')} on the way out have left"
+        if share.dealt and share.may_grow_at <= now:
+            granted = ", ".join(f"{workers} more on {node}" for node, workers in share.dealt.items())
+            return f"{size}: is granted {granted}"
+        if job.rest_until > now:
+            return f"{size}: waits {job.rest_until - now:.0f} s, because its last grant came to nothing"
+        if share.may_grow_at > now:
+            kept = f"; {_count(sum(share.dealt.values()), 'worker')} kept for it" if share.dealt else ""
+            return f"{size}: waits {share.may_grow_at - now:.0f} s before its next resize{kept}"
+        return f"{size}: {self._no_room(share)}"
+
+    @staticmethod
+    def _before(share: _Share) -> int:
+        """What the job has, without what it is dealt in this plan."""
+        return share.workers - sum(share.dealt.values())
+
+    def _no_room(self, share: _Share) -> str:
+        partition = self._snapshot.satellite_partition
+        if not self._nodes and not self._slow:
+            return f"partition {partition} has no nodes that are up"
+        reasons = [
+            *self._kept_for_pending(share),
+            *self._closed_nodes(share),
+            *self._slow_nodes(share),
+            *self._gpus_without_cpus(share),
+        ]
+        none = f"no idle GPU on any node of partition {partition}"
+        if not reasons:
+            return none
+        return "; ".join(reasons)
+
+    def _kept_for_pending(self, share: _Share) -> Iterator[str]:
+        mine = set(self._nodes) - share.closed
+        for claim in self._claims:
+            if mine & set(claim.nodes):
+                job = claim.job
+                yield f"job {job.job_id} (pending, {job.user}) is about to start on {_list(claim.nodes)}"
+
+    def _closed_nodes(self, share: _Share) -> Iterator[str]:
+        now = self._snapshot.at
+        for name in self._nodes:
+            room = self._rooms[name]
+            if name not in share.closed or not room.fits(share.job.shape, room.idle):
+                continue
+            retry_at = share.job.retry_at.get(name, 0.0)
+            if retry_at > now:
+                yield f"{name} failed it and is tried again in {retry_at - now:.0f} s"
+            else:
+                yield f"{name} has idle GPUs beside the job's own satellite there, which keeps its size"
+
+    def _slow_nodes(self, share: _Share) -> Iterator[str]:
+        for name in sorted(satellite_nodes(self._snapshot) & self._slow.keys() & self._rooms.keys()):
+            room, slow = self._rooms[name], self._slow[name]
+            if room.fits(share.job.shape, room.idle):
+                left_s = slow.until_at - self._snapshot.at
+                yield f"{name} is left alone for {left_s:.0f} s more: {slow}"
+
+    def _gpus_without_cpus(self, share: _Share) -> Iterator[str]:
+        shape = share.job.shape
+        for name in self._nodes:
+            room = self._rooms[name]
+            if not shape.gpus or room.idle.gpus < shape.gpus or room.fits(shape, room.idle):
+                continue
+            if shape.gpu_type and shape.gpu_type != room.node.gpu_type:
+                yield f"the idle GPUs of {name} are not of type {shape.gpu_type}"
+            else:
+                yield f"{name} has idle GPUs but not the CPUs or memory of a worker"
+
+
+def _why_no_more(share: _Share) -> str:
+    job = share.job
+    if share.due.workers < job.ceiling:
+        return share.due.why or f"{share.due.workers} are its due now"
+    if job.wanted is not None and job.ceiling < job.workers.max:
+        return f"capped by its owner, the maximum is {job.workers.max}"
+    return "all"
+
+
+def _share_out(free: Resources, room: Room, poor: _Share, rich: _Share, rich_workers: int) -> tuple[int, int]:
+    """Sizes of both once `free` of one node has been dealt to them, a worker at a time to the smaller."""
+    sizes = {True: poor.workers, False: rich_workers}
+    shares = {True: poor, False: rich}
+    open_to = {True, False}
+    while open_to:
+        is_poor = min(open_to, key=lambda who: (sizes[who], shares[who].job.key))
+        job = shares[is_poor].job
+        if sizes[is_poor] >= job.ceiling or not room.fits(job.shape, free):
+            open_to.discard(is_poor)
+            continue
+        free = free.minus(Resources.of_workers(job.shape, 1))
+        sizes[is_poor] += 1
+    return sizes[True], sizes[False]
+
+
+def _fewest_workers(mine: Sequence[Standing], excess: int) -> tuple[Standing, ...]:
+    """Satellites with at least `excess` workers, as few as possible; the youngest of equals."""
+    if len(mine) > _EXACT_CAP_UP_TO:
+        return _smallest_first(mine, excess)
+    enough = (
+        some
+        for size in range(1, len(mine) + 1)
+        for some in combinations(mine, size)
+        if sum(each.grant.workers for each in some) >= excess
+    )
+    return min(
+        enough,
+        key=lambda some: (
+            sum(each.grant.workers for each in some),
+            len(some),
+            -min(each.started_at for each in some),
+        ),
+        default=tuple(mine),
+    )
+
+
+def _smallest_first(mine: Sequence[Standing], excess: int) -> tuple[Standing, ...]:
+    chosen: list[Standing] = []
+    for standing in sorted(mine, key=lambda each: (each.grant.workers, -each.started_at)):
+        if excess <= 0:
+            break
+        chosen.append(standing)
+        excess -= standing.grant.workers
+    return tuple(chosen)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _list(names: Sequence[str]) -> str:
+    """``t1, t2 and 3 more``."""
+    if len(names) <= 4:
+        return ", ".join(names)
+    return f"{', '.join(names[:3])} and {len(names) - 3} more"

@@ -1,0 +1,95 @@
+"""Asks a policy that thinks in whole jobs what the running elastic jobs of a Slurm cluster are due.
+
+On Slurm a base starts, stays and ends as Slurm decides; what a policy decides is how many workers beyond it
+each job has. So the policy is shown the elastic jobs that run, their bases where they are, and as free what
+pending jobs leave over on the nodes that satellites may use. Of its answer the numbers of workers count;
+`satellites` finds the places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from flexo.model import ElasticJob, JobKey, Node, Share, Snapshot, TrainingJob
+from flexo.policies.base import Policy
+from flexo.policies.rooms import Resources, Room
+from flexo.policies.satellites import Due, Sizing
+
+_CPUS_FOR_ALL = 1 << 20
+"""Only GPUs are counted here: those without CPUs or memory for a worker are left out before."""
+
+
+def sizing_by(policy: Policy, snapshot: Snapshot) -> Sizing:
+    """`policy` asked about `snapshot`, whose `training` says what is known of each job."""
+
+    def size(rooms: Mapping[str, Room], jobs: Sequence[ElasticJob]) -> Mapping[JobKey, Due]:
+        known = {job.key: job for job in snapshot.training}
+        shown = [_shown(job, known[job.key]) for job in jobs if job.key in known and job.shape.gpus]
+        seen = replace(snapshot, nodes=_nodes(rooms, shown, jobs), training=tuple(shown))
+        plan = policy.plan(seen)
+        dues = {job.key: Due(job.allocated, job.samples) for job in shown}
+        for allocation in plan.allocations:
+            workers = sum(share.workers for share in allocation.shares)
+            dues[allocation.job] = Due(workers, allocation.samples, allocation.why)
+        return dues
+
+    return size
+
+
+def _shown(job: ElasticJob, known: TrainingJob) -> TrainingJob:
+    """`known` with what it will have where once grants on their way out have left."""
+    base = _spread(job.base_workers, job.base_nodes)
+    shares = [*base, *(Share(grant.node, grant.workers) for grant in job.grants)]
+    merged: dict[str, int] = {}
+    for share in shares:
+        merged[share.node] = merged.get(share.node, 0) + share.workers
+    return replace(
+        known,
+        workers=replace(job.workers, max=max(job.ceiling, job.base_workers)),
+        shape=job.shape,
+        shares=tuple(Share(node, workers) for node, workers in merged.items()),
+        base=base,
+        preemptible=False,
+    )
+
+
+def _spread(workers: int, nodes: Sequence[str]) -> tuple[Share, ...]:
+    """A base's workers over its nodes, as evenly as Slurm's own tasks."""
+    each, more = divmod(workers, max(1, len(nodes)))
+    counts = [(node, each + (index < more)) for index, node in enumerate(nodes)]
+    return tuple(Share(node, count) for node, count in counts if count)
+
+
+def _nodes(
+    rooms: Mapping[str, Room], shown: Sequence[TrainingJob], jobs: Sequence[ElasticJob]
+) -> tuple[Node, ...]:
+    """What is free and what the shown jobs hold, on each node; nothing else is there to plan with."""
+    held: dict[str, int] = {}
+    for job in shown:
+        for share in job.shares:
+            held[share.node] = held.get(share.node, 0) + share.workers * job.shape.gpus
+    nodes = []
+    for name in sorted(rooms.keys() | held.keys()):
+        room, mine = rooms.get(name), held.get(name, 0)
+        free = _free_gpus(room, jobs) if room is not None and room.usable else 0
+        nodes.append(
+            Node(
+                name=name,
+                gpus=mine + free,
+                gpus_allocated=mine,
+                cpus=_CPUS_FOR_ALL,
+                cpus_allocated=0,
+                memory_mib=_CPUS_FOR_ALL,
+                memory_allocated_mib=0,
+                partitions=room.node.partitions if room else frozenset(),
+                gpu_type=room.node.gpu_type if room else "",
+            )
+        )
+    return tuple(nodes)
+
+
+def _free_gpus(room: Room, jobs: Sequence[ElasticJob]) -> int:
+    """GPUs idle or coming that at least one of `jobs` could use: with CPUs and memory for its workers."""
+    free: Resources = room.idle + room.coming
+    return max((room.fits(job.shape, free) * job.shape.gpus for job in jobs if job.shape.gpus), default=0)

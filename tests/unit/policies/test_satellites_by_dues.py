@@ -1,0 +1,144 @@
+"""Satellites granted and taken back so that jobs on Slurm get what a policy says is their due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
+from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
+
+from flexo.model import Allocate, JobKey, Plan, Range, Share, Snapshot, TrainingJob
+from flexo.policies import satellites
+from flexo.policies.satellites import Due
+from flexo.policies.sizing import sizing_by
+
+
+def planned(seen: Snapshot, dues: Mapping[int, int]) -> Plan:
+    wanted = {JobKey(job_id): Due(workers, why=f"{workers} it is") for job_id, workers in dues.items()}
+    return satellites.plan(seen, REST_S, lambda rooms, jobs: wanted)
+
+
+def test_a_job_grows_to_its_due_and_no_further():
+    seen = snapshot([node("n1", 8), node("t1", 8, used=8)], [elastic(1, "1-8")])
+    plan = planned(seen, {1: 4})
+    assert grown(plan) == [(1, "n1", 3)]
+
+
+def test_a_due_above_what_its_owner_allows_counts_for_no_more():
+    seen = snapshot([node("n1", 8), node("t1", 8, used=8)], [elastic(1, "1-8", wanted=3)])
+    assert grown(planned(seen, {1: 8})) == [(1, "n1", 2)]
+
+
+def test_a_due_below_the_base_leaves_the_base_alone():
+    seen = snapshot([node("n1", 8), node("t1", 8, used=8)], [elastic(1, "2-8")])
+    plan = planned(seen, {1: 0})
+    assert not plan.actions
+    assert sentence(plan, 1) == "2 of 8 workers: 0 it is"
+
+
+def test_satellites_wholly_above_the_due_are_given_back_and_the_reason_is_told():
+    job = granted(granted(elastic(1, "1-8"), "n1", 2), "n2", 3)
+    seen = snapshot([node("n1", 4, used=2), node("n2", 4, used=3), node("t1", 1, used=1)], [job])
+    plan = planned(seen, {1: 4})
+    assert shrunk(plan) == ["g1-1"]
+    assert [action.why for action in plan.actions] == ["4 it is"]
+
+
+def test_a_satellite_that_is_partly_due_stays_where_nobody_needs_it():
+    job = granted(elastic(1, "1-8"), "n1", 4)
+    seen = snapshot([node("n1", 4, used=4), node("t1", 1, used=1)], [job])
+    assert not planned(seen, {1: 3}).actions
+
+
+def test_a_satellite_that_is_partly_due_goes_to_a_job_that_gains_more_than_it_costs():
+    rich = granted(elastic(1, "1-8"), "n1", 4)
+    poor = elastic(2, "1-8")
+    seen = snapshot([node("n1", 4, used=4), node("t1", 2, used=2)], [rich, poor])
+    assert shrunk(planned(seen, {1: 2, 2: 4})) == ["g1-1"]
+    assert not planned(seen, {1: 4, 2: 2}).actions  # it would lose three of its due for one
+
+
+def test_a_job_that_has_just_changed_keeps_what_it_has():
+    job = replace(granted(elastic(1, "1-8"), "n1", 4), last_resize_at=NOW - REST_S / 2)
+    seen = snapshot([node("n1", 4, used=4), node("t1", 1, used=1)], [job])
+    assert not planned(seen, {1: 1}).actions
+
+
+@dataclass(frozen=True)
+class Wishing:
+    """A policy that wants fixed numbers of workers, and remembers what it was shown."""
+
+    wanted: Mapping[int, int]
+    shown: list[Snapshot]
+    name: str = "wishing"
+    oracle: bool = False
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        self.shown.append(snapshot)
+        return Plan(
+            allocations=tuple(
+                Allocate(JobKey(job_id), (Share("n1", workers),), "as wished", samples=workers * 10)
+                for job_id, workers in self.wanted.items()
+            )
+        )
+
+
+def known(job_id: int, workers: str) -> TrainingJob:
+    seen = elastic(job_id, workers)
+    return TrainingJob(seen.key, "ada", seen.workers, seen.shape, submitted_at=0.0)
+
+
+def test_a_policy_is_shown_what_pending_jobs_leave_over_and_what_jobs_hold():
+    job = granted(elastic(1, "1-8"), "n1", 2)
+    nodes = [node("n1", 8, used=2), node("n2", 4), node("t1", 1, used=1)]
+    seen = snapshot(nodes, [job], [pending(500, gpus_per_node=4)])
+    seen = replace(seen, training=(known(1, "1-8"),))
+    policy = Wishing({1: 5}, [])
+    satellites.plan(seen, REST_S, sizing_by(policy, seen))
+    (shown,) = policy.shown
+    assert sum(each.gpus_idle for each in shown.nodes) == 6  # four of ten are kept for the pending job
+    (about,) = shown.training
+    assert about.base == (Share("t1", 1),)
+    assert about.shares == (Share("t1", 1), Share("n1", 2))
+    assert not about.preemptible
+
+
+def test_what_a_policy_says_of_a_batch_is_told_within_what_the_job_accepts():
+    job = replace(elastic(1, "1-8"), batch=Range(8, 40))
+    seen = snapshot([node("n1", 8), node("t1", 1, used=1)], [job])
+    seen = replace(seen, training=(known(1, "1-8"),))
+    for wanted, samples in ((3, 30), (8, 40)):
+        plan = satellites.plan(seen, REST_S, sizing_by(Wishing({1: wanted}, []), seen))
+        assert [batch.samples for batch in plan.batches] == [samples]
+
+
+def test_a_job_of_which_the_policy_says_nothing_keeps_what_it_has():
+    job = granted(elastic(1, "1-8"), "n1", 2)
+    seen = snapshot([node("n1", 8, used=2), node("t1", 1, used=1)], [job])
+    seen = replace(seen, training=(known(1, "1-8"),))
+    assert not satellites.plan(seen, REST_S, sizing_by(Wishing({}, []), seen)).actions
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_whatever_is_due_it_never_overcommits_and_comes_to_rest(data):
+    nodes = data.draw(nodes_of())
+    names = [each.name for each in nodes]
+    jobs = data.draw(elastic_jobs(names))
+    world = World(nodes, jobs, data.draw(queues(names)))
+    for _ in range(2):
+        dues = {job.key.job_id: data.draw(st.integers(0, 20)) for job in jobs}
+        run(world, 200, lambda seen, dues=dues: planned(seen, dues))
+
+
+@pytest.mark.parametrize("cpus", [4, 64])
+def test_gpus_without_cpus_are_not_shown_as_free(cpus):
+    seen = snapshot([node("n1", 8, cpus=cpus), node("t1", 1, used=1)], [elastic(1, "1-16")])
+    seen = replace(seen, training=(known(1, "1-16"),))
+    policy = Wishing({}, [])
+    satellites.plan(seen, REST_S, sizing_by(policy, seen))
+    assert policy.shown[0].nodes[0].gpus_idle == min(8, cpus)
