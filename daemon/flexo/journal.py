@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from flexo.model import JobKey, ScalingPoint, SlowGpu
+from flexo.model import JobKey, RunningTime, ScalingPoint, SlowGpu
 
 _DAY_S: Final = 86400.0
 _PRUNE_EVERY_S: Final = 3600.0
@@ -42,7 +42,12 @@ _SCHEMA_2: Final = (
     " restart_count INTEGER NOT NULL, seen_at REAL NOT NULL, until_at REAL NOT NULL,"
     " PRIMARY KEY (node, gpus))",
 )
-_SCHEMAS: Final = (_SCHEMA_1, _SCHEMA_2)
+_SCHEMA_3: Final = (
+    "CREATE TABLE running_time (user TEXT NOT NULL, gpus INTEGER NOT NULL, seconds REAL NOT NULL,"
+    " ended_at REAL NOT NULL)",
+    "CREATE INDEX running_time_by_end ON running_time (ended_at)",
+)
+_SCHEMAS: Final = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3)
 """What each version adds to the one before it."""
 _VERSION: Final = len(_SCHEMAS)
 
@@ -205,6 +210,28 @@ class Journal:
             found = self._guarded(read)
         return found[0] if found else ()
 
+    def add_running_times(self, times: Iterable[RunningTime]) -> None:
+        """Remember how long jobs ran that have ended."""
+        rows = [(time.user, time.gpus, time.seconds, time.ended_at) for time in times]
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.executemany("INSERT INTO running_time VALUES (?, ?, ?, ?)", rows)
+
+        if rows:
+            with self._lock:
+                self._guarded(write)
+
+    def running_times(self) -> tuple[RunningTime, ...]:
+        """All that are remembered, in the order in which the jobs ended."""
+
+        def read(connection: sqlite3.Connection) -> tuple[RunningTime, ...]:
+            rows = connection.execute("SELECT user, gpus, seconds, ended_at FROM running_time ORDER BY ended_at")
+            return tuple(RunningTime(*row) for row in rows)
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else ()
+
     def events(self, job_id: int | None, limit: int, *, routine: bool = False) -> tuple[Event, ...]:
         """The newest `limit` events of the job (of all, for None), newest first.
 
@@ -319,6 +346,7 @@ class Journal:
         connection.execute("DELETE FROM snapshot WHERE at < ?", (oldest,))
         connection.execute("DELETE FROM scaling WHERE measured_at < ?", (oldest,))
         connection.execute("DELETE FROM slow_gpu WHERE until_at < ?", (oldest,))
+        connection.execute("DELETE FROM running_time WHERE ended_at < ?", (oldest,))
 
 
 def _insert(connection: sqlite3.Connection, events: tuple[Event, ...], snapshot_id: int | None) -> None:

@@ -393,6 +393,16 @@ class Source(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class RunningTime:
+    """How long a job of `user` on `gpus` GPUs (its base's) ran until it ended."""
+
+    user: str
+    gpus: int
+    seconds: float
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingJob:
     """A job that trains, elastic or not, pending or running, as policies see it.
 
@@ -449,6 +459,30 @@ class TrainingJob:
     """What its user's flexible demand counts for (Slurm's fairshare factor, where that is set)."""
     application: str = ""
     """What it runs, where that is known: jobs of one user and application are alike."""
+    as_of: float | None = None
+    """When `service_gpu_s` and `remaining_work` were so; None: now. Ask `service_at` and `remaining_at`."""
+    resumes_at: float = 0.0
+    """It pays for its start or last change until then, and trains from then on."""
+
+    def service_at(self, now: float) -> float:
+        """GPU seconds that it has had by `now`: what was last known, and what it has held since."""
+        return self.service_gpu_s if self.as_of is None else self.service_gpu_s + self.gpus * (now - self.as_of)
+
+    def remaining_at(self, now: float) -> float | None:
+        """Work that is left at `now`: what was last known, less what it has done since. None: not known."""
+        if self.remaining_work is None or self.as_of is None or not self.shares:
+            return self.remaining_work
+        trained_s = now - max(self.as_of, self.resumes_at)
+        if trained_s <= 0:
+            return self.remaining_work
+        return max(0.0, self.remaining_work - trained_s * self.rate_now)
+
+    @property
+    def rate_now(self) -> float:
+        """Work that it does a second with what it has, its costs paid."""
+        if self.speed is None:
+            return float(self.allocated)
+        return self.speed.rate(self.allocated, len(self.shares), self.samples)
 
     @property
     def elastic(self) -> bool:

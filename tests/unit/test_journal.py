@@ -13,7 +13,7 @@ import time
 import pytest
 
 from flexo.journal import Event, Journal
-from flexo.model import JobKey, ScalingPoint, SlowGpu
+from flexo.model import JobKey, RunningTime, ScalingPoint, SlowGpu
 
 NOW = 1_000_000.0
 DAY_S = 86_400.0
@@ -114,12 +114,26 @@ def test_a_journal_of_the_first_version_is_taken_over_with_its_caps(path):
     with sqlite3.connect(path) as raw:
         raw.execute("DROP TABLE scaling")
         raw.execute("DROP TABLE slow_gpu")
+        raw.execute("DROP TABLE running_time")
         raw.execute("PRAGMA user_version = 1")
     raw.close()
     journal = Journal(path, 30)
     assert journal.caps() == {JOB: 3}
     journal.set_scaling(JOB, [])
     assert not journal.trouble
+
+
+def test_running_times_outlive_a_restart_and_grow_old(path):
+    journal = Journal(path, 30)
+    times = (RunningTime("ada", 2, 60.0, NOW), RunningTime("bob", 8, 5.5, NOW + 1))
+    journal.add_running_times(reversed(times))
+    journal.add_running_times(())
+    journal.close()
+    journal = Journal(path, 30)
+    assert journal.running_times() == times
+    journal.record(NOW + 30 * DAY_S + 0.5, (event("a month later"),))
+    assert journal.running_times() == times[1:]
+    journal.close()
 
 
 @pytest.mark.parametrize(
