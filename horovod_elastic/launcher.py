@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 from flexo_protos.credentials import Munge
 from flexo_protos.lease_place import Kind, LeasePlace
-from horovod_elastic import network, slurm_job, wire
+from horovod_elastic import network, progress, slurm_job, wire
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.keeper import CANNOT_WORK
 from horovod_elastic.core import choice
@@ -38,7 +38,7 @@ FIRST_PAUSE_S = 1.0
 OTHERS_END_WITHIN_S = 75.0
 """After the first agent has ended with its job; the leader ends last, when its satellites are gone."""
 TERMINATED_WITHIN_S = 10.0
-USAGE = """usage: flexo run [--core=torch|horovod] [--no-profile] [--] COMMAND [ARGUMENT ...]
+USAGE = """usage: flexo run [--core=torch|horovod] [--epochs=N] [--no-profile] [--] COMMAND [ARGUMENT ...]
 
 Runs a Horovod training command in a Slurm job: one process for every task of the job (sbatch -n). If the job
 was submitted with --elastic=MIN-MAX, it grows into idle GPUs and gives them back while it trains.
@@ -48,6 +48,9 @@ was submitted with --elastic=MIN-MAX, it grows into idle GPUs and gives them bac
 
 The script needs no change beyond Horovod's own elastic form (hvd.elastic.run); without it, it runs at its
 base's size. --no-profile declares it inelastic: it is not measured at other sizes, and keeps its own.
+
+--epochs says how many epochs the script trains. Where its elastic state has an `epoch`, as Horovod's own
+examples have, flexod then knows how far it is, and policies go by that instead of the time limit.
 
 --core says what carries out Horovod's collectives ($FLEXO_CORE says it too):
     torch    process groups of torch.distributed under Horovod's own Python layer; the default. Horovod's
@@ -91,6 +94,8 @@ def _take_options(arguments: Sequence[str]) -> list[str]:
             break
         if option == "--core":
             choice.choose(value if equals or not rest else rest.pop(0))
+        elif option == "--epochs":
+            progress.declare(value if equals or not rest else rest.pop(0))
         elif option == "--no-profile" and not equals:
             os.environ[profiling.OPT_OUT_VARIABLE] = "off"
         else:

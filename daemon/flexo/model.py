@@ -241,6 +241,8 @@ class LeaderReport:
     """What its owner has it do at the moment, such as a profile; nothing is granted meanwhile."""
     unscalable_why: str = ""
     """Why `scalable` stays false, in its leader's words."""
+    progress: float = 0.0
+    """The part of its training that is done, 0 to 1; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,11 +430,15 @@ class TrainingJob:
     waiting_since: float = 0.0
     """When it began to wait, the last time: submitted, or preempted."""
     service_gpu_s: float = 0.0
-    """GPU seconds that it has had, start-up included (Tiresias' attained service)."""
+    """GPU seconds that it had had by `as_of`, start-up included (Tiresias' attained service).
+
+    `service_at` tells those by now."""
     speed: Speed | None = None
     """None: nothing is known; policies take it as linear in the workers."""
     remaining_work: float | None = None
-    """In the unit of `speed.rate`; without a speed, worker seconds. None: not known."""
+    """By `as_of`, in the unit of `speed.rate`; without a speed, worker seconds. None: not known.
+
+    `remaining_at` tells what is left by now."""
     source: Source = Source.TIME_LIMIT
     """Where `remaining_work` comes from."""
     batch: Range | None = None
@@ -460,13 +466,16 @@ class TrainingJob:
     application: str = ""
     """What it runs, where that is known: jobs of one user and application are alike."""
     as_of: float | None = None
-    """When `service_gpu_s` and `remaining_work` were so; None: now. Ask `service_at` and `remaining_at`."""
+    """When `service_gpu_s` and `remaining_work` were so, of a running job; None: at the snapshot's instant.
+
+    A cluster does not look at every job each time that something happens to one of them."""
     resumes_at: float = 0.0
     """It pays for its start or last change until then, and trains from then on."""
 
     def service_at(self, now: float) -> float:
         """GPU seconds that it has had by `now`: what was last known, and what it has held since."""
-        return self.service_gpu_s if self.as_of is None else self.service_gpu_s + self.gpus * (now - self.as_of)
+        since_s = 0.0 if self.as_of is None else now - self.as_of
+        return self.service_gpu_s + self.gpus * since_s
 
     def remaining_at(self, now: float) -> float | None:
         """Work that is left at `now`: what was last known, less what it has done since. None: not known."""

@@ -724,6 +724,7 @@ class Leader:
             workers=self._membership.size,
             generation=self._membership.generation,
             batches_committed=self._membership.commits,
+            progress=self._membership.progress,
             scalable=self._membership.scalable
             and not self._membership.finishing
             and not self._oversight.unscalable_why,
@@ -758,6 +759,7 @@ def _standing(said: workers_pb2.Standing) -> Standing:
         rank=said.rank,
         size=said.size,
         commits=said.commits,
+        progress=said.progress,
         boundary=said.boundary,
         in_loop=said.in_loop,
         holding=said.holding,
@@ -787,6 +789,7 @@ def _without_progress(report: jobs_pb2.Report | None) -> bytes:
     copy = jobs_pb2.Report()
     copy.CopyFrom(report)
     copy.batches_committed = 0
+    copy.progress = 0.0
     return copy.SerializeToString()
 
 

@@ -291,6 +291,7 @@ class Membership:
         self.generation = 0
         self.scalable = False
         self.commits = 0
+        self.progress = 0.0
 
     # --- what others may look at -------------------------------------------------------------------
 
@@ -475,6 +476,7 @@ class Membership:
             worker.waits = worker.waits and standing.boundary == 0
         if standing.phase is Phase.TRAINING:
             self.commits = max(self.commits, standing.commits)
+            self.progress = max(self.progress, standing.progress)
 
     def _ready(self, worker: Worker, now: float) -> list[Command]:
         worker.state, worker.deadline = WorkerState.READY, None
@@ -615,6 +617,7 @@ class Membership:
             self.scalable = self.scalable or standing.in_loop
             worker.rank = standing.rank
             self.commits = max(self.commits, standing.commits)
+            self.progress = max(self.progress, standing.progress)
             self._finishing = self._finishing or standing.phase is Phase.FINISHED
 
     # --- steps -----------------------------------------------------------------------------------------

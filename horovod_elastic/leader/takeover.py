@@ -26,6 +26,7 @@ class Standing:
     rank: int = -1
     size: int = 0
     commits: int = 0
+    progress: float = 0.0
     boundary: int = 0
     in_loop: bool = False
     holding: bool = False

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from horovod_elastic import progress
 from horovod_elastic.core import choice, python_layer
 from horovod_elastic.core.interface import Core, Disagreement
 from horovod_elastic.worker import boundary, sampler_order, sigterm
@@ -149,7 +150,7 @@ def patch_sampler(module: ModuleType) -> None:
 def _commit(self: Any) -> None:
     """As Horovod's: save, then see whether the set of workers is to change."""
     self.save()
-    sessions.current().committed()
+    sessions.current().committed(progress.of(self))
     self._flexo_saved = True  # stays so only if the next line raises
     self.check_host_updates()
     self._flexo_saved = False

@@ -41,6 +41,7 @@ class Part:
     rank: int = 0
     size: int = 0
     commits: int = 0
+    progress: float = 0.0
     boundary: int = 0
     in_loop: bool = False
     holding: bool = False

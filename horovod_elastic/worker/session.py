@@ -164,9 +164,10 @@ class Session:
             self._part.commits = commits
         self._steps.begin(self._waited())
 
-    def committed(self) -> None:
-        """A mini-batch was committed."""
+    def committed(self, progress: float = 0.0) -> None:
+        """A mini-batch was committed; `progress` is the part of the whole training that is done, if known."""
         self._part.commits += 1
+        self._part.progress = progress
 
     def at_boundary(self) -> Called | None:
         """A mini-batch has ended. Blocks where that was promised; the word, if it is to be carried out."""
@@ -316,6 +317,7 @@ class Session:
                 prepared=self._prepared,
                 called=part.called,
                 going=part.going,
+                progress=part.progress,
                 held=held,
             )
             if with_steps:

@@ -125,6 +125,7 @@ def leader_report(
         changing=report.changing,
         errand=one_line(report.errand),
         unscalable_why=one_line(report.unscalable_why),
+        progress=_part("progress", report.progress),
     )
 
 
@@ -259,6 +260,12 @@ def _at_most(what: str, value: int, limit: int) -> int:
 def _amount(what: str, value: float) -> float:
     if not 0 <= value < math.inf:  # also refuses what is not a number
         raise Malformed(f"{what} is {value}: a number from 0 is allowed")
+    return value
+
+
+def _part(what: str, value: float) -> float:
+    if not 0 <= value <= 1:  # also refuses what is not a number
+        raise Malformed(f"{what} is {value}: a number from 0 to 1 is allowed")
     return value
 
 

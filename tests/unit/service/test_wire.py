@@ -101,6 +101,14 @@ def test_satellites_that_are_still_being_submitted_have_no_number_yet() -> None:
     assert [found.satellite_job_id for found in report.satellites] == [0, 0]
 
 
+@pytest.mark.parametrize("progress", [-0.1, 1.01, float("nan"), float("inf")])
+def test_a_progress_that_is_no_part_of_a_whole_is_refused(progress: float) -> None:
+    job = wire.introduction(hello())
+    assert wire.leader_report(job, 1, pb.Report(progress=0.25), NODES).progress == 0.25
+    with pytest.raises(wire.Malformed, match=r"progress is .*: a number from 0 to 1 is allowed"):
+        wire.leader_report(job, 1, pb.Report(progress=progress), NODES)
+
+
 def test_counts_that_the_journal_cannot_keep_are_refused() -> None:
     job = wire.introduction(hello())
     with pytest.raises(wire.Malformed, match="batches_committed"):
