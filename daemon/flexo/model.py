@@ -381,6 +381,10 @@ class Speed(Protocol):
         """The aggregate batch at which `rate` is best; 0: the script's own, and it accepts no other."""
         ...
 
+    def __hash__(self) -> int:
+        """Equal ones have equal answers, so that those may be remembered."""
+        ...
+
 
 class Source(enum.Enum):
     """Where a running time comes from, best first."""
@@ -402,6 +406,15 @@ class RunningTime:
     gpus: int
     seconds: float
     ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a job held from an instant on, until the next entry."""
+
+    at: float
+    workers: int
+    nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,6 +470,8 @@ class TrainingJob:
     """Whose quota it counts against: Slurm's account or a trace's virtual cluster."""
     opportunistic: bool = False
     """Declared so: its base, too, may be taken at any time (AntMan)."""
+    guaranteed: bool = False
+    """It runs within its tenant's quota, and is not taken for others (AntMan)."""
     fungible: bool = False
     """Its workers may run on another GPU type in another run."""
     heterogeneous: bool = False
@@ -471,11 +486,14 @@ class TrainingJob:
     A cluster does not look at every job each time that something happens to one of them."""
     resumes_at: float = 0.0
     """It pays for its start or last change until then, and trains from then on."""
+    history: tuple[Held, ...] = ()
+    """All that it has ever held, oldest first; empty where nobody has kept that."""
 
     def service_at(self, now: float) -> float:
         """GPU seconds that it has had by `now`: what was last known, and what it has held since."""
-        since_s = 0.0 if self.as_of is None else now - self.as_of
-        return self.service_gpu_s + self.gpus * since_s
+        if self.as_of is None:
+            return self.service_gpu_s
+        return self.service_gpu_s + self.gpus * (now - self.as_of)
 
     def remaining_at(self, now: float) -> float | None:
         """Work that is left at `now`: what was last known, less what it has done since. None: not known."""
@@ -501,7 +519,10 @@ class TrainingJob:
     @property
     def allocated(self) -> int:
         """Workers that it has now."""
-        return sum(share.workers for share in self.shares)
+        workers = 0
+        for share in self.shares:  # a simulation asks often, and this takes half as long as sum()
+            workers += share.workers
+        return workers
 
     @property
     def gpus(self) -> int:
@@ -577,6 +598,8 @@ class Allocate:
     shares: tuple[Share, ...]
     why: str
     samples: int = 0
+    guaranteed: bool = False
+    """From then on within its tenant's quota (AntMan)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -618,3 +641,5 @@ class Plan:
     drops: tuple[Drop, ...] = ()
     order: tuple[JobKey, ...] = ()
     """Pending jobs in the order in which they are to start, where the policy sets it."""
+    again_at: float | None = None
+    """When to ask the policy again although nothing has happened; None: once something has."""

@@ -11,13 +11,13 @@ from small_clusters import NOW, elastic, granted, grown, node, pending, sentence
 
 from flexo.model import Batch, Grow, JobKey, Range, Shrink, SlowGpu, WorkerShape
 from flexo.policies.batches import batch_of
-from flexo.policies.greedy import GreedySettings, plan
+from flexo.policies.greedy import Greedy
 
-SETTINGS = GreedySettings(min_resize_interval_s=60.0)
+POLICY = Greedy(min_resize_interval_s=60.0)
 
 
 def decide(*args, **changes):
-    return plan(snapshot(*args, **changes), SETTINGS)
+    return POLICY.plan(snapshot(*args, **changes))
 
 
 def test_idle_gpus_go_to_the_only_elastic_job_up_to_its_maximum():
@@ -109,10 +109,10 @@ def test_only_nodes_of_the_satellite_partition_that_are_up_are_used():
     train, flex = cluster.partitions
     outside = replace(cluster, partitions=(train, replace(flex, nodes=frozenset({"t1", "t3"}))))
     down = replace(cluster, partitions=(train, replace(flex, up=False)))
-    assert grown(plan(cluster, SETTINGS)) == [(1, "t2", 4)]
-    assert plan(outside, SETTINGS).actions == ()
-    assert plan(down, SETTINGS).actions == ()
-    assert "partition flex has no nodes that are up" in sentence(plan(down, SETTINGS), 1)
+    assert grown(POLICY.plan(cluster)) == [(1, "t2", 4)]
+    assert POLICY.plan(outside).actions == ()
+    assert POLICY.plan(down).actions == ()
+    assert "partition flex has no nodes that are up" in sentence(POLICY.plan(down), 1)
 
 
 @pytest.mark.parametrize("unusable", ["IDLE+COMPLETING", "IDLE+PLANNED", "IDLE+POWERED_DOWN", "DOWN"])

@@ -10,11 +10,11 @@ from small_clusters import elastic, node
 from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
 
 from flexo.model import Plan, Shrink, Snapshot
-from flexo.policies.greedy import GreedySettings, plan
+from flexo.policies.greedy import Greedy
 
 
 def greedily(seen: Snapshot) -> Plan:
-    return plan(seen, GreedySettings(min_resize_interval_s=REST_S))
+    return Greedy(min_resize_interval_s=REST_S).plan(seen)
 
 
 @settings(max_examples=100, deadline=None)

@@ -19,13 +19,13 @@ from small_clusters import (
 )
 
 from flexo.model import JobState, Partition, SatelliteTag, Shrink
-from flexo.policies.greedy import GreedySettings, plan
+from flexo.policies.greedy import Greedy
 
-SETTINGS = GreedySettings(min_resize_interval_s=60.0)
+POLICY = Greedy(min_resize_interval_s=60.0)
 
 
 def decide(*args, **changes):
-    return plan(snapshot(*args, **changes), SETTINGS)
+    return POLICY.plan(snapshot(*args, **changes))
 
 
 def test_idle_gpus_that_a_pending_job_could_start_on_are_not_granted():

@@ -1,0 +1,174 @@
+"""AntMan's global scheduler: quotas for guaranteed jobs, and all that is idle for opportunistic ones.
+
+Xiao et al., "AntMan: Dynamic Scaling on GPU Clusters for Deep Learning" (OSDI 2020), sections 3.2 and 3.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flexo.model import Allocate, JobKey, Plan, Share, Snapshot, TrainingJob
+from flexo.policies.demand import requested
+from flexo.policies.placement import FreeGpus
+
+Shares = tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AntMan:
+    """Algorithm 1, for jobs that have their GPUs to themselves: sharing one GPU is not done here.
+
+    A guaranteed job uses its tenant's quota, and may have any GPU that no other such job has: opportunistic
+    jobs are taken for it. If quota or GPUs do not suffice for all of it, what there is is reserved: no
+    other guaranteed job gets it, but opportunistic jobs may run there meanwhile (lines 4 to 8).
+    An opportunistic job uses no quota, runs on what is idle, on the nodes with most of it (lines 9 and 10;
+    as no GPU is shared, the freest GPUs are the idle ones), and all of it may be taken at any time.
+
+    A job is opportunistic if its user said so, if its tenant's quota could not hold it, or if it has waited
+    for long. The last is upgraded, with all its GPUs at once, as soon as the quota suffices, before new jobs
+    start. A job that is not preemptible waits for its guarantee.
+
+    Every job runs with the workers that its user asked for.
+    """
+
+    name: ClassVar[str] = "antman"
+    oracle: ClassVar[bool] = False
+
+    patience_s: float = 600.0
+    """A job that has waited so long runs as an opportunistic one. The paper does not print it."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Upgrade, start guaranteed jobs, and use what is left."""
+        return _Planner(self, snapshot).plan()
+
+
+class _Planner:
+    """One plan in the making."""
+
+    def __init__(self, rules: AntMan, snapshot: Snapshot) -> None:
+        self._rules = rules
+        self._snapshot = snapshot
+        self._now = snapshot.at
+        self._waiting = [job for job in snapshot.training if not job.shares]
+        self._running = [job for job in snapshot.training if job.shares]
+        self._quota = {quota.tenant: quota.gpus for quota in snapshot.quotas}
+        self._unused = dict(self._quota)
+        """Of each tenant's quota, neither used nor reserved."""
+        for job in self._running:
+            if job.guaranteed:
+                self._use_quota(job, job.gpus)
+        self._opportunists = [job for job in self._running if not job.guaranteed]
+        self._planned: dict[JobKey, Allocate] = {}
+        self._evicted: list[tuple[TrainingJob, TrainingJob]] = []
+        """Opportunistic jobs, and who took their GPUs."""
+
+    def plan(self) -> Plan:
+        """The whole way."""
+        self._upgrade()
+        if self._waiting:
+            # what nobody has, and what no guaranteed job has or has reserved
+            self._opportunists = [job for job in self._opportunists if _may_be_taken(job)]
+            self._idle = FreeGpus.of(self._snapshot)
+            self._open = FreeGpus.of(self._snapshot, self._opportunists)
+            self._start_guaranteed()
+            self._start_opportunists()
+        for job, taker in self._evicted:
+            why = f"opportunistic: its GPUs are taken for job {taker.key}, which is guaranteed"
+            self._planned.setdefault(job.key, Allocate(job.key, (), why))
+        return Plan(allocations=tuple(self._planned.values()))
+
+    def _upgrade(self) -> None:
+        """Job upgrade: whole jobs, and before new ones start."""
+        for job in self._opportunists.copy():
+            if self._may_be_guaranteed(job) and job.gpus <= self._unused.get(job.tenant, 0):
+                self._use_quota(job, job.gpus)
+                self._opportunists.remove(job)
+                why = f"upgraded: the quota of {job.tenant} suffices for its {job.gpus} GPUs now"
+                self._planned[job.key] = Allocate(job.key, job.shares, why, job.samples, guaranteed=True)
+
+    def _start_guaranteed(self) -> None:
+        """Algorithm 1, lines 4 to 8, for every pending job, in the order of submission."""
+        for job in self._waiting:
+            unused = self._unused.get(job.tenant, 0)
+            if unused <= 0 or not self._may_be_guaranteed(job):
+                continue
+            shares = self._find_nodes(job) if _gpus(job) <= unused else None
+            if shares is None:
+                self._reserve(job, unused)
+                continue
+            self._evict_from(shares, job)
+            self._open.take(job.shape, shares)
+            self._idle.take(job.shape, shares)
+            self._use_quota(job, _gpus(job))
+            why = f"guaranteed: it is within the quota of {job.tenant}"
+            self._planned[job.key] = Allocate(job.key, shares, why, guaranteed=True)
+
+    def _find_nodes(self, job: TrainingJob) -> Shares | None:
+        """Among GPUs that no guaranteed job has: idle ones if there are enough."""
+        workers = requested(job)
+        shares = self._idle.place(job.shape, workers)
+        if shares is not None and all(
+            self._open.of_node(share.node) >= share.workers * job.shape.gpus for share in shares
+        ):
+            return shares
+        return self._open.place(job.shape, workers)
+
+    def _reserve(self, job: TrainingJob, unused: int) -> None:
+        """Keep as much of its quota, and of the GPUs, as there is for it."""
+        self._use_quota(job, min(_gpus(job), unused))
+        gpus = max(1, job.shape.gpus)
+        workers = min(requested(job), unused // gpus, self._open.workers(job.shape))
+        if workers > 0:
+            self._open.take(job.shape, self._open.place(job.shape, workers) or ())
+
+    def _evict_from(self, shares: Shares, taker: TrainingJob) -> None:
+        """Preempt opportunistic jobs where `shares` are not idle: those that started last first."""
+        for share in shares:
+            need = share.workers * taker.shape.gpus
+            there = [job for job in self._opportunists if any(each.node == share.node for each in job.shares)]
+            there.sort(key=lambda job: job.started_at or 0.0)
+            while self._idle.of_node(share.node) < need:
+                victim = there.pop()
+                self._opportunists.remove(victim)
+                self._idle.give(victim.shape, victim.shares)
+                self._evicted.append((victim, taker))
+
+    def _start_opportunists(self) -> None:
+        """Algorithm 1, lines 9 and 10: on the freest nodes, whoever fits, in the order of submission."""
+        evicted = {job.key for job, _ in self._evicted}
+        for job in self._snapshot.training:
+            if not self._idle.total:
+                break
+            waits = not job.shares or job.key in evicted
+            if not waits or job.key in self._planned or not self._is_opportunistic(job):
+                continue
+            if _gpus(job) > self._idle.total:
+                continue
+            shares = self._idle.place_widest(job.shape, requested(job))
+            if shares is not None:
+                self._idle.take(job.shape, shares)
+                self._planned[job.key] = Allocate(job.key, shares, "opportunistic: these GPUs are idle")
+
+    def _may_be_guaranteed(self, job: TrainingJob) -> bool:
+        return not job.opportunistic and _gpus(job) <= self._quota.get(job.tenant, 0)
+
+    def _is_opportunistic(self, job: TrainingJob) -> bool:
+        """Declared so, without a quota that could hold it, taken before, or waiting for long."""
+        if not job.preemptible:
+            return False
+        if job.shares or job.most_workers or not self._may_be_guaranteed(job):
+            return True
+        return self._now - job.waiting_since >= self._rules.patience_s
+
+    def _use_quota(self, job: TrainingJob, gpus: int) -> None:
+        self._unused[job.tenant] = self._unused.get(job.tenant, 0) - gpus
+
+
+def _gpus(job: TrainingJob) -> int:
+    """GPUs of all that its user asked for."""
+    return job.gpus if job.shares else requested(job) * job.shape.gpus
+
+
+def _may_be_taken(job: TrainingJob) -> bool:
+    return job.preemptible and not job.base

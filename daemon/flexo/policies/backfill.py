@@ -1,0 +1,200 @@
+"""EASY backfilling, as Slurm schedules: the head of the queue has a reservation, others may not delay it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
+from typing import ClassVar
+
+from flexo.model import Allocate, Note, Plan, Share, Snapshot, TrainingJob
+from flexo.policies.demand import requested, seconds_left
+from flexo.policies.fifo import any_idle, could_ever_fit, start, waiting
+from flexo.policies.placement import FreeGpus
+
+_Running = tuple[float, TrainingJob, tuple[Share, ...]]
+"""When a job is expected to end, it, and where it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """First come, first served, and jobs further back that start now without delaying the head of the queue.
+
+    Lifka, "The ANL/IBM SP scheduling system" (1995): the first job that does not fit gets a reservation at
+    the earliest instant at which, by the estimated ends of the running jobs, it will fit. A job behind it
+    starts now if it fits now and either ends before that instant, or leaves enough for the head then.
+    Ends are estimated from `TrainingJob.remaining_work` and `.speed`: time limits on Slurm, as Slurm does.
+    """
+
+    name: ClassVar[str] = "backfill"
+    oracle: ClassVar[bool] = False
+
+    depth: int = 500
+    """Pending jobs that are looked at, from the head of the queue: bf_max_job_test, with Slurm's default."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Start the head of the queue as long as it fits, then what fits beside its reservation."""
+        if not any_idle(snapshot):
+            return Plan()
+        queue = islice(waiting(snapshot), self.depth)
+        turn = _Pass(snapshot)
+        head = turn.in_order(queue)
+        if head is None:
+            return turn.plan(())
+        reservation = turn.beside(head, queue)
+        text = f"first in the queue: {requested(head)} workers do not fit yet"
+        if reservation is not None and reservation.at < math.inf:
+            text += f", but will in {reservation.at - snapshot.at:.0f} s"
+        return turn.plan((Note(head.key, text),))
+
+
+class _Pass:
+    """One pass over the queue. Mutable."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._free = FreeGpus.of(snapshot)
+        self._started: list[_Running] = []
+        self._allocations: list[Allocate] = []
+
+    def plan(self, notes: tuple[Note, ...]) -> Plan:
+        """What came of it."""
+        return Plan(allocations=tuple(self._allocations), notes=notes)
+
+    def in_order(self, queue: Iterator[TrainingJob]) -> TrainingJob | None:
+        """Start jobs as long as they fit. The first that does not; None if there is none."""
+        for job in queue:
+            workers = requested(job)
+            shares = self._free.place(job.shape, workers)
+            if shares is not None:
+                ends_at = _would_end_at(job, workers, len(shares), self._snapshot.at)
+                self._start(job, shares, ends_at, "it is the first in the queue")
+            elif could_ever_fit(self._snapshot, job, workers):
+                return job
+            if not self._free.total:
+                return None
+        return None
+
+    def beside(self, head: TrainingJob, queue: Iterator[TrainingJob]) -> _Reservation | None:
+        """Start those that do not delay `head`. Its reservation; None if it was not even asked for."""
+        now, idle = self._snapshot.at, self._free.total
+        largest = max(node.gpus for node in self._snapshot.nodes)
+        reservation: _Reservation | None = None
+        for job in queue:
+            workers = requested(job)
+            gpus = workers * job.shape.gpus
+            if gpus > idle:
+                continue
+            if reservation is None:
+                reservation = _Reservation.of(head, self._snapshot, self._started)
+            # most are turned away here, without looking for a place
+            if gpus > reservation.spare and not reservation.is_after(
+                _would_end_at(job, workers, -(-gpus // largest), now)
+            ):
+                continue
+            self._start_beside(reservation, job, workers)
+            idle = self._free.total
+            if not idle:
+                break
+        return reservation
+
+    def _start_beside(self, reservation: _Reservation, job: TrainingJob, workers: int) -> None:
+        shares = self._free.place(job.shape, workers)
+        if shares is None:
+            return
+        ends_at = _would_end_at(job, workers, len(shares), self._snapshot.at)
+        if reservation.is_after(ends_at):
+            self._start(job, shares, ends_at, f"it ends before job {reservation.head.key} can start")
+        elif reservation.leaves_room(job, shares):
+            self._start(job, shares, ends_at, f"job {reservation.head.key} has room enough beside it")
+
+    def _start(self, job: TrainingJob, shares: tuple[Share, ...], ends_at: float, why: str) -> None:
+        self._free.take(job.shape, shares)
+        self._started.append((ends_at, job, shares))
+        self._allocations.append(start(job, shares, why))
+
+
+class _Reservation:
+    """When the head of the queue will fit, and what is free then, the head's own GPUs included. Mutable."""
+
+    def __init__(self, head: TrainingJob, at: float, free: FreeGpus) -> None:
+        self.head = head
+        self.at = at
+        """Infinite: by no estimate will it ever fit, so that it reserves all there is."""
+        self._free = free
+        self.spare = self._count_spare()
+        """GPUs free then that the head does not need: no job with more can run beside it."""
+
+    @classmethod
+    def of(cls, head: TrainingJob, snapshot: Snapshot, started: Sequence[_Running]) -> _Reservation:
+        """Let running jobs end, the soonest first, until `head` fits."""
+        free = FreeGpus.of(snapshot)
+        running = _ending(snapshot)
+        for ends_at, job, shares in started:
+            free.take(job.shape, shares)
+            if ends_at < math.inf:
+                running.append((ends_at, job, shares))
+        running.sort(key=itemgetter(0))
+        at = math.inf
+        for ends_at, job, shares in running:
+            if ends_at > at:
+                break
+            free.give(job.shape, shares)
+            if at == math.inf and _fits(free, head):
+                at = ends_at  # those that end at the same instant count, too
+        return cls(head, at, free)
+
+    def is_after(self, ends_at: float) -> bool:
+        """Whether a job that ends at `ends_at` has gone by then."""
+        return ends_at <= self.at and ends_at < math.inf
+
+    def leaves_room(self, job: TrainingJob, shares: tuple[Share, ...]) -> bool:
+        """Whether the head fits beside `job` even if that never ends; then its GPUs are taken for good."""
+        self._free.take(job.shape, shares)
+        if _fits(self._free, self.head):
+            self.spare = self._count_spare()
+            return True
+        self._free.give(job.shape, shares)
+        return False
+
+    def _count_spare(self) -> int:
+        return self._free.total - requested(self.head) * self.head.shape.gpus
+
+
+def _ending(snapshot: Snapshot) -> list[_Running]:
+    """Running jobs that are known to end. Not all of a long queue is gone through to find them."""
+    found: list[_Running] = []
+    held = sum([node.gpus_allocated for node in snapshot.nodes])
+    for job in snapshot.training:
+        if not job.shares:
+            continue
+        ends_at = _ends_at(job, snapshot.at)
+        if ends_at < math.inf:
+            found.append((ends_at, job, job.shares))
+        held -= job.gpus
+        if held <= 0:
+            break
+    return found
+
+
+def _fits(free: FreeGpus, job: TrainingJob) -> bool:
+    workers = requested(job)
+    return workers * job.shape.gpus <= free.total and free.workers(job.shape) >= workers
+
+
+def _ends_at(job: TrainingJob, now: float) -> float:
+    """When a running job is expected to end; now, if it should have ended already."""
+    if job.remaining_work is None or (rate := job.rate_now) <= 0:
+        return math.inf
+    since = now if job.as_of is None else job.as_of
+    if job.resumes_at > since:
+        since = job.resumes_at
+    ends_at = since + job.remaining_work / rate
+    return ends_at if ends_at > now else now
+
+
+def _would_end_at(job: TrainingJob, workers: int, nodes: int, now: float) -> float:
+    """When it is expected to end if it starts now."""
+    return now + job.start_cost_s + seconds_left(job, workers, nodes, now)

@@ -1,0 +1,40 @@
+"""What a job asks for, and how long it would run with it: the sums that all policies do alike."""
+
+from __future__ import annotations
+
+import math
+
+from flexo.model import Node, TrainingJob
+
+
+def requested(job: TrainingJob) -> int:
+    """Workers that it runs with where a policy does not resize: what its user asked for, within its range."""
+    wanted, allowed = job.requested_workers, job.workers
+    return wanted if allowed.min <= wanted <= allowed.max else allowed.clamp(wanted or allowed.min)
+
+
+def least(job: TrainingJob) -> int:
+    """Workers below which it cannot be shrunk: its minimum, and what it has in its base."""
+    return max(job.workers.min, sum(share.workers for share in job.base))
+
+
+def rate(job: TrainingJob, workers: int, nodes: int) -> float:
+    """Work a second by `workers` on `nodes` nodes; linear in the workers where nothing is known."""
+    return float(workers) if job.speed is None else job.speed.rate(workers, nodes)
+
+
+def seconds_left(job: TrainingJob, workers: int, nodes: int, now: float) -> float:
+    """How long it would go on from `now` with so many, as far as is known; infinite where nothing is."""
+    left = job.remaining_at(now) if job.shares else job.remaining_work
+    if left is None:
+        return math.inf
+    pace = float(workers) if job.speed is None else job.speed.rate(workers, nodes)
+    return left / pace if pace > 0 else math.inf
+
+
+def fewest_nodes(job: TrainingJob, workers: int, nodes: tuple[Node, ...]) -> int:
+    """How many nodes `workers` need at least, if all are as large as the largest that the job may use."""
+    wanted = job.shape.gpu_type
+    largest = max((node.gpus for node in nodes if not wanted or node.gpu_type == wanted), default=0)
+    each = largest // max(1, job.shape.gpus)
+    return -(-workers // each) if each else 1

@@ -1,0 +1,216 @@
+"""Our own policy: every GPU where it shortens the time that jobs take most (docs/policies.md).
+
+Goodput as in Pollux (Qiao et al., OSDI 2021, section 3): work done a second, at the best batch, as far as a
+job has found that out. In each round a multiple-choice knapsack gives every job one of the sizes that it
+could have. A size is worth
+
+    weight * speedup / T^alpha * (1 - change_cost_s / H)   (the last factor only where the size is another)
+
+with the speedup over the job's smallest size, T the time that it would still take with that, and H how long
+a size is likely to last. So a job that is nearly done counts for more (as in SRPT), but with an exponent
+below 1: jobs scale worse than linearly, and two half-sized jobs get more out of the GPUs than one after the
+other (Berg et al., "heSRPT: Parallel scheduling to minimize mean slowdown", 2020). What is not known of a
+job's remaining work is taken to be what it has done so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flexo.model import Allocate, Plan, Share, Snapshot, TrainingJob
+from flexo.policies.demand import least, rate, requested
+from flexo.policies.knapsack import Group, choose
+from flexo.policies.placement import FreeGpus, dearest_first
+from flexo.policies.serving import movable
+
+_SHORTEST_S = 60.0
+"""No job counts as nearer to its end than this."""
+_MOST_LOST = 0.9
+"""Of a size's worth, by the cost of changing to it."""
+_EVERY_SIZE_UP_TO = 8
+"""Beyond, sizes are looked at in steps of about an eighth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Settings."""
+
+    alpha: float = 0.4
+    """How much more a job counts that is nearly done: 0 not at all, 1 as shortest-remaining-time-first."""
+    lasts_s: float = 200.0
+    """H: how long a size is likely to last."""
+    first_workers: int = 4
+    """The most that a job starts with of which no speed is known yet."""
+    growth: int = 4
+    """A job gets at most so many times the most workers that it has run with."""
+    patience_s: float = 1800.0
+    """A job that has waited so long counts as if its remaining time were half as long, and so on."""
+    name: str = "goodput"
+    oracle: bool = False
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """What changes in this round."""
+        return _Round(self, snapshot).plan()
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """One size that a job could have."""
+
+    workers: int
+    nodes: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """All sizes that one job could have; none but `held` where it cannot be taken."""
+
+    job: TrainingJob
+    sizes: tuple[_Size, ...]
+    held: int
+    """Workers that it has in any case."""
+
+    def group(self) -> Group:
+        """What the knapsack chooses from: GPUs beyond what it has in any case."""
+        gpus = self.job.shape.gpus
+        return Group(
+            [(size.workers - self.held) * gpus for size in self.sizes], [size.value for size in self.sizes]
+        )
+
+
+class _Round:
+    """One plan in the making."""
+
+    def __init__(self, settings: Goodput, snapshot: Snapshot) -> None:
+        self._settings = settings
+        self._snapshot = snapshot
+        self._jobs = [job for job in movable(snapshot) if job.shape.gpus]
+        self._largest = max((node.gpus for node in snapshot.nodes if not node.unusable), default=0)
+
+    def plan(self) -> Plan:
+        offers = [self._offer(job) for job in self._jobs]
+        free = FreeGpus.of(self._snapshot, self._jobs)
+        held = sum(offer.held * offer.job.shape.gpus for offer in offers)
+        chosen = choose([offer.group() for offer in offers], max(0, free.total - held))
+        changed: list[tuple[TrainingJob, int]] = []
+        for offer, item in zip(offers, chosen.items, strict=True):
+            size = offer.sizes[item] if item >= 0 else None
+            if size is None:
+                if offer.job.allocated != offer.held:
+                    changed.append((offer.job, offer.held))
+            elif size.workers != offer.job.allocated or size.nodes != len(offer.job.shares):
+                changed.append((offer.job, size.workers))
+        return Plan(allocations=tuple(self._placed(free, changed)))
+
+    def _offer(self, job: TrainingJob) -> _Offer:
+        held = least(job) if job.base or (job.shares and not job.preemptible) else 0
+        smallest, *_ = sizes = self._sizes(job)
+        slowest = rate(job, smallest, self._nodes(job, smallest))
+        if slowest <= 0:
+            # it cannot train with its least, or nobody knows that it can: as if it were linear
+            slowest = float(smallest)
+        weight = self._weight(job, slowest)
+        worth = [
+            _Size(workers, nodes, weight * self._worth(job, workers, nodes) / slowest)
+            for workers, nodes in self._settings_of(job, sizes)
+        ]
+        base = next((size.value for size in worth if size.workers == held), 0.0) if held else 0.0
+        return _Offer(job, tuple(_Size(each.workers, each.nodes, each.value - base) for each in worth), held)
+
+    def _settings_of(self, job: TrainingJob, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Workers and nodes: what it has as it is, everything else on as few nodes as it can."""
+        for workers in sizes:
+            fewest = self._nodes(job, workers)
+            if workers == job.allocated and len(job.shares) != fewest:
+                yield workers, len(job.shares)
+            yield workers, fewest
+
+    def _sizes(self, job: TrainingJob) -> list[int]:
+        """Those that it may be given in this round, ascending; never none."""
+        low = least(job)
+        if not job.elastic:
+            return [requested(job)]
+        settings = self._settings
+        tried = max(settings.first_workers, job.most_workers * settings.growth)
+        high = max(low, min(job.workers.max, tried, self._most(job)))
+        sizes = {low, high} | ({job.allocated} if low <= job.allocated else set())
+        size = low
+        while size < high:
+            sizes.add(size)
+            size += max(1, size // _EVERY_SIZE_UP_TO)
+        each = max(1, self._largest // job.shape.gpus)
+        sizes.update(range(each, min(high, each * _EVERY_SIZE_UP_TO) + 1, each))
+        return sorted(size for size in sizes if low <= size <= max(high, job.allocated))
+
+    def _most(self, job: TrainingJob) -> int:
+        total = sum(node.gpus for node in self._snapshot.nodes if not node.unusable)
+        return total // job.shape.gpus
+
+    def _nodes(self, job: TrainingJob, workers: int) -> int:
+        each = max(1, self._largest // job.shape.gpus)
+        return -(-workers // each)
+
+    def _worth(self, job: TrainingJob, workers: int, nodes: int) -> float:
+        """Work a second with that size, less what a change to it loses."""
+        pace = rate(job, workers, nodes)
+        if not job.shares or (workers == job.allocated and nodes == len(job.shares)):
+            return pace
+        left_s = self._left(job) / pace if pace > 0 else math.inf
+        lasts_s = max(_SHORTEST_S, min(self._settings.lasts_s, left_s))
+        return pace * (1.0 - min(_MOST_LOST, job.change_cost_s / lasts_s))
+
+    def _left(self, job: TrainingJob) -> float:
+        """Work that is left; where nobody says, as much as it has done."""
+        left = job.remaining_at(self._snapshot.at)
+        if left is not None:
+            return max(0.0, left)
+        return job.service_at(self._snapshot.at) / job.shape.gpus * rate(job, 1, 1)
+
+    def _weight(self, job: TrainingJob, slowest: float) -> float:
+        settings = self._settings
+        left_s = max(_SHORTEST_S, self._left(job) / slowest)
+        waited_s = 0.0 if job.shares else self._snapshot.at - job.waiting_since
+        return job.weight * (1.0 + waited_s / settings.patience_s) * math.pow(left_s, -settings.alpha)
+
+    def _placed(self, free: FreeGpus, changed: Sequence[tuple[TrainingJob, int]]) -> Iterator[Allocate]:
+        """Those that change, largest first, around those that stay and the bases of all."""
+        moving = {job.key for job, _ in changed}
+        for job in self._jobs:
+            free.take(job.shape, job.base if job.key in moving else job.shares)
+        for job, workers in sorted(changed, key=lambda each: -each[1] * each[0].shape.gpus):
+            free.give(job.shape, job.base)
+            shares = self._place(free, job, workers)
+            free.take(job.shape, shares)
+            if shares != job.shares:
+                yield Allocate(job.key, shares, _why(job, shares))
+
+    def _place(self, free: FreeGpus, job: TrainingJob, workers: int) -> tuple[Share, ...]:
+        """On as few nodes as possible, if that is the same where it is; fewer workers if need be."""
+        while workers >= least(job):
+            here = free.place(job.shape, workers, dearest_first(job))
+            anywhere = free.place(job.shape, workers, job.base)
+            if here is not None and (anywhere is None or len(here) <= len(anywhere)):
+                return here
+            if anywhere is not None:
+                return anywhere
+            if not job.elastic:
+                break
+            workers -= 1
+        return job.base
+
+
+def _why(job: TrainingJob, shares: tuple[Share, ...]) -> str:
+    workers, before = sum(share.workers for share in shares), job.allocated
+    if not workers:
+        return "its GPUs shorten the time of others more"
+    size = f"{workers} of {job.workers} workers on {len(shares)} nodes"
+    if not before:
+        return f"starts with {size}"
+    if workers == before:
+        return f"moves together: {size}"
+    return (
+        f"{'grows' if workers > before else 'shrinks'} to {size}: worth most among what all jobs could have"
+    )

@@ -1,0 +1,241 @@
+"""The multiple-choice knapsack: of each group at most one item, of the greatest value within a capacity.
+
+Lyra's phase 2 (slides, "Resource Allocation of Flexible Demand"): a group is a job, an item one size that it
+could have, its weight the GPUs and its value the running time that it saves. NP-hard in general. Solved
+as in Pisinger, "A minimal algorithm for the multiple-choice knapsack problem" (1995):
+
+1. the Lagrangian dual, min over p of  p * capacity + sum over groups of max(value - p * weight):  as low as
+   the linear relaxation (Dyer 1984, Zemel 1984), it bounds every choice from above;
+2. the best choice at that price, filled up greedily;
+3. a dynamic program over a core: the items whose loss at that price is least, which grows until no item
+   outside it can be part of a better choice. Then the choice is proven to be optimal. Problems beyond
+   EXACT_CELLS stop as soon as the bound proves the choice to be within SMALL_GAP of the optimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+EXACT_CELLS = 50_000_000
+"""Items times capacity up to which the choice is always optimal."""
+SMALL_GAP = 0.001
+"""Beyond EXACT_CELLS: the choice is worth at least this close to the bound, as a part of the bound."""
+
+_FIRST_CORE = 64
+"""Items of the first core that is tried; each further one is this many times as large:"""
+_CORE_GROWTH = 4
+_ROUNDING = 1e-12
+"""What sums of floating-point values are off by, as a part of them."""
+
+_Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
+_Choice = NDArray[np.int32]
+_Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Items of which at most one is chosen. Weights: whole, not negative; a value of -inf bars an item."""
+
+    weights: Sequence[int] | _Ints
+    values: Sequence[float] | _Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen, and how good it is proven to be."""
+
+    items: tuple[int, ...]
+    """By group, the index of its item; -1: none."""
+    value: float
+    weight: int
+    bound: float
+    """No choice within the capacity is worth more."""
+
+    @property
+    def gap(self) -> float:
+        """How much more the best choice may be worth at most, as a part of the bound; 0: this is the best."""
+        return 0.0 if self.bound <= self.value else (self.bound - self.value) / self.bound
+
+
+def choose(groups: Sequence[Group], capacity: int) -> Choice:
+    """The choice of greatest value whose weights sum to at most `capacity` (not negative).
+
+    Optimal where items times capacity is at most EXACT_CELLS, else of a gap of at most SMALL_GAP. Equal
+    questions have equal answers; of equally good choices it is undefined which.
+    """
+    if capacity < 0:
+        raise ValueError(f"a knapsack of capacity {capacity}")
+    if not groups:
+        return Choice((), 0.0, 0, 0.0)
+    return _Problem(groups, capacity).solve()
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """The items that are best at one price of weight, one of each group."""
+
+    items: _Ints
+    weight: int
+    value: float
+
+
+class _Problem:
+    """The items of all groups one behind the other, each group beginning with the choice of none."""
+
+    def __init__(self, groups: Sequence[Group], capacity: int) -> None:
+        sizes = np.fromiter((len(group.weights) + 1 for group in groups), np.int64, len(groups))
+        ends = np.cumsum(sizes)
+        self.capacity = capacity
+        self.starts: _Ints = ends - sizes
+        self.sizes = sizes
+        self.group_of: _Ints = np.repeat(np.arange(len(groups)), sizes)
+        self.weights: _Ints = np.zeros(int(ends[-1]), np.int64)
+        self.values: _Floats = np.zeros(int(ends[-1]), np.float64)
+        filled = np.ones(int(ends[-1]), np.bool_)
+        filled[self.starts] = False
+        self.weights[filled] = np.concatenate([np.asarray(group.weights, np.int64) for group in groups])
+        self.values[filled] = np.concatenate([np.asarray(group.values, np.float64) for group in groups])
+        # what cannot be chosen at all would only spoil the bound
+        self.values[self.weights > capacity] = -np.inf
+        self.unit = max(1, int(np.gcd.reduce(self.weights)))
+        self.weights //= self.unit
+        self.capacity //= self.unit
+
+    def solve(self) -> Choice:
+        """The whole way: price, greedy filling, cores."""
+        price, bound, chosen = self._price()
+        value = float(self.values[chosen].sum())
+        losses = self._losses(price)
+        exact_wanted = (len(self.weights) - len(self.starts)) * self.capacity <= EXACT_CELLS
+        size = _FIRST_CORE
+        while True:
+            if self._proven(bound, value, exact_wanted):
+                return self._choice(chosen, bound)
+            # an item that loses as much as the choice falls short of the bound is in no better one
+            better = losses < bound - value
+            better[chosen] = False
+            open_items = np.flatnonzero(better)
+            if not len(open_items):
+                return self._choice(chosen, value)
+            complete = len(open_items) <= size
+            if not complete:
+                open_items = open_items[np.argpartition(losses[open_items], size)[:size]]
+            chosen = self._best_of_core(chosen, np.sort(open_items))
+            value = float(self.values[chosen].sum())
+            if complete:
+                return self._choice(chosen, value)
+            size *= _CORE_GROWTH
+
+    def _proven(self, bound: float, value: float, exact_wanted: bool) -> bool:
+        allowed = _ROUNDING if exact_wanted else SMALL_GAP
+        return bound - value <= allowed * bound
+
+    def _choice(self, chosen: _Ints, bound: float) -> Choice:
+        value = float(self.values[chosen].sum())
+        return Choice(
+            tuple((chosen - self.starts - 1).tolist()),
+            value,
+            int(self.weights[chosen].sum()) * self.unit,
+            value if bound - value <= _ROUNDING * bound else bound,
+        )
+
+    def _at(self, price: float) -> _Priced:
+        """The best item of each group where weight costs `price`: of equally good ones the first."""
+        worth = self.values - price * self.weights
+        best = np.maximum.reduceat(worth, self.starts)
+        hits = np.flatnonzero(worth == np.repeat(best, self.sizes))
+        return self._priced(hits[np.searchsorted(hits, self.starts)])
+
+    def _priced(self, items: _Ints) -> _Priced:
+        return _Priced(items, int(self.weights[items].sum()), float(self.values[items].sum()))
+
+    def _price(self) -> tuple[float, float, _Ints]:
+        """The price of weight at which the bound is lowest, that bound, and the choice filled up greedily.
+
+        The bound is a convex, piecewise linear function of the price. Two of its pieces that enclose the
+        minimum are replaced by the piece above where they meet, until that is the point itself.
+        """
+        greedy = self._at(0.0)
+        if greedy.weight <= self.capacity:
+            return 0.0, greedy.value, greedy.items
+        weightless = np.where(self.weights == 0, self.values, -np.inf)
+        best = np.maximum.reduceat(weightless, self.starts)
+        hits = np.flatnonzero(weightless == np.repeat(best, self.sizes))
+        thrifty = self._priced(hits[np.searchsorted(hits, self.starts)])
+        while True:
+            price = (greedy.value - thrifty.value) / (greedy.weight - thrifty.weight)
+            meet = thrifty.value + price * (self.capacity - thrifty.weight)
+            between = self._at(price)
+            bound = between.value + price * (self.capacity - between.weight)
+            if bound <= meet + _ROUNDING * abs(meet) or between.weight in (greedy.weight, thrifty.weight):
+                return price, max(bound, meet), self._filled(thrifty, greedy)
+            if between.weight <= self.capacity:
+                thrifty = between
+            else:
+                greedy = between
+
+    def _filled(self, thrifty: _Priced, greedy: _Priced) -> _Ints:
+        """The thrifty choice with the greedy one's items in as many groups as there is room for."""
+        chosen = thrifty.items.copy()
+        left = self.capacity - thrifty.weight
+        differ = np.flatnonzero(thrifty.items != greedy.items)
+        more = self.weights[greedy.items[differ]] - self.weights[thrifty.items[differ]]
+        for group, extra in zip(differ.tolist(), more.tolist(), strict=True):
+            if extra <= left:
+                chosen[group] = greedy.items[group]
+                left -= extra
+        return chosen
+
+    def _losses(self, price: float) -> _Floats:
+        """How far the bound falls if an item is chosen: never less than what it costs a choice."""
+        worth = self.values - price * self.weights
+        return np.repeat(np.maximum.reduceat(worth, self.starts), self.sizes) - worth
+
+    def _best_of_core(self, chosen: _Ints, core: _Ints) -> _Ints:
+        """The best choice that takes a group's item from `core` (in order), or leaves it as in `chosen`."""
+        groups, firsts = np.unique(self.group_of[core], return_index=True)
+        parts = np.split(core, firsts[1:])
+        members = [np.append(chosen[group], part) for group, part in zip(groups.tolist(), parts, strict=True)]
+        lightest = np.array([int(self.weights[items].min()) for items in members])
+        heaviest = np.array([int(self.weights[items].max()) for items in members])
+        fixed = int(self.weights[chosen].sum() - self.weights[chosen[groups]].sum())
+        room = min(self.capacity - fixed - int(lightest.sum()), int((heaviest - lightest).sum()))
+        best = np.zeros(room + 1)
+        taken: list[_Choice] = []
+        for items, light in zip(members, lightest.tolist(), strict=True):
+            best, choice = _add_group(best, self.weights[items] - light, self.values[items])
+            taken.append(choice)
+        result = chosen.copy()
+        for group, items, light, choice in zip(
+            reversed(groups.tolist()),
+            reversed(members),
+            reversed(lightest.tolist()),
+            reversed(taken),
+            strict=True,
+        ):
+            item = items[choice[room]]
+            result[group] = item
+            room -= int(self.weights[item]) - light
+        return result
+
+
+def _add_group(best: _Floats, weights: _Ints, values: _Floats) -> tuple[_Floats, _Choice]:
+    """One step of the dynamic program: the best value by room, with one of these items, and which one.
+
+    `best` is by room too, without this group: the best value of at most so much weight.
+    """
+    added = np.full(len(best), -np.inf)
+    choice = np.zeros(len(best), np.int32)
+    for number, (weight, value) in enumerate(zip(weights.tolist(), values.tolist(), strict=True)):
+        if weight >= len(best):
+            continue
+        candidate = best[: len(best) - weight] + value
+        better = candidate > added[weight:]
+        np.copyto(added[weight:], candidate, where=better)
+        choice[weight:][better] = number
+    return added, choice

@@ -1,0 +1,151 @@
+"""Lyra's two phases: base demand, the shortest first, then flexible demand as a knapsack. The default policy.
+
+Li, Xu, Zhu, Liu, Guo, Wang, "Lyra: Elastic Scheduling for Deep Learning Clusters" (EuroSys 2023; its slides).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from flexo.model import Allocate, JobKey, Plan, Snapshot, TrainingJob
+from flexo.policies.demand import least
+from flexo.policies.flexible import Demand, RunningTimes, count, demand_of
+from flexo.policies.servers import Servers
+from flexo.policies.sharing import Sharing
+from flexo.policies.starting import Start, Starting, in_order
+from flexo.policies.taking import Taking
+
+
+@dataclass(frozen=True, slots=True)
+class Lyra:
+    """Two phases (slides, "Lyra - Job Scheduling Heuristic"), at every decision.
+
+    Phase 1 starts bases, the one with the shortest running time first, as far as there is room; what flexible
+    workers hold counts as room, and is taken back for it. A base that does not fit is passed over; once it
+    has waited for `patience_s`, it goes first, and room is kept for it as EASY backfilling does. Of a job
+    that is not elastic everything is base. A running base is never taken.
+    Phase 2 shares what is left among all elastic jobs: a multiple-choice knapsack, whose values are the
+    running time saved. What a change costs is taken off, so that nothing changes that does not gain more.
+
+    The slides leave open what to do about a base that does not fit (here: the above), when a resize
+    pays (here: Amoeba, section 3.2), and where running times come from (here: `TrainingJob.source`).
+    """
+
+    name: ClassVar[str] = "lyra"
+    oracle: ClassVar[bool] = False
+    """Not by itself: the running times that it is told may be (`TrainingJob.source`)."""
+
+    order: Literal["policy", "slurm"] = "policy"
+    """Who starts pending jobs: phase 1 (on Slurm by their priorities), or Slurm as it likes."""
+    inference: str = "borrowed"
+    """Nodes in the partition, or with the feature, of this name are inference servers on loan."""
+    gpu_speeds: Mapping[str, float] = field(default_factory=lambda: {"T4": 1 / 3})
+    """What a GPU of a type does, in GPUs of the types that are not named (slides: T4 = 1/3 V100)."""
+    patience_s: float = 86_400.0
+    """A base that has waited so long goes first, and if it does not fit, room is kept for it."""
+    unknown_running_time_s: float = 86_400.0
+    """Of a base of which nothing is known, so that it may grow; it starts last."""
+    stay_s: float = 600.0
+    """How long flexible workers are likely to stay: growing has to pay within that."""
+
+    def __post_init__(self) -> None:
+        if self.order not in ("policy", "slurm"):
+            raise ValueError(f"order is 'policy' or 'slurm', not '{self.order}'")
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """What to start, and who gets how much beyond its base."""
+        return _Planner(self, snapshot).plan()
+
+
+class _Planner:
+    """One plan in the making."""
+
+    def __init__(self, rules: Lyra, snapshot: Snapshot) -> None:
+        self._rules = rules
+        self._snapshot = snapshot
+        self._times = RunningTimes(
+            snapshot.at,
+            max((node.gpus for node in snapshot.nodes), default=1),
+            rules.unknown_running_time_s,
+            {name.casefold(): speed for name, speed in rules.gpu_speeds.items()},
+        )
+
+    def plan(self) -> Plan:
+        """The whole way."""
+        running = [job for job in self._snapshot.training if job.shares]
+        takeable = any(job.allocated > least(job) for job in running if job.elastic)
+        if not takeable and not any(node.gpus_idle for node in self._snapshot.nodes):
+            return Plan(order=self._order())
+        usable = {node.name for node in self._snapshot.nodes if not node.unusable}
+        demands = [demand_of(job, usable) for job in running if job.elastic]
+        self._servers = self._make_servers(running, demands)
+        for demand in demands:
+            demand.flexible.sort(key=self._servers.flexible_rank)
+        starts = self._start_bases(running, demands)
+        demands += [Demand(job, shares, [], starts=True) for job, shares in starts if job.elastic]
+        self._share_out(demands)
+        allocations = [
+            *(Allocate(job.key, shares, _why_whole(job)) for job, shares in starts if not job.elastic),
+            *(
+                Allocate(demand.job.key, demand.shares(), _why(demand))
+                for demand in demands
+                if demand.changes
+            ),
+        ]
+        return Plan(allocations=tuple(allocations), order=self._order())
+
+    def _start_bases(self, running: Sequence[TrainingJob], demands: Sequence[Demand]) -> list[Start]:
+        """Phase 1."""
+        waiting = [job for job in self._snapshot.training if not job.shares]
+        if self._rules.order == "slurm" or not waiting:
+            return []
+        starting = Starting(self._servers, Taking(self._servers, demands, self._times), self._times)
+        starting.start_bases(waiting, running, self._rules.patience_s)
+        return list(starting.starts)
+
+    def _order(self) -> tuple[JobKey, ...]:
+        """Of all pending jobs, where they are in Slurm's queue: elsewhere nobody would read it."""
+        if self._rules.order == "slurm" or not self._snapshot.jobs:
+            return ()
+        waiting = [job for job in self._snapshot.training if not job.shares]
+        return tuple(job.key for job in in_order(waiting, self._times, self._rules.patience_s))
+
+    def _make_servers(self, running: Sequence[TrainingJob], demands: Sequence[Demand]) -> Servers:
+        """What is idle now, and which nodes have base demand."""
+        base_nodes = {share.node for job in running if not job.elastic for share in job.shares}
+        base_nodes.update(share.node for demand in demands for share in demand.base)
+        return Servers(self._snapshot.nodes, base_nodes, self._rules.inference)
+
+    def _share_out(self, demands: Sequence[Demand]) -> None:
+        """Phase 2, one GPU type after the other."""
+        for gpu_type in self._servers.gpu_types:
+            members = [demand for demand in demands if self._may_use(demand, gpu_type)]
+            if members:
+                Sharing(self._servers, gpu_type, self._times, self._rules.stay_s).share_out(members)
+
+    def _may_use(self, demand: Demand, gpu_type: str) -> bool:
+        """A run is on one GPU type, unless it is heterogeneous."""
+        if demand.job.heterogeneous:
+            return True
+        return any(self._servers.gpu_type_of(share) == gpu_type for share in demand.base[:1])
+
+
+def _why_whole(job: TrainingJob) -> str:
+    return f"starts with all of its {job.workers.min} workers: of those that fit it is the shortest"
+
+
+def _why(demand: Demand) -> str:
+    job = demand.job
+    now, then = job.allocated, count(demand.base) + count(demand.flexible)
+    of = f"of {job.workers} workers"
+    if demand.starts:
+        return f"starts with {then} {of}: of those whose bases fit it is the shortest"
+    if then < now and demand.gave_to is not None:
+        return f"gives {now - then} workers back, {then} {of} stay: the base of job {demand.gave_to} starts"
+    if then < now:
+        return f"gives {now - then} workers back, {then} {of} stay: others save more time with them"
+    if then > now:
+        return f"grows from {now} to {then} {of}: of all jobs these save the most time here"
+    return f"moves some of its {now} workers: the base of job {demand.gave_to} needs their nodes"

@@ -1,0 +1,267 @@
+"""Which GPUs are free while a plan is being made, and where a job's workers go: the sheet of FreeGpus.
+
+Nodes are kept in buckets by the number of their free GPUs, so that a placement looks at a handful of nodes
+however many there are. It counts GPUs only: where CPUs and memory matter too (on Slurm), `rooms` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+
+from flexo.model import Node, Share, Snapshot, TrainingJob, WorkerShape
+
+_UNBOUNDED = 1 << 30
+"""How many workers without GPUs fit anywhere."""
+
+
+class _Pool:
+    """Usable nodes of one GPU type, by the number of their free GPUs."""
+
+    __slots__ = ("counts", "heaps")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.heaps: dict[int, list[int]] = {}
+        """Indexes of nodes. One that has more or fewer free GPUs by now is passed over when it comes up."""
+
+    def enter(self, index: int, free: int) -> None:
+        """Node `index` has `free` free GPUs from now on."""
+        if free in self.counts:
+            self.counts[free] += 1
+            heappush(self.heaps[free], index)
+        else:
+            self.counts[free] = 1
+            self.heaps[free] = [index]
+
+    def leave(self, free: int) -> None:
+        """One of the nodes with `free` free GPUs has another number by now."""
+        self.counts[free] -= 1
+
+    def most_first(self) -> list[int]:
+        """The numbers of free GPUs that nodes have."""
+        return sorted((free for free, count in self.counts.items() if count), reverse=True)
+
+    def workers(self, gpus: int) -> int:
+        """How many workers of `gpus` GPUs each fit, each on one node."""
+        return sum(_fitting(free, gpus) * count for free, count in self.counts.items() if count)
+
+
+class FreeGpus:
+    """Free GPUs by node. Mutable: belongs to one plan in the making.
+
+    The workers of one placement are all on one GPU type, because the slowest would set the pace of all;
+    who wants to mix types places part by part. Ties go to the node that comes first in the snapshot.
+    """
+
+    __slots__ = ("_free", "_index", "_names", "_pool_of", "_pools", "total")
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._names = [node.name for node in nodes]
+        self._index = {name: index for index, name in enumerate(self._names)}
+        self._free = [0 if node.unusable else max(0, node.gpus - node.gpus_allocated) for node in nodes]
+        self._pools: dict[str, _Pool] = {}
+        self._pool_of: list[_Pool | None] = []
+        for index, node in enumerate(nodes):
+            if node.unusable:
+                self._pool_of.append(None)
+                continue
+            pool = self._pools.get(node.gpu_type)
+            if pool is None:
+                pool = self._pools[node.gpu_type] = _Pool()
+            pool.enter(index, self._free[index])
+            self._pool_of.append(pool)
+        self.total = sum(self._free)
+        """Free GPUs of usable nodes in all."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, taken: Iterable[TrainingJob] = ()) -> FreeGpus:
+        """Idle GPUs of usable nodes, and the shares of `taken`, as if those jobs were not running.
+
+        What a job in `taken` holds on an unusable node it may keep there (`place`), and nobody else may have.
+        """
+        free = cls(snapshot.nodes)
+        for job in taken:
+            free.give(job.shape, job.shares)
+        return free
+
+    def of_node(self, name: str) -> int:
+        """Free GPUs that may be placed on; 0 of a node that is unusable or unknown."""
+        index = self._index.get(name)
+        return 0 if index is None or self._pool_of[index] is None else self._free[index]
+
+    def workers(self, shape: WorkerShape) -> int:
+        """How many workers of `shape` fit in all; of the best GPU type where it names none."""
+        return max((pool.workers(shape.gpus) for pool in self._matching(shape)), default=0)
+
+    def place(self, shape: WorkerShape, workers: int, keep: Sequence[Share] = ()) -> tuple[Share, ...] | None:
+        """Where `workers` go, or None where they do not fit. Takes nothing.
+
+        `keep` (in order of importance) stays where it is as far as it still fits and counts; more go beside
+        it as far as there is room. The rest goes to the one node that holds it with the least left over,
+        else to as few nodes as possible: those with most free first, and the last part best-fit again.
+        """
+        kept = self._kept(shape.gpus, workers, keep)
+        left = workers - sum(kept.values())
+        if left <= 0:
+            return self._shares(kept)
+        if not kept:
+            chosen = self._spread(self._matching(shape), shape.gpus, left)
+        else:
+            chosen = self._spread_beside(kept, shape, left)
+        return None if chosen is None else self._shares(chosen)
+
+    def place_widest(self, shape: WorkerShape, workers: int) -> tuple[Share, ...] | None:
+        """Like `place`, but each time from the node with the most free GPUs, never the one that fits best.
+
+        In the order in which they were taken.
+        """
+        for pool in self._matching(shape):
+            if pool.workers(shape.gpus) >= workers:
+                chosen = self._widest(pool, shape.gpus, workers)
+                return tuple(Share(self._names[index], count) for index, count in chosen.items())
+        return None
+
+    def take(self, shape: WorkerShape, shares: Sequence[Share]) -> None:
+        """These GPUs are not free any more."""
+        for share in shares:
+            self._change(share.node, -shape.gpus * share.workers)
+
+    def give(self, shape: WorkerShape, shares: Sequence[Share]) -> None:
+        """These GPUs are free again."""
+        for share in shares:
+            self._change(share.node, shape.gpus * share.workers)
+
+    def _change(self, name: str, gpus: int) -> None:
+        index = self._index.get(name)
+        if index is None:
+            return  # a node that the cluster does not have any more
+        before = self._free[index]
+        self._free[index] = before + gpus
+        pool = self._pool_of[index]
+        if pool is not None:
+            pool.leave(before)
+            pool.enter(index, before + gpus)
+            self.total += gpus
+
+    def _matching(self, shape: WorkerShape) -> Iterable[_Pool]:
+        if not shape.gpu_type:
+            return self._pools.values()
+        return (self._pools[shape.gpu_type],) if shape.gpu_type in self._pools else ()
+
+    def _kept(self, gpus: int, workers: int, keep: Sequence[Share]) -> dict[int, int]:
+        """Workers by node index that stay, at most `workers`."""
+        kept: dict[int, int] = {}
+        for share in keep:
+            index = self._index.get(share.node)
+            if index is None:
+                continue
+            already = kept.get(index, 0)
+            stay = min(share.workers, workers, _fitting(self._free[index], gpus) - already)
+            if stay > 0:
+                kept[index] = already + stay
+                workers -= stay
+        return kept
+
+    def _spread_beside(self, kept: dict[int, int], shape: WorkerShape, left: int) -> dict[int, int] | None:
+        """`left` more workers: first on the nodes of `kept`, then on others of their type."""
+        chosen = dict(kept)
+        for index in sorted(kept, key=lambda index: (kept[index] * shape.gpus - self._free[index], index)):
+            if self._pool_of[index] is not None:
+                more = min(left, _fitting(self._free[index], shape.gpus) - kept[index])
+                chosen[index] += more
+                left -= more
+        if not left:
+            return chosen
+        # every node of `kept` is full now, so that no other part can be placed there
+        full = self._shares(chosen)
+        pool = next((pool for pool in map(self._pool_of.__getitem__, kept) if pool is not None), None)
+        self.take(shape, full)
+        rest = self._spread(self._matching(shape) if pool is None else (pool,), shape.gpus, left)
+        self.give(shape, full)
+        return None if rest is None else chosen | rest
+
+    def _spread(self, pools: Iterable[_Pool], gpus: int, workers: int) -> dict[int, int] | None:
+        """The placement on fewest nodes of one type."""
+        best: dict[int, int] | None = None
+        for pool in pools:
+            chosen = self._spread_in(pool, gpus, workers)
+            if chosen is not None and (best is None or len(chosen) < len(best)):
+                best = chosen
+        return best
+
+    def _spread_in(self, pool: _Pool, gpus: int, workers: int) -> dict[int, int] | None:
+        tightest = self._tightest(pool, gpus * workers)
+        if tightest is not None:
+            return {tightest: workers}
+        if pool.workers(gpus) < workers:
+            return None
+        chosen: dict[int, int] = {}
+        left = workers
+        for free in pool.most_first():
+            each = _fitting(free, gpus)
+            full = min(pool.counts[free], left // each)
+            chosen.update(dict.fromkeys(self._first(pool, free, full), each))
+            left -= full * each
+            if not left or full < pool.counts[free]:
+                break  # what is left, if anything, is less than such a node holds
+        return chosen | self._last_part(pool, gpus, left, chosen)
+
+    def _last_part(self, pool: _Pool, gpus: int, left: int, chosen: dict[int, int]) -> dict[int, int]:
+        """`left` workers, fewer than the nodes looked at hold, on the tightest that is not chosen yet."""
+        if not left:
+            return {}
+        for free in reversed(pool.most_first()):
+            if free < gpus * left:
+                continue
+            used = sum(1 for index in chosen if self._free[index] == free)
+            if pool.counts[free] > used:
+                nodes = self._first(pool, free, used + 1)
+                return {next(index for index in nodes if index not in chosen): left}
+        raise AssertionError("a pool has room for workers that no node of it has room for")
+
+    def _widest(self, pool: _Pool, gpus: int, workers: int) -> dict[int, int]:
+        """`workers`, which are known to fit, from the nodes with most free GPUs."""
+        chosen: dict[int, int] = {}
+        for free in pool.most_first():
+            each = _fitting(free, gpus)
+            for index in self._first(pool, free, min(pool.counts[free], -(-workers // each))):
+                chosen[index] = min(each, workers)
+                workers -= chosen[index]
+            if not workers:
+                break
+        return chosen
+
+    def _tightest(self, pool: _Pool, gpus: int) -> int | None:
+        """The node with at least `gpus` free that has the fewest."""
+        fits = min((free for free, count in pool.counts.items() if count and free >= gpus), default=None)
+        return None if fits is None else self._first(pool, fits, 1)[0]
+
+    def _first(self, pool: _Pool, free: int, many: int) -> list[int]:
+        """The first `many` nodes with `free` free GPUs; there are that many."""
+        heap = pool.heaps[free]
+        found: list[int] = []
+        while len(found) < many:
+            index = heappop(heap)
+            # an entry may be out of date, or there twice after the node came back to this bucket
+            if self._free[index] == free and (not found or found[-1] != index):
+                found.append(index)
+        for index in found:
+            heappush(heap, index)
+        return found
+
+    def _shares(self, chosen: dict[int, int]) -> tuple[Share, ...]:
+        return tuple(Share(self._names[index], chosen[index]) for index in sorted(chosen))
+
+
+def dearest_first(job: TrainingJob) -> tuple[Share, ...]:
+    """What a job has, as `FreeGpus.place` takes it in `keep`: its base, then the most on one node first."""
+    if not job.base:
+        return tuple(sorted(job.shares, key=lambda share: -share.workers))
+    base = {share.node: share.workers for share in job.base}
+    rest = [Share(share.node, share.workers - base.get(share.node, 0)) for share in job.shares]
+    return (*job.base, *sorted(rest, key=lambda share: -share.workers))
+
+
+def _fitting(free: int, gpus: int) -> int:
+    return free // gpus if gpus else _UNBOUNDED

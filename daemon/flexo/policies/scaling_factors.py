@@ -1,0 +1,90 @@
+"""Throughput scaling factors: how many times faster than on one GPU a job trains (IBM, equations 1 and 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flexo.model import Node, Speed, TrainingJob
+from flexo.policies.demand import least
+from flexo.policies.gpu_optimizer import Choices
+
+_KEEPS = 1e-6
+"""A job's present size counts for so much more, so that nothing is changed for less. It is also the worth of
+a size that a job has although its speed says that it cannot train so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the factors of a job depend on besides the job."""
+
+    gpus: int
+    """In all."""
+    gpus_of_node: int
+    """Of the largest node."""
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> Cluster:
+        """These nodes."""
+        return cls(sum(node.gpus for node in nodes), max((node.gpus for node in nodes), default=0))
+
+    def fewest_nodes(self, workers: int, gpus: int) -> int:
+        """Nodes that `workers` of `gpus` GPUs each need at least."""
+        each = self.gpus_of_node // gpus
+        return -(-workers // each) if each else 1
+
+
+def choices(job: TrainingJob, cluster: Cluster, batch: int) -> Choices:
+    """GPUs that `job` can have within its range, and the factor of each, with a batch of `batch` in all.
+
+    `batch` 0: the best that it accepts, b_opt of equation (2). A running job can always keep what it has.
+    """
+    gpus = job.shape.gpus
+    most = min(job.workers.max, cluster.gpus // gpus)
+    found = _choices(job.speed, gpus, least(job), most, cluster, batch)
+    return _with_present(found, job.gpus) if job.shares else found
+
+
+@lru_cache(maxsize=1 << 14)  # the same jobs are asked about again and again, and a speed never changes
+def _choices(speed: Speed | None, gpus: int, low: int, high: int, cluster: Cluster, batch: int) -> Choices:
+    """For `low` to `high` workers of `gpus` GPUs each."""
+    single = _single_gpu_rate(speed, gpus, cluster)
+    sizes = range(low, high + 1)
+    return Choices.of((size * gpus, _rate(speed, gpus, size, cluster, batch) / single) for size in sizes)
+
+
+def _rate(speed: Speed | None, gpus: int, workers: int, cluster: Cluster, batch: int) -> float:
+    return (
+        float(workers) if speed is None else speed.rate(workers, cluster.fewest_nodes(workers, gpus), batch)
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _single_gpu_rate(speed: Speed | None, gpus: int, cluster: Cluster) -> float:
+    """T_j(b_max, 1): on one GPU, with the largest batch that fits there, or on a worker's part of one.
+
+    Where no batch that the job accepts fits one worker, b_max is what a worker has of the best batch of the
+    fewest workers that can train it. 1 where nothing can.
+    """
+    if speed is None:
+        return 1 / gpus
+    for workers in range(1, cluster.gpus // gpus + 1):
+        rate = _rate(speed, gpus, workers, cluster, 0)
+        if rate <= 0:
+            continue
+        part = -(-speed.best_batch(workers, cluster.fewest_nodes(workers, gpus)) // workers)
+        alone = speed.rate(1, 1, part) if workers > 1 and part else 0.0
+        return (alone or rate / workers) / gpus
+    return 1.0
+
+
+def _with_present(choices: Choices, gpus: int) -> Choices:
+    """A little more for what the job has; and that as a choice, if it is less than all others."""
+    if gpus in choices.gpus:
+        at = choices.gpus.index(gpus)
+        worth = (*choices.worth[:at], choices.worth[at] * (1 + _KEEPS), *choices.worth[at + 1 :])
+        return Choices(choices.gpus, worth)
+    if choices.fewest is None or gpus < choices.fewest:
+        return Choices.of([(gpus, _KEEPS), *zip(choices.gpus, choices.worth, strict=True)])
+    return choices

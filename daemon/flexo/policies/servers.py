@@ -1,0 +1,158 @@
+"""Free GPUs by group of servers: training or inference, GPU type, with base demand or without (Lyra, slides).
+
+"Different servers are prioritised for jobs during placement": base demand on training servers, flexible
+demand and fungible and heterogeneous jobs on inference servers, base and flexible demand on separate groups,
+so that whole servers come free when flexible demand is taken back. Best fit on few nodes comes before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from flexo.model import Node, Share, TrainingJob, WorkerShape
+from flexo.policies.placement import FreeGpus
+
+Shares = tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What the servers of a group have in common."""
+
+    gpu_type: str
+    inference: bool
+    hosts_base: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Servers that are alike for a placement, and what is free there."""
+
+    kind: _Kind
+    free: FreeGpus
+
+
+class Servers:
+    """Free GPUs by group. Mutable: belongs to one plan in the making."""
+
+    def __init__(self, nodes: Iterable[Node], base_nodes: Container[str], inference: str) -> None:
+        """`base_nodes`: those with base demand; `inference`: partition or feature of those on loan."""
+        members: dict[_Kind, list[Node]] = {}
+        for node in nodes:
+            on_loan = inference in node.partitions or inference in node.features
+            kind = _Kind(node.gpu_type, on_loan, node.name in base_nodes)
+            members.setdefault(kind, []).append(node)
+        self._groups = [_Group(kind, FreeGpus(alike)) for kind, alike in members.items()]
+        self._group_of = {node.name: group for group in self._groups for node in members[group.kind]}
+        types = dict.fromkeys(kind.gpu_type for kind in members)
+        self.gpu_types = tuple(sorted(types, key=self._without_inference))
+        """Of all nodes; those that inference servers have come first."""
+
+    @property
+    def total(self) -> int:
+        """Free GPUs in all."""
+        return sum(group.free.total for group in self._groups)
+
+    def free(self, gpu_type: str) -> int:
+        """Free GPUs of one type."""
+        return sum(group.free.total for group in self._groups if group.kind.gpu_type == gpu_type)
+
+    def gpu_type_of(self, share: Share) -> str | None:
+        """On which GPU type it is; None: on a node that the cluster does not have any more."""
+        group = self._group_of.get(share.node)
+        return None if group is None else group.kind.gpu_type
+
+    def of_node(self, name: str) -> int:
+        """Free GPUs of one node."""
+        group = self._group_of.get(name)
+        return 0 if group is None else group.free.of_node(name)
+
+    def flexible_rank(self, share: Share) -> int:
+        """How well flexible demand is placed there, 0 best."""
+        group = self._group_of.get(share.node)
+        return 4 if group is None else _flexible_rank(group)
+
+    def base_types(self, job: TrainingJob) -> list[tuple[str, ...]]:
+        """On which GPU types its base may be, each time all of it, the best first."""
+        own = [each for each in self.gpu_types if job.shape.gpu_type in ("", each)]
+        others = [each for each in self.gpu_types if each not in own]
+        choices = [*own, *others] if job.fungible or job.heterogeneous else own
+        choices.sort(key=self._without_inference, reverse=not prefers_inference(job))
+        singles: list[tuple[str, ...]] = [(each,) for each in choices]
+        return [*singles, tuple(choices)] if job.heterogeneous and len(choices) > 1 else singles
+
+    def place_base(self, job: TrainingJob, gpu_types: Sequence[str]) -> Shares | None:
+        """Where the base of `job` goes on those types, or None where it does not fit. Takes nothing."""
+        inference_first = prefers_inference(job)
+        groups = [group for group in self._groups if group.kind.gpu_type in gpu_types]
+        groups.sort(key=lambda group: (group.kind.inference != inference_first, not group.kind.hosts_base))
+        return _place(groups, job.shape, job.workers.min)
+
+    def place_flexible(self, shape: WorkerShape, workers: int, gpu_type: str) -> Shares | None:
+        """Where so many more workers of a running job go, or None where they do not fit. Takes nothing."""
+        return _place(self._for_flexible(gpu_type), shape, workers)
+
+    def room(self, shape: WorkerShape, gpu_type: str) -> int:
+        """How many workers of `shape` fit on one type."""
+        plain = _plain(shape)
+        return sum(group.free.workers(plain) for group in self._for_flexible(gpu_type))
+
+    def take(self, shape: WorkerShape, shares: Iterable[Share]) -> None:
+        """These GPUs are not free any more."""
+        for group, share in self._by_group(shares):
+            group.free.take(shape, (share,))
+
+    def give(self, shape: WorkerShape, shares: Iterable[Share]) -> None:
+        """These GPUs are free again."""
+        for group, share in self._by_group(shares):
+            group.free.give(shape, (share,))
+
+    def _by_group(self, shares: Iterable[Share]) -> Iterator[tuple[_Group, Share]]:
+        for share in shares:
+            group = self._group_of.get(share.node)
+            if group is not None:
+                yield group, share
+
+    def _for_flexible(self, gpu_type: str) -> list[_Group]:
+        return sorted(
+            (group for group in self._groups if group.kind.gpu_type == gpu_type), key=_flexible_rank
+        )
+
+    def _without_inference(self, gpu_type: str) -> bool:
+        return not any(group.kind.inference for group in self._groups if group.kind.gpu_type == gpu_type)
+
+
+def prefers_inference(job: TrainingJob) -> bool:
+    """Whether it is of those that inference servers are for, all of it: not elastic, and at home anywhere."""
+    return not job.elastic and (job.fungible or job.heterogeneous)
+
+
+def _flexible_rank(group: _Group) -> int:
+    return 2 * group.kind.hosts_base + (not group.kind.inference)
+
+
+def _plain(shape: WorkerShape) -> WorkerShape:
+    """`shape` where the GPU type has been chosen already."""
+    return replace(shape, gpu_type="") if shape.gpu_type else shape
+
+
+def _place(groups: Sequence[_Group], shape: WorkerShape, workers: int) -> Shares | None:
+    """On one group if one holds it: where it needs the fewest nodes, the first of equals. Else on several."""
+    plain = _plain(shape)
+    best: Shares | None = None
+    for group in groups:
+        found = group.free.place(plain, workers)
+        if found is not None and (best is None or len(found) < len(best)):
+            best = found
+    return _spread(groups, plain, workers) if best is None and len(groups) > 1 else best
+
+
+def _spread(groups: Sequence[_Group], plain: WorkerShape, workers: int) -> Shares | None:
+    shares: list[Share] = []
+    for group in groups:
+        part = min(workers, group.free.workers(plain))
+        if part:
+            shares.extend(group.free.place(plain, part) or ())
+            workers -= part
+    return None if workers else tuple(shares)

@@ -1,0 +1,158 @@
+"""Lyra's phase 2: shares GPUs of one type among elastic jobs, as a multiple-choice knapsack (slides).
+
+"Knapsack size: available GPUs; group: job; item: possible allocation of the job; weight: extra GPUs
+required; value: running time reduction." Beyond the slides, a change of what a job has is charged with the
+training time that it costs, and growing has to pay while the GPUs stay (Amoeba, section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexo.model import Share, TrainingJob
+from flexo.policies.flexible import Demand, Floats, RunningTimes, count, cut
+from flexo.policies.knapsack import Group, choose
+from flexo.policies.payoff import pays
+from flexo.policies.servers import Servers
+
+_LEAST_COST_S = 1e-3
+"""What a change costs at least: of equally good sizes a job keeps the one that it has."""
+_TRIES = 4
+"""How often it is shared out anew because a part found no room of its shape."""
+
+
+@dataclass(slots=True)
+class _Holding:
+    """One job's part in the GPUs that are shared."""
+
+    demand: Demand
+    here: list[Share]
+    """Its flexible workers on the type that is shared."""
+    others: list[Share]
+    """Its other flexible workers."""
+    elsewhere: int
+    """Workers that are not here, the base included."""
+    pace_elsewhere: float
+    """What those do together, in workers on the type that it asks for."""
+    most: int
+    """Workers that it may have here."""
+
+    @property
+    def held(self) -> int:
+        """Workers that it has here."""
+        return count(self.here)
+
+
+class Sharing:
+    """The GPUs of one type under phase 2. What it decides it writes into the demands and the servers."""
+
+    def __init__(self, servers: Servers, gpu_type: str, times: RunningTimes, stay_s: float) -> None:
+        self._servers = servers
+        self._gpu_type = gpu_type
+        self._times = times
+        self._stay_s = stay_s
+
+    def share_out(self, demands: Sequence[Demand]) -> None:
+        """Among these, all of which may have flexible workers on this type."""
+        holdings = [self._holding(demand) for demand in demands]
+        if all(holding.held >= holding.most for holding in holdings):
+            return
+        for holding in holdings:
+            self._servers.give(holding.demand.job.shape, holding.here)
+        for attempt in range(_TRIES):
+            sizes = self._sizes(holdings)
+            if self._place(holdings, sizes, partly=attempt == _TRIES - 1):
+                return
+
+    def _holding(self, demand: Demand) -> _Holding:
+        here: list[Share] = []
+        others: list[Share] = []
+        for share in demand.flexible:
+            (here if self._servers.gpu_type_of(share) == self._gpu_type else others).append(share)
+        rest = (*demand.base, *others)
+        elsewhere = count(rest)
+        pace = sum(share.workers * self._pace(demand.job, self._servers.gpu_type_of(share)) for share in rest)
+        return _Holding(
+            demand, here, others, elsewhere, pace, max(count(here), demand.job.workers.max - elsewhere)
+        )
+
+    def _pace(self, job: TrainingJob, gpu_type: str | None) -> float:
+        return self._times.pace(job, gpu_type or "")
+
+    def _sizes(self, holdings: Sequence[_Holding]) -> list[int]:
+        """By holding, how many workers it is to have here: as many as now where nothing is better."""
+        groups = [self._group(holding) for holding in holdings]
+        choice = choose(groups, self._servers.free(self._gpu_type))
+        now = sum(
+            float(group.values[holding.held - 1])
+            for group, holding in zip(groups, holdings, strict=True)
+            if holding.held
+        )
+        if now >= choice.value:
+            return [holding.held for holding in holdings]
+        return [item + 1 for item in choice.items]
+
+    def _group(self, holding: _Holding) -> Group:
+        """What 1, 2, ... workers here are worth to a job: seconds saved, to none here."""
+        job, held = holding.demand.job, holding.held
+        here = np.arange(holding.most + 1)
+        workers = holding.elsewhere + here
+        pace = (holding.pace_elsewhere + here * self._pace(job, self._gpu_type)) / workers
+        rates = self._times.rates(job, int(workers[0]), int(workers[-1])) * pace
+        seconds = self._times.seconds(job, rates)
+        values = (seconds[0] - seconds[1:]) * job.weight
+        if not holding.demand.changes_anyhow:
+            cost = max(_LEAST_COST_S, job.change_cost_s)
+            # staying as it is is worth the cost of a change more than anything else
+            if held:
+                values[held - 1] += cost * job.weight
+            else:
+                values -= cost * job.weight
+            values[held:][~self._pays(rates, seconds, held, cost)] = -np.inf
+        return Group(here[1:] * job.shape.gpus, values)
+
+    def _pays(self, rates: Floats, seconds: Floats, held: int, cost_s: float) -> NDArray[np.bool_]:
+        """Whether growing from `held` pays: until the GPUs have to be given back, or to the job's end."""
+        now, grown = float(rates[held]), rates[held + 1 :].tolist()
+        until_back = np.array([pays(now, each, self._stay_s, cost_s) for each in grown], np.bool_)
+        return until_back | (seconds[held + 1 :] + cost_s < self._stay_s)
+
+    def _place(self, holdings: Sequence[_Holding], sizes: Sequence[int], partly: bool) -> bool:
+        """Find places; False, with nothing taken, where a part finds none, which `partly` allows."""
+        placed: list[tuple[_Holding, list[Share]]] = []
+        growing: list[tuple[int, _Holding, list[Share]]] = []
+        for holding, size in zip(holdings, sizes, strict=True):
+            kept = holding.here.copy()
+            cut(kept, holding.held - size, lambda share: True)
+            self._servers.take(holding.demand.job.shape, kept)
+            placed.append((holding, kept))
+            if size > holding.held:
+                growing.append((size - holding.held, holding, kept))
+        # best fit decreasing
+        growing.sort(key=lambda each: -each[0] * each[1].demand.job.shape.gpus)
+        fits = [self._grow(holding, shares, more, partly) for more, holding, shares in growing]
+        for holding, shares in placed:
+            if all(fits):
+                holding.demand.flexible = [*holding.others, *shares]
+            else:
+                self._servers.give(holding.demand.job.shape, shares)
+        return all(fits)
+
+    def _grow(self, holding: _Holding, shares: list[Share], more: int, partly: bool) -> bool:
+        """Add `more` workers to `shares`. False where they do not fit; it may then not have more than do."""
+        shape = holding.demand.job.shape
+        found = self._servers.place_flexible(shape, more, self._gpu_type)
+        if found is None:
+            room = self._servers.room(shape, self._gpu_type)
+            holding.most = holding.held + room
+            if partly and room:
+                found = self._servers.place_flexible(shape, room, self._gpu_type)
+        if found is None:
+            return partly
+        self._servers.take(shape, found)
+        shares.extend(found)
+        return True

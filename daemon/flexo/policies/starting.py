@@ -1,0 +1,134 @@
+"""Lyra's phase 1: starts bases, the shortest running time first, and says where they go (slides).
+
+"Prioritise base demand using shortest-job-first to minimise queuing time." Flexible workers give way to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop
+
+from flexo.model import JobKey, TrainingJob, WorkerShape
+from flexo.policies.flexible import RunningTimes
+from flexo.policies.reservation import Reservation
+from flexo.policies.servers import Servers, Shares
+from flexo.policies.taking import Taking
+
+Start = tuple[TrainingJob, Shares]
+"""A job that starts, and the place of its base."""
+
+
+class Starting:
+    """The bases that start with one plan. What they take is taken from the servers. Mutable."""
+
+    def __init__(self, servers: Servers, taking: Taking, times: RunningTimes) -> None:
+        self._servers = servers
+        self._taking = taking
+        self._times = times
+        self._room = servers.total + taking.total
+        """GPUs that are idle, or of flexible workers."""
+        self._starts: dict[JobKey, Start] = {}
+        self._refused: dict[tuple[WorkerShape, bool, bool, bool], int] = {}
+        """By all that matters for a place but the number of workers, a number that found none."""
+
+    @property
+    def starts(self) -> Iterator[Start]:
+        """Jobs and the places of their bases."""
+        return iter(self._starts.values())
+
+    def start_bases(
+        self, waiting: Sequence[TrainingJob], running: Iterable[TrainingJob], patience_s: float
+    ) -> None:
+        """Start what fits: whoever has waited for `patience_s` first, then the shortest first."""
+        overdue = _overdue(waiting, self._times.now, patience_s)
+        head = next((job for job in overdue if not self._start(job)), None)
+        kept = None if head is None else self._reserve(head, running)
+        self._start_shortest_first(waiting, kept)
+        if len(self._starts) > 1:
+            self._place_decreasing()
+
+    def _start_shortest_first(self, waiting: Sequence[TrainingJob], kept: Reservation | None) -> None:
+        queue = [
+            (self._times.on_base(job), index, job)
+            for index, job in enumerate(waiting)
+            if job.workers.min * job.shape.gpus <= self._room and job.key not in self._starts
+        ]
+        heapify(queue)
+        fewest = min((_gpus(job) for _, _, job in queue), default=0)
+        while queue and self._room >= fewest:
+            seconds, _, job = heappop(queue)
+            ends_at = self._times.now + job.start_cost_s + seconds
+            if kept is None:
+                self._start(job)
+            elif kept.allows(job, ends_at) and self._start(job):
+                kept.started(job, ends_at)
+
+    def _reserve(self, head: TrainingJob, running: Iterable[TrainingJob]) -> Reservation | None:
+        """Room for `head`, which does not fit now; None for one that no node could hold a worker of."""
+        if head.shape.gpus > self._times.node_gpus:
+            return None
+        now, started = self._times.now, [job for job, _ in self._starts.values()]
+        ends = [(now + self._times.as_it_runs(job), _gpus(job)) for job in running]
+        ends += [(now + job.start_cost_s + self._times.on_base(job), _gpus(job)) for job in started]
+        return Reservation.of(head, self._room, ends, now)
+
+    def _start(self, job: TrainingJob) -> bool:
+        """Start it if there is room, which flexible workers may have to make."""
+        workers = job.workers.min
+        kind = (job.shape, job.fungible, job.heterogeneous, job.elastic)
+        if _gpus(job) > self._room or workers >= self._refused.get(kind, workers + 1):
+            return False
+        shares = self._place(job) or self._make_room(job)
+        if shares is None:
+            self._refused[kind] = workers
+            return False
+        self._servers.take(job.shape, shares)
+        self._starts[job.key] = (job, shares)
+        self._room -= _gpus(job)
+        return True
+
+    def _place(self, job: TrainingJob) -> Shares | None:
+        found = (self._servers.place_base(job, types) for types in self._servers.base_types(job))
+        return next((shares for shares in found if shares is not None), None)
+
+    def _make_room(self, job: TrainingJob) -> Shares | None:
+        found = (self._taking.make_room(job, types) for types in self._servers.base_types(job))
+        return next((shares for shares in found if shares is not None), None)
+
+    def _place_decreasing(self) -> None:
+        """Place them all again, the largest first ("best-fit decreasing"), if all fit so."""
+        starts = sorted(self._starts.values(), key=lambda start: -_gpus(start[0]))
+        for job, shares in starts:
+            self._servers.give(job.shape, shares)
+        placed: dict[JobKey, Start] = {}
+        for job, _ in starts:
+            shares_now = self._place(job)
+            if shares_now is None:
+                break
+            self._servers.take(job.shape, shares_now)
+            placed[job.key] = (job, shares_now)
+        else:
+            self._starts = placed
+            return
+        for job, shares in placed.values():
+            self._servers.give(job.shape, shares)
+        for job, shares in starts:
+            self._servers.take(job.shape, shares)
+
+
+def in_order(waiting: Sequence[TrainingJob], times: RunningTimes, patience_s: float) -> list[TrainingJob]:
+    """Pending jobs in the order in which they are to start."""
+    overdue = _overdue(waiting, times.now, patience_s)
+    others = [job for job in waiting if times.now - job.waiting_since < patience_s]
+    return [*overdue, *sorted(others, key=times.on_base)]
+
+
+def _overdue(waiting: Iterable[TrainingJob], now: float, patience_s: float) -> list[TrainingJob]:
+    """Those that have waited for so long, the longest first."""
+    overdue = [job for job in waiting if now - job.waiting_since >= patience_s]
+    return sorted(overdue, key=lambda job: job.waiting_since)
+
+
+def _gpus(job: TrainingJob) -> int:
+    """GPUs of its base."""
+    return job.workers.min * job.shape.gpus

@@ -1,0 +1,25 @@
+"""IBM's policy: as many jobs as fit, and GPUs and batches so that all together train fastest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flexo.model import TrainingJob
+from flexo.policies.autoscaler import Autoscaler
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput(Autoscaler):
+    """Saxena et al., "Effective Elastic Scaling of Deep Learning Workloads", section III.
+
+    The sum of all jobs' throughput scaling factors is maximised over GPUs and batch sizes. Speeds come from
+    the job scalability analyzer (`scalability.jsa`), or from whatever else is known of a job.
+    """
+
+    name: ClassVar[str] = "throughput"
+    oracle: ClassVar[bool] = False
+
+    def batch_of(self, job: TrainingJob) -> int:
+        """The best at every size: batch-size elasticity."""
+        return 0

@@ -1,0 +1,107 @@
+"""Tiresias' discretised least attained service in two dimensions: queues by the GPU seconds of jobs."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from flexo.model import Plan, Snapshot, TrainingJob
+from flexo.policies.demand import requested
+from flexo.policies.serving import Chosen, Serving, choose, consolidated, movable, serve
+
+_SOON_S: Final = 1.0
+"""Queues are looked at no more often: sums of times are not exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiresias:
+    """Amoeba, section 6.2, after Gu et al., "Tiresias" (NSDI 2019), section 3.3.
+
+    Jobs of a higher queue are served first, each with the workers that its user asked for, and take the GPUs
+    of running jobs of lower queues. A new job is in queue 0; whoever has had the quantum of its queue is in
+    the next. Within a queue those that run come first, then first come, first served; a job that does not
+    fit is passed over.
+    """
+
+    name: ClassVar[str] = "tiresias"
+    oracle: ClassVar[bool] = False
+
+    quanta_gpu_s: tuple[float, ...] = (10_000.0, 200_000.0)
+    """Attained service at which a job leaves each queue but the last."""
+    promote_knob: float = 8.0
+    """A job that has waited this many times as long as it had run before is in queue 0; 0: never.
+
+    Tiresias' PROMOTEKNOB; neither paper prints its value.
+    """
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Serve the queues."""
+
+        def chooser(order: Sequence[TrainingJob]) -> Chosen:
+            return self.choose(snapshot, order)
+
+        def why(job: TrainingJob) -> str:
+            return f"it is in queue {self.queue_of(job, snapshot.at)}"
+
+        chosen, allocations = serve(snapshot, self.order(snapshot), chooser, why, consolidated)
+        return Plan(
+            allocations=allocations,
+            order=tuple(job.key for job in chosen.waiting),
+            again_at=self._again_at(chosen, snapshot.at),
+        )
+
+    def choose(self, snapshot: Snapshot, order: Sequence[TrainingJob]) -> Chosen:
+        """Who runs, and with how many workers, served in `order`."""
+        return choose(snapshot, order, requested)
+
+    def order(self, snapshot: Snapshot) -> list[TrainingJob]:
+        """Jobs in the order in which they are served."""
+        queues: list[list[TrainingJob]] = [[] for _ in range(2 * len(self.quanta_gpu_s) + 2)]
+        for job in movable(snapshot):
+            queues[2 * self.queue_of(job, snapshot.at) + (not job.shares)].append(job)
+        return [job for queue in queues for job in queue]
+
+    def queue_of(self, job: TrainingJob, at: float) -> int:
+        """The queue that it is in: 0 is served first. A promoted job starts counting anew."""
+        return bisect_right(self.quanta_gpu_s, self._counted(job, at))
+
+    def _counted(self, job: TrainingJob, at: float) -> float:
+        """Service that counts: all, or since it was promoted, for as long as that run lasts."""
+        service = job.service_at(at)
+        if service < self.quanta_gpu_s[0] or not self.promote_knob or job.waiting_since >= at:
+            return service
+        if job.started_at is None:
+            before, waited_until = service, at
+        else:
+            before, waited_until = service - (at - job.started_at) * job.gpus, job.started_at
+        return service - before if waited_until >= self._starves_at(job, before) else service
+
+    def _starves_at(self, job: TrainingJob, service: float) -> float:
+        """When a job that had had `service` before it began to wait has waited too long."""
+        if service <= 0:
+            return math.inf
+        return job.waiting_since + self.promote_knob * service / (requested(job) * job.shape.gpus)
+
+    def _again_at(self, chosen: Chosen, now: float) -> float | None:
+        """When, while anybody waits, the next job changes its queue though nothing else happens."""
+        if not chosen.waiting:
+            return None
+        instants = [self._demoted_at(serving, now) for serving in chosen.servings]
+        if self.promote_knob:
+            instants += [
+                self._starves_at(job, job.service_gpu_s)
+                for job in chosen.waiting
+                if job.service_gpu_s >= self.quanta_gpu_s[0] and not job.shares
+            ]
+        return max(now + _SOON_S, min((at for at in instants if at > now), default=math.inf))
+
+    def _demoted_at(self, serving: Serving, now: float) -> float:
+        counted = self._counted(serving.job, now)
+        queue = bisect_right(self.quanta_gpu_s, counted)
+        gpus = serving.workers * serving.job.shape.gpus
+        if queue == len(self.quanta_gpu_s) or not gpus:
+            return math.inf
+        return now + (self.quanta_gpu_s[queue] - counted) / gpus

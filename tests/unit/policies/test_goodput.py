@@ -1,0 +1,169 @@
+"""Policy goodput: GPUs where they shorten the time that jobs take most, and nobody waits for ever."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from training_jobs import after, check_plan, snapshots
+
+from flexo.model import JobKey, Node, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.policies.goodput import Goodput
+
+NOW = 10_000.0
+GPU = WorkerShape(1, 1)
+
+
+@dataclass(frozen=True)
+class Power:
+    """A speed of `workers` to a power, less a part when they are on several nodes."""
+
+    exponent: float
+    between: float = 1.0
+
+    def rate(self, workers: int, nodes: int, batch: int = 0) -> float:
+        return workers**self.exponent * (self.between if nodes > 1 else 1.0)
+
+    def best_batch(self, workers: int, nodes: int) -> int:
+        return 0
+
+
+def nodes(*gpus: int) -> tuple[Node, ...]:
+    return tuple(Node(f"n{i}", each, 0, 64, 0, 1, 0, frozenset({"p"})) for i, each in enumerate(gpus, 1))
+
+
+def job(number: int, workers: str = "1-8", work: float | None = 1000.0, **changes) -> TrainingJob:
+    plain = TrainingJob(
+        JobKey(number), "ada", Range.parse(workers), GPU, 0.0, waiting_since=NOW, remaining_work=work
+    )
+    return replace(plain, **changes)
+
+
+def seen(machine: tuple[Node, ...], *jobs: TrainingJob) -> Snapshot:
+    held = {each.name: 0 for each in machine}
+    for each in jobs:
+        for share in each.shares:
+            held[share.node] += share.workers * each.shape.gpus
+    counted = tuple(replace(each, gpus_allocated=held[each.name]) for each in machine)
+    return Snapshot(NOW, counted, (), (), (), "flex", training=jobs)
+
+
+def given_to(policy: Goodput, snapshot: Snapshot) -> dict[int, tuple[Share, ...]]:
+    return {each.job.job_id: each.shares for each in policy.plan(snapshot).allocations}
+
+
+def sizes(policy: Goodput, snapshot: Snapshot) -> dict[int, int]:
+    now = {each.key.job_id: each.allocated for each in snapshot.training}
+    for number, shares in given_to(policy, snapshot).items():
+        now[number] = sum(share.workers for share in shares)
+    return now
+
+
+def test_like_jobs_that_scale_badly_share_evenly():
+    alike = [job(number, speed=Power(0.5), most_workers=8) for number in (1, 2)]
+    assert sizes(Goodput(), seen(nodes(8), *alike)) == {1: 4, 2: 4}
+
+
+def test_of_two_jobs_the_one_that_is_nearly_done_gets_more():
+    long, short = (job(n, work=w, speed=Power(0.7), most_workers=8) for n, w in ((1, 2_000.0), (2, 500.0)))
+    got = sizes(Goodput(), seen(nodes(8), long, short))
+    assert got[2] > got[1] >= 1
+
+
+def test_a_job_that_gets_no_faster_leaves_gpus_to_nobody_rather_than_take_them():
+    flat = job(1, speed=Power(0.0), most_workers=8)
+    assert sizes(Goodput(), seen(nodes(8), flat)) == {1: 1}
+
+
+def test_a_running_job_is_not_changed_for_less_than_the_change_costs():
+    running = job(
+        1, speed=Power(0.1), shares=(Share("n1", 4),), most_workers=4, started_at=0.0, change_cost_s=30.0
+    )
+    assert given_to(Goodput(), seen(nodes(8), running)) == {}
+    assert given_to(Goodput(), seen(nodes(8), replace(running, change_cost_s=0.0))) != {}
+
+
+def test_a_job_grows_by_its_factor_at_most_because_larger_sizes_were_never_tried():
+    unknown = job(1, "1-64", speed=None)
+    policy = Goodput(first_workers=4, growth=2)
+    assert sizes(policy, seen(nodes(*[4] * 16), unknown)) == {1: 4}
+    tried = replace(unknown, shares=(Share("n1", 4),), most_workers=4, started_at=0.0)
+    assert sizes(policy, seen(nodes(*[4] * 16), tried)) == {1: 8}
+
+
+def test_workers_lie_on_as_few_nodes_as_possible():
+    (shares,) = given_to(Goodput(first_workers=8), seen(nodes(4, 8, 4), job(1))).values()
+    assert shares == (Share("n2", 8),)
+
+
+def test_a_scattered_job_moves_together_where_that_pays():
+    scattered = job(
+        1,
+        "4-4",
+        work=1e6,
+        requested_workers=4,
+        speed=Power(1.0, between=0.3),
+        shares=(Share("n1", 2), Share("n2", 2)),
+        most_workers=4,
+        started_at=0.0,
+        change_cost_s=30.0,
+    )
+    assert given_to(Goodput(), seen(nodes(2, 2, 4), scattered)) == {1: (Share("n3", 4),)}
+
+
+def test_whoever_waits_long_enough_is_served():
+    """One GPU; short jobs come again and again, and a long one has been there first."""
+    policy = Goodput()
+    long = job(1, "1-1", work=1e6, waiting_since=0.0)
+    for waited_s in range(0, 10**7, 10**4):
+        short = job(2, "1-1", work=100.0, waiting_since=float(waited_s))
+        snapshot = replace(seen(nodes(1), long, short), at=float(waited_s))
+        if sizes(policy, snapshot)[1]:
+            return
+    pytest.fail("it waits for ever")
+
+
+def test_what_cannot_be_taken_stays_and_others_share_the_rest():
+    base = (Share("n1", 2),)
+    kept = job(1, "2-8", base=base, shares=base, preemptible=False, started_at=0.0, most_workers=2)
+    got = given_to(Goodput(), seen(nodes(4), kept, job(2, work=10.0)))
+    assert all(
+        set(shares) >= set(base) or sum(s.workers for s in shares) > 2 for n, shares in got.items() if n == 1
+    )
+    assert sum(share.workers for share in got[2]) <= 2
+
+
+def test_without_any_word_of_what_is_left_a_job_counts_by_what_it_has_had():
+    old, young = (
+        job(
+            n,
+            work=None,
+            service_gpu_s=s,
+            speed=Power(0.7),
+            most_workers=8,
+            shares=(Share("n1", 2),),
+            started_at=0.0,
+        )
+        for n, s in ((1, 1e6), (2, 600.0))
+    )
+    got = sizes(Goodput(), seen(nodes(8), old, young))
+    assert got[2] > got[1]
+
+
+@given(before=snapshots(types=("v100", "t4")))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_plan_over_commits_nor_drops_a_base_nor_leaves_a_range(before: Snapshot):
+    plan = Goodput().plan(before)
+    check_plan(before, plan)
+    assert plan == Goodput().plan(before)
+
+
+@given(before=snapshots(gpus_per_worker=1), seconds=st.sampled_from([60.0, 900.0]))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_plans_stay_right_round_after_round(before: Snapshot, seconds: float):
+    for _ in range(4):
+        plan = Goodput().plan(before)
+        check_plan(before, plan)
+        before = after(before, plan, seconds)

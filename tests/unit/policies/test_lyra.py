@@ -1,0 +1,239 @@
+"""Lyra's two phases, on the tables of its slides and on small clusters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small_clusters import pending
+from training_jobs import after, check_plan, job, node, snapshot, workers
+
+from flexo.model import JobKey, Share, WorkerShape
+from flexo.policies.lyra import Lyra
+
+V100 = WorkerShape(1, 1, gpu_type="V100")
+
+
+def table_job(job_id: int, size: str, least_s: float, **changes):
+    """A job of the slides' tables: its range, and its running time with the most workers."""
+    most = int(size.partition("-")[2])
+    return job(job_id, size, remaining_work=least_s * most, **changes)
+
+
+def test_phase_two_gives_table_1s_long_job_five_and_the_short_one_three():
+    before = snapshot([node("n", 8)], [table_job(1, "2-6", 50.0), table_job(2, "2-6", 20.0)])
+    plan = Lyra().plan(before)
+    check_plan(before, plan)
+    assert workers(plan, before) == {1: 5, 2: 3}
+
+
+def test_phase_two_gives_table_2s_long_job_its_three_and_the_short_one_five():
+    before = snapshot([node("n", 8)], [table_job(1, "2-3", 100.0), table_job(2, "2-6", 20.0)])
+    plan = Lyra().plan(before)
+    check_plan(before, plan)
+    assert workers(plan, before) == {1: 3, 2: 5}
+
+
+def test_what_is_left_is_shared_out_again_when_a_job_ends():
+    before = snapshot([node("n", 8)], [table_job(1, "2-6", 50.0), table_job(2, "2-6", 20.0)])
+    later = after(before, Lyra().plan(before), 40.0)
+    assert later.training[1].remaining_work == pytest.approx(0.0)
+    alone = replace(snapshot([node("n", 8)], [later.training[0]]), at=later.at)
+    assert workers(Lyra().plan(alone), alone) == {1: 6}
+    # 300 worker seconds: 40 s on five, the rest on six
+    assert 40.0 + (later.training[0].remaining_work or 0.0) / 6 == pytest.approx(56.67, abs=0.01)
+
+
+def test_the_shortest_base_starts_first():
+    jobs = [
+        job(1, 4, remaining_work=4000.0),
+        job(2, 3, remaining_work=30.0),
+        job(3, 2, remaining_work=2000.0),
+    ]
+    before = snapshot([node("n", 5)], jobs)
+    assert workers(Lyra().plan(before), before) == {1: 0, 2: 3, 3: 2}
+
+
+def test_a_base_that_does_not_fit_is_passed_over():
+    jobs = [job(1, 8, remaining_work=8.0), job(2, 2, remaining_work=2000.0)]
+    before = snapshot([node("n", 4)], jobs)
+    assert workers(Lyra().plan(before), before) == {1: 0, 2: 2}
+
+
+def test_a_job_of_unknown_length_starts_last_but_grows_all_the_same():
+    before = snapshot([node("n", 4)], [job(1, "1-4"), job(2, 2, remaining_work=1e9)])
+    assert workers(Lyra().plan(before), before) == {1: 2, 2: 2}
+
+
+def test_flexible_workers_are_taken_back_for_a_base_and_no_more_than_it_needs():
+    long = job(1, "2-6", {"n": 6}, remaining_work=60_000.0)
+    before = snapshot([node("n", 6)], [long, job(2, 3, remaining_work=300.0)])
+    plan = Lyra().plan(before)
+    check_plan(before, plan)
+    assert workers(plan, before) == {1: 3, 2: 3}
+    assert "job 2" in next(each.why for each in plan.allocations if each.job == JobKey(1))
+
+
+def test_flexible_workers_are_taken_where_they_save_least():
+    jobs = [
+        job(1, "1-4", {"a": 4}, remaining_work=40_000.0),
+        job(2, "1-4", {"b": 4}, remaining_work=400.0),
+        job(3, 2, remaining_work=300.0),
+    ]
+    before = snapshot([node("a"), node("b")], jobs)
+    assert workers(Lyra().plan(before), before) == {1: 4, 2: 2, 3: 2}
+
+
+def test_a_running_base_is_never_taken():
+    jobs = [job(1, 4, {"n": 4}, remaining_work=1e9), job(2, 1, remaining_work=1.0)]
+    before = snapshot([node("n")], jobs)
+    assert Lyra().plan(before).allocations == ()
+
+
+def test_a_base_that_needs_a_whole_node_gets_one_vacated():
+    wide = WorkerShape(4, 1)
+    jobs = [
+        job(1, "1-3", {"c": 1, "a": 2}, remaining_work=1e6),
+        job(2, "1-5", {"c": 1, "b": 4}, remaining_work=1e3),
+        job(3, 1, shape=wide, remaining_work=100.0),
+    ]
+    before = snapshot([node("a", gpus_allocated=2), node("b"), node("c", 2)], jobs)
+    plan = Lyra().plan(before)
+    check_plan(before, plan)
+    assert workers(plan, before) == {1: 3, 2: 1, 3: 1}
+
+
+def test_a_job_whose_node_is_vacated_may_move_its_workers():
+    jobs = [
+        job(1, "1-3", {"c": 1, "a": 2}, remaining_work=1e6),
+        job(2, "1-3", {"c": 1, "b": 2}, remaining_work=1e6),
+        job(3, 1, shape=WorkerShape(4, 1), remaining_work=100.0),
+    ]
+    before = snapshot([node("a"), node("b"), node("c", 2)], jobs)
+    plan = Lyra().plan(before)
+    check_plan(before, plan)
+    assert workers(plan, before) == {1: 3, 2: 3, 3: 1}
+    assert any("moves" in each.why for each in plan.allocations)
+
+
+def test_nothing_is_taken_for_a_base_that_does_not_fit_even_then():
+    jobs = [
+        job(1, "1-4", {"a": 4}, remaining_work=1e6),
+        job(2, "1-4", {"b": 4}, remaining_work=1e6),
+        job(3, 1, shape=WorkerShape(4, 1), remaining_work=100.0),
+    ]
+    before = snapshot([node("a"), node("b")], jobs)
+    assert Lyra().plan(before).allocations == ()
+
+
+def test_it_grows_only_if_that_pays_while_the_gpus_stay():
+    """Amoeba, section 3.2: 30 s each way for two more GPUs for 120 s do not pay; 1.07 s do."""
+    slow = job(1, "4-6", {"n": 4}, remaining_work=1e6, change_cost_s=30.0)
+    before = snapshot([node("n", 6)], [slow])
+    assert Lyra(stay_s=120.0).plan(before).allocations == ()
+    assert Lyra(stay_s=179.0).plan(before).allocations == ()
+    assert workers(Lyra(stay_s=181.0).plan(before), before) == {1: 6}
+    swift = replace(before, training=(replace(slow, change_cost_s=1.07),))
+    assert workers(Lyra(stay_s=120.0).plan(swift), swift) == {1: 6}
+
+
+def test_it_does_not_grow_for_less_than_a_change_costs():
+    before = snapshot([node("n", 6)], [job(1, "4-6", {"n": 4}, remaining_work=400.0, change_cost_s=40.0)])
+    assert Lyra().plan(before).allocations == ()
+
+
+def test_nobody_gives_up_workers_for_less_than_both_changes_cost():
+    jobs = [
+        job(1, "1-7", {"n": 4}, remaining_work=4000.0, change_cost_s=30.0),
+        job(2, "1-7", {"n": 4}, remaining_work=5000.0, change_cost_s=30.0),
+    ]
+    before = snapshot([node("n", 8)], jobs)
+    assert Lyra().plan(before).allocations == ()
+    cheap = replace(before, training=tuple(replace(each, change_cost_s=0.0) for each in before.training))
+    assert workers(Lyra().plan(cheap), cheap) == {1: 4, 2: 4}
+
+
+def test_a_users_weight_counts_for_flexible_demand_only():
+    jobs = [job(1, "1-4", remaining_work=4000.0), job(2, "1-4", remaining_work=4000.0, weight=10.0)]
+    before = snapshot([node("n", 5)], jobs)
+    assert workers(Lyra().plan(before), before) == {1: 1, 2: 4}
+
+
+def test_on_slurm_it_says_in_which_order_pending_jobs_are_to_start():
+    jobs = [job(1, 1, remaining_work=9.0), job(2, 1), job(3, 4, remaining_work=8.0)]
+    before = replace(snapshot([node("n", 1)], jobs), jobs=(pending(1, 1), pending(2, 1), pending(3, 4)))
+    assert Lyra().plan(before).order == (JobKey(3), JobKey(1), JobKey(2))
+    assert Lyra(order="slurm").plan(before).order == ()
+
+
+def test_an_order_that_there_is_not_is_refused():
+    with pytest.raises(ValueError, match="'policy' or 'slurm', not 'fifo'"):
+        Lyra(order="fifo")
+
+
+def test_where_slurm_starts_jobs_only_flexible_demand_is_planned():
+    jobs = [job(1, 2, remaining_work=10.0), job(2, "1-4", {"n": 1}, remaining_work=4000.0)]
+    before = snapshot([node("n")], jobs)
+    assert workers(Lyra(order="slurm").plan(before), before) == {1: 0, 2: 4}
+
+
+def test_flexible_demand_goes_to_inference_servers_first_and_bases_to_training_servers():
+    nodes = [node("lent", partitions=frozenset({"train", "borrowed"})), node("own")]
+    before = snapshot(nodes, [job(1, "2-4", remaining_work=4000.0)])
+    (start,) = Lyra().plan(before).allocations
+    assert start.shares == (Share("own", 2), Share("lent", 2))
+
+
+def test_what_is_taken_back_leaves_training_servers_first():
+    nodes = [node("lent", 2, features=frozenset({"borrowed"})), node("own", 4)]
+    running = job(1, "2-6", {"own": 4, "lent": 2}, remaining_work=4e6)
+    before = snapshot(nodes, [running, job(2, 2, remaining_work=10.0)])
+    plan = Lyra().plan(before)
+    check_plan(before, plan)
+    shares = {each.job.job_id: each.shares for each in plan.allocations}
+    assert shares == {1: (Share("own", 2), Share("lent", 2)), 2: (Share("own", 2),)}
+
+
+def test_flexible_demand_lies_on_servers_without_base_demand_where_that_takes_no_more_nodes():
+    jobs = [job(1, 2, {"a": 2}, remaining_work=1e6), job(2, "2-4", {"b": 2}, remaining_work=1e6)]
+    before = snapshot([node("a"), node("b"), node("c")], jobs)
+    (grown,) = Lyra().plan(before).allocations
+    assert grown.shares == (Share("b", 2), Share("c", 2))
+
+
+def test_a_job_stays_on_its_gpu_type_unless_it_says_otherwise():
+    nodes = [node("v", 2, gpu_type="V100"), node("t", 4, gpu_type="T4", features=frozenset({"borrowed"}))]
+    plain = job(1, 4, shape=V100, remaining_work=4000.0)
+    before = snapshot(nodes, [plain])
+    assert workers(Lyra().plan(before), before) == {1: 0}
+    fungible = replace(before, training=(replace(plain, fungible=True),))
+    (start,) = Lyra().plan(fungible).allocations
+    assert start.shares == (Share("t", 4),)
+
+
+def test_a_fungible_job_has_one_gpu_type_at_a_time_and_a_heterogeneous_one_may_have_several():
+    nodes = [node("v", 2, gpu_type="V100"), node("t", 4, gpu_type="T4", features=frozenset({"borrowed"}))]
+    fungible = job(1, "2-6", shape=V100, remaining_work=1e6, fungible=True)
+    before = snapshot(nodes, [fungible])
+    assert workers(Lyra().plan(before), before) == {1: 2}
+    mixed = replace(before, training=(replace(fungible, fungible=False, heterogeneous=True),))
+    (start,) = Lyra().plan(mixed).allocations
+    assert start.shares == (Share("v", 2), Share("t", 4))
+
+
+def test_a_slow_gpu_counts_for_less():
+    """With 2 V100s and 2 of 2 T4s a job is as fast as with 2.67 V100s, with 1 of them as with 2.33."""
+    nodes = [node("t", 2, gpu_type="T4"), node("v", 4, gpu_type="V100")]
+    jobs = [
+        job(1, "2-4", {"v": 2}, shape=V100, remaining_work=1000.0, heterogeneous=True),
+        job(2, "2-4", {"v": 2}, shape=V100, remaining_work=980.0, heterogeneous=True),
+    ]
+    before = snapshot(nodes, jobs)
+    assert workers(Lyra().plan(before), before) == {1: 3, 2: 3}
+    fast = Lyra(gpu_speeds={"t4": 4.0})
+    assert sum(workers(fast.plan(before), before).values()) == 6
+
+
+def test_nothing_is_placed_on_a_node_that_may_not_be_used():
+    before = snapshot([node("n", unusable="DOWN")], [job(1, "1-4", remaining_work=10.0)])
+    assert Lyra().plan(before).allocations == ()
