@@ -1,0 +1,147 @@
+"""IBM's job scalability analyzer: a job's speed from trials on one GPU and all-reduces of the cluster.
+
+Saxena et al., "Effective Elastic Scaling of Deep Learning Workloads", section III-B. A step with a batch of b
+on k GPUs takes
+
+    t_iter(b, k) = t_proc(ceil(b / k)) + t_comm(p, k)
+
+where t_proc is tried out for every job when it arrives, on one GPU with several batches, and t_comm for p
+weights is measured once for the cluster. Their "b" of equation (2) is the batch of the whole job; only
+"b_max" is of one GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flexo.model import Range
+
+CALIBRATED_WEIGHTS = tuple(million * 1e6 for million in range(10, 101, 10))
+"""Numbers of weights whose all-reduce they measure."""
+
+_Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingTimes:
+    """t_proc: seconds of one step on one GPU, without communication, by its samples."""
+
+    samples: tuple[int, ...]
+    """Tried, ascending; at least one."""
+    seconds: tuple[float, ...]
+
+    @classmethod
+    def try_out(cls, step_s: Callable[[int], float], low: int, high: int, trials: int) -> ProcessingTimes:
+        """A few steps of a job that has arrived, with `trials` batches spaced evenly from `low` to `high`."""
+        samples = sorted({round(each) for each in np.linspace(low, high, trials)})
+        return cls(tuple(samples), tuple(step_s(each) for each in samples))
+
+    def at(self, samples: npt.ArrayLike) -> _Floats:
+        """Interpolated, and beyond what was tried along the nearest two trials; of any shape."""
+        return _along(np.asarray(samples, dtype=float), self.samples, self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceTimes:
+    """t_comm: seconds to reduce the gradients of so many weights over so many GPUs of one cluster."""
+
+    gpus: tuple[int, ...]
+    """Measured, ascending, from 2."""
+    weights: tuple[float, ...]
+    """Measured, ascending."""
+    seconds: tuple[tuple[float, ...], ...]
+    """By `gpus`, then by `weights`."""
+
+    @classmethod
+    def calibrate(
+        cls,
+        all_reduce_s: Callable[[float, int], float],
+        gpus: Sequence[int],
+        weights: Sequence[float] = CALIBRATED_WEIGHTS,
+    ) -> AllReduceTimes:
+        """Measure all combinations. It is to be repeated when the cluster's hardware changes."""
+        table = tuple(tuple(all_reduce_s(each, many) for each in weights) for many in gpus)
+        return cls(tuple(gpus), tuple(weights), table)
+
+    def of(self, weights: float) -> tuple[float, ...]:
+        """Interpolated for so many weights; by `gpus`."""
+        return tuple(float(_along(np.array(weights), self.weights, row)) for row in self.seconds)
+
+
+class JobScalability:
+    """What is known of one job's speed (implements Speed). Samples a second; one GPU a worker.
+
+    Which nodes the GPUs are on does not matter, as in the paper. No answer is calculated twice.
+    """
+
+    def __init__(
+        self,
+        processing: ProcessingTimes,
+        all_reduce: AllReduceTimes,
+        weights: float,
+        batch: Range,
+        largest_per_gpu: int,
+    ) -> None:
+        """`batch`: of the whole job, that it accepts. `largest_per_gpu`: samples that fit one GPU, b_max."""
+        self._processing = processing
+        self._exchange_s = (0.0, *all_reduce.of(weights))
+        self._exchange_gpus = (1, *all_reduce.gpus)
+        self._batch = batch
+        self._largest = largest_per_gpu
+        self._best: dict[int, tuple[int, float]] = {}
+        """By GPUs: the best batch, and the samples a second with it."""
+        self._fixed: dict[int, list[float]] = {}
+        """By batch: the samples a second, by GPUs from 1 to a sample on each."""
+
+    def rate(self, workers: int, nodes: int, batch: int = 0) -> float:
+        """T(b, k): samples a second; 0 where the batch does not fit, or a GPU would have no sample.
+
+        A batch that is asked for by name need not be one that the job accepts.
+        """
+        if not batch:
+            return self._best_of(workers)[1]
+        if not 0 < workers <= batch:
+            return 0.0
+        rates = self._fixed.get(batch)
+        if rates is None:
+            rates = self._fixed[batch] = self._rates(np.arange(1, batch + 1), np.array(batch)).tolist()
+        return rates[workers - 1]
+
+    def best_batch(self, workers: int, nodes: int) -> int:
+        """b_opt(k), equation (2), of the whole job; 0 where none that it accepts fits."""
+        return self._best_of(workers)[0]
+
+    def _best_of(self, workers: int) -> tuple[int, float]:
+        if workers < 1:
+            return 0, 0.0
+        known = self._best.get(workers)
+        if known is None:
+            batches = np.arange(self._batch.min, self._batch.max + 1)
+            rates = self._rates(np.array(workers), batches)
+            at = int(rates.argmax())
+            known = (int(batches[at]), float(rates[at])) if rates[at] > 0 else (0, 0.0)
+            self._best[workers] = known
+        return known
+
+    def _rates(self, workers: _Ints, batches: _Ints) -> _Floats:
+        """Arrays are broadcast."""
+        per_gpu = -(-batches // workers)
+        # of more GPUs than were measured, what the most of those take
+        exchange_s = np.interp(workers, self._exchange_gpus, self._exchange_s)
+        fits = (per_gpu <= self._largest) & (batches >= workers)
+        return np.where(fits, batches / (self._processing.at(per_gpu) + exchange_s), 0.0)
+
+
+def _along(at: _Floats, known: Sequence[float], values: Sequence[float]) -> _Floats:
+    """Linear between what is known, and beyond it along its first or last two; never below 0."""
+    if len(known) == 1:
+        return np.full_like(at, values[0])
+    x, y = np.array(known, dtype=float), np.array(values)
+    piece = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
+    slope = (y[piece + 1] - y[piece]) / (x[piece + 1] - x[piece])
+    return np.asarray(np.maximum(y[piece] + slope * (at - x[piece]), 0.0))

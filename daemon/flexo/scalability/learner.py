@@ -1,0 +1,58 @@
+"""What a job finds out of its own speed while it trains: observations in, a Speed out."""
+
+from __future__ import annotations
+
+from flexo.scalability.goodput import GoodputSpeed
+from flexo.scalability.gradient_noise import GradientStatistics
+from flexo.scalability.local_batch import BatchLimits
+from flexo.scalability.step_table import StepTable
+from flexo.scalability.step_times import Observation, Setting, StepTime
+
+
+class Learner:
+    """One job's observations. Mutable; knows nothing but what it is told."""
+
+    def __init__(self, limits: BatchLimits, batch: int = 0, caution: float = 0.0) -> None:
+        """`batch`: the only aggregate batch that the job accepts; 0: all within the limits.
+
+        `caution`: by how many standard errors rates are lowered where they are not known.
+        """
+        self._limits = limits
+        self._caution = caution
+        self._batch = batch
+        self._seen: dict[Setting, StepTime] = {}
+        self._gradients: GradientStatistics | None = None
+        self._steps: StepTable | None = None
+        """Of all that was seen; None: not yet calculated."""
+        self._speed: GoodputSpeed | None = None
+
+    def saw_step(self, setting: Setting, time: StepTime) -> bool:
+        """A step took `time`; what was seen of its setting before is forgotten. Says whether it is news."""
+        if self._seen.get(setting) == time:
+            return False
+        self._seen[setting] = time
+        self._steps = self._speed = None
+        return True
+
+    def saw_gradients(self, gradients: GradientStatistics) -> None:
+        """Gradients are like that now."""
+        if gradients != self._gradients:
+            self._gradients = gradients
+            self._speed = None
+
+    def speed(self) -> GoodputSpeed | None:
+        """All that is known; None before the first step."""
+        if not self._seen or self._gradients is None:
+            return None
+        if self._steps is None:
+            seen = tuple(Observation(setting, self._seen[setting]) for setting in sorted(self._seen))
+            self._steps = StepTable(seen, self._limits, self._batch)
+        if self._speed is None:
+            self._speed = GoodputSpeed(self._steps, self._gradients, self._caution)
+        return self._speed
+
+    def choose_batch(self, workers: int, nodes: int) -> int:
+        """The aggregate batch to train with: the best that is known, the smallest before anything is."""
+        speed = self.speed()
+        best = speed.best_batch(workers, nodes) if speed is not None else 0
+        return best or self._batch or self._limits.smallest(workers)

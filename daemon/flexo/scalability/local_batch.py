@@ -1,0 +1,70 @@
+"""How an aggregate batch becomes passes on each worker, where it may be larger than what fits on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flexo.model import Range
+
+Array = npt.NDArray[np.float64]
+
+_ROUNDING = 1e-8
+"""Less than this above a whole number is that number."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Which batches a job accepts, samples."""
+
+    initial: int
+    """The batch that its hyper-parameters were tuned for; statistical efficiency is relative to it."""
+    largest: int
+    local: Range
+    """Samples of one pass on one worker: the least worth it, the most that fits into its memory."""
+
+    @property
+    def most_workers(self) -> int:
+        """Workers among which the largest batch can be split."""
+        return max(1, self.largest // self.local.min)
+
+    def smallest(self, workers: int) -> int:
+        """The smallest aggregate batch of so many workers."""
+        return max(self.initial, self.local.min * workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What each worker does in one step."""
+
+    local: int
+    """Samples of one pass."""
+    accumulated: int
+    """Passes before the one after which gradients are exchanged."""
+
+    def batch(self, workers: int) -> int:
+        """Samples of all workers in one step."""
+        return workers * self.local * (self.accumulated + 1)
+
+
+def split(batch: int, workers: int, limits: BatchLimits) -> Passes:
+    """Passes with which `workers` train `batch` samples a step (see `split_each`)."""
+    local, accumulated = split_each(np.array(float(batch)), np.array(float(workers)), limits)
+    return Passes(int(local), int(accumulated))
+
+
+def split_each(batch: Array, workers: Array, limits: BatchLimits) -> tuple[Array, Array]:
+    """Samples of a pass, and passes accumulated before the last one; arrays are broadcast.
+
+    Shares are rounded up, but the whole never goes over the largest batch. A single worker with more than the
+    initial batch accumulates at least once: the noise of gradients cannot be told from a single pass
+    (Qiao et al., "Pollux", OSDI 2021, section 3.1, and their artifact).
+    """
+    share = np.ceil(batch / workers - _ROUNDING)
+    accumulated = np.ceil(share / limits.local.max - _ROUNDING) - 1
+    alone = (workers == 1) & (batch > limits.initial + _ROUNDING)
+    accumulated = np.where(alone, np.maximum(accumulated, 1), accumulated)
+    local = np.ceil(share / (accumulated + 1) - _ROUNDING)
+    return np.minimum(local, limits.largest // (workers * (accumulated + 1))), accumulated
