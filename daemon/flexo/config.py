@@ -11,12 +11,13 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ValidationInfo
 
+from flexo.policies import registry
 from flexo_protos import lease_place
 
 DEFAULT_PATH: Final = Path("/etc/flexo/flexo.toml")
@@ -105,7 +106,7 @@ class SlurmSettings(_Section):
 class ControllerSettings(_Section):
     """[controller]: how the loop looks, decides and acts."""
 
-    policy: Annotated[Literal["greedy"], Allowed('"greedy"')] = "greedy"
+    policy: Annotated[str, Allowed(f"one of {', '.join(registry.names())}")] = "greedy"
     min_interval_s: Annotated[float, Field(ge=0.2, le=600), Allowed("seconds, from 0.2 to 600")] = 2.0
     max_interval_s: Annotated[
         float, Field(ge=0.2, le=3600), Allowed("seconds, from 0.2 to 3600, not below min_interval_s")
@@ -129,6 +130,13 @@ class ControllerSettings(_Section):
     slow_gpu_s: Annotated[float, Field(ge=0, le=604800), Allowed("seconds, from 0 to 604800")] = 1800.0
     """How long a node with a GPU that held a job up gets no satellites; 0: such GPUs are only recorded."""
     dry_run: Annotated[bool, Allowed("true or false")] = False
+
+    @field_validator("policy")
+    @classmethod
+    def _check_policy(cls, value: str) -> str:
+        if value not in registry.names():
+            raise ValueError("no such policy")
+        return value
 
     @field_validator("max_interval_s")
     @classmethod

@@ -12,17 +12,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
 
 from flexo.clusters.base import ActionRefused, Cluster, ClusterState, ClusterTraits, ClusterUnreachable
-from flexo.config import Settings
+from flexo.config import ControllerSettings, Settings
 from flexo.grants import GrantBook, Sight
-from flexo.journal import Event, Journal
+from flexo.journal import Event
 from flexo.model import (
     Action,
+    Allocate,
     ElasticJob,
     Grant,
     GrantFailure,
@@ -31,7 +32,9 @@ from flexo.model import (
     JobState,
     LeaderReport,
     Node,
+    Note,
     Plan,
+    RunningTime,
     SatelliteState,
     ScalingPoint,
     Shrink,
@@ -39,8 +42,13 @@ from flexo.model import (
     SlowGpuReport,
     SlurmJob,
     Snapshot,
+    TrainingJob,
 )
-from flexo.policies import greedy
+from flexo.policies import registry, satellites
+from flexo.policies.base import Policy
+from flexo.policies.greedy import Greedy
+from flexo.policies.sizing import sizing_by
+from flexo.training_jobs import History, Known, training_jobs
 
 _START_CYCLES: Final = 2
 _START_EXTRA_S: Final = 5
@@ -121,6 +129,56 @@ class Leaders(Protocol):
         ...
 
 
+class Logbook(Protocol):
+    """What the controller needs of a journal. None of it raises."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anybody will read what is recorded; if not, no words are made for it."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why entries are not written at present; "" when they are."""
+        ...
+
+    def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> None:
+        """Write what happened in one cycle, and the facts of the snapshot that it went by."""
+        ...
+
+    def caps(self) -> dict[JobKey, int]:
+        """All caps that were set and not taken away."""
+        ...
+
+    def set_cap(self, key: JobKey, workers: int | None) -> None:
+        """Remember the owner's cap of a job; None: forget it."""
+        ...
+
+    def scaling(self) -> dict[JobKey, tuple[ScalingPoint, ...]]:
+        """The newest profile of each job that has one."""
+        ...
+
+    def set_scaling(self, key: JobKey, points: Iterable[ScalingPoint]) -> None:
+        """Remember what a profile of a job has measured."""
+        ...
+
+    def slow_gpus(self, now: float) -> tuple[SlowGpu, ...]:
+        """The GPUs that are remembered at `now`."""
+        ...
+
+    def set_slow_gpu(self, gpu: SlowGpu) -> None:
+        """Remember that a GPU is slow."""
+        ...
+
+    def running_times(self) -> tuple[RunningTime, ...]:
+        """How long jobs ran that have ended, in the order in which they ended."""
+        ...
+
+    def add_running_times(self, times: Iterable[RunningTime]) -> None:
+        """Remember more of them."""
+        ...
+
+
 class UnknownJob(Exception):
     """No elastic job of this number runs; the message says so for people."""
 
@@ -183,7 +241,7 @@ class _View:
 
     state: ClusterState | None = None
     jobs: tuple[JobView, ...] = ()
-    notes: dict[JobKey, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
     leaders: int = 0
 
 
@@ -195,19 +253,22 @@ class Controller:
         settings: Settings,
         cluster: Cluster,
         leaders: Leaders,
-        journal: Journal,
+        journal: Logbook,
         *,
+        policy: Policy | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`policy` None: the one that the settings name."""
         self._settings = settings
         self._cluster = cluster
         self._leaders = leaders
         self._journal = journal
         self._clock = clock
-        self._policy = greedy.GreedySettings(settings.controller.min_resize_interval_s)
+        self._policy = _policy_of(settings.controller) if policy is None else policy
         self._started_at = clock()
         # of the loop's thread alone
         self._book = GrantBook()
+        self._history = History(journal.running_times())
         self._patience = _Patience()
         self._attached_at: dict[JobKey, float] = {}
         self._capped_at: dict[JobKey, float] = {}
@@ -216,6 +277,10 @@ class Controller:
         self._dry_decided: frozenset[Action] = frozenset()
         self._read_costs: deque[float] = deque(maxlen=_READS_AVERAGED)
         self._unreachable = 0
+        self._decided_at = 0.0
+        self._again_at: float | None = None
+        self._ended_before = 0
+        """Jobs that had ended by `decided_at`."""
         # of all threads, under the lock
         self._lock = threading.Lock()
         self._traits: ClusterTraits | None = None
@@ -285,7 +350,7 @@ class Controller:
             started_at=self._started_at,
             cluster=traits.name if traits else "",
             slurm_version=traits.version if traits else "",
-            policy=self._settings.controller.policy,
+            policy=self._policy.name,
             dry_run=self._settings.controller.dry_run,
             interval_s=self.interval_s,
             last_cycle_at=state.at if state else 0.0,
@@ -425,7 +490,7 @@ class Controller:
     def cycle(self) -> None:
         """Look once, decide, act and record. Never raises: what goes wrong is the status's `trouble`."""
         try:
-            self._observe_and_act()
+            self.turn()
         except ClusterUnreachable as error:
             self._be_in_trouble(f"Slurm does not answer: {error}")
         except Exception as error:  # a mistake of ours must not end what keeps leases alive
@@ -450,12 +515,47 @@ class Controller:
         if news:
             self._record((Event(self._clock(), "trouble", None, "all is well again"),))
 
-    def _observe_and_act(self) -> None:
+    @property
+    def again_at(self) -> float | None:
+        """When the policy wants to be asked although nothing has happened, on a cluster that allocates."""
+        return self._again_at
+
+    def turn(self) -> None:
+        """One cycle, in which whatever goes wrong is raised."""
         traits = self._traits
         if traits is None:
             traits = self._cluster.traits()
             with self._lock:
                 self._traits = traits
+        if traits.allocates:
+            self._allocate()
+        else:
+            self._lend(traits)
+
+    def _allocate(self) -> None:
+        """Give jobs on a cluster that can do it itself what the policy wants them to have.
+
+        A simulation comes here at each of its events: nothing is done for every job.
+        """
+        state = self._cluster.observe()
+        plan = self._policy.plan(self._snapshot(state, ()))
+        self._again_at = plan.again_at
+        with self._lock:
+            self._view = _View(state, notes=plan.notes)
+        if not plan.allocations and not plan.drops:
+            return
+        dry_run = self._settings.controller.dry_run
+        if not dry_run:
+            self._cluster.allocate(plan.allocations, plan.drops)
+            self._decide(state)
+        if self._journal.keeps:
+            self._record(tuple(_events_of(plan, state, "would be " if dry_run else "is ")))
+
+    def _decide(self, state: ClusterState) -> None:
+        self._decided_at, self._ended_before = state.at, state.ended
+
+    def _lend(self, traits: ClusterTraits) -> None:
+        """Let jobs on a cluster that starts them itself grow by satellites, and give them back."""
         # leaders first: what they report and Slurm then does not show has ended in between
         reports = {report.key: report for report in self._leaders.reports()}
         self._take_failures()
@@ -465,12 +565,15 @@ class Controller:
         start_within_s = self._start_within_s(traits)
         sight = self._join(state, reports, start_within_s)
         self._record(tuple(self._take_slow_gpus(sight, state.at)))
-        plan = greedy.plan(self._snapshot(state, sight), self._policy)
+        self._journal.add_running_times(self._history.see(state.jobs, state.at))
+        plan = self._plan_satellites(state, sight, reports)
         events = [
             *sight.events,
             *self._carry_out(plan, sight, state.at),
             *self._be_patient(plan, traits, state.at),
         ]
+        if plan.actions and not self._settings.controller.dry_run:
+            self._decide(state)
         jobs = self._after(plan, sight)
         batches = {batch.job: batch.samples for batch in plan.batches}
         self._show(state, jobs, plan, reports, batches)
@@ -479,6 +582,20 @@ class Controller:
             self._tell(jobs, reports, start_within_s, batches)
             self._record(tuple(self._extend_leases(state, jobs)))
             self._record(tuple(self._cancel_orphans(sight.orphans, state.at)))
+
+    def _plan_satellites(
+        self, state: ClusterState, sight: Sight, reports: Mapping[JobKey, LeaderReport]
+    ) -> Plan:
+        """Of what elastic jobs are due, by the policy, what can be made real with satellites now."""
+        snapshot = self._snapshot(state, sight.jobs)
+        if isinstance(self._policy, Greedy):
+            return self._policy.plan(snapshot)
+        with self._lock:
+            scaling = dict(self._scaling)
+        known = Known(self._history, scaling, reports, state.at)
+        snapshot = replace(snapshot, training=training_jobs(state.jobs, sight.jobs, known))
+        least_s = self._settings.controller.min_resize_interval_s
+        return satellites.plan(snapshot, least_s, sizing_by(self._policy, snapshot))
 
     def _take_failures(self) -> None:
         now = self._clock()
@@ -542,16 +659,20 @@ class Controller:
                     self._caps.pop(key, None)
                 self._journal.set_cap(key, None)
 
-    def _snapshot(self, state: ClusterState, sight: Sight) -> Snapshot:
+    def _snapshot(self, state: ClusterState, elastic: tuple[ElasticJob, ...]) -> Snapshot:
         return Snapshot(
             at=state.at,
             nodes=state.nodes,
             partitions=state.partitions,
             jobs=state.jobs,
-            elastic=sight.jobs,
+            elastic=elastic,
             satellite_partition=self._settings.slurm.satellite_partition,
             passed_over=self._patience.passed_over(state.at),
             slow_gpus=self._slow,
+            training=state.training,
+            quotas=state.quotas,
+            decided_at=self._decided_at,
+            ended_since=state.ended - self._ended_before,
         )
 
     def _carry_out(self, plan: Plan, sight: Sight, now: float) -> list[Event]:
@@ -705,14 +826,12 @@ class Controller:
             )
             for job in jobs
         )
-        notes = {
-            key: tuple(note.text for note in plan.notes if note.job == key)
-            for key in {note.job for note in plan.notes}
-        }
         with self._lock:
-            self._view = _View(state, views, notes, len(reports))
+            self._view = _View(state, views, plan.notes, len(reports))
 
     def _record(self, events: tuple[Event, ...], facts: str = "") -> None:
+        if not self._journal.keeps:
+            return
         for event in events:
             log = _log.debug if event.kind == "extend" else _log.info
             log(event.kind, job=str(event.job) if event.job else None, text=event.text)
@@ -737,6 +856,29 @@ class _Patience:
         late = [job_id for job_id, since in self._since.items() if now - since > patience_s]
         self._passed_until.update((job_id, now + _PASS_OVER_S) for job_id in late)
         return late
+
+
+def _policy_of(settings: ControllerSettings) -> Policy:
+    if settings.policy == "greedy":
+        return registry.make("greedy", min_resize_interval_s=settings.min_resize_interval_s)
+    return registry.make(settings.policy)
+
+
+def _events_of(plan: Plan, state: ClusterState, verb: str) -> Iterable[Event]:
+    """What becomes of jobs on a cluster that allocates."""
+    before = {job.key: job for job in state.training}
+    for allocation in plan.allocations:
+        text = f"{verb}{_change(before[allocation.job], allocation)}: {allocation.why}"
+        yield Event(state.at, "allocate", allocation.job, text)
+    for drop in plan.drops:
+        yield Event(state.at, "drop", drop.job, f"{verb}refused: {drop.why}")
+
+
+def _change(job: TrainingJob, allocation: Allocate) -> str:
+    if not allocation.shares:
+        return f"preempted, after {_workers(job.allocated)}"
+    where = ", ".join(f"{share.workers} on {share.node}" for share in allocation.shares)
+    return f"resized from {_workers(job.allocated)} to {where}" if job.shares else f"started with {where}"
 
 
 def _event_of(action: Action, sight: Sight, now: float, would: str) -> Event:
@@ -821,7 +963,7 @@ def _explain_running(shown: JobView, view: _View) -> tuple[str, ...]:
         sentences.append(f"its batch is {shown.batch} samples a step, of {job.batch} that it accepts")
     if shown.scaling:
         sentences.append(_profile(shown.scaling))
-    return (*sentences, *view.notes.get(job.key, ()))
+    return (*sentences, *(note.text for note in view.notes if note.job == job.key))
 
 
 def _profile(points: Sequence[ScalingPoint]) -> str:

@@ -62,13 +62,16 @@ class Event:
     at: float
     kind: str
     """daemon, grow, shrink, left, lost, adopt, failure, extend, cancel, wait, scale, profile, checkpoint,
-    slow, trouble, journal."""
+    slow, trouble, journal; allocate and drop where the cluster allocates."""
     job: JobKey | None
     text: str
 
 
 class Journal:
     """The open journal; usable from any thread. No method raises for what the disk does: see `trouble`."""
+
+    keeps: Final = True
+    """Somebody may read it: events are worth their words."""
 
     def __init__(self, path: Path, keep_days: float) -> None:
         self._path = path
@@ -225,7 +228,8 @@ class Journal:
         """All that are remembered, in the order in which the jobs ended."""
 
         def read(connection: sqlite3.Connection) -> tuple[RunningTime, ...]:
-            rows = connection.execute("SELECT user, gpus, seconds, ended_at FROM running_time ORDER BY ended_at")
+            query = "SELECT user, gpus, seconds, ended_at FROM running_time ORDER BY ended_at"
+            rows = connection.execute(query)
             return tuple(RunningTime(*row) for row in rows)
 
         with self._lock:

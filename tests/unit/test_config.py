@@ -71,7 +71,7 @@ def test_a_mistyped_section_is_named_with_its_line_and_the_nearest_that_exists()
         ("service", 'munge_socket = "munge.socket"', "absolute path"),
         ("slurm", 'satellite_partition = "flex,train"', "one partition"),
         ("slurm", "timeout_s = 0", "from 1 to 600"),
-        ("controller", 'policy = "lyra"', '"greedy"'),
+        ("controller", 'policy = "lira"', "one of greedy, fifo"),
         ("controller", 'min_interval_s = "2"', "seconds, from 0.2"),
         ("controller", "min_interval_s = true", "seconds, from 0.2"),
         ("controller", "min_interval_s = nan", "seconds, from 0.2"),

@@ -35,6 +35,7 @@ from flexo.model import (
     SlurmJob,
     WorkerShape,
 )
+from flexo.policies import registry
 
 LEASE_S = 300
 STEP_S = 2.0
@@ -730,7 +731,7 @@ def test_a_mistake_in_the_policy_is_trouble_and_the_loop_goes_on(world, monkeypa
     def broken(*_):
         raise ZeroDivisionError("a test's mistake")
 
-    monkeypatch.setattr("flexo.controller.greedy.plan", broken)
+    monkeypatch.setattr("flexo.policies.greedy.Greedy.plan", broken)
     world.go(4)
     assert "ZeroDivisionError: a test's mistake" in world.controller.status().trouble
     monkeypatch.undo()
@@ -1049,3 +1050,49 @@ def test_the_batch_grows_with_the_workers_within_what_the_training_accepts(world
     plain = world.job(2)
     world.go(4)
     assert plain.batch == 0
+
+
+@pytest.mark.parametrize("policy", [name for name in registry.names() if name != "greedy"])
+def test_under_every_policy_jobs_stay_within_range_pending_jobs_come_first_and_it_comes_to_rest(
+    tmp_path, policy
+):
+    world = World(tmp_path, policy=policy)
+    jobs = [world.job(1, "1-8", "t1", time_limit_s=7200), world.job(2, "2-6", "t2", time_limit_s=3600)]
+    world.go(60)
+    assert not world.controller.status().trouble
+    for leader in jobs:
+        report = leader.report()
+        assert report.workers.min <= report.training_workers <= report.workers.max
+    world.rigid(50, gpus=4)
+    world.go(60)
+    # somebody gives way to the pending job, which then starts as on Slurm
+    room = {node: gpus - world.cluster.held(node) for node, gpus in world.cluster.sizes.items()}
+    assert max(room.values()) >= 4
+    seen = world.journal.events(None, 1000)
+    world.go(120)
+    assert world.journal.events(None, 1000) == seen
+
+
+def test_lyra_gives_flexible_workers_to_whom_they_save_most_time(tmp_path):
+    world = World(tmp_path, policy="lyra")
+    short = world.job(1, "1-8", "t1", time_limit_s=600)
+    world.go(30)
+    assert short.report().training_workers == 8
+    long = world.job(2, "1-8", "t1", time_limit_s=72_000)
+    world.go(200)
+    assert long.report().training_workers > short.report().training_workers
+    assert long.report().training_workers + short.report().training_workers >= 11
+
+
+def test_running_times_of_ended_jobs_are_remembered_and_outlive_a_restart(world):
+    world.rigid(50, gpus=4, node="t3")
+    world.go(6)
+    ran_s = world.cluster.now - 950.0
+    del world.cluster.queue[50]
+    world.go(10)
+    (time_of_it,) = world.journal.running_times()
+    assert (time_of_it.user, time_of_it.gpus) == ("bob", 4)
+    assert time_of_it.seconds == pytest.approx(ran_s, abs=2 * STEP_S)
+    world.restart()
+    world.go(6)
+    assert world.journal.running_times() == (time_of_it,)

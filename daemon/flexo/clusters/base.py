@@ -1,14 +1,16 @@
 """The interface between the controller and a cluster: look, extend a satellite's lease, cancel one.
 
-Satellites are submitted by the job's leader as its user, so granting is not here.
+Satellites are submitted by the job's leader as its user, so granting is not here. A cluster that starts,
+resizes and preempts jobs itself (`ClusterTraits.allocates`) is told what jobs are to have instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flexo.model import Node, Partition, SlurmJob
+from flexo.model import Allocate, Drop, Node, Partition, Quota, SlurmJob, TrainingJob
 
 
 class ClusterUnreachable(Exception):
@@ -17,6 +19,10 @@ class ClusterUnreachable(Exception):
 
 class ActionRefused(Exception):
     """The cluster answered no; the message is its own words with what was asked."""
+
+
+class ImpossiblePlan(Exception):
+    """A plan that cannot be carried out, a defect of its policy: the message names job, node and numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,12 @@ class ClusterState:
     jobs: tuple[SlurmJob, ...]
     read_cost_s: float
     """Wall time of the reads: what the adaptive interval goes by."""
+    training: tuple[TrainingJob, ...] = ()
+    """Where the cluster itself knows the jobs that train: all of them, in the order of submission."""
+    quotas: tuple[Quota, ...] = ()
+    """What tenants are guaranteed."""
+    ended: int = 0
+    """Jobs of `training` that have ended since the cluster was there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,8 @@ class ClusterTraits:
     version: str
     backfill_interval_s: float
     """How long a satellite may have to wait for its turn while bigger jobs are pending."""
+    allocates: bool = False
+    """Whether it gives jobs what `allocate` says, and needs no satellites for it."""
 
 
 class Cluster(Protocol):
@@ -58,4 +72,11 @@ class Cluster(Protocol):
 
     def cancel(self, satellite_job_id: int) -> None:
         """End a satellite whose job is gone; no error if it has ended meanwhile."""
+        ...
+
+    def allocate(self, allocations: Sequence[Allocate], drops: Sequence[Drop]) -> None:
+        """Let jobs have exactly this, all at once; refuse `drops` for good.
+
+        Raises ImpossiblePlan, and then has changed nothing; ActionRefused where `allocates` is false.
+        """
         ...

@@ -27,8 +27,19 @@ class Run(Protocol):
         """
         ...
 
-    def advance(self, seconds: float, shares: Sequence[Share], samples: int) -> None:
-        """Train for `seconds`, with what it has. `samples` is the aggregate batch; 0: its own choice."""
+    def advance(self, seconds: float, shares: Sequence[Share], samples: int) -> float:
+        """Train for `seconds`, with what it has. `samples` is the aggregate batch; 0: its own choice.
+
+        Returns the seconds that it trained: all of them, unless it finished before.
+        """
+        ...
+
+    @property
+    def steady(self) -> bool:
+        """Whether `time_left_s` always tells the end, and `speed` never changes.
+
+        Such a run is moved on when what it has changes and when it ends; others at every decision.
+        """
         ...
 
     def speed(self) -> Speed | None:

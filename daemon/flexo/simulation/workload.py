@@ -33,6 +33,8 @@ class TraceJob:
     """What it says of itself when it is submitted, in the unit of its speed; None: nothing."""
     line: int = 0
     """Where it stands in its file, from 1; 0: generated."""
+    name: str = ""
+    """What its file calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,21 @@ class BadLine:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Jobs of a trace that make sense, but have no place in a simulation."""
+
+    why: str
+    """Goes on after "jobs that ...", as in "ask for no GPU"."""
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """Jobs in the order of submission, and what was left out of the file."""
 
     name: str
     jobs: tuple[TraceJob, ...]
     skipped: tuple[BadLine, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What else is to be said of its jobs, one sentence each."""

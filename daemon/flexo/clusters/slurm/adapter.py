@@ -7,17 +7,17 @@ which every administrator can replay by hand.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flexo.clusters.base import ClusterState, ClusterTraits, ClusterUnreachable
+from flexo.clusters.base import ActionRefused, ClusterState, ClusterTraits, ClusterUnreachable
 from flexo.clusters.slurm.commands import SlurmCommands
 from flexo.clusters.slurm.parse_config import parse_traits
 from flexo.clusters.slurm.reader import Reader
 from flexo.clusters.slurm.reader_commands import CommandReader
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader, is_installed
-from flexo.model import Node, Partition, SlurmJob
+from flexo.model import Allocate, Drop, Node, Partition, SlurmJob
 
 _PARTITIONS_STAY_S = 60.0
 """How long a partition's tier and state are taken as read; its nodes are read with the nodes each time."""
@@ -69,6 +69,10 @@ class SlurmCluster:
     def cancel(self, satellite_job_id: int) -> None:
         """End a job; no error if it has ended meanwhile."""
         self._commands.act("scancel", "--quiet", str(satellite_job_id))
+
+    def allocate(self, allocations: Sequence[Allocate], drops: Sequence[Drop]) -> None:
+        """Not on Slurm, where it is Slurm that starts jobs, and satellites that resize them."""
+        raise ActionRefused("Slurm starts and ends jobs itself")
 
     def _partitions_of(self, nodes: tuple[Node, ...]) -> tuple[Partition, ...]:
         named = {name for node in nodes for name in node.partitions}

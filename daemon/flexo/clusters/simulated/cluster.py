@@ -1,0 +1,119 @@
+"""SimulatedCluster: nodes and jobs in virtual time, behind the interface that Slurm is behind too.
+
+It keeps what policies see and checks what they ask for. What jobs really do, and what a change costs them,
+is the simulator's (`Trainer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from flexo.clusters.base import ActionRefused, ClusterState, ClusterTraits, ImpossiblePlan
+from flexo.clusters.simulated.ledger import Ledger
+from flexo.clusters.simulated.nodes import PARTITION
+from flexo.clusters.simulated.queue import Queue
+from flexo.model import Allocate, Drop, JobKey, Node, Partition, Quota, TrainingJob
+
+_TRAITS: Final = ClusterTraits("simulated", "", 0.0, allocates=True)
+
+
+class Trainer(Protocol):
+    """What becomes of jobs when a plan is carried out."""
+
+    def reshare(self, job: TrainingJob, allocation: Allocate) -> TrainingJob:
+        """`job` has what `allocation` says from now on; how it looks then."""
+        ...
+
+    def drop(self, job: TrainingJob) -> None:
+        """`job` is refused for good."""
+        ...
+
+
+class SimulatedCluster:
+    """The implementation of flexo.clusters.base.Cluster in virtual time."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        trainer: Trainer,
+        clock: Callable[[], float],
+        quotas: tuple[Quota, ...] = (),
+    ) -> None:
+        self._ledger = Ledger(nodes)
+        self._trainer = trainer
+        self._clock = clock
+        self._quotas = quotas
+        self._partitions = (Partition(PARTITION, 1, frozenset(node.name for node in nodes)),)
+        self._queue = Queue()
+        self._ended = 0
+
+    # What the controller does.
+
+    def traits(self) -> ClusterTraits:
+        """It allocates."""
+        return _TRAITS
+
+    def observe(self) -> ClusterState:
+        """The nodes and jobs of this instant; what has not changed is the same object as before."""
+        return ClusterState(
+            self._clock(),
+            self._ledger.nodes,
+            self._partitions,
+            (),
+            0.0,
+            self._queue.jobs,
+            self._quotas,
+            self._ended,
+        )
+
+    def allocate(self, allocations: Sequence[Allocate], drops: Sequence[Drop]) -> None:
+        """Carry a plan out, or raise ImpossiblePlan and change nothing."""
+        changes = [(self._known(allocation.job), allocation) for allocation in allocations]
+        dropped = [self._known(drop.job) for drop in drops]
+        _check_once([job for job, _ in changes] + dropped)
+        for job in dropped:
+            if job.shares:
+                raise ImpossiblePlan(f"job {job.key} runs with {job.allocated} workers, and is to be dropped")
+        self._ledger.carry_out(changes)
+        for job, allocation in changes:
+            self._queue.replace(self._trainer.reshare(job, allocation))
+        for job in dropped:
+            self._queue.remove(job.key)
+            self._trainer.drop(job)
+
+    def extend(self, satellite_job_id: int, seconds_from_now: int) -> None:
+        """There are no satellites here."""
+        raise ActionRefused(f"there is no satellite {satellite_job_id}: this cluster allocates itself")
+
+    def cancel(self, satellite_job_id: int) -> None:
+        """There are no satellites here."""
+        raise ActionRefused(f"there is no satellite {satellite_job_id}: this cluster allocates itself")
+
+    # What the simulator does.
+
+    def submit(self, job: TrainingJob) -> None:
+        """A new job waits, behind all that are there."""
+        self._queue.add(job)
+
+    def renew(self, job: TrainingJob) -> None:
+        """The same job, of which something else is known now; what it has is the same."""
+        self._queue.replace(job)
+
+    def end(self, key: JobKey) -> None:
+        """A job is over; what it held is free."""
+        self._ledger.free(self._queue.remove(key))
+        self._ended += 1
+
+    def _known(self, key: JobKey) -> TrainingJob:
+        job = self._queue.get(key)
+        if job is None:
+            raise ImpossiblePlan(f"there is no job {key}")
+        return job
+
+
+def _check_once(jobs: Sequence[TrainingJob]) -> None:
+    if len(jobs) > 1 and len({job.key for job in jobs}) < len(jobs):
+        names = [str(job.key) for job in jobs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ImpossiblePlan(f"the plan has two words for job {twice}")

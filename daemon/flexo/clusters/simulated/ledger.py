@@ -1,0 +1,139 @@
+"""Who holds how many GPUs of which node of a simulated cluster: the one place where a plan is checked.
+
+What a policy asks for is carried out or refused as a whole, with a sentence that names job, node and numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from flexo.clusters.base import ImpossiblePlan
+from flexo.model import Allocate, Node, Share, TrainingJob
+
+Change = tuple[TrainingJob, Allocate]
+"""A job as it is, and what it is to have."""
+
+
+class Ledger:
+    """GPUs held by node. Mutable: belongs to the cluster."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._held = dict.fromkeys(self._nodes, 0)
+        self._seen: dict[str, dict[int, Node]] = {name: {0: node} for name, node in self._nodes.items()}
+        """Each node as it looks with so many GPUs held: there are few such pictures, each made once."""
+        self._current = dict(self._nodes)
+        self._tuple: tuple[Node, ...] | None = None
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """As they are now."""
+        if self._tuple is None:
+            self._tuple = tuple(self._current.values())
+        return self._tuple
+
+    def carry_out(self, changes: Sequence[Change]) -> None:
+        """Move the GPUs. Raises ImpossiblePlan, and then has changed nothing."""
+        delta: dict[str, int] = {}
+        for job, allocation in changes:
+            self._check(job, allocation)
+            gpus = job.shape.gpus
+            for share in job.shares:
+                delta[share.node] = delta.get(share.node, 0) - share.workers * gpus
+            for share in allocation.shares:
+                delta[share.node] = delta.get(share.node, 0) + share.workers * gpus
+        for name, more in delta.items():
+            if more > 0 and self._held[name] + more > self._nodes[name].gpus:
+                raise ImpossiblePlan(self._overcommitted(name, more, changes))
+        self._move(delta)
+
+    def free(self, job: TrainingJob) -> None:
+        """What `job` held is nobody's any more."""
+        self._move(_gpus_of(job.shares, -job.shape.gpus))
+
+    def _move(self, delta: Mapping[str, int]) -> None:
+        for name, more in delta.items():
+            if more:
+                held = self._held[name] = self._held[name] + more
+                self._current[name] = self._picture(name, held)
+                self._tuple = None
+
+    def _picture(self, name: str, held: int) -> Node:
+        pictures = self._seen[name]
+        node = pictures.get(held)
+        if node is None:
+            node = pictures[held] = replace(self._nodes[name], gpus_allocated=held, cpus_allocated=held)
+        return node
+
+    def _check(self, job: TrainingJob, allocation: Allocate) -> None:
+        """All that can be wrong with what one job is to have, but for what others have."""
+        shares = allocation.shares
+        if not shares:
+            _check_preemption(job)
+            return
+        workers = sum(share.workers for share in shares)
+        if not job.workers.min <= workers <= job.workers.max:
+            raise ImpossiblePlan(f"job {job.key} of {job.workers} workers is to have {workers}")
+        if len(shares) > 1 and len({share.node for share in shares}) < len(shares):
+            raise ImpossiblePlan(f"job {job.key} has one node twice: {_text(shares)}")
+        for share in shares:
+            self._check_share(job, share)
+        for base in job.base:
+            have = sum(share.workers for share in shares if share.node == base.node)
+            if have < base.workers:
+                raise ImpossiblePlan(
+                    f"job {job.key} has a base of {base.workers} workers on {base.node}, not of {have}"
+                )
+        self._check_types(job, shares)
+
+    def _check_share(self, job: TrainingJob, share: Share) -> None:
+        node = self._nodes.get(share.node)
+        if node is None or share.workers < 1:
+            raise ImpossiblePlan(f"job {job.key} is to have {share.workers} workers on node '{share.node}'")
+        wanted = job.shape.gpu_type
+        if wanted and node.gpu_type != wanted and not job.fungible and not job.heterogeneous:
+            raise ImpossiblePlan(
+                f"job {job.key} needs {wanted}, and is to have {share.workers} workers on {node.name},"
+                f" which has {node.gpu_type or 'another type'}"
+            )
+
+    def _check_types(self, job: TrainingJob, shares: Sequence[Share]) -> None:
+        if job.heterogeneous or len(shares) < 2:
+            return
+        types = {self._nodes[share.node].gpu_type for share in shares}
+        if len(types) > 1:
+            raise ImpossiblePlan(
+                f"job {job.key} is to run on {' and '.join(sorted(types))} at once: {_text(shares)}"
+            )
+
+    def _overcommitted(self, name: str, more: int, changes: Iterable[Change]) -> str:
+        takers = [
+            (share.workers * job.shape.gpus, job.key)
+            for job, allocation in changes
+            for share in allocation.shares
+            if share.node == name
+        ]
+        total = self._held[name] + more
+        others = total - sum(gpus for gpus, _ in takers)
+        parts = [f"{gpus} of job {key}" for gpus, key in takers] + [f"{others} of others"] * (others > 0)
+        return f"node {name} has {self._nodes[name].gpus} GPUs, and is to give {total}: {', '.join(parts)}"
+
+
+def _check_preemption(job: TrainingJob) -> None:
+    if not job.shares:
+        raise ImpossiblePlan(f"job {job.key} waits, and is to have nothing")
+    if not job.preemptible or job.base:
+        raise ImpossiblePlan(f"job {job.key} is not preemptible, and is to have nothing: {_text(job.shares)}")
+
+
+def _gpus_of(shares: Iterable[Share], gpus: int) -> Mapping[str, int]:
+    counts: Counter[str] = Counter()
+    for share in shares:
+        counts[share.node] += share.workers * gpus
+    return counts
+
+
+def _text(shares: Iterable[Share]) -> str:
+    return ", ".join(f"{share.workers} on {share.node}" for share in shares)

@@ -1,0 +1,64 @@
+"""Mixtures of lognormal distributions: how long jobs run, where one lognormal is too narrow to say it.
+
+Drawn from uniform numbers alone, so that a seed gives the same jobs with any release of numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+_ROUNDS = 3000
+"""Of expectation and maximization."""
+_NARROWEST = 0.05
+"""Least standard deviation, so that no part shrinks to one value."""
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormals:
+    """`weights` of parts, each the exponential of a normal distribution with that mean and deviation."""
+
+    weights: tuple[float, ...]
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+
+    def draw(self, which: Numbers, where: Numbers, longest: float) -> Numbers:
+        """As many values, at most `longest`, as `which` (choosing parts) and `where` have numbers in 0..1."""
+        part = np.minimum(np.searchsorted(np.cumsum(self.weights), which), len(self.weights) - 1)
+        mean, deviation = np.array(self.means)[part], np.array(self.deviations)[part]
+        below_longest = ndtr((np.log(longest) - mean) / deviation)
+        drawn: Numbers = np.exp(mean + deviation * ndtri(np.maximum(where, 1e-12) * below_longest))
+        return drawn
+
+    def share_below(self, value: Numbers) -> Numbers:
+        """The distribution function."""
+        scores = (np.log(value)[:, None] - np.array(self.means)) / np.array(self.deviations)
+        below: Numbers = ndtr(scores) @ np.array(self.weights)
+        return below
+
+
+def fit(values: Numbers, starts: Sequence[float]) -> Lognormals:
+    """Fit one part for each of `starts`, quantiles (0 to 1) of `values` at which their means begin.
+
+    Expectation and maximization on the logarithms, from equal weights, a fixed number of rounds.
+    """
+    logs = np.log(values)
+    means = np.quantile(logs, starts)
+    deviations = np.full(len(starts), logs.std() / 2)
+    weights = np.full(len(starts), 1 / len(starts))
+    for _ in range(_ROUNDS):
+        scores = (logs[:, None] - means) / deviations
+        shares = weights / deviations * np.exp(-0.5 * scores**2)
+        shares /= shares.sum(axis=1, keepdims=True)
+        total = shares.sum(axis=0)
+        weights = total / len(logs)
+        means = (shares * logs[:, None]).sum(axis=0) / total
+        spread = (shares * (logs[:, None] - means) ** 2).sum(axis=0) / total
+        deviations = np.maximum(np.sqrt(spread), _NARROWEST)
+    return Lognormals(*(tuple(round(float(x), 3) for x in part) for part in (weights, means, deviations)))

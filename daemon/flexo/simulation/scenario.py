@@ -1,0 +1,28 @@
+"""What a workload is run on and how: all that a simulation needs besides jobs and a policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flexo.clusters.simulated.nodes import NodeGroup
+from flexo.model import Quota
+from flexo.simulation.costs import Costs
+from flexo.simulation.estimates import Estimates
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """The cluster and the rules of one simulation."""
+
+    nodes: tuple[NodeGroup, ...]
+    costs: Costs = field(default_factory=Costs)
+    interval_s: float | None = None
+    """The policy decides at multiples of this only; None: whenever something happens."""
+    estimates: Estimates = field(default_factory=Estimates)
+    """Where the running times that policies go by come from."""
+    quotas: tuple[Quota, ...] = ()
+    """GPUs that tenants are guaranteed."""
+    limits_end_jobs: bool = False
+    """A job that has run longer than its time limit is ended."""
+    checkpoints: bool = True
+    """A preempted job goes on where it was; else it begins anew."""

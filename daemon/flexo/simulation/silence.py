@@ -1,0 +1,71 @@
+"""What the controller has in a simulation in place of leaders and a journal: nobody speaks, nobody reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+from flexo.controller import Orders
+from flexo.journal import Event
+from flexo.model import GrantFailure, JobKey, LeaderReport, RunningTime, ScalingPoint, SlowGpu, SlowGpuReport
+
+
+class NoLeaders:
+    """Nobody is attached (implements Leaders)."""
+
+    def __init__(self) -> None:
+        self.wake: Final = threading.Event()
+
+    def reports(self) -> tuple[LeaderReport, ...]:
+        """None."""
+        return ()
+
+    def take_failures(self) -> tuple[GrantFailure, ...]:
+        """None."""
+        return ()
+
+    def take_slow_gpus(self) -> tuple[SlowGpuReport, ...]:
+        """None."""
+        return ()
+
+    def tell(self, key: JobKey, orders: Orders) -> None:
+        """Nobody hears it."""
+
+
+class NoJournal:
+    """Nothing is kept (implements Logbook): the simulator keeps its own records."""
+
+    keeps: Final = False
+    trouble: Final = ""
+
+    def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> None:
+        """Not kept."""
+
+    def caps(self) -> dict[JobKey, int]:
+        """None."""
+        return {}
+
+    def set_cap(self, key: JobKey, workers: int | None) -> None:
+        """Not kept."""
+
+    def scaling(self) -> dict[JobKey, tuple[ScalingPoint, ...]]:
+        """None."""
+        return {}
+
+    def set_scaling(self, key: JobKey, points: Iterable[ScalingPoint]) -> None:
+        """Not kept."""
+
+    def slow_gpus(self, now: float) -> tuple[SlowGpu, ...]:
+        """None."""
+        return ()
+
+    def set_slow_gpu(self, gpu: SlowGpu) -> None:
+        """Not kept."""
+
+    def running_times(self) -> tuple[RunningTime, ...]:
+        """None."""
+        return ()
+
+    def add_running_times(self, times: Iterable[RunningTime]) -> None:
+        """Not kept."""

@@ -1,0 +1,180 @@
+"""What flexod knows of the jobs that train on a Slurm cluster, as policies see them.
+
+Slurm says what a job asks and holds, its leader how fast it trains and how far it is, its user's earlier jobs
+how long such jobs take. Where a running time comes from is said with it: these are estimates, not the truth.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from flexo.model import (
+    ElasticJob,
+    JobKey,
+    JobState,
+    LeaderReport,
+    Range,
+    RunningTime,
+    ScalingPoint,
+    SlurmJob,
+    Source,
+    Speed,
+    TrainingJob,
+    WorkerShape,
+)
+from flexo.scalability.measured import speed_of
+
+_LIKE_JOBS: Final = 10
+"""The last so many of a kind are gone by."""
+_LEAST_LEFT_S: Final = 60.0
+"""Of a job that has outrun its estimate."""
+
+
+class History:
+    """How long the last jobs of each user and size ran. For the controller's thread alone."""
+
+    def __init__(self, times: Iterable[RunningTime]) -> None:
+        self._times: dict[tuple[str, int], deque[float]] = {}
+        self._running: dict[JobKey, SlurmJob] = {}
+        self._missed_at: dict[JobKey, float] = {}
+        """Of those: the last look did not show them."""
+        for time in times:
+            self._add(time)
+
+    def _add(self, time: RunningTime) -> None:
+        kind = time.user, time.gpus
+        self._times.setdefault(kind, deque(maxlen=_LIKE_JOBS)).append(time.seconds)
+
+    def see(self, jobs: Iterable[SlurmJob], now: float) -> tuple[RunningTime, ...]:
+        """Look at the queue; the running times of GPU jobs that have left it, known at the second look.
+
+        A job that one look does not show may be there in the next, as when slurmctld restarts.
+        """
+        running = {
+            job.key: job
+            for job in jobs
+            if job.gpus and job.satellite is None and job.state in (JobState.RUNNING, JobState.SUSPENDED)
+        }
+        ended = tuple(
+            RunningTime(job.user, job.gpus, self._missed_at[key] - job.started_at, self._missed_at[key])
+            for key, job in self._running.items()
+            if key in self._missed_at and key not in running and job.started_at is not None
+        )
+        for time in ended:
+            self._add(time)
+        missed = {key: job for key, job in self._running.items() if key not in running}
+        self._running = running | {key: job for key, job in missed.items() if key not in self._missed_at}
+        self._missed_at = {key: now for key in self._running if key not in running}
+        return ended
+
+    def of(self, job: SlurmJob) -> float | None:
+        """The median of its user's like jobs, in seconds; None: there were none."""
+        times = self._times.get((job.user, job.gpus))
+        return statistics.median(times) if times else None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that estimates go by."""
+
+    history: History
+    scaling: Mapping[JobKey, tuple[ScalingPoint, ...]]
+    reports: Mapping[JobKey, LeaderReport]
+    now: float
+
+
+def training_jobs(
+    queue: Iterable[SlurmJob], elastic: Iterable[ElasticJob], known: Known
+) -> tuple[TrainingJob, ...]:
+    """Elastic jobs that run, and every pending job that wants GPUs, in the order of submission."""
+    running = {job.key: job for job in elastic}
+    shown = []
+    for job in queue:
+        if job.satellite is not None or not job.gpus:
+            continue
+        if job.key in running:
+            shown.append(_running(job, running[job.key], known))
+        elif job.state is JobState.PENDING:
+            shown.append(_pending(job, known))
+    return tuple(sorted(shown, key=lambda job: (job.submitted_at, job.key)))
+
+
+def _running(base: SlurmJob, job: ElasticJob, known: Known) -> TrainingJob:
+    speed = speed_of(known.scaling.get(job.key, ()))
+    service_gpu_s = _service(base, job, known.now)
+    done_s = service_gpu_s / max(1, job.shape.gpus) / job.base_workers
+    left_s, source = _time_left(base, known, done_s)
+    return TrainingJob(
+        key=job.key,
+        user=job.user,
+        workers=job.workers,
+        shape=job.shape,
+        submitted_at=base.submitted_at,
+        requested_workers=job.base_workers,
+        preemptible=False,
+        started_at=base.started_at,
+        service_gpu_s=service_gpu_s,
+        speed=speed,
+        remaining_work=_work(left_s, speed, job.base_workers, len(job.base_nodes)),
+        source=source,
+        batch=job.batch,
+        last_change_at=job.last_resize_at,
+        most_workers=job.granted_workers,
+        tenant=base.user,
+        fungible=base.elastic.fungible if base.elastic else False,
+    )
+
+
+def _pending(job: SlurmJob, known: Known) -> TrainingJob:
+    """Its whole request is one worker or, of an elastic job, its minimum of them."""
+    asked = job.elastic
+    workers = asked.workers.min if asked else 1
+    left_s, source = _time_left(job, known, 0.0)
+    return TrainingJob(
+        key=job.key,
+        user=job.user,
+        workers=asked.workers if asked else Range(1, 1),
+        shape=WorkerShape(job.gpus // workers, max(1, job.cpus // workers), 0, job.gpu_type),
+        submitted_at=job.submitted_at,
+        requested_workers=workers,
+        waiting_since=job.submitted_at,
+        remaining_work=_work(left_s, None, workers, 1),
+        source=source,
+        batch=asked.batch if asked else None,
+        tenant=job.user,
+    )
+
+
+def _time_left(job: SlurmJob, known: Known, done_s: float) -> tuple[float | None, Source]:
+    """Seconds that it would still run on its base alone.
+
+    `done_s`: how long its base alone would have taken for what it has done, if satellites train as well.
+    """
+    ran_s = known.now - job.started_at if job.started_at is not None and job.nodes else 0.0
+    report = known.reports.get(job.key)
+    if report is not None and 0.0 < report.progress < 1.0:
+        return done_s * (1.0 - report.progress) / report.progress, Source.PROGRESS
+    like = known.history.of(job)
+    if like is not None:
+        return max(_LEAST_LEFT_S, like - ran_s), Source.HISTORY
+    if job.time_limit_s is not None:
+        return max(_LEAST_LEFT_S, job.time_limit_s - ran_s), Source.TIME_LIMIT
+    return None, Source.TIME_LIMIT
+
+
+def _work(left_s: float | None, speed: Speed | None, workers: int, nodes: int) -> float | None:
+    if left_s is None:
+        return None
+    rate = speed.rate(workers, max(1, nodes)) if speed is not None else float(workers)
+    return left_s * rate
+
+
+def _service(base: SlurmJob, job: ElasticJob, now: float) -> float:
+    """GPU seconds of the base so far, and of the satellites that are there now."""
+    started = base.started_at if base.started_at is not None else now
+    satellites = sum((now - grant.since_at) * grant.workers for grant in job.grants)
+    return ((now - started) * job.base_workers + satellites) * job.shape.gpus

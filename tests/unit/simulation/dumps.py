@@ -1,0 +1,88 @@
+"""Dumps of sacct as text: made up line by line, or of what a simulation says that happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from flexo.simulation.results import Outcome
+
+COLUMNS = (
+    "JobID",
+    "JobIDRaw",
+    "Cluster",
+    "User",
+    "Account",
+    "Partition",
+    "Submit",
+    "Eligible",
+    "Start",
+    "End",
+    "ElapsedRaw",
+    "State",
+    "TimelimitRaw",
+    "ReqTRES",
+    "AllocTRES",
+    "NNodes",
+    "JobName",
+)
+BEGIN = datetime(2026, 10, 1, tzinfo=UTC).timestamp()
+
+
+def stamp(seconds: float) -> str:
+    """A time as sacct prints it, counted from BEGIN."""
+    return datetime.fromtimestamp(BEGIN + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def line(
+    job_id: str = "100", submit: float = 0, wait: float = 60, elapsed: int = 600, gpus: int = 4, **said
+) -> str:
+    """A job as sacct would tell of it; what a test says in `said` stands in its column instead."""
+    cells = {
+        "JobID": job_id,
+        "JobIDRaw": job_id,
+        "Cluster": "lab",
+        "User": "ann",
+        "Account": "research",
+        "Partition": "gpu",
+        "Submit": stamp(submit),
+        "Eligible": stamp(submit),
+        "Start": stamp(submit + wait),
+        "End": stamp(submit + wait + elapsed),
+        "ElapsedRaw": str(elapsed),
+        "State": "COMPLETED",
+        "TimelimitRaw": "1440",
+        "ReqTRES": f"billing=8,cpu=8,gres/gpu={gpus},mem=64G,node=1",
+        "AllocTRES": f"billing=8,cpu=8,gres/gpu={gpus},mem=64G,node=1",
+        "NNodes": "1",
+        "JobName": "train",
+    }
+    return "|".join(str({**cells, **said}[column]) for column in COLUMNS)
+
+
+def dump(lines: Iterable[str]) -> str:
+    """With its header, as sacct --parsable2 prints it."""
+    return "\n".join(["|".join(COLUMNS), *lines]) + "\n"
+
+
+def dump_of(outcome: Outcome, gpus_per_node: int) -> str:
+    """What sacct would have said if the simulation had been a cluster. Times are cut to seconds, as there."""
+    lines = []
+    for record in outcome.records:
+        if record.first_start_at is None or record.ended_at is None:
+            continue
+        gpus = record.job.requested_workers
+        started, ended = int(record.first_start_at), int(record.ended_at)
+        lines.append(
+            line(
+                str(record.job.job_id),
+                submit=int(record.job.submitted_at),
+                wait=started - int(record.job.submitted_at),
+                elapsed=ended - started,
+                gpus=gpus,
+                NNodes=-(-gpus // gpus_per_node),
+                Account=record.job.tenant,
+                TimelimitRaw=-(-2 * (ended - started) // 60),
+            )
+        )
+    return dump(lines)

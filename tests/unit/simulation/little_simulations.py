@@ -1,0 +1,103 @@
+"""Small workloads, policies that do as the test says, and simulations of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from flexo.clusters.simulated.nodes import NodeGroup
+from flexo.model import Allocate, Drop, JobKey, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.simulation.engine import simulate
+from flexo.simulation.estimates import Estimates, Mode
+from flexo.simulation.linear_training import LinearTraining
+from flexo.simulation.records import JobRecord
+from flexo.simulation.results import Outcome
+from flexo.simulation.scenario import Scenario
+from flexo.simulation.workload import TraceJob, Workload
+
+ONE_GPU = WorkerShape(gpus=1, cpus=1)
+NODE = "n1"
+"""The one node of `on_one_node`."""
+
+
+def trace_job(
+    number: int, seconds: float = 100.0, workers: str | int = 1, at: float = 0.0, **changes
+) -> TraceJob:
+    """A job that takes `seconds` with as many workers as it can have."""
+    size = Range(workers, workers) if isinstance(workers, int) else Range.parse(workers)
+    values = {
+        "requested_workers": size.max,
+        "shape": ONE_GPU,
+        "training": LinearTraining(seconds * size.max),
+        "user": "ada",
+    }
+    return TraceJob(job_id=number, submitted_at=at, workers=size, **(values | changes))
+
+
+@dataclass(frozen=True)
+class Doing:
+    """A policy that does what a function says of each snapshot."""
+
+    what: Callable[[Snapshot], Sequence[Allocate | Drop]]
+    name: ClassVar[str] = "doing"
+    oracle: ClassVar[bool] = False
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        said = self.what(snapshot)
+        return Plan(
+            allocations=tuple(word for word in said if isinstance(word, Allocate)),
+            drops=tuple(word for word in said if isinstance(word, Drop)),
+        )
+
+
+@dataclass
+class Script:
+    """What jobs are to have from given instants on: {at: {job: workers}}, on one node. It takes notes."""
+
+    words: Mapping[float, Mapping[int, int]]
+    said: set[float] = field(default_factory=set)
+    seen: list[Snapshot] = field(default_factory=list)
+
+    def __call__(self, snapshot: Snapshot) -> list[Allocate]:
+        self.seen.append(snapshot)
+        due = [at for at in self.words if at <= snapshot.at and at not in self.said]
+        self.said.update(due)
+        return [allocate(number, workers) for at in sorted(due) for number, workers in self.words[at].items()]
+
+    def looks(self, number: int) -> list[TrainingJob]:
+        """The job in all snapshots that had it."""
+        return [job for one in self.seen for job in one.training if job.key.job_id == number]
+
+
+def allocate(number: int, workers: int, node: str = NODE) -> Allocate:
+    return Allocate(JobKey(number), (Share(node, workers),) if workers else (), "the test says so")
+
+
+def greedy_fifo(snapshot: Snapshot) -> list[Allocate]:
+    """Start whoever fits with its maximum on one node, in the order of submission."""
+    free = {node.name: node.gpus_idle for node in snapshot.nodes}
+    started = []
+    for job in snapshot.training:
+        workers = job.workers.max
+        node = next((name for name, gpus in free.items() if gpus >= workers * job.shape.gpus), None)
+        if not job.shares and node is not None:
+            free[node] -= workers * job.shape.gpus
+            started.append(Allocate(job.key, (Share(node, workers),), "it fits"))
+    return started
+
+
+def on_one_node(
+    jobs: Sequence[TraceJob],
+    what: Callable[[Snapshot], Sequence[Allocate | Drop]] = greedy_fifo,
+    gpus: int = 8,
+    mode: Mode = Mode.ORACLE,
+    **scenario,
+) -> Outcome:
+    """The outcome on one node."""
+    place = Scenario((NodeGroup(1, gpus),), estimates=Estimates(mode), **scenario)
+    return simulate(Workload("test", tuple(jobs)), Doing(what), place)
+
+
+def by_number(outcome: Outcome) -> dict[int, JobRecord]:
+    return {record.job.job_id: record for record in outcome.records}

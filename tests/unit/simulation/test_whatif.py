@@ -1,0 +1,160 @@
+"""What is found in a dump: how large the cluster was, how near the simulation is, what elasticity changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dumps import dump, dump_of, line
+
+from flexo.clusters.simulated.nodes import NodeGroup
+from flexo.policies.registry import make
+from flexo.simulation import whatif_words
+from flexo.simulation.about import About
+from flexo.simulation.elasticity import Elasticity, made_elastic
+from flexo.simulation.engine import simulate
+from flexo.simulation.estimates import Estimates, Mode
+from flexo.simulation.formats.reading import ReadOptions
+from flexo.simulation.formats.sacct import workload_of
+from flexo.simulation.formats.sacct_dump import SacctDump, read_dump
+from flexo.simulation.generate import Recipe, generate
+from flexo.simulation.scenario import Scenario
+from flexo.simulation.whatif import Findings, Window, calibrate, case_of, peak_gpus, size_of
+from flexo.simulation.whatif_page import write_page
+
+SCENARIO = Scenario((NodeGroup(4, 4),), estimates=Estimates(Mode.LIMIT))
+
+
+def read(folder: Path, text: str) -> SacctDump:
+    path = folder / "dump.txt"
+    path.write_text(text)
+    return read_dump(path, ReadOptions())
+
+
+@pytest.fixture(scope="module")
+def month(tmp_path_factory):
+    """A dump of a cluster that did exactly what the simulation does."""
+    jobs = generate(Recipe(jobs=300, gpus=16, seed=2, load=1.1, longest_s=40_000))
+    really = simulate(jobs, make("fifo"), SCENARIO)
+    return read(tmp_path_factory.mktemp("month"), dump_of(really, gpus_per_node=4))
+
+
+def test_the_cluster_is_as_large_as_the_peak_needed(tmp_path):
+    runs = read(
+        tmp_path,
+        dump(
+            [
+                line("1", submit=0, wait=0, elapsed=100, gpus=8, NNodes="2"),
+                line("2", submit=50, wait=0, elapsed=100, gpus=2),
+                line("3", submit=100, wait=0, elapsed=100, gpus=6, NNodes="3"),
+            ]
+        ),
+    ).runs
+    assert peak_gpus(runs) == 10
+    size = size_of(runs, None, None)
+    assert (size.nodes, size.gpus) == ((NodeGroup(3, 4),), 12)
+    assert "4 GPUs a node: the most that a job had on one" in size.how
+    assert "3 nodes: so many for the 10 GPUs that were in use at the peak" in size.how
+
+
+def test_a_size_that_is_said_counts(tmp_path):
+    runs = read(tmp_path, dump([line(NNodes="")])).runs
+    assert size_of(runs, 5, 2).nodes == (NodeGroup(5, 2),)
+    assert "assumed" in size_of(runs, 5, None).how
+
+
+def test_jobs_count_from_the_first_end_to_the_last_that_came(tmp_path):
+    runs = read(
+        tmp_path, dump([line("1", submit=0, wait=0, elapsed=500), line("2", submit=800, wait=0, elapsed=99)])
+    ).runs
+    window = Window.of(runs)
+    assert (window.begin - window.zero, window.end - window.zero) == (500, 800)
+
+
+def test_a_dump_of_one_job_has_a_window_too(tmp_path):
+    window = Window.of(read(tmp_path, dump([line(wait=60, elapsed=600)])).runs)
+    assert window.simulated == (0, 660)
+
+
+def test_a_simulation_of_what_really_happened_is_as_near_as_can_be(month):
+    again = simulate(workload_of(month), make("fifo"), SCENARIO)
+    found = calibrate(month.runs, Window.of(month.runs), again)
+    assert found is not None
+    assert found.close_share == 1.0
+    assert found.simulated.mean_h == pytest.approx(found.real.mean_h, abs=0.01)
+    assert found.simulated_utilization == pytest.approx(found.real_utilization, abs=0.01)
+    assert "near enough" in " ".join(whatif_words.trust(found))
+
+
+def test_a_simulation_that_is_far_from_what_happened_says_so(month):
+    other = simulate(workload_of(month), make("srtf"), SCENARIO)
+    found = calibrate(month.runs, Window.of(month.runs), other)
+    assert found is not None
+    assert found.mean_difference_h < 0
+    words = " ".join(whatif_words.trust(found))
+    assert "That is far: take the differences below as a direction, not as a size" in words
+    assert "reservations" in words
+
+
+def test_where_nobody_waited_nothing_could_be_saved(tmp_path):
+    found = read(tmp_path, dump([line(str(n), submit=n * 2000, wait=0) for n in range(5)]))
+    outcome = simulate(workload_of(found), make("backfill"), SCENARIO)
+    words = " ".join(whatif_words.trust(calibrate(found.runs, Window.of(found.runs), outcome)))
+    assert "there is nothing that elasticity could have saved" in words
+
+
+@pytest.fixture(scope="module")
+def findings(month):
+    rigid = workload_of(month)
+    window = Window.of(month.runs)
+    elastic = made_elastic(rigid, Elasticity(share=1.0), seed=0)
+    outcomes = [
+        simulate(rigid, make("backfill"), SCENARIO),
+        simulate(elastic, make("elastic-tiresias"), SCENARIO),
+    ]
+    size = size_of(month.runs, 4, 4)
+    baseline = case_of(outcomes[0], "backfill", 0.0, window)
+    cases = (case_of(outcomes[1], "elastic-tiresias", 1.0, window),)
+    return Findings(size, window.hours, calibrate(month.runs, window, outcomes[0]), baseline, cases), outcomes
+
+
+def test_idle_gpus_and_waits_are_counted_in_the_window(findings, month):
+    found, outcomes = findings
+    base = found.baseline
+    assert 0 < base.utilization < 1
+    assert base.idle_gpu_h == pytest.approx((1 - base.utilization) * 16 * found.window_h)
+    assert 0 <= base.idle_wanted_gpu_h <= base.idle_gpu_h
+    begin, _ = Window.of(month.runs).simulated
+    waits = [each.queue_s for each in outcomes[0].records if each.job.submitted_at >= begin]
+    assert base.waited_h == pytest.approx(sum(waits) / 3600)
+
+
+def test_figures_are_json_with_null_for_nothing(findings):
+    found = findings[0].to_json()
+    assert set(found) == {"cluster", "window_h", "calibration", "baseline", "cases"}
+    assert found["cluster"]["gpus"] == 16
+
+
+def test_the_table_begins_with_what_slurm_does_and_has_changes_against_it(findings):
+    first, second = whatif_words.rows(findings[0])
+    assert first[:2] == ("as Slurm does (backfill)", "none")
+    assert second[0] == "elastic-tiresias"
+    assert second[3].endswith("%)")
+
+
+def test_the_page_answers_says_how_far_it_can_be_believed_and_shows_it(findings, month, tmp_path):
+    found, outcomes = findings
+    path = tmp_path / "whatif.html"
+    about = About(("a fact & another",), ("1 job left out",), "flexo whatif --sacct dump.txt")
+    write_page(found, month.runs, outcomes, about, path)
+    text = path.read_text()
+    for words in (
+        "How far this can be believed",
+        "as Slurm does (backfill)",
+        "a fact &amp; another",
+        "1 job left out",
+        "flexo whatif --sacct dump.txt",
+        "How long jobs wait under elastic-tiresias",
+    ):
+        assert words in text
+    assert text.count("<svg") == 3

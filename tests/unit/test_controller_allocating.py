@@ -1,0 +1,141 @@
+"""The loop on a cluster that gives jobs what it is told, without satellites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+
+from flexo.clusters.base import ImpossiblePlan
+from flexo.clusters.simulated.cluster import SimulatedCluster
+from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
+from flexo.config import ControllerSettings, Settings
+from flexo.controller import Controller
+from flexo.journal import Event, Journal
+from flexo.model import Allocate, Drop, JobKey, Note, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.simulation.silence import NoJournal, NoLeaders
+
+
+class PlainTrainer:
+    def reshare(self, job: TrainingJob, allocation: Allocate) -> TrainingJob:
+        return replace(job, shares=allocation.shares)
+
+    def drop(self, job: TrainingJob) -> None:
+        pass
+
+
+@dataclass
+class Saying:
+    """A policy that says what it was told to, and remembers what it was shown."""
+
+    name: ClassVar[str] = "saying"
+    oracle: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.next = Plan()
+        self.seen: list[Snapshot] = []
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        self.seen.append(snapshot)
+        said, self.next = self.next, Plan()
+        return said
+
+
+class World:
+    def __init__(self, journal, dry_run: bool = False) -> None:
+        self.now = 100.0
+        self.journal = journal
+        self.policy = Saying()
+        self.cluster = SimulatedCluster(make_nodes((NodeGroup(2, 4),)), PlainTrainer(), lambda: self.now)
+        self.controller = Controller(
+            Settings(controller=ControllerSettings(dry_run=dry_run)),
+            self.cluster,
+            NoLeaders(),
+            journal,
+            policy=self.policy,
+            clock=lambda: self.now,
+        )
+        for number in (1, 2):
+            job = TrainingJob(JobKey(number), "ada", Range(1, 4), WorkerShape(1, 1), 90.0)
+            self.cluster.submit(job)
+
+    def do(self, *words: Allocate | Drop) -> None:
+        self.policy.next = Plan(
+            allocations=tuple(word for word in words if isinstance(word, Allocate)),
+            drops=tuple(word for word in words if isinstance(word, Drop)),
+            notes=(Note(JobKey(1), "a note"),),
+        )
+        self.now += 10.0
+        self.controller.turn()
+
+    def shares(self) -> list[tuple[Share, ...]]:
+        return [job.shares for job in self.cluster.observe().training]
+
+
+@pytest.fixture
+def journal(tmp_path):
+    opened = Journal(tmp_path / "journal.sqlite", 30)
+    yield opened
+    opened.close()
+
+
+def give(number: int, **workers: int) -> Allocate:
+    shares = tuple(Share(node, count) for node, count in workers.items())
+    return Allocate(JobKey(number), shares, "it may")
+
+
+def test_what_a_plan_allots_is_carried_out_and_recorded(journal):
+    world = World(journal)
+    world.do(give(1, n1=2), Drop(JobKey(2), "it would be late"))
+    assert world.shares() == [(Share("n1", 2),)]
+    world.do(give(1, n1=1, n2=1))
+    world.do(give(1))
+    said = [(event.at, event.kind, event.job, event.text) for event in reversed(journal.events(None, 10))]
+    assert said == [
+        (110.0, "allocate", JobKey(1), "is started with 2 on n1: it may"),
+        (110.0, "drop", JobKey(2), "is refused: it would be late"),
+        (120.0, "allocate", JobKey(1), "is resized from 2 workers to 1 on n1, 1 on n2: it may"),
+        (130.0, "allocate", JobKey(1), "is preempted, after 2 workers: it may"),
+    ]
+
+
+def test_a_dry_run_decides_and_records_and_changes_nothing(journal):
+    world = World(journal, dry_run=True)
+    world.do(give(1, n1=2))
+    assert world.shares() == [(), ()]
+    assert [event.text for event in journal.events(1, 10)] == ["would be started with 2 on n1: it may"]
+
+
+def test_a_policy_sees_when_it_last_changed_something_and_how_many_have_ended_since():
+    world = World(NoJournal())
+    world.do()
+    world.do(give(1, n1=2), give(2, n2=1))
+    world.do()
+    world.cluster.end(JobKey(2))
+    world.do()
+    world.do(give(1, n1=3))
+    world.do()
+    told = [(seen.decided_at, seen.ended_since) for seen in world.policy.seen]
+    assert told == [(0.0, 0), (0.0, 0), (120.0, 0), (120.0, 1), (120.0, 1), (150.0, 0)]
+
+
+def test_a_plan_that_cannot_be_is_raised_by_a_turn_and_trouble_for_the_loop():
+    world = World(NoJournal())
+    with pytest.raises(ImpossiblePlan, match="job 1 of 1-4 workers is to have 5"):
+        world.do(give(1, n1=4, n2=1))
+    world.policy.next = Plan(allocations=(give(1, n1=5),))
+    world.controller.cycle()
+    assert "ImpossiblePlan: job 1" in world.controller.status().trouble
+    world.controller.cycle()
+    assert world.controller.status().trouble == ""
+
+
+def test_nothing_is_written_for_a_journal_that_keeps_nothing():
+    class Deaf(NoJournal):
+        def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> None:
+            raise AssertionError("nobody reads this")
+
+    world = World(Deaf())
+    world.do(give(1, n1=2))
+    assert world.shares()[0] == (Share("n1", 2),)
