@@ -36,7 +36,8 @@ def of_job(folder: Path) -> list[Process]:
     workers = {int(path.stem) for path in (folder / "logs").glob("*.jsonl")}
     found = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        # Of a process that is just ending nothing is said, not even its environment.
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, KeyError):
             kind = _kind(process, workers) if _belongs(process, folder) else None
             if kind is not None:
                 found.append((process.create_time(), _process(process, kind)))
@@ -47,7 +48,7 @@ def _kind(process: psutil.Process, workers: set[int]) -> Victim | None:
     words = process.cmdline()
     if process.pid in workers:
         return Victim.WORKER
-    if words[0].endswith("srun"):
+    if not words or words[0].endswith("srun"):  # none: it is just ending
         return None
     if "agent" in words:
         return Victim.AGENT

@@ -24,7 +24,12 @@ from horovod_elastic.election.leases import EtcdAccess, JobRun, LeaseStore, Stor
 
 JOB = JobRun(7, 0)
 TTL_S = 2.0
-"""etcd knows whole seconds, and none below two."""
+"""Of a lease that is to run out. etcd knows whole seconds, and none below two."""
+LONG_TTL_S = 6.0
+"""Of one that is to be refreshed in time, by a machine that may be busy."""
+LASTING_S = 60.0
+"""Of one that is not to run out at all."""
+RUNS_OUT_WITHIN_S = 60.0
 
 
 def a_run(etcd: Etcd, **more: object) -> LeasePlace:
@@ -49,29 +54,29 @@ def test_the_first_who_asks_holds_the_lease_and_the_others_are_told_who(etcd: Et
     place = a_run(etcd)
     a, b = store_at(place), store_at(place)
     assert a.look().vacant
-    taken = a.acquire("a", "a:1", TTL_S)
+    taken = a.acquire("a", "a:1", LASTING_S)
     assert (taken.holder, taken.address, taken.previous) == ("a", "a:1", 0)
     assert taken.term > 0
-    assert b.acquire("b", "b:1", TTL_S) == taken
+    assert b.acquire("b", "b:1", LASTING_S) == taken
     assert b.look() == taken
 
 
 def test_a_lease_that_is_refreshed_stays_and_one_that_is_not_runs_out(etcd: Etcd) -> None:
     place = a_run(etcd)
     a, b = store_at(place), store_at(place)
-    term = a.acquire("a", "a:1", TTL_S).term
-    for _ in range(6):
-        time.sleep(TTL_S / 3)
-        assert a.acquire("a", "a:1", TTL_S, pb.CLAIM_HOLDER, term).term == term
-        assert b.acquire("b", "b:1", TTL_S).holder == "a"
-    assert until_vacant(b, TTL_S + 3) > 0.5
-    assert b.acquire("b", "b:1", TTL_S, seen=term).term > term
+    term = a.acquire("a", "a:1", LONG_TTL_S).term
+    for _ in range(4):
+        time.sleep(LONG_TTL_S / 3)
+        assert a.acquire("a", "a:1", LONG_TTL_S, pb.CLAIM_HOLDER, term).term == term
+        assert b.acquire("b", "b:1", LONG_TTL_S).holder == "a"
+    assert until_vacant(b, RUNS_OUT_WITHIN_S) > 0.5
+    assert b.acquire("b", "b:1", LONG_TTL_S, seen=term).term > term
 
 
 def test_a_holder_whose_lease_ran_out_is_not_given_it_back(etcd: Etcd) -> None:
     store = store_at(a_run(etcd))
     term = store.acquire("a", "a:1", TTL_S).term
-    until_vacant(store, TTL_S + 3)
+    until_vacant(store, RUNS_OUT_WITHIN_S)
     assert store.acquire("a", "a:1", TTL_S, pb.CLAIM_HOLDER, term).vacant
     assert store.acquire("a", "a:1", TTL_S, seen=term).term > term
 
@@ -79,35 +84,34 @@ def test_a_holder_whose_lease_ran_out_is_not_given_it_back(etcd: Etcd) -> None:
 def test_a_lease_given_up_is_vacant_at_once_and_only_its_holder_gives_it_up(etcd: Etcd) -> None:
     place = a_run(etcd)
     a, b = store_at(place), store_at(place)
-    a.acquire("a", "a:1", TTL_S)
+    a.acquire("a", "a:1", LASTING_S)
     assert b.release("b").holder == "a"
     assert a.release("a").vacant
-    assert b.acquire("b", "b:1", TTL_S).holder == "b"
+    assert b.acquire("b", "b:1", LASTING_S).holder == "b"
 
 
 def test_a_named_successor_has_the_lease_before_it_comes(etcd: Etcd) -> None:
     place = a_run(etcd)
     a, b, c = store_at(place), store_at(place), store_at(place)
-    term = a.acquire("a", "a:1", TTL_S).term
+    term = a.acquire("a", "a:1", LONG_TTL_S).term
     left = a.release("a", "b")
     assert (left.holder, left.address, left.previous) == ("b", "", term)
     assert left.term > term
-    assert c.acquire("c", "c:1", TTL_S) == left
-    assert b.acquire("b", "b:1", TTL_S).address == "b:1"
-    time.sleep(TTL_S + 1.5)  # the lease of the one who left has run out, not the successor's
-    assert a.look().vacant
-    assert b.acquire("b", "b:1", TTL_S, pb.CLAIM_HOLDER).vacant
+    assert c.acquire("c", "c:1", LONG_TTL_S) == left
+    assert b.acquire("b", "b:1", LONG_TTL_S).address == "b:1"
+    until_vacant(a, RUNS_OUT_WITHIN_S)
+    assert b.acquire("b", "b:1", LONG_TTL_S, pb.CLAIM_HOLDER).vacant
 
 
 def test_a_successor_that_refreshes_outlives_the_lease_of_who_left(etcd: Etcd) -> None:
     place = a_run(etcd)
     a, b = store_at(place), store_at(place)
-    a.acquire("a", "a:1", TTL_S)
+    a.acquire("a", "a:1", LONG_TTL_S)
     a.release("a", "b")
-    term = b.acquire("b", "b:1", TTL_S).term
-    for _ in range(5):
-        time.sleep(TTL_S / 3)
-        assert b.acquire("b", "b:1", TTL_S, pb.CLAIM_HOLDER, term).holder == "b"
+    term = b.acquire("b", "b:1", LONG_TTL_S).term
+    for _ in range(4):
+        time.sleep(LONG_TTL_S / 3)
+        assert b.acquire("b", "b:1", LONG_TTL_S, pb.CLAIM_HOLDER, term).holder == "b"
     assert a.look().holder == "b"
 
 
@@ -115,21 +119,21 @@ def test_a_successor_that_never_comes_holds_nobody_up_for_long(etcd: Etcd) -> No
     store = store_at(a_run(etcd))
     store.acquire("a", "a:1", TTL_S)
     store.release("a", "b")
-    until_vacant(store, TTL_S + 3)
+    until_vacant(store, RUNS_OUT_WITHIN_S)
 
 
 def test_an_agent_that_was_started_again_has_its_predecessors_lease_with_a_new_term(etcd: Etcd) -> None:
     place = a_run(etcd)
     before, after = store_at(place), store_at(place)
-    term = before.acquire("a", "a:1", TTL_S).term
-    again = after.acquire("a", "a:2", TTL_S)
+    term = before.acquire("a", "a:1", LASTING_S).term
+    again = after.acquire("a", "a:2", LASTING_S)
     assert again.term > term
-    assert before.acquire("a", "a:1", TTL_S, pb.CLAIM_HOLDER, term) == again
+    assert before.acquire("a", "a:1", LASTING_S, pb.CLAIM_HOLDER, term) == again
 
 
 def test_a_term_is_above_what_the_taker_has_seen_also_in_a_new_etcd(etcd: Etcd) -> None:
     store = store_at(a_run(etcd))
-    assert store.acquire("a", "a:1", TTL_S, seen=10**15).term == 10**15 + 1
+    assert store.acquire("a", "a:1", LASTING_S, seen=10**15).term == 10**15 + 1
     assert store.release("a", "b").term == 10**15 + 2
 
 
@@ -149,7 +153,7 @@ def test_many_who_ask_at_once_agree_on_one_holder(etcd: Etcd) -> None:
 
 def test_users_and_runs_have_keys_of_their_own(etcd: Etcd) -> None:
     place = a_run(etcd)
-    store_at(place).acquire("a", "a:1", TTL_S)
+    store_at(place).acquire("a", "a:1", LASTING_S)
     key = f"flexo-test/{os.getuid()}/7.0.{place.run}"
     found = etcd.post("kv/range", {"key": base64.b64encode(key.encode()).decode(), "count_only": True})
     assert found["count"] == "1"
@@ -158,7 +162,7 @@ def test_users_and_runs_have_keys_of_their_own(etcd: Etcd) -> None:
 def test_another_member_is_asked_where_one_is_gone(etcd: Etcd) -> None:
     place = a_run(etcd)
     with_a_dead_one = LeasePlace(Kind.ETCD, ("127.0.0.1:1", etcd.host), place.prefix, place.run)
-    assert store_at(with_a_dead_one).acquire("a", "a:1", TTL_S).holder == "a"
+    assert store_at(with_a_dead_one).acquire("a", "a:1", LASTING_S).holder == "a"
 
 
 def test_what_another_program_left_under_the_key_is_reported(etcd: Etcd) -> None:
@@ -178,7 +182,7 @@ def test_an_etcd_that_is_gone_is_away_within_the_bound_and_its_leases_outlive_it
     began = time.monotonic()
     with pytest.raises(StoreAway, match=f"etcd at {own_etcd.host}"):
         store.acquire("a", "a:1", 5.0, pb.CLAIM_HOLDER, term)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     time.sleep(3)
     own_etcd.start()
     # etcd gives leases their whole length again when it comes up: the leader does not notice.
@@ -189,7 +193,7 @@ def test_agents_elect_hand_over_and_replace_a_leader_through_etcd(etcd: Etcd) ->
     place = a_run(etcd)
 
     def agent(name: str) -> Election:
-        return Election(store_at(place), name, lambda: f"{name}:1", Role.FOUNDER, ttl_s=TTL_S)
+        return Election(store_at(place), name, lambda: f"{name}:1", Role.FOUNDER, ttl_s=LONG_TTL_S)
 
     a, b, c = agent("a"), agent("b"), agent("c")
     first = a.follow()
@@ -211,7 +215,7 @@ def test_agents_elect_hand_over_and_replace_a_leader_through_etcd(etcd: Etcd) ->
     assert third.term > second.term
     assert not b.certain()
     b.keep(lost.put)  # b goes on
-    assert lost.get(timeout=10) == "c"
+    assert lost.get(timeout=60) == "c"
 
 
 def test_passwords_are_shown_again_whenever_etcd_forgets_who_asks(own_etcd: Etcd, tmp_path: Path) -> None:
@@ -222,7 +226,7 @@ def test_passwords_are_shown_again_whenever_etcd_forgets_who_asks(own_etcd: Etcd
     with pytest.raises(StoreAway, match="user name is empty"):
         store_at(place).look()
     store = store_at(place, EtcdAccess(user="flexo", password_file=str(password)))
-    assert store.acquire("a", "a:1", TTL_S).holder == "a"
+    assert store.acquire("a", "a:1", LASTING_S).holder == "a"
     own_etcd.stop()
     own_etcd.start()  # tokens are in memory
     assert store.look().holder in ("a", "")
@@ -261,7 +265,7 @@ def test_over_tls_the_sites_own_authority_is_believed_and_no_other(tmp_path: Pat
     )
     with running(tmp_path, tls=(certificate, key)) as etcd:
         place = LeasePlace(Kind.ETCD_OVER_TLS, (etcd.host,), run="r")
-        assert store_at(place, EtcdAccess(ca=str(certificate))).acquire("a", "a:1", TTL_S).holder == "a"
+        assert store_at(place, EtcdAccess(ca=str(certificate))).acquire("a", "a:1", LASTING_S).holder == "a"
         with pytest.raises(StoreAway, match="certificate"):
             store_at(place).look()
 
@@ -283,7 +287,7 @@ def test_a_run_uses_the_etcd_that_is_configured_and_itself_where_that_is_away(
     with settled(JOB, "127.0.0.1", NoMunge(), said.append, environment) as place:  # type: ignore[arg-type]
         assert (place.kind, place.prefix) == (Kind.ETCD, "site")
         store = open_store(place, JOB, NoMunge(), environment)  # type: ignore[arg-type]
-        assert store.acquire("a", "a:1", TTL_S).holder == "a"
+        assert store.acquire("a", "a:1", LASTING_S).holder == "a"
     own_etcd.stop()
     with settled(JOB, "127.0.0.1", NoMunge(), said.append, environment) as place:  # type: ignore[arg-type]
         assert place.kind is Kind.RUN

@@ -71,7 +71,7 @@ def _no_jobs_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def cancel_all_jobs(lab: Lab) -> None:
     """Cancel every job and wait until Slurm has forgotten them: nodes are idle again."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while jobs := lab.run(["squeue", "--noheader", "--format=%A"]).stdout.split():
         assert time.monotonic() < deadline, f"jobs do not end: {jobs}"
         lab.run(["scancel", "--quiet", *jobs], check=False)

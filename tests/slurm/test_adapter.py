@@ -52,7 +52,7 @@ def _submit(lab: Lab, *options: str, script: str = _SLEEP) -> int:
 
 
 def _seen(
-    cluster: SlurmCluster, wanted: Callable[[ClusterState], bool], patience_s: float = 20
+    cluster: SlurmCluster, wanted: Callable[[ClusterState], bool], patience_s: float = 90
 ) -> ClusterState:
     """The first look that shows what is wanted."""
     deadline = time.monotonic() + patience_s
@@ -96,7 +96,7 @@ def test_the_traits_name_the_cluster_and_its_pace(quiet_lab: Lab, cluster: Slurm
     traits = cluster.traits()
     assert traits.name == f"flexo_{quiet_lab.name.replace('-', '_')}"
     assert traits.version.count(".") == 2
-    assert 3.0 <= traits.backfill_interval_s < 5.0
+    assert 3.0 <= traits.backfill_interval_s < 30.0  # what cycles take comes on top
 
 
 def test_a_running_job_is_seen_with_what_it_holds(quiet_lab: Lab, cluster: SlurmCluster) -> None:
@@ -239,7 +239,7 @@ def test_a_satellite_that_slurm_takes_back_is_not_extended(quiet_lab: Lab, clust
     satellite = _submit(quiet_lab, "--partition=flex", "--nodelist=t1", "--gpus=4")
     _seen(cluster, _runs(satellite))
     _submit(quiet_lab, "--partition=train", "--nodelist=t1", "--gpus=4")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     preempted_at = ["squeue", "--noheader", f"--jobs={satellite}", "--Format=PreemptTime"]
     while quiet_lab.run(preempted_at).stdout.strip() in ("", "N/A"):
         assert time.monotonic() < deadline, "Slurm did not preempt the satellite"
@@ -253,7 +253,7 @@ def test_a_cancelled_job_ends_and_may_be_cancelled_again(quiet_lab: Lab, cluster
     job_id = _submit(quiet_lab, "--partition=flex")
     _seen(cluster, _runs(job_id))
     cluster.cancel(job_id)
-    _seen(cluster, lambda state: state.jobs == (), patience_s=30)
+    _seen(cluster, lambda state: state.jobs == ())
     cluster.cancel(job_id)
     cluster.cancel(999_999)
 
@@ -285,7 +285,7 @@ def test_a_controller_that_does_not_answer_is_unreachable_within_the_timeout(qui
             started = time.monotonic()
             with pytest.raises(ClusterUnreachable, match=r"did not answer within 2 s"):
                 ask()
-            assert time.monotonic() - started < 4
+            assert time.monotonic() - started < 10  # Slurm's own commands wait longer
     finally:
         os.kill(slurmctld, signal.SIGCONT)
     # What nobody answered may be carried out later all the same: the job may have been cancelled.
@@ -314,7 +314,7 @@ def test_pyslurm_and_slurms_commands_see_the_same(make_lab: LabFactory) -> None:
         with_commands = _cluster(lab)
         with_pyslurm = SlurmCluster(lab.layout.slurm_conf, frozenset({"flex"}), 10.0, reader)
         assert reader.why_not_enough() == ""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while differences := _differences(with_commands.observe(), with_pyslurm.observe()):
             assert time.monotonic() < deadline, differences
             time.sleep(0.5)

@@ -39,7 +39,7 @@ def agent(lab: Lab, place: LeasePlace, name: str, role: Role = Role.FOUNDER) -> 
     return Election(store, name, lambda: f"{name}:1", role)
 
 
-def until(condition: Callable[[], bool], what: str, bound_s: float = 20.0) -> None:
+def until(condition: Callable[[], bool], what: str, bound_s: float = 90.0) -> None:
     deadline = time.monotonic() + bound_s
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
@@ -50,18 +50,20 @@ def test_a_stranger_who_names_the_job_finds_no_leader_of_it(flexod: Lab) -> None
     place = place_in(flexod)
     leader = agent(flexod, place, "a")
     assert isinstance(leader.follow(), Leading)
+    leader.keep(lambda holder: None)
     socket = f"--socket={flexod.layout.munge_socket}"
     command = ["runuser", "-u", STRANGER, "--", "munge", socket, f"--string=flexo {LOOK}"]
     credential = flexod.run(command).stdout.strip()
     request = leases_pb2.LookRequest(job=leases_pb2.JobKey(job_id=7, run=place.run))
     with grpc.insecure_channel(flexod.daemon_address) as channel:
         stub = leases_pb2_grpc.LeaseServiceStub(channel)
-        looked = stub.Look(request, metadata=((METADATA_KEY, credential),), timeout=10)
+        looked = stub.Look(request, metadata=((METADATA_KEY, credential),), timeout=60)
         assert (looked.holder, looked.address) == ("", "")
         with pytest.raises(grpc.RpcError) as refusal:  # a credential is good for one call
-            stub.Look(request, metadata=((METADATA_KEY, credential),), timeout=10)
+            stub.Look(request, metadata=((METADATA_KEY, credential),), timeout=60)
         assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert agent(flexod, place, "b").follow() == Following("a:1", "a", leader.term)
+    assert leader.resign()
 
 
 def test_a_leader_outlives_a_restart_of_flexod_and_nobody_takes_its_place(flexod: Lab) -> None:

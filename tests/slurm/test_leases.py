@@ -67,7 +67,7 @@ def test_an_operator_extends_leases_and_without_flexod_they_end_gracefully(
     _wait(lambda: _field(lab, satellite, "JobState") not in ("RUNNING", "COMPLETING"), 4 * LEASE_S, "it ends")
 
     assert _field(lab, base, "JobState") == "RUNNING"
-    _wait(lambda: len(_batches(lab, base)) == 2, 30, "the base trains on alone")
+    _wait(lambda: len(_batches(lab, base)) == 2, 120, "the base trains on alone")
     output = (lab.scratch / f"{base}.out").read_text()
     assert "HorovodInternalError" not in output, "its workers left at a commit, nobody was cut off"
     assert output.count("no flexod at") == 1

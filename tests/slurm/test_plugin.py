@@ -81,9 +81,9 @@ class Site:
         return dict(re.findall(r"^(\w+)=(.*)$", path.read_text(), re.MULTILINE))
 
     def wait_for_end(self, job_id: str) -> None:
-        """Until the job is COMPLETED; an assertion fails when it ends otherwise, or not within 30 s."""
+        """Until the job is COMPLETED; an assertion fails when it ends otherwise, or not within 90 s."""
         state = "unknown"
-        for _ in range(150):
+        for _ in range(450):
             shown = self.lab.run(["scontrol", "show", "job", job_id]).stdout
             found = re.search(r"JobState=(\w+)", shown)
             state = found[1] if found else "gone"

@@ -132,7 +132,7 @@ def ask_status(lab: Lab, made: str | None) -> Outcome:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         metadata = ((METADATA_KEY, made),) if made else ()
         try:
-            stub.GetStatus(admin_pb2.GetStatusRequest(), metadata=metadata, timeout=10)
+            stub.GetStatus(admin_pb2.GetStatusRequest(), metadata=metadata, timeout=60)
         except grpc.RpcError as error:
             return error.code(), error.details() or ""
     return grpc.StatusCode.OK, ""
@@ -257,7 +257,7 @@ def test_flexod_ends_at_sigterm_and_tells_its_leaders_that_grants_stand(flexod: 
         code, text = stream.outcome()
         assert code is grpc.StatusCode.UNAVAILABLE, text
         assert "grants stand" in text
-        process.wait(timeout=15)
+        process.wait(timeout=60)
     flexod.start_flexod()
 
 
@@ -278,7 +278,7 @@ def _scale(lab: Lab, job_id: int, user: str) -> Outcome:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         request = admin_pb2.ScaleJobRequest(job_id=job_id, workers=2)
         try:
-            stub.ScaleJob(request, metadata=((METADATA_KEY, credential(lab, user, SCALE)),), timeout=10)
+            stub.ScaleJob(request, metadata=((METADATA_KEY, credential(lab, user, SCALE)),), timeout=60)
         except grpc.RpcError as error:
             return error.code(), error.details() or ""
     return grpc.StatusCode.OK, ""
@@ -291,7 +291,7 @@ def _cpu_seconds(lab: Lab) -> float:
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not condition():
-        assert time.monotonic() < deadline, f"waited 30 s for {what}"
+        assert time.monotonic() < deadline, f"waited 90 s for {what}"
         time.sleep(0.1)

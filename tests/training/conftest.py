@@ -61,7 +61,7 @@ def alone(training_lab: Lab) -> Iterator[Lab]:
 
 def clear(lab: Lab) -> None:
     """Cancel every job and wait for the end of all."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 150
     while jobs := lab.run(["squeue", "--noheader", "--format=%A"]).stdout.split():
         assert time.monotonic() < deadline, f"jobs do not end: {jobs}"
         lab.run(["scancel", "--quiet", *jobs], check=False)

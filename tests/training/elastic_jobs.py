@@ -21,6 +21,9 @@ SCRIPTS = Path(__file__).resolve().parent / "scripts"
 BOUND_S = 150.0
 """How long anything may take: the machine may be busy. Tests ask for order, not for speed."""
 
+TRACE = "FLEXO_TRACE=$PWD/trace"
+"""Has the job's leaders write down what they do."""
+
 SOMEBODY = "games"
 """A user of this machine without any rights."""
 
@@ -56,6 +59,12 @@ class Job:
                 if not kinds or event["event"] in kinds:
                     found.append({**event, "log": path.stem})
         return sorted(found, key=lambda event: event["time"])
+
+    def trace(self, kind: str) -> list[Event]:
+        """What its leaders have written into the file `trace` of its folder (see TRACE); whole lines."""
+        text = (self.folder / "trace").read_text()
+        events = map(json.loads, text[: text.rfind("\n") + 1].splitlines())
+        return [event for event in events if event["event"] == kind]
 
     def sizes(self) -> list[int]:
         """Numbers of workers that it has had, in order."""
@@ -147,7 +156,7 @@ class Job:
 
     def check_nothing_left(self) -> None:
         """No satellite in the queue and none of its processes on the machine, within a while."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + BOUND_S
         while self.satellites() or self.processes():
             assert time.monotonic() < deadline, f"left: {self.satellites()} {self.processes()}"
             time.sleep(0.3)
@@ -236,18 +245,28 @@ def base_node(job: Job) -> str:
     return match[1]
 
 
-def agents(job: Job) -> list[psutil.Process]:
-    """The agents' own processes (not the srun that started them)."""
+def agents(job: Job, *, but: str | None = None) -> list[psutil.Process]:
+    """The agents' own processes (not the srun that started them); without those started with `but`."""
     found = []
     for pid in job.processes():
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
             words = process.cmdline()
-            if "agent" in words and "srun" not in words[0]:
+            if "agent" in words and "srun" not in words[0] and (but is None or but not in words):
                 found.append(process)
     return found
 
 
+def agent_called(job: Job, name: str) -> psutil.Process:
+    """The process of the agent that is called NODE-JOB."""
+    found = {}
+    for process in agents(job):
+        with contextlib.suppress(psutil.NoSuchProcess, KeyError):  # it is gone, or just ending
+            its = process.environ()
+            found[f"{its['SLURMD_NODENAME']}-{its['SLURM_JOB_ID']}"] = process
+    return found[name]
+
+
 def agents_of_satellites(job: Job) -> list[psutil.Process]:
     """Those of them that do not belong to the base."""
-    return [process for process in agents(job) if "--base" not in process.cmdline()]
+    return agents(job, but="--base")

@@ -27,8 +27,11 @@ from horovod_elastic.core.interface import CoreFailed, Place
 from horovod_elastic.rendezvous import Rendezvous
 
 LOOPBACK = "127.0.0.1"
-ANSWER_S = 60.0
-GLOO_TIMEOUT_S = 20
+GLOO_TIMEOUT_S = 60
+"""After it whoever waits for somebody who does not come gives up by himself."""
+SOON_S = 20.0
+"""Far below: who has done with it by then was told. The machine may be busy."""
+ANSWER_S = 120.0
 
 
 @dataclass
@@ -155,6 +158,14 @@ class Cluster:
         for rank in self.all:
             with contextlib.suppress(ProcessLookupError):  # the native core aborts when others are gone
                 rank.kill()
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until it is so. Raises AssertionError if it never is."""
+    limit = time.monotonic() + ANSWER_S
+    while not holds():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
 
 
 def each(ranks: Sequence[Rank], what: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections import Counter
 
-import psutil
 import pytest
-from elastic_jobs import Job, Submit, agents, take_nodes, wait_for_start
+from elastic_jobs import TRACE, Job, Submit, agent_called, take_nodes, wait_for_start
 
 from flexo.lab import Lab
 
@@ -76,12 +74,11 @@ def test_when_the_leader_is_killed_every_sample_counts_once_since_the_last_commi
 ) -> None:
     """Its workers go with it; the others learn from each other what is left, and tell the next leader."""
     options = ("-N", "2", "-n", "2", "--gpus-per-task=1")
-    trace = "FLEXO_TRACE=$PWD/trace"
     arguments = ("--samples", str(SAMPLES), "--commit-every", "2")
-    job = submit("elastic_data.py", *arguments, options=options, elastic="2-3", environment=(trace,))
+    job = submit("elastic_data.py", *arguments, options=options, elastic="2-3", environment=(TRACE,))
     job.wait_for_size(3)
     for count in (1, 2):
-        led_by = [json.loads(line)["agent"] for line in trace_of(job) if '"leader"' in line]
+        led_by = [event["agent"] for event in job.trace("leader")]
         assert len(led_by) == count
         killed = time.time()
         agent_called(job, led_by[-1]).parent().kill()  # its keeper, and so all of its node
@@ -89,18 +86,3 @@ def test_when_the_leader_is_killed_every_sample_counts_once_since_the_last_commi
     job.stop()
     assert job.wait() == 0, job.output()[-6000:]
     assert check_samples(job) >= 1
-
-
-def trace_of(job: Job) -> list[str]:
-    """The whole lines that its leaders have written down; the last may be half written."""
-    text = (job.folder / "trace").read_text()
-    return text[: text.rfind("\n") + 1].splitlines()
-
-
-def agent_called(job: Job, name: str) -> psutil.Process:
-    """The process of the agent that is called NODE-JOB."""
-    for process in agents(job):
-        its = process.environ()
-        if f"{its['SLURMD_NODENAME']}-{its['SLURM_JOB_ID']}" == name:
-            return process
-    raise AssertionError(f"no agent {name}")

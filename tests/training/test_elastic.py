@@ -114,21 +114,27 @@ def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone
     options, environment = ("-n", "2", "--gpus-per-task=1"), (f"{VARIABLE}={core}",)
     job = submit("counting.py", options=options, elastic="2-4", environment=environment)
     job.wait_for_size(4)
+    everybody = set(job.workers())
     for rank in (1, 2, 0):  # beside rank 0 in the base, the first of the satellite, who leads
         victim = next(event for event in reversed(job.events("enter")) if event["rank"] == rank)
         killed = time.time()
         os.kill(victim["pid"], signal.SIGKILL)
         job.wait_until("training without it", lambda killed=killed: went_on(job, killed))
         job.wait_for_size(4, after=killed)
-        assert victim["pid"] not in job.workers()
+        survivors, everybody = everybody - {victim["pid"]}, set(job.workers())
+        assert survivors < everybody, "who survives is the same process, and one has come anew"
+        assert len(everybody) == 4
+        assert victim["pid"] not in everybody
 
     killed, step = time.time(), job.steps_committed()[-1]
     agents_of_satellites(job)[0].kill()
     job.wait_until("training without it", lambda: job.steps_committed()[-1] > step + 20)
     job.wait_until("another agent in its place", lambda: agents_of_satellites(job))
     assert not went_on(job, killed), "its workers have trained on in the same generation"
+    assert set(job.workers()) == everybody
     agents_of_satellites(job)[0].parent().kill()  # its keeper: so ends what a node runs
     job.wait_for_size(2, after=killed)
+    assert {int(pid) for pid in job.committing(2, after=killed)} < everybody
     job.stop()
     done = job.check_finished()
     job.check_steps(lost=4)

@@ -1,6 +1,7 @@
 """A generation begins with newcomers: they are given the state by those who stay, who go on with their own.
 
-Beside Horovod's core, which carries nothing between two, a process group of torch.distributed is the courier.
+The core on torch.distributed has a courier of its own. Horovod's carries nothing between two: beside it a
+process group of torch.distributed stands in for one, so that the same is seen on both.
 """
 
 from __future__ import annotations
@@ -16,29 +17,43 @@ from typing import Any
 import pytest
 import ranks
 from ranks import LOOPBACK, Cluster, Me, Rank, each
-from test_state_sync import OPTIMIZERS, make_state
+from test_state_sync import OPTIMIZERS, in_small_messages, make_state, states_with_ways_of_their_own
 
+from horovod_elastic.core.choice import CORES
 from horovod_elastic.worker.state_route import Origin
 
-COURIER_S = 30
+COURIER_S = 120
 COMMITS = 7
 SAMPLES = 100  # of make_state's sampler
 
 
 @dataclass
-class Courier:
-    """Keeps count of what it carries (bytes)."""
+class GroupCourier:
+    """A plain one."""
 
     group: Any
+
+    def send(self, tensor: Any, to: int) -> None:
+        self.group.send([tensor], to, 0).wait()
+
+    def receive(self, tensor: Any, source: int) -> None:
+        self.group.recv([tensor], source, 0).wait()
+
+
+@dataclass
+class Counted:
+    """A courier, and how much each message was that it carried (bytes)."""
+
+    courier: Any
     carried: list[int] = field(default_factory=list)
 
     def send(self, tensor: Any, to: int) -> None:
         self.carried.append(tensor.numel() * tensor.element_size())
-        self.group.send([tensor], to, 0).wait()
+        self.courier.send(tensor, to)
 
     def receive(self, tensor: Any, source: int) -> None:
         self.carried.append(tensor.numel() * tensor.element_size())
-        self.group.recv([tensor], source, 0).wait()
+        self.courier.receive(tensor, source)
 
 
 class DeadLetters:
@@ -104,14 +119,18 @@ def tensors(me: Me, state: Any) -> str:
 
 
 def meet(me: Me, folder: str) -> None:
-    """Connect those of this generation with each other."""
+    """Connect those of this generation with each other, if their core has not."""
+    me.kept["courier"] = Counted(me.core.courier() or group_courier(me, folder))
+
+
+def group_courier(me: Me, folder: str) -> GroupCourier:
     dist = me.torch.distributed
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
     options._timeout = timedelta(seconds=COURIER_S)
     Path(folder).mkdir(exist_ok=True)
     store = dist.FileStore(f"{folder}/store", me.hvd.size())
-    me.kept["courier"] = Courier(dist.ProcessGroupGloo(store, me.hvd.rank(), me.hvd.size(), options))
+    return GroupCourier(dist.ProcessGroupGloo(store, me.hvd.rank(), me.hvd.size(), options))
 
 
 def train(me: Me, kind: str, newcomers: int) -> None:
@@ -129,12 +148,7 @@ def train(me: Me, kind: str, newcomers: int) -> None:
 
 
 def begin_in_small_messages(me: Me) -> Begun:
-    from horovod_elastic.worker import state_sync
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_sync, "FIRST_BYTES", 1000)
-        patch.setattr(state_sync, "COLLECTED_BYTES", 500)
-        patch.setattr(state_sync, "LARGE_BYTES", 200)
+    with in_small_messages():
         return begin(me)
 
 
@@ -162,10 +176,10 @@ def begin(me: Me, of_those_who_train: Origin = Origin.STAYS) -> Begun:
     )
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+@pytest.fixture(scope="module", params=CORES)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Four; each test forms a generation of as many as it needs."""
-    running = Cluster()
+    running = Cluster(request.param)
     running.start(4)
     yield running
     running.close()
@@ -305,34 +319,9 @@ def test_what_is_left_of_an_epoch_is_divided_anew_and_nothing_left_out(
 
 def begin_in_own_ways(me: Me) -> list[Any]:
     """A handler with a sync of its own is let do that; a state with one is not handed over."""
-    from horovod.torch.elastic import state as horovods
-
     from horovod_elastic.worker import boundary
 
-    class Counted:
-        value = me.hvd.rank()
-
-    class Handler(horovods.StateHandler):  # type: ignore[misc]
-        def save(self) -> None:
-            pass
-
-        restore = save
-
-        def sync(self) -> None:
-            self.value.value = me.hvd.broadcast_object(self.value.value + 70)
-
-    class Own(me.hvd.elastic.TorchState):  # type: ignore[misc, name-defined]
-        def sync(self) -> None:
-            super().sync()
-            self.seen = "its own sync"
-
-    known = horovods.get_handler_registry()
-    horovods.set_handler_registry([*known, (Counted, Handler)])
-    try:
-        handled = me.hvd.elastic.TorchState(model=me.torch.nn.Linear(2, 2), counter=Counted())
-    finally:
-        horovods.set_handler_registry(known)
-    own = Own(model=me.torch.nn.Linear(2, 2))
+    handled, own = states_with_ways_of_their_own(me)
     told = []
     for state in (handled, own):
         new = me.hvd.rank() == me.hvd.size() - 1

@@ -15,38 +15,31 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from elastic_jobs import Event, Job, Submit, agents, take_nodes, wait_for_start, went_on
+from elastic_jobs import TRACE, Event, Job, Submit, agent_called, take_nodes, wait_for_start, went_on
 
 from flexo.lab import Lab
 
 pytestmark = pytest.mark.slow
 
-TRACE = "FLEXO_TRACE=$PWD/trace"
-"""Has the job's leaders write down who they are."""
 PATIENCE_S = 60.0
 """Nothing may hang for longer."""
 
 
 def leaders(job: Job) -> list[str]:
     """The agents that have led it, one after the other."""
-    lines = (job.folder / "trace").read_text().splitlines()
-    return [str(event["agent"]) for event in map(json.loads, lines) if event["event"] == "leader"]
-
-
-def agent_process(job: Job, name: str) -> psutil.Process:
-    """The process of the agent that is called NODE-JOB."""
-    found = {}
-    for process in agents(job):
-        its = process.environ()
-        found[f"{its['SLURMD_NODENAME']}-{its['SLURM_JOB_ID']}"] = process
-    return found[name]
+    return [str(event["agent"]) for event in job.trace("leader")]
 
 
 def launcher(job: Job) -> psutil.Process:
     """Its `flexo run`."""
-    processes = [psutil.Process(pid) for pid in job.processes()]
-    (found,) = (each for each in processes if each.cmdline()[2:3] == ["run"] and each.name() != "srun")
-    return found
+    found = []
+    for pid in job.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            if process.cmdline()[2:3] == ["run"] and process.name() != "srun":
+                found.append(process)
+    (one,) = found
+    return one
 
 
 def listening(job: Job) -> set[tuple[str, int]]:
@@ -86,14 +79,14 @@ def test_a_killed_leader_is_replaced_and_a_worker_that_stands_still_is_too(
 
     (first,) = leaders(job)
     killed, step = time.time(), job.steps_committed()[-1]
-    agent_process(job, first).kill()
+    agent_called(job, first).kill()
     job.wait_until("another leader", lambda: len(leaders(job)) == 2, PATIENCE_S)
     job.wait_until("training under it", lambda: job.steps_committed()[-1] > step + 20, PATIENCE_S)
     assert not went_on(job, killed), "workers have trained on, also those of the agent that was killed"
     assert "leads this job now: the one before is gone" in job.output()
 
     killed = time.time()
-    agent_process(job, leaders(job)[-1]).parent().kill()  # its keeper, and so all of its node
+    agent_called(job, leaders(job)[-1]).parent().kill()  # its keeper, and so all of its node
     job.wait_until("training without that node", lambda: went_on(job, killed), PATIENCE_S)
     job.wait_for_size(3, after=killed)
     assert len(leaders(job)) == 3
@@ -118,7 +111,7 @@ def test_a_satellite_that_leads_hands_over_before_slurm_takes_its_node(submit: S
     killed = time.time()
     starter = launcher(job)
     starter.suspend()  # it would start the base's agent again, which then would lead
-    agent_process(job, base).parent().kill()  # its keeper, and so all of the base
+    agent_called(job, base).parent().kill()  # its keeper, and so all of the base
     job.wait_until("training without the base", lambda: went_on(job, killed), PATIENCE_S)
     assert len(leaders(job)) == 2
     assert leaders(job)[1] != base
@@ -151,7 +144,7 @@ def test_nobody_waits_for_newcomers_that_are_slower_than_horovods_patience(
     alone_at = [event["time"] for event in committed if event["size"] == 1]
     assert alone_at[-1] - alone_at[0] > 2 * patience
     pauses = [later - earlier for earlier, later in itertools.pairwise(alone_at)]
-    assert max(pauses) < patience / 2
+    assert max(pauses) < patience
     job.stop()
     check_total(job.check_finished())
     job.check_steps()

@@ -35,5 +35,10 @@ def test_the_wheel_holds_every_module_and_what_workers_and_administrators_need(t
         modules = [name.removeprefix(folder) for name in listed if name.startswith(f"{folder}{top}/")]
         wanted = {name for name in modules if name.endswith(".py")}
         assert wanted - held == set()
-    assert "flexo_protos/v1/jobs_pb2_grpc.py" in held
+    protos = [Path(name) for name in listed if name.endswith(".proto")]
+    made = {f"flexo_protos/v1/{proto.stem}_pb2.py" for proto in protos}
+    with_services = [proto for proto in protos if "\nservice " in (ROOT / proto).read_text()]
+    made |= {f"flexo_protos/v1/{proto.stem}_pb2_grpc.py" for proto in with_services}
+    assert {"flexo_protos/v1/collectives_pb2.py", "flexo_protos/v1/jobs_pb2_grpc.py"} < made
+    assert made - held == set()
     assert "flexo/flexo.toml.example" in held

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -81,11 +80,9 @@ def test_a_failed_read_is_a_cluster_that_cannot_be_reached(commands_in: Path) ->
 
 
 def test_a_command_that_hangs_is_ended_in_time_and_leaves_no_process(commands_in: Path) -> None:
-    script(commands_in, "squeue", f"echo $$ > {commands_in}/pid; exec sleep 30")
-    started = time.monotonic()
-    with pytest.raises(ClusterUnreachable, match=r"did not answer within 0\.5 s"):
-        SlurmCommands(None, 0.5).read("squeue")
-    assert time.monotonic() - started < 5
+    script(commands_in, "squeue", f"echo $$ > {commands_in}/pid; exec sleep 600")
+    with pytest.raises(ClusterUnreachable, match=r"did not answer within 2 s"):
+        SlurmCommands(None, 2.0).read("squeue")
     assert not Path("/proc", (commands_in / "pid").read_text().strip()).exists()
 
 

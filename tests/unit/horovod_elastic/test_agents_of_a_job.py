@@ -27,7 +27,7 @@ from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
 
 HERE = Path(__file__).resolve().parent
-BOUND_S = 60.0
+BOUND_S = 120.0
 
 
 @dataclass
@@ -61,14 +61,16 @@ class Job:
     def events(self, kind: str, node: str = "") -> list[dict[str, Any]]:
         found = []
         for path in self.folder.glob("*.jsonl"):
-            found += [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+            text = path.read_text()
+            found += [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         found.sort(key=lambda event: event["time"])
         return [event for event in found if event["event"] == kind and (not node or event["node"] == node)]
 
     def trace(self, event: str) -> list[dict[str, Any]]:
         path = self.folder / "trace"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [each for each in map(json.loads, lines) if each["event"] == event]
+        text = path.read_text() if path.exists() else ""
+        whole = text[: text.rfind("\n") + 1].splitlines()  # somebody may be writing the last one
+        return [each for each in map(json.loads, whole) if each["event"] == event]
 
     def leader(self) -> str:
         """The node of the agent that leads, or led last."""
@@ -175,7 +177,7 @@ def test_the_leaders_node_may_be_lost_and_training_goes_on(job: Callable[..., Jo
     two.keepers[first].wait()
     two.wait_until("all to die with a killed keeper", lambda: is_gone(victim) and is_gone(agent))
     two.start(first, again=True)
-    two.wait_until("another leader", lambda: len(two.trace("leader")) == 2)
+    two.wait_until("another leader", lambda: len(two.trace("leader")) >= 2)
     two.wait_until("its worker to be replaced", lambda: len(two.events("enter", first)) == 2)
     two.wait_for_batches(first, other)
     assert two.leader() in (first, other)
@@ -191,7 +193,7 @@ def test_a_killed_leader_costs_training_nothing(job: Callable[..., Job], nodes: 
     several = training(job, *nodes)
     first = several.leader()
     several.agent(first).kill()
-    several.wait_until("another leader", lambda: len(several.trace("leader")) == 2)
+    several.wait_until("another leader", lambda: len(several.trace("leader")) >= 2)
     several.wait_for_batches(*nodes, more=50)
     assert len({event["pid"] for event in several.events("batch")}) == len(nodes)
     assert {event["generation"] for event in several.events("batch")} == {1}
@@ -243,14 +245,14 @@ def test_a_stopped_leader_is_replaced_and_steps_down_when_it_goes_on(job: Callab
 def test_a_worker_that_falls_silent_is_killed_and_replaced(job: Callable[..., Job]) -> None:
     one = job("n1", "n2")
     one.start("n1")
-    one.start("n2", silence_s=3)
+    one.start("n2", silence_s=6)
     one.wait_for_batches("n1", "n2")
     silent = one.events("enter", "n2")[0]["pid"]
     os.kill(silent, signal.SIGSTOP)
     one.wait_until("it to be killed", lambda: is_gone(silent))
     one.wait_until("another one", lambda: len(one.events("enter", "n2")) == 2)
     left = one.trace("left")[0]
-    assert (left["exit_code"], left["why"]) == (-9, "it has said nothing for 3 s")
+    assert (left["exit_code"], left["why"]) == (-9, "it has said nothing for 6 s")
     one.wait_for_batches("n1", "n2")
     one.stop()
     assert one.exit_codes() == {"n1": 0, "n2": 0}

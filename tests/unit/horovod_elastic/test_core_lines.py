@@ -82,6 +82,13 @@ class Generation:
     def next_heard(self) -> list[Heard]:
         return [ear.decided.get(timeout=LONG_S) for ear in self.ears]
 
+    def goes_on(self) -> bool:
+        """Nothing broke: after whatever was said so far, all hear of a collective that all ask for."""
+        request = Request(Operation.BARRIER, "it goes on")
+        self.all_say(request)
+        all_heard = all(heard.keys == (key_of(request),) for heard in self.next_heard())
+        return all_heard and not any(ear.over.is_set() or ear.left.is_set() for ear in self.ears)
+
     def why(self, *but: int) -> str:
         """It broke, and all but those were told the same."""
         told = [ear for rank, ear in enumerate(self.ears) if rank not in but]
@@ -166,15 +173,14 @@ def test_errors_are_heard_by_those_who_asked_and_nothing_breaks(generation: Gene
         channel.steps([Request(Operation.BROADCAST, "b", root=rank // 2)])
 
     assert all("root ranks" in heard.error for heard in generation.next_heard())
-    assert not any(ear.over.is_set() for ear in generation.ears)
+    assert generation.goes_on()
 
 
 def test_who_asks_in_a_process_set_that_there_is_not_is_told_alone(generation: Generation) -> None:
     generation.channels[2].steps([Request(Operation.BARRIER, "b", process_set=5)])
 
     assert "process set 5" in generation.ears[2].decided.get(timeout=LONG_S).error
-    generation.all_say(Request(Operation.BARRIER, "all"))
-    assert [heard.keys for heard in generation.next_heard()] == [((0, "all"),)] * 3
+    assert generation.goes_on()
 
 
 def test_ranks_that_wait_for_each_other_are_told(
@@ -206,13 +212,20 @@ def test_what_takes_too_long_is_given_up_if_horovods_variable_says_so(
 
 @pytest.mark.parametrize("generation", [2, 3, 40], indirect=True)
 def test_all_hear_when_all_have_left(generation: Generation) -> None:
-    for channel in generation.channels[:-1]:
+    for rank, channel in enumerate(generation.channels[:-1]):
         channel.leave()
+        channel.put(f"after {rank} has left", b"")
+    for words in ("all but one have left", "and that was all"):  # rank 0 speaks in order
+        assert eventually(lambda: all(len(ear.shelf) >= generation.size - 1 for ear in generation.ears))
+        generation.channels[-1].put(words, b"")
+        assert eventually(lambda words=words: all(words in ear.shelf for ear in generation.ears))
     assert not any(ear.left.is_set() for ear in generation.ears)
     generation.channels[-1].leave()
 
     assert all(ear.left.wait(LONG_S) for ear in generation.ears)
-    assert not any(ear.over.is_set() for ear in generation.ears[:1])
+    generation.close()
+    assert eventually(lambda: not _threads())
+    assert not generation.ears[0].over.is_set()
 
 
 def test_who_leaves_first_may_close_its_line(generation: Generation) -> None:
@@ -224,6 +237,8 @@ def test_who_leaves_first_may_close_its_line(generation: Generation) -> None:
 
     assert generation.ears[0].left.wait(LONG_S)
     assert generation.ears[1].left.wait(LONG_S)
+    generation.close()
+    assert eventually(lambda: not _threads())
     assert not generation.ears[0].over.is_set()
 
 
@@ -264,6 +279,7 @@ def test_nothing_is_heard_after_it_broke(generation: Generation) -> None:
         channel.close()
         channel.close()
 
+    assert eventually(lambda: not _threads())
     assert [ear.times_broken for ear in generation.ears] == [1, 1, 1]
     assert all(ear.decided.empty() and not ear.shelf for ear in generation.ears)
 
@@ -308,9 +324,8 @@ def test_a_stranger_is_let_go_and_nobody_else_hears_of_it(generation: Generation
         if not says:
             stranger.shutdown(socket.SHUT_WR)
         assert _is_let_go(stranger)
-    generation.all_say(Request(Operation.BARRIER, "b"))
 
-    assert [heard.keys for heard in generation.next_heard()] == [((0, "b"),)] * 3
+    assert generation.goes_on()
 
 
 def _is_let_go(stranger: socket.socket) -> bool:
@@ -427,8 +442,7 @@ def test_a_forked_process_keeps_no_connection_open(generation: Generation) -> No
     _, status = os.waitpid(child, 0)
 
     assert before - os.waitstatus_to_exitcode(status) >= 5
-    generation.all_say(Request(Operation.BARRIER, "b"))
-    assert [heard.keys for heard in generation.next_heard()] == [((0, "b"),)] * 3
+    assert generation.goes_on()
 
 
 def _is_a_socket(descriptor: str) -> bool:

@@ -118,7 +118,7 @@ def test_it_waits_for_an_answer_and_not_for_a_leader_that_is_away(desk, session,
     desk.ask(30)
     began = time.monotonic()
     assert not desk.wait()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.3
     timer = threading.Timer(0.1, lambda: session.hear(answer((50, 10))))
     timer.start()
     monkeypatch.setattr(desks, "PATIENCE_S", 60.0)

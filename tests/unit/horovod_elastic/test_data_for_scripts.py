@@ -163,7 +163,7 @@ def test_samples_are_read_ahead_in_another_thread():
     data = iter(ElasticDataset(Watched(60), batch_size=10, prefetch=3))
     next(data)
     for _ in range(10 * (1 + 3)):  # the one that was handed out, and those that are to come
-        assert began.acquire(timeout=10)
+        assert began.acquire(timeout=60)
     assert threading.main_thread() not in threads
     assert len(threads) == 1
 

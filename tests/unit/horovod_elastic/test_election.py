@@ -40,7 +40,7 @@ TTL_S = 5.0
 VACANT = Lease("", "", 0, 0, 0.0)
 A_LEADS = Lease("a", "a:1", 3, 0, 4.0)
 A = Following("a:1", "a", 3)
-BOUND_S = 10.0
+BOUND_S = 60.0
 
 
 def campaign(role: Role = Role.BASE, me: str = "b", **more: object) -> Campaign:

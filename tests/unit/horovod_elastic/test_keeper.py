@@ -11,11 +11,15 @@ from pathlib import Path
 from horovod_elastic.agent.keeper import SOCKET_VARIABLE
 
 BOUND_S = 60
+NEVER_S = 1000.0
+"""Agents are slow where the machine is busy: only where a test is about it are they given up."""
 KEEPER = """
 import sys
 from horovod_elastic.agent import keeper
-keeper.STARTS_AGAIN, keeper.FIRST_PAUSE_S, keeper.ONCE_MORE_S, keeper.ENDS_WITHIN_S = 2, 0.05, 0.3, 1.0
-sys.exit(keeper.Keeper([sys.executable, "-c", sys.argv[1]], pass_signals=True, stands_still_s=0.5).run())
+keeper.STARTS_AGAIN, keeper.FIRST_PAUSE_S, keeper.ONCE_MORE_S = 2, 0.05, 0.3
+agent, stands_still_s, keeper.ENDS_WITHIN_S = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+starts = [sys.executable, "-c", agent]
+sys.exit(keeper.Keeper(starts, pass_signals=True, stands_still_s=stands_still_s).run())
 """
 AGENT = f"""
 import json, os, socket, sys, time
@@ -29,13 +33,19 @@ def tell(what, **more):
 def start(worker_id, *command):
     tell("start", id=worker_id, command=command, environment=dict(COLOUR="blue"), without=["LC_ALL"],
          deaf=False, note=worker_id)
+
+def wait_for(path):
+    while not (os.path.exists(path) and os.path.getsize(path)):
+        time.sleep(0.01)
 """
 
 
-def keep(agent: str) -> subprocess.Popen[str]:
+def keep(
+    agent: str, *, stands_still_s: float = NEVER_S, ends_within_s: float = NEVER_S
+) -> subprocess.Popen[str]:
     """A keeper whose agent runs these lines."""
     return subprocess.Popen(
-        [sys.executable, "-c", KEEPER, AGENT + agent],
+        [sys.executable, "-c", KEEPER, AGENT + agent, str(stands_still_s), str(ends_within_s)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -48,18 +58,18 @@ def end(keeper: subprocess.Popen[str]) -> tuple[int, list[str], str]:
     return keeper.returncode, output.splitlines(), said
 
 
-def test_an_agent_that_crashes_finds_its_workers_again() -> None:
+def test_an_agent_that_crashes_finds_its_workers_again(tmp_path: Path) -> None:
     code, output, said = end(
-        keep("""
+        keep(f"""
 if not hello["again"]:
-    start("w1", "sh", "-c", "echo $COLOUR; exec sleep 60")
+    start("w1", "sh", "-c", "echo $COLOUR; echo > {tmp_path}/runs; exec sleep 60")
     tell("spoke", id="w1")
-    time.sleep(0.3)
+    wait_for("{tmp_path}/runs")
     os.kill(os.getpid(), 9)
 (worker,) = hello["workers"]
 me, keeper = os.getpid(), os.getppid()
-children = open(f"/proc/{keeper}/task/{keeper}/children").read().split()
-print(worker["id"], worker["note"], worker["spoke"], set(children) > {str(me)}, flush=True)
+children = open(f"/proc/{{keeper}}/task/{{keeper}}/children").read().split()
+print(worker["id"], worker["note"], worker["spoke"], set(children) > {{str(me)}}, flush=True)
 tell("kill", id="w1")
 print(heard.readline(), flush=True)
 tell("end")
@@ -78,7 +88,8 @@ def test_an_end_that_no_agent_has_passed_on_is_told_to_the_next_one() -> None:
 if not hello["again"]:
     start("w1", "sh", "-c", "exit 3")
     start("w2", "/no/such/program")
-    time.sleep(0.3)
+    for _ in range(2):
+        heard.readline()
     os._exit(1)
 ended = sorted((json.loads(heard.readline()) for _ in range(2)), key=lambda each: each["ended"])
 print([(each["ended"], each["code"]) for each in ended], "No such file" in ended[1]["error"])
@@ -89,13 +100,13 @@ tell("end")
 
 
 def test_an_agent_that_stands_still_is_started_again() -> None:
-    code, _, said = end(keep('if not hello["again"]: time.sleep(60)\ntell("end")\n'))
+    code, _, said = end(keep('if not hello["again"]: time.sleep(600)\ntell("end")\n', stands_still_s=5.0))
     assert code == 0
     assert "has stood still" in said
 
 
 def test_an_agent_that_hangs_in_its_end_is_killed() -> None:
-    code, _, said = end(keep('tell("end")\ntime.sleep(60)\n'))
+    code, _, said = end(keep('tell("end")\ntime.sleep(600)\n', ends_within_s=1.0))
     assert code == 128 + signal.SIGKILL
     assert "it is started again" not in said
 
@@ -105,7 +116,7 @@ def test_after_some_attempts_it_gives_up_and_nothing_is_left(tmp_path: Path) -> 
         keep(f"""
 if not hello["again"]:
     start("w1", "sh", "-c", "echo $$ > {tmp_path}/pid; sleep 60 & sleep 60")
-    time.sleep(0.3)
+    wait_for("{tmp_path}/pid")
 os.kill(os.getpid(), 11)
 """)
     )
@@ -118,8 +129,9 @@ def test_all_die_with_it_and_signals_reach_the_agent(tmp_path: Path) -> None:
     keeper = keep(f"""
 import signal
 signal.signal(signal.SIGTERM, lambda number, frame: open("{tmp_path}/told", "w").close())
-start("w1", "sh", "-c", "echo $$ > {tmp_path}/worker; exec sleep 60")
-open("{tmp_path}/agent", "w").write(str(os.getpid()))
+with open("{tmp_path}/agent", "w") as file:
+    file.write(str(os.getpid()))
+start("w1", "sh", "-c", "echo $$ > {tmp_path}/worker; exec sleep 600")
 while True:
     time.sleep(0.1)
     tell("alive")

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -20,6 +22,8 @@ from horovod_elastic.launcher import BaseAgents
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.satellites import Refused, SlurmUser
 from horovod_elastic.slurm_job import BaseJob, BaseNode
+
+BOUND_S = 60.0
 
 
 @dataclass
@@ -70,17 +74,35 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "TERMINATED_WITHIN_S", 0.5)
 
 
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + BOUND_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def once_there(path: Path) -> str:
+    """Shell: wait for the file."""
+    return f"while [ ! -e {path} ]; do sleep 0.05; done"
+
+
 @pytest.mark.parametrize("code", [0, 3, 137])
-def test_the_jobs_exit_code_is_what_its_agents_end_with(code: int) -> None:
+def test_the_jobs_exit_code_is_what_its_agents_end_with(code: int, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
     exit_code, slurm = run(
-        Store(wire.over(code)), n1=[f"sleep 0.5; exit {code}"], n2=[f"sleep 0.5; exit {code}"]
+        Store(wire.over(code)),
+        n1=[f"touch {one}; {once_there(two)}; exit {code}"],
+        n2=[f"touch {two}; {once_there(one)}; exit {code}"],
     )
     assert exit_code == code
     assert len(slurm.started) == 2
 
 
-def test_an_agent_that_was_killed_is_started_again(capsys: pytest.CaptureFixture[str]) -> None:
-    exit_code, slurm = run(Store("n2-17-ab"), n1=["kill -KILL $$", "exit 0"], n2=["sleep 0.5"])
+def test_an_agent_that_was_killed_is_started_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    ends = tmp_path / "ends"
+    exit_code, slurm = run(Store("n2-17-ab"), n1=["kill -KILL $$", f"touch {ends}"], n2=[once_there(ends)])
     assert exit_code == 0
     assert slurm.started.count(("n1", True)) == 1
     said = capsys.readouterr().err
@@ -115,25 +137,28 @@ def test_without_word_of_the_jobs_end_only_a_signal_means_that_the_agent_was_kil
 
 @pytest.mark.parametrize("deaf", [False, True])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_is_passed_on_and_is_the_exit_code(number: int, code: int, deaf: bool) -> None:
-    slurm = Slurm({"n1": ["trap 'exit 143' TERM; sleep 60 & wait"]}, deaf)
+def test_a_signal_is_passed_on_and_is_the_exit_code(
+    number: int, code: int, deaf: bool, tmp_path: Path
+) -> None:
+    trapped = tmp_path / "trapped"
+    slurm = Slurm({"n1": [f"trap 'exit 143' TERM; touch {trapped}; sleep 60 & wait"]}, deaf)
     agents = BaseAgents((BaseNode("n1", 1),), cast(SlurmUser, slurm), cast(Any, Store("")))
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(agents.run()))
     thread.start()
-    while not slurm.started:
-        time.sleep(0.01)
-    time.sleep(0.3)
+    wait_until(lambda: slurm.steps and trapped.exists())
     agents.terminate(number)
-    thread.join(20)
+    thread.join(BOUND_S)
     assert codes == [code]
 
 
-def test_an_agent_that_does_not_end_with_the_others_is_ended() -> None:
-    began = time.monotonic()
-    exit_code, _ = run(Store(wire.over(0)), n1=["sleep 0.5"], n2=["trap '' TERM; exec sleep 60"])
+def test_an_agent_that_does_not_end_with_the_others_is_ended(tmp_path: Path) -> None:
+    deaf = tmp_path / "deaf"
+    exit_code, slurm = run(
+        Store(wire.over(0)), n1=[once_there(deaf)], n2=[f"trap '' TERM; touch {deaf}; exec sleep 600"]
+    )
     assert exit_code == 0
-    assert time.monotonic() - began < 20
+    assert {step.poll() for step in slurm.steps} == {0, -signal.SIGKILL}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_what_cannot_be_marked_is_said(image: bytes) -> None:
 def run(program: str) -> subprocess.CompletedProcess[str]:
     begin = "import ctypes, sys, threading, time\nfrom horovod_elastic.core.native import native_threads\n"
     return subprocess.run(
-        [sys.executable, "-c", begin + program], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", begin + program], capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -113,7 +113,7 @@ def test_a_process_that_ignores_sigterm_is_killed_after_the_patience(tmp_path: P
     process.stdout.readline()
     since = time.monotonic()
     end(belonging_to(tmp_path), patience_s=0.3)
-    assert 0.3 <= time.monotonic() - since < 5
+    assert time.monotonic() - since >= 0.3
     assert pids(tmp_path) == set()
 
 

@@ -29,4 +29,4 @@ class LoopThread:
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, done in the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)

@@ -144,7 +144,7 @@ def test_a_controller_that_falls_over_ends_flexod_and_is_logged(capsys: pytest.C
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         with flexod._controller_thread(Broken(), LeaderDesk(), loop, ended) as failed:  # type: ignore[arg-type]
-            await asyncio.wait_for(ended.wait(), 5)
+            await asyncio.wait_for(ended.wait(), 60)
         return failed.is_set()
 
     assert asyncio.run(story())
@@ -156,7 +156,7 @@ def test_the_controller_is_told_to_stop_and_waited_for() -> None:
         stopped = False
 
         def run(self, stop: threading.Event) -> None:
-            stop.wait(5)
+            stop.wait(60)
             self.stopped = stop.is_set()
 
     async def story(controller: Working) -> bool:
