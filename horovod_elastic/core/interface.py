@@ -86,8 +86,11 @@ class Core(Protocol):
     def alone(self) -> None:
         """Make a communicator of this process alone the present one. Called by the training thread."""
 
-    def hang_up(self) -> None:
-        """Break the present communicator's connections: everybody's collectives fail soon. Any thread."""
+    def hang_up(self, generation: int) -> None:
+        """Break that generation's connections, if it is the present one: everybody's collectives fail soon.
+
+        Any thread. The word may be late: of what came after that generation nothing is touched.
+        """
 
     def settle(self) -> None:
         """After `hang_up`, by the training thread: wait until nothing writes into its tensors any more."""

@@ -200,7 +200,7 @@ class Session:
                 del self._places[generation]
         self._stand()
         if broken:
-            core.hang_up()
+            core.hang_up(word.generation)
         return word
 
     def step_aside(self) -> Called:
@@ -215,7 +215,7 @@ class Session:
 
     def hang_up(self) -> None:
         """A collective failed: let everybody notice."""
-        self._core().hang_up()
+        self._core().hang_up(self._part.generation)
         self._core().settle()
 
     def recover(self) -> Called:
@@ -406,12 +406,12 @@ class Session:
 
     def _hear_broken(self, generation: int) -> None:
         with self._changed:
-            member = self._part.is_broken(generation)
+            member, present = self._part.is_broken(generation), self._part.generation
             holding, self._part.promised = self._part.holding, 0
             if holding:
                 self._changed.notify_all()
-        if member:
-            self._core().hang_up()
+        if member:  # if it is just switching: `enter` sees to the next one, should that be broken, too
+            self._core().hang_up(present)
 
     def _keep_building(self) -> None:
         while True:

@@ -275,21 +275,21 @@ def test_what_was_prepared_can_be_thrown_away(cluster: Cluster) -> None:
 # --- broken generations ----------------------------------------------------------------------------------
 
 
-def hang_up(me: Me) -> None:
-    me.core.hang_up()
+def hang_up(me: Me, generation: int) -> None:
+    me.core.hang_up(generation)
 
 
-def until_it_fails(me: Me, told_after_s: float = 0.0) -> float:
+def until_it_fails(me: Me, generation: int, told_after_s: float = 0.0) -> float:
     """When (time.time) a collective that somebody is missing from failed; then it hangs up, too."""
     from horovod.common.exceptions import HorovodInternalError
 
     if told_after_s:
-        threading.Timer(told_after_s, me.core.hang_up).start()
+        threading.Timer(told_after_s, me.core.hang_up, [generation]).start()
     try:
         while True:
             ranks.all_sum(me, 1.0)
     except HorovodInternalError:
-        me.core.hang_up()
+        me.core.hang_up(generation)
         return time.time()
 
 
@@ -297,22 +297,32 @@ def test_who_hangs_up_is_noticed_soon_and_all_form_anew(cluster: Cluster) -> Non
     first, second, third = members = cluster.start(3)
     cluster.form(members)
     for _ in range(2):
-        first.begin(until_it_fails)
-        second.begin(until_it_fails)
+        first.begin(until_it_fails, cluster.generation)
+        second.begin(until_it_fails, cluster.generation)
         time.sleep(0.5)  # most often they wait for the third now, and would for GLOO_TIMEOUT_S
         began = time.time()
-        third.do(hang_up)
+        third.do(hang_up, cluster.generation)
         assert max(first.answer() - began, second.answer() - began) < SOON_S
         cluster.form(members)
         assert each(members, ranks.all_sum, 1.0) == [3.0] * 3
+
+
+def test_a_late_word_about_a_generation_breaks_none_after_it(cluster: Cluster) -> None:
+    members = cluster.start(2)
+    cluster.form(members)
+    before = cluster.generation
+    cluster.form(members)
+    each(members, hang_up, before)
+    each(members, hang_up, cluster.generation + 1)
+    assert each(members, ranks.all_sum, 1.0) == [2.0, 2.0]
 
 
 def test_survivors_of_a_killed_member_form_anew(cluster: Cluster) -> None:
     first, second, third = members = cluster.start(3)
     cluster.form(members)
     each(members, ranks.make_model, 0)
-    first.begin(until_it_fails)
-    second.begin(until_it_fails)
+    first.begin(until_it_fails, cluster.generation)
+    second.begin(until_it_fails, cluster.generation)
     third.kill()
     first.answer()
     second.answer()
@@ -326,7 +336,7 @@ def test_survivors_of_a_stopped_member_form_anew_without_waiting_for_it(cluster:
     cluster.form(members)
     third.signal(signal.SIGSTOP)
     began = time.time()
-    assert max(each([first, second], until_it_fails, 0.5)) - began < 0.5 + SOON_S
+    assert max(each([first, second], until_it_fails, cluster.generation, 0.5)) - began < 0.5 + SOON_S
     cluster.form([first, second])
     assert each([first, second], ranks.all_sum, 1.0) == [2.0, 2.0]
     cluster.form([second, first])  # nor does the copy that was left keep anybody
@@ -380,9 +390,9 @@ def test_hanging_up_leaves_the_scripts_own_connections_alone(cluster: Cluster) -
     server.close()
     each(members, ranks.switch, cluster.generation)
     each([first, second], talked)
-    each(members, hang_up)
+    each(members, hang_up, cluster.generation)
     assert min(each([first, second], still_talk)) > 10
-    first.do(until_it_fails)
+    first.do(until_it_fails, cluster.generation)
 
 
 # --- what stragglers are found with ----------------------------------------------------------------------

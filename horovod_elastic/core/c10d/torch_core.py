@@ -139,9 +139,10 @@ class TorchCore:
         with self._lock:
             self._going = [thread, *(each for each in self._going if each.is_alive())]
 
-    def hang_up(self) -> None:
+    def hang_up(self, generation: int) -> None:
         """See Core.hang_up."""
-        if (present := self._present) is not None:
+        present = self._present
+        if present is not None and present.place.generation == generation:
             present.break_(f"rank {present.place.rank} hung up")
 
     def settle(self) -> None:

@@ -55,6 +55,8 @@ class _Copy:
         self.native = native
         self.state = _State.IDLE
         self.sockets: connections.Sockets = {}
+        self.generation = 0
+        """The one that it was switched to last; negative: alone."""
 
 
 @dataclass(eq=False, slots=True)
@@ -234,6 +236,7 @@ class HorovodCore:
             if prepared.copy.state is not _State.PREPARED:
                 raise CoreFailed(f"generation {generation} broke before it began")
             prepared.copy.state = _State.PRESENT
+            prepared.copy.generation = generation
             self._present, old = prepared.copy, self._present
         self._install(prepared.copy.native)
         if generation < 0:
@@ -270,10 +273,11 @@ class HorovodCore:
             self._retire(old)
             self._wait_until(lambda: old.state is not _State.RETIRING, SHUTDOWN_S)
 
-    def hang_up(self) -> None:
+    def hang_up(self, generation: int) -> None:
         """See Core.hang_up."""
         with self._changed:
-            sockets = {} if self._present is None else self._present.sockets
+            present = self._present
+            sockets = present.sockets if present is not None and present.generation == generation else {}
         connections.shut_down(sockets)
 
     def settle(self) -> None:

@@ -29,11 +29,12 @@ class Core:
 
     def __init__(self) -> None:
         self.broken = False
+        self.generation = 0
 
     def prepare(self, place: Place) -> None: ...
 
     def switch(self, generation: int) -> None:
-        self.broken = False
+        self.broken, self.generation = False, generation
 
     def abandon(self, generation: int) -> None: ...
 
@@ -44,8 +45,8 @@ class Core:
     def settle(self) -> None:
         pass
 
-    def hang_up(self) -> None:
-        self.broken = True
+    def hang_up(self, generation: int) -> None:
+        self.broken = self.broken or generation == self.generation
 
 
 def log(event: str, **fields: object) -> None:

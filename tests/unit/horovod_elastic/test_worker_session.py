@@ -1,0 +1,76 @@
+"""What a worker's session hears in the very moment in which its worker switches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from horovod_elastic.core.interface import Core, Place
+from horovod_elastic.worker.part import Called
+from horovod_elastic.worker.session import Session
+
+OLD, NEW = 3, 4
+
+
+class Switching:
+    """A core in whose switch something happens."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.hung_up: list[int] = []
+
+    def switch(self, generation: int) -> None:
+        self.meanwhile()
+
+    def hang_up(self, generation: int) -> None:
+        self.hung_up.append(generation)
+
+
+@pytest.fixture
+def core() -> Switching:
+    return Switching()
+
+
+@pytest.fixture
+def session(core: Switching, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """Of a worker that trains in generation OLD and has a place in NEW."""
+    for name in ("WORKER_ID", "WORKER_SECRET", "AGENT"):
+        monkeypatch.setenv(f"FLEXO_{name}", "x")
+    made = Session()
+    made.core = cast(Core, core)
+    for generation in (OLD, NEW):
+        made._places[generation] = Place(generation, 0, 2, 0, 2, 0, 1, "n1", "127.0.0.1", 1)
+    made.enter(Called(OLD))
+    return made
+
+
+def hears(session: Session, broken: int) -> Callable[[], Any]:
+    return lambda: session._hear_broken(broken)
+
+
+def test_that_the_old_generation_is_broken_says_nothing_about_the_new_one(
+    session: Session, core: Switching
+) -> None:
+    core.meanwhile = hears(session, OLD)
+    session.enter(Called(NEW))
+    assert NEW not in core.hung_up
+
+
+def test_that_the_new_generation_is_broken_breaks_it_as_soon_as_it_is_entered(
+    session: Session, core: Switching
+) -> None:
+    core.meanwhile = hears(session, NEW)
+    session.enter(Called(NEW))
+    assert core.hung_up[-1] == NEW
+
+
+def test_that_the_present_generation_is_broken_breaks_it(session: Session, core: Switching) -> None:
+    session._hear_broken(OLD)
+    assert core.hung_up == [OLD]
+
+
+def test_what_is_said_of_a_generation_before_breaks_nothing(session: Session, core: Switching) -> None:
+    session._hear_broken(OLD - 1)
+    assert core.hung_up == []
