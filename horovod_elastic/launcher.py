@@ -19,7 +19,7 @@ from flexo_protos.credentials import Munge
 from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network, progress, slurm_job, wire
 from horovod_elastic.agent.agent import TERMINATED
-from horovod_elastic.agent.keeper import CANNOT_WORK
+from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW
 from horovod_elastic.core import choice
 from horovod_elastic.election import leases
 from horovod_elastic.election.lease_grpc import LeaseServer
@@ -229,7 +229,7 @@ class BaseAgents:
         try:
             of_job = wire.exit_code_of(self._store.look().holder)
         except StoreAway:
-            of_job = code if code < 128 and code != CANNOT_WORK else None
+            of_job = code if code < 128 and code not in (CANNOT_WORK, CANNOT_WORK_NOW) else None
         return 1 if of_job is None and code == CANNOT_WORK else of_job
 
     def _end(self, node: BaseNode, code: int) -> None:

@@ -33,7 +33,7 @@ from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator, Munge, NotAuthentic
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan, network, slurm_job, wire
-from horovod_elastic.agent.keeper import CANNOT_WORK
+from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW
 from horovod_elastic.agent.keeper_link import KeeperLink, NoKeeper
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
@@ -589,8 +589,15 @@ def main(arguments: list[str]) -> int:
         pass_signals=options.pass_signals,
         command=tuple(command),
     )
+    there_before = False
     try:
-        return Agent(job_plan.from_text(options.job), post, Munge(), KeeperLink()).run()
-    except (NoKeeper, NotAuthentic, StoreAway, ValueError, network.NoAddress, slurm_job.NotInAJob) as error:
-        say(f"the agent on {os.uname().nodename} cannot work: {error}")
-        return CANNOT_WORK
+        keeper = KeeperLink()
+        there_before = keeper.again or post.again
+        return Agent(job_plan.from_text(options.job), post, Munge(), keeper).run()
+    except (NotAuthentic, StoreAway, network.NoAddress) as error:
+        # MUNGE, an address, a client library: an agent before this one had them here.
+        code, why = CANNOT_WORK_NOW if there_before else CANNOT_WORK, str(error)
+    except (NoKeeper, ValueError, slurm_job.NotInAJob) as error:
+        code, why = CANNOT_WORK, str(error)
+    say(f"the agent on {os.uname().nodename} cannot work: {why}")
+    return code

@@ -33,12 +33,18 @@ ONCE_MORE_S = 2.0
 """Whoever was stopped together with the agent gives it so long to be heard."""
 STARTS_AGAIN = 5
 FIRST_PAUSE_S = 0.2
+"""Twice as long each further time."""
+AWAY_PAUSE_S = 3.0
+AWAY_S = 60.0
+"""How long an agent that cannot work for now is tried: workers train on without one for no longer."""
 ENDS_WITHIN_S = 90.0
 """Silence of an agent that has said that it ends, and its process afterwards."""
 COMMAND_NOT_RUN = 127
 """Exit code of a worker whose command cannot be run, as in a shell."""
 CANNOT_WORK = 78
 """Exit code of an agent that would not do better if it were started again (EX_CONFIG)."""
+CANNOT_WORK_NOW = 75
+"""Exit code of one that lacks what the agent before it had, as when munged is away (EX_TEMPFAIL)."""
 ENDS_FOR_GOOD = (0, 2, CANNOT_WORK)
 """Dismissed, started with a wrong command line, or that."""
 _LIBC = ctypes.CDLL(None)
@@ -90,16 +96,15 @@ class Keeper:
 
     def run(self) -> int:
         """Until the agent ends for good: its exit code."""
-        pause_s = FIRST_PAUSE_S
+        patience = _Patience()
         try:
-            for start in range(STARTS_AGAIN + 1):
-                code = self._run_agent(again=start > 0)
-                if self._ending or code in ENDS_FOR_GOOD:
+            code = self._run_agent(again=False)
+            while not self._ending and code not in ENDS_FOR_GOOD:
+                if (pause_s := patience.pause_s(code)) is None:
                     break
-                if start < STARTS_AGAIN:
-                    _say(f"the agent has ended with {code}; it is started again, and its workers train on")
-                    self._wait(pause_s)
-                    pause_s *= 2
+                _say(f"the agent has ended with {code}; it is started again, and its workers train on")
+                self._wait(pause_s)
+                code = self._run_agent(again=True)
             return code
         finally:
             self._end_workers()
@@ -254,6 +259,25 @@ class Keeper:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._ready(left)
+
+
+class _Patience:
+    """After which pause an agent that has ended is started again."""
+
+    def __init__(self) -> None:
+        self._crashes = 0
+        self._away_since: float | None = None
+
+    def pause_s(self, code: int) -> float | None:
+        """After its end with `code`; None: not any more."""
+        if code != CANNOT_WORK_NOW:
+            self._away_since = None
+            self._crashes += 1
+            return FIRST_PAUSE_S * 2 ** (self._crashes - 1) if self._crashes <= STARTS_AGAIN else None
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        return AWAY_PAUSE_S if now < self._away_since + AWAY_S else None
 
 
 def _signal_group(worker: _Worker, number: int) -> None:

@@ -1,15 +1,20 @@
-"""Which GPUs a worker sees, and which signals reach it."""
+"""Which GPUs a worker sees, which signals reach it, and what an agent ends with that cannot work."""
 
 from __future__ import annotations
 
 import queue
 import signal
-from typing import cast
+from types import SimpleNamespace
+from typing import NoReturn, cast
 
 import pytest
 
+from flexo_protos.credentials import NotAuthentic
 from flexo_protos.v1 import workers_pb2 as pb
+from horovod_elastic import job_plan
+from horovod_elastic.agent import agent as agents
 from horovod_elastic.agent.agent import Agent, LocalWorker, Post, devices_seen
+from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW
 from horovod_elastic.agent.keeper_link import KeeperLink
 
 
@@ -55,3 +60,28 @@ def test_signals_are_passed_on_where_slurm_reaches_the_agent_alone(passes: bool)
     while not agent._events.empty():
         agent._events.get()()
     assert keeper.signalled == ([("w1", signal.SIGUSR1)] if passes else [])
+
+
+@pytest.mark.parametrize(
+    ("again", "error", "code"),
+    [
+        (False, NotAuthentic("MUNGE gave no credential"), CANNOT_WORK),
+        (True, NotAuthentic("MUNGE gave no credential"), CANNOT_WORK_NOW),
+        (True, ValueError("no plan"), CANNOT_WORK),
+    ],
+)
+def test_what_was_there_for_the_agent_before_is_away_only_for_now(
+    again: bool,
+    error: Exception,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(agents, "KeeperLink", lambda: SimpleNamespace(again=again))
+    monkeypatch.setattr(job_plan, "from_text", lambda text: None)
+    monkeypatch.setattr(agents, "Agent", fail)
+    assert agents.main(["--slots", "1", "--job", "{}", "--base", "--", "train"]) == code
+    assert str(error) in capsys.readouterr().err

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from horovod_elastic.agent.keeper import SOCKET_VARIABLE
+from horovod_elastic.agent.keeper import CANNOT_WORK_NOW, SOCKET_VARIABLE
 
 BOUND_S = 60
 NEVER_S = 1000.0
@@ -16,7 +16,8 @@ NEVER_S = 1000.0
 KEEPER = """
 import sys
 from horovod_elastic.agent import keeper
-keeper.STARTS_AGAIN, keeper.FIRST_PAUSE_S, keeper.ONCE_MORE_S = 2, 0.05, 0.3
+keeper.STARTS_AGAIN, keeper.FIRST_PAUSE_S, keeper.ONCE_MORE_S, keeper.AWAY_PAUSE_S = 2, 0.05, 0.3, 0.05
+keeper.AWAY_S = float(sys.argv[4])
 agent, stands_still_s, keeper.ENDS_WITHIN_S = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 starts = [sys.executable, "-c", agent]
 sys.exit(keeper.Keeper(starts, pass_signals=True, stands_still_s=stands_still_s).run())
@@ -41,11 +42,11 @@ def wait_for(path):
 
 
 def keep(
-    agent: str, *, stands_still_s: float = NEVER_S, ends_within_s: float = NEVER_S
+    agent: str, *, stands_still_s: float = NEVER_S, ends_within_s: float = NEVER_S, away_s: float = NEVER_S
 ) -> subprocess.Popen[str]:
     """A keeper whose agent runs these lines."""
     return subprocess.Popen(
-        [sys.executable, "-c", KEEPER, AGENT + agent, str(stands_still_s), str(ends_within_s)],
+        [sys.executable, "-c", KEEPER, AGENT + agent, str(stands_still_s), str(ends_within_s), str(away_s)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -122,6 +123,40 @@ os.kill(os.getpid(), 11)
     )
     assert code == 128 + signal.SIGSEGV
     assert said.count("it is started again") == 2
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_an_agent_that_cannot_work_for_now_is_tried_for_longer_than_one_that_crashes(tmp_path: Path) -> None:
+    code, output, _ = end(
+        keep(f"""
+if not hello["again"]:
+    start("w1", "sh", "-c", "exec sleep 600")
+    os.kill(os.getpid(), 9)
+with open("{tmp_path}/tries", "a") as file:
+    file.write("x")
+if os.path.getsize("{tmp_path}/tries") < 8:
+    sys.exit({CANNOT_WORK_NOW})
+print(hello["workers"][0]["id"])
+tell("end")
+""")
+    )
+    assert (code, output) == (0, ["w1"])
+
+
+def test_an_agent_that_cannot_work_for_too_long_is_given_up_and_nothing_is_left(tmp_path: Path) -> None:
+    code, _, said = end(
+        keep(
+            f"""
+if not hello["again"]:
+    start("w1", "sh", "-c", "echo $$ > {tmp_path}/pid; exec sleep 600")
+    wait_for("{tmp_path}/pid")
+sys.exit({CANNOT_WORK_NOW})
+""",
+            away_s=0.5,
+        )
+    )
+    assert code == CANNOT_WORK_NOW
+    assert "it is started again" in said
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 

@@ -121,6 +121,13 @@ def test_an_agent_that_says_it_cannot_work_is_not_started_again() -> None:
     assert [node for node, _ in slurm.started].count("n1") == 1
 
 
+@pytest.mark.parametrize("holder", ["n2-17-ab", None])
+def test_where_an_agent_cannot_work_for_now_the_node_begins_again(holder: str | None) -> None:
+    exit_code, slurm = run(Store(holder), n1=["exit 75", "exit 0"])
+    assert exit_code == 0
+    assert slurm.started == [("n1", False), ("n1", True)]
+
+
 def test_an_exit_code_of_the_script_that_agents_use_too_is_the_scripts() -> None:
     exit_code, _ = run(Store(wire.over(78)), n1=["exit 78"])
     assert exit_code == 78
