@@ -81,6 +81,8 @@ class Collectives:
     """See the module. Used by one thread."""
 
     def __init__(self, groups: Groups, rank: int) -> None:
+        self.gpu: torch.device | None = None
+        """Where the last tensors on a GPU were that went through NCCL."""
         self._groups = groups
         self._rank = rank
         self._packings = Packings()
@@ -195,7 +197,8 @@ class Collectives:
     def _carry_out_on_gpu(self, response: Response, works: Sequence[Work | None]) -> None:
         mine = [work for work in works if work is not None]
         # Who has joined has none of the tensors: where the last ones were.
-        device = mine[0].inputs[0].device if mine else next(reversed(self._streams), torch.device("cuda", 0))
+        device = mine[0].inputs[0].device if mine else self.gpu or torch.device("cuda", 0)
+        self.gpu = device
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)
         stream = self._streams[device]

@@ -56,13 +56,23 @@ _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 class Communicator:
-    """See the module. Nothing is connected before `build`. `process_sets` have the numbers 1, 2, ..."""
+    """See the module. Nothing is connected before `build`. `process_sets` have the numbers 1, 2, ...
 
-    def __init__(self, place: Place, process_sets: Sequence[Sequence[int]], timeline: Timeline) -> None:
+    `gpu`: where this rank's tensors were in the generation before, if on a GPU.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        process_sets: Sequence[Sequence[int]],
+        timeline: Timeline,
+        gpu: torch.device | None = None,
+    ) -> None:
         self.place = place
         self.waited_s = 0.0
         """Seconds that threads have waited for works, in all."""
         self._timeline = timeline
+        self._gpu_before = gpu
         self._fusion_bytes = _fusion_bytes()
         self._sets = {GLOBAL_SET: tuple(range(place.size))}
         for members in map(tuple, process_sets):  # python_layer.begin leaves out the same ones
@@ -148,6 +158,7 @@ class Communicator:
                 raise RuntimeError(self._broken)
         for number, members in self._sets.items():
             groups.build(number, members)
+        groups.connect_gpus(GLOBAL_SET, self._gpu_before)
         self._collectives = Collectives(groups, rank)
         if self.place.size > 1:  # the first collective tells that all others have come so far, too
             groups.gloo(GLOBAL_SET).allreduce([torch.zeros(1)]).wait()
@@ -200,6 +211,11 @@ class Communicator:
         """Ranks in each, in ascending order, by number."""
         with self._lock:
             return dict(self._sets)
+
+    def gpu(self) -> torch.device | None:
+        """Where this rank's tensors are, if they are on a GPU and NCCL is used for them. Any thread."""
+        collectives = self._collectives
+        return None if collectives is None else collectives.gpu
 
     def courier(self) -> Courier | None:
         """Between its members; None if there is only one."""

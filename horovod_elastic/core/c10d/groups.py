@@ -13,6 +13,9 @@ begins to listen within that millisecond, on a socket that programs would inheri
 
 What cannot be broken is a connection that is still being asked for at a machine that does not answer at all:
 a build that hangs in that ends when its time is up. So does one whose store does not give up.
+
+NCCL's groups are made when first there is a tensor on a GPU. Where the generation before had such tensors,
+they are connected before the switch, so that the first step after it does not wait for that.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from horovod_elastic.core.connections import Endpoint
 
 TRIES = 3
 """How often a listening socket is made before it is given up as ambiguous."""
+_ON_GPUS, _IN_MEMORY = b"on GPUs", b"in memory"
 KNOCK_S = 1.0
 """Gloo accepts at once, unless its thread is stopped."""
 _MAKING_A_DEVICE = threading.Lock()
@@ -90,24 +94,49 @@ class Groups:
         return self._gloo[process_set].group
 
     def nccl(self, process_set: int, device: torch.device) -> Any:
-        """The set's ProcessGroupNCCL for this GPU, made at the first call, by all members at once."""
+        """The set's ProcessGroupNCCL for this GPU, made at the first call, by all members at once.
+
+        It connects its members in the first collective, unless that was done before.
+        """
+        with self._lock:  # so that it is broken with the others, or not made
+            self.check_whole()
+            key = (process_set, device)
+            if key not in self._nccl:
+                self._nccl[key] = self._new_nccl(process_set)
+            return self._nccl[key]
+
+    def connect_gpus(self, process_set: int, gpu: torch.device | None) -> None:
+        """Connect the set's GPUs, with all its members at once, if the first member has a `gpu` in use.
+
+        `gpu`: where this rank's tensors were in the generation before; None: on no GPU, or it is new. Raises
+        RuntimeError if a member has no GPU, or one cannot be connected.
+        """
         self.check_whole()
-        key = (process_set, device)
-        if key not in self._nccl:
-            self._nccl[key] = self._new_nccl(process_set)
-        return self._nccl[key]
+        members = self._members[process_set]
+        if self._rank not in members or len(members) == 1:
+            return
+        store = self._place_in_store("gpus", members)
+        if self._rank == members[0]:
+            store.set("tensors", _IN_MEMORY if gpu is None else _ON_GPUS)
+        elif store.get("tensors") == _ON_GPUS:
+            gpu = gpu or _own_gpu(members[0])
+        else:
+            gpu = None
+        if gpu is not None:
+            self.nccl(process_set, gpu).eager_connect_single_device(gpu)
+            self.check_whole()
 
     def break_connections(self) -> None:
         """Whatever waits in a collective or builds a group fails soon, here and at the peers. Any thread."""
         with self._lock:
             self._broken = self._broken or "its connections were broken"
-            whole = list(self._gloo.values())
+            whole, on_gpus = list(self._gloo.values()), list(self._nccl.values())
             building = self._building
         for gloo in whole:
             gloo.shut_down()
         if building is not None:
             building.shut_down_unfinished()
-        for group in list(self._nccl.values()):
+        for group in on_gpus:
             with contextlib.suppress(RuntimeError):  # it has failed already
                 group.abort()
 
@@ -211,6 +240,13 @@ class _Gloo:
         """Without its connections the group has nothing to wait for when it goes."""
         self.shut_down()
         self.group = self._device = None
+
+
+def _own_gpu(first: int) -> torch.device:
+    """Of a rank whose tensors were on none so far. Raises RuntimeError where there is none."""
+    if not (dist.is_nccl_available() and torch.cuda.is_available()):
+        raise RuntimeError(f"rank {first} has tensors on a GPU, and this rank can use none")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _key(place: int) -> str:

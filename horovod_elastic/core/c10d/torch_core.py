@@ -48,8 +48,9 @@ class TorchCore:
 
     def prepare(self, place: Place) -> None:
         """See Core.prepare."""
-        sets = [each.ranks for each in self.process_sets]
-        communicator = Communicator(place, sets, self._layer.timeline)
+        sets, present = [each.ranks for each in self.process_sets], self._present
+        gpu = None if present is None else present.gpu()
+        communicator = Communicator(place, sets, self._layer.timeline, gpu)
         with self._lock:
             if place.generation in self._abandoned:
                 raise CoreFailed(f"generation {place.generation} was abandoned")
