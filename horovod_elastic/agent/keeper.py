@@ -27,6 +27,8 @@ from typing import Any
 
 SOCKET_VARIABLE = "FLEXO_KEEPER_SOCKET"
 """Tells the agent which of its file descriptors leads here."""
+STARTS_WITHIN_S = 60.0
+"""Until an agent says its first word: on a busy machine its imports can take longer than what follows."""
 STANDS_STILL_S = 8.0
 """Much longer than any work of its main thread; the next one is back before a leader gives its workers up."""
 ONCE_MORE_S = 2.0
@@ -152,7 +154,7 @@ class Keeper:
     def _serve(self) -> None:
         """Do as the agent says, until it is gone."""
         assert self._link is not None
-        patience_s = self._stands_still_s
+        patience_s = STARTS_WITHIN_S
         while True:
             ready = self._ready(ENDS_WITHIN_S if self._ending else patience_s)
             if self._link in ready:

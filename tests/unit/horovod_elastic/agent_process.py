@@ -38,10 +38,10 @@ def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:
 def main(node: str, slots: int, plan: str, base: bool, again: bool, command: list[str]) -> int:
     slurm_job._ask = _ask
     leader.BASE_LOOK_INTERVAL_S = 3600.0
-    # Everything that is waited for when a leader is gone, but shorter.
+    # A leader that is gone is noticed earlier. A new one still waits for agents: they may be slow to start.
     election.Election.__init__.__kwdefaults__["ttl_s"] = 2.0
     agent.SILENT_LEADER_S = 2.0
-    takeover.TAKEOVER_BOUND_S = 4.0
+    takeover.TAKEOVER_BOUND_S = 20.0
     post = agent.Post(
         slots=slots, base=base, grant_id="", again=again, pass_signals=False, command=tuple(command)
     )

@@ -224,7 +224,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 TWO: Sets = {GLOBAL_SET: (0, 1)}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(worlds(), st.integers(0, 60), SEEDS, SEEDS)
 @example(([[A, B, Wait(A), Wait(B)], [B, A, Wait(B), Wait(A)]], TWO), 60, 1, 2)
 @example(([[A, Wait(A), B, JOIN, Wait(JOIN), Wait(B)], [A, B, JOIN, Wait(JOIN)]], TWO), 60, 1, 2)

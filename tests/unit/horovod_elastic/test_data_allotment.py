@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from data_job import Job
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod_elastic.data.allotment import (
@@ -34,10 +34,7 @@ records = st.builds(
     held=ranges,
 )
 
-unhurried = settings(deadline=None)  # the machine may be busy
 
-
-@unhurried
 @given(st.lists(records, min_size=1, max_size=5))
 def test_records_travel_as_numbers(told):
     assert decode([number for record in told for number in encode(record)]) == told
@@ -51,7 +48,6 @@ def test_records_of_different_length_are_nearly_always_as_long():
     )
 
 
-@unhurried
 @given(st.integers(1, 2000), st.integers(1, 12), st.integers(1, 40))
 def test_the_sizes_of_an_epoch_add_up_and_are_even(samples, ranks, batch_size):
     left, steps, seen = samples, 0, []

@@ -13,7 +13,7 @@ sizes = st.tuples(
 )
 
 
-settle = settings(max_examples=80, deadline=None)
+settle = settings(max_examples=80)
 EVENTS = ["step"] * 6 + ["commit"] * 3 + ["resize", "crash", "crash in a step", "batch"]
 
 

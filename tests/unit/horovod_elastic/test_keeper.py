@@ -8,16 +8,18 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from horovod_elastic.agent.keeper import CANNOT_WORK_NOW, SOCKET_VARIABLE
 
-BOUND_S = 60
+BOUND_S = 240
 NEVER_S = 1000.0
 """Agents are slow where the machine is busy: only where a test is about it are they given up."""
 KEEPER = """
 import sys
 from horovod_elastic.agent import keeper
 keeper.STARTS_AGAIN, keeper.FIRST_PAUSE_S, keeper.ONCE_MORE_S, keeper.AWAY_PAUSE_S = 2, 0.05, 0.3, 0.05
-keeper.AWAY_S = float(sys.argv[4])
+keeper.AWAY_S, keeper.STARTS_WITHIN_S = float(sys.argv[4]), float(sys.argv[5])
 agent, stands_still_s, keeper.ENDS_WITHIN_S = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 starts = [sys.executable, "-c", agent]
 sys.exit(keeper.Keeper(starts, pass_signals=True, stands_still_s=stands_still_s).run())
@@ -42,11 +44,17 @@ def wait_for(path):
 
 
 def keep(
-    agent: str, *, stands_still_s: float = NEVER_S, ends_within_s: float = NEVER_S, away_s: float = NEVER_S
+    agent: str,
+    *,
+    starts_within_s: float = NEVER_S,
+    stands_still_s: float = NEVER_S,
+    ends_within_s: float = NEVER_S,
+    away_s: float = NEVER_S,
 ) -> subprocess.Popen[str]:
     """A keeper whose agent runs these lines."""
+    patience = map(str, (stands_still_s, ends_within_s, away_s, starts_within_s))
     return subprocess.Popen(
-        [sys.executable, "-c", KEEPER, AGENT + agent, str(stands_still_s), str(ends_within_s), str(away_s)],
+        [sys.executable, "-c", KEEPER, AGENT + agent, *patience],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -100,10 +108,29 @@ tell("end")
     assert (code, output) == (0, ["[('w1', 3), ('w2', 127)] True"])
 
 
-def test_an_agent_that_stands_still_is_started_again() -> None:
-    code, _, said = end(keep('if not hello["again"]: time.sleep(600)\ntell("end")\n', stands_still_s=5.0))
+@pytest.mark.parametrize(
+    ("first_word", "patience"), [('tell("alive")', {"stands_still_s": 5.0}), ("", {"starts_within_s": 8.0})]
+)
+def test_an_agent_that_stands_still_is_started_again(first_word: str, patience: dict[str, float]) -> None:
+    code, _, said = end(
+        keep(
+            f"""
+if not hello["again"]:
+    {first_word}
+    time.sleep(600)
+tell("end")
+""",
+            **patience,
+        )
+    )
     assert code == 0
     assert "has stood still" in said
+
+
+def test_an_agent_that_is_slow_to_start_does_not_stand_still() -> None:
+    code, _, said = end(keep('time.sleep(3)\ntell("end")\n', stands_still_s=0.1))
+    assert code == 0
+    assert "has stood still" not in said
 
 
 def test_an_agent_that_hangs_in_its_end_is_killed() -> None:

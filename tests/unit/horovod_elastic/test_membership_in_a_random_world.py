@@ -121,7 +121,7 @@ def played(base: dict[str, int], events: list[tuple[str, int, int]]) -> World:
     return Play(world).run(events)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @example(
     base={"b1": 2},
     events=[("ready", 0, 1), ("ready", 1, 1), ("limit", 0, 1), ("enter", 0, 1), ("new_leader", 0, 1)],
@@ -145,7 +145,7 @@ def test_promises_hold_and_nobody_waits_for_ever(
     assert not world.processes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(base=BASES, events=EVENTS)
 def test_the_job_ends_when_everybody_is_gone(
     base: dict[str, int], events: list[tuple[str, int, int]]
@@ -160,7 +160,7 @@ def test_the_job_ends_when_everybody_is_gone(
         assert world.end.exit_code >= 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(base=BASES, events=EVENTS)
 def test_a_job_that_trains_to_its_end_ends_with_0_whatever_happened_before(
     base: dict[str, int], events: list[tuple[str, int, int]]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod_elastic.ranges import Range, RangeSet, join, length
-
-unhurried = settings(deadline=None)  # the machine may be busy
 
 ranges = st.builds(Range, st.integers(0, 40), st.integers(0, 12))
 
@@ -18,7 +16,6 @@ def numbers(of: Range) -> set[int]:
     return set(range(of.start, of.end))
 
 
-@unhurried
 @given(st.lists(st.tuples(st.booleans(), ranges), max_size=30), ranges)
 def test_a_set_of_ranges_is_a_set_of_numbers(changes, window):
     ours, plain = RangeSet(), set()
@@ -40,7 +37,6 @@ def test_a_set_of_ranges_is_a_set_of_numbers(changes, window):
     assert ours.complement(60) == RangeSet(Range(number, 1) for number in set(range(60)) - plain)
 
 
-@unhurried
 @given(st.lists(ranges))
 def test_joining_keeps_positions_and_their_order(pieces):
     joined = join(pieces)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flexo_protos.v1 import shards_pb2 as pb
 from horovod_elastic.ranges import Range, RangeSet
 from horovod_elastic.shards import Progress, ShardDesk, default_partitions, handing_order
-
-unhurried = settings(deadline=None)  # the machine may be busy
 
 SAMPLES, PARTITIONS = 100, 10
 
@@ -133,7 +131,6 @@ def test_a_new_leader_does_not_wait_for_the_dead():
     assert given_to(desk.worker_gone("b"))
 
 
-@unhurried
 @given(st.permutations(range(4)), st.integers(0, PARTITIONS))
 def test_a_new_leader_hands_nothing_out_that_the_old_one_has(order, handed):
     old, new = ShardDesk(), ShardDesk()

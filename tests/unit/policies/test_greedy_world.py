@@ -17,7 +17,7 @@ def greedily(seen: Snapshot) -> Plan:
     return Greedy(min_resize_interval_s=REST_S).plan(seen)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_it_never_overcommits_and_always_comes_to_rest(data):
     nodes = data.draw(nodes_of())
@@ -42,7 +42,7 @@ def test_it_never_overcommits_and_always_comes_to_rest(data):
     run(world, 150, greedily)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     gpus=st.lists(st.integers(1, 8), min_size=1, max_size=5),
     arrivals=st.lists(st.integers(0, 20), min_size=2, max_size=5),
@@ -76,7 +76,7 @@ def test_like_jobs_end_up_even_within_the_granularity_of_satellites(gpus, arriva
             assert all(each.name in own for each in world.snapshot().nodes if each.gpus_idle)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_satellites_are_taken_only_for_jobs_that_can_then_start(data):
     nodes = data.draw(nodes_of())
