@@ -17,6 +17,7 @@ _PATCHED = {
     "horovod.common.elastic": "patch_elastic",
     "horovod.common.process_sets": "patch_process_sets",
     "horovod.torch.elastic.sampler": "patch_sampler",
+    "horovod.torch.elastic.state": "patch_state",
     "horovod.torch.functions": "patch_functions",
 }
 

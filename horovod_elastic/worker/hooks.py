@@ -147,6 +147,15 @@ def patch_sampler(module: ModuleType) -> None:
     module.ElasticSampler.reset = sampler_order.reset(module)
 
 
+def patch_state(module: ModuleType) -> None:
+    """Hook horovod.torch.elastic.state: what is saved is written over what was saved before."""
+    from horovod_elastic.worker import saved_copies  # PyTorch is imported now
+
+    save_over = saved_copies.save_over
+    module.ModelStateHandler.save = save_over("_saved_model_state")
+    module.OptimizerStateHandler.save = save_over("_saved_optimizer_state")
+
+
 def _commit(self: Any) -> None:
     """As Horovod's: save, then see whether the set of workers is to change."""
     self.save()

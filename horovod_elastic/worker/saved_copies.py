@@ -1,0 +1,116 @@
+"""What a commit saves is written over what the commit before has saved, instead of into new memory.
+
+Horovod's handlers make a deep copy of model and optimizer at every commit. Most of its time goes into memory
+that the system has to find and clear first, and the old copy is thrown away right after. The result is the
+same as of a deep copy, also in which of the tensors share memory; what does not fit is copied so.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+_Pairs = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def copied(value: Any, over: Any) -> Any:
+    """What copy.deepcopy(value) is, in the memory of `over` where that fits; `over` is of no use afterwards.
+
+    `value`: tensors and anything else in dictionaries, lists and tuples. `over`: an earlier copy of such a
+    value, or of anything else. Tensors in memory only are written over; never memory that `value` itself
+    uses.
+    """
+    pairs = _fitting(value, over)
+    if pairs:
+        torch._foreach_copy_([old for _, old in pairs], [tensor for tensor, _ in pairs])
+    return copy.deepcopy(value, {id(tensor): old for tensor, old in pairs})
+
+
+def save_over(attribute: str) -> Callable[[Any], None]:
+    """`save` of a handler of Horovod's that keeps the state_dict of its value in `attribute`."""
+
+    def save(self: Any) -> None:
+        """Remember the present state, for restore()."""
+        setattr(self, attribute, copied(self.value.state_dict(), getattr(self, attribute)))
+
+    return save
+
+
+def _fitting(value: Any, over: Any) -> _Pairs:
+    """Tensors of `value`, each with one of `over` that may become its copy."""
+    pairs: _Pairs = []
+    unpaired: list[torch.Tensor] = []
+    for tensor, old in _beside(value, over):
+        if _fits(tensor, old):
+            pairs.append((tensor, old))
+        else:
+            unpaired.append(tensor)
+    return pairs if _shares_alike(pairs, unpaired) else []
+
+
+def _beside(value: Any, over: Any) -> Iterator[tuple[torch.Tensor, Any]]:
+    """Each tensor of `value` with what is in its place in `over`, None if nothing is."""
+    if isinstance(value, torch.Tensor):
+        yield value, over
+    elif isinstance(value, dict):
+        known = over if isinstance(over, dict) else {}
+        for key, each in value.items():
+            yield from _beside(each, known.get(key))
+    elif isinstance(value, list | tuple):
+        alike = type(over) is type(value) and len(over) == len(value)
+        for number, each in enumerate(value):
+            yield from _beside(each, over[number] if alike else None)
+
+
+def _fits(tensor: torch.Tensor, old: Any) -> bool:
+    return (
+        type(old) is type(tensor)
+        and _is_plain(tensor)
+        and _is_plain(old)
+        and tensor.dtype == old.dtype
+        and tensor.shape == old.shape
+        and tensor.stride() == old.stride()
+        and tensor.storage_offset() == old.storage_offset()
+        and not old.is_inference()
+    )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its elements, of which there are some, are all there is to it, each at a place of its own."""
+    return (
+        _has_memory(tensor)
+        and not tensor.is_quantized
+        and not tensor.requires_grad
+        and (tensor.is_contiguous() or bool(torch.ops.aten.is_non_overlapping_and_dense(tensor)))
+    )
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether it is of Python's own memory, not of a GPU's, sparse, or of a kind of its own."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.numel() > 0
+    )
+
+
+def _shares_alike(pairs: _Pairs, unpaired: list[torch.Tensor]) -> bool:
+    """Whether copies share memory where the tensors do, and only there, and none with a tensor."""
+    copy_of: dict[int, int] = {}
+    for tensor, old in pairs:
+        here, there = _memory(tensor), _memory(old)
+        if copy_of.setdefault(here, there) != there:
+            return False
+    copies = set(copy_of.values())
+    others = {_memory(tensor) for tensor in unpaired if _has_memory(tensor)}
+    one_of_each = len(copies) == len(copy_of) and copies.isdisjoint(copy_of)
+    return one_of_each and others.isdisjoint(copies) and others.isdisjoint(copy_of)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Where that begins of which it is a view."""
+    return int(tensor.untyped_storage().data_ptr())
