@@ -30,6 +30,7 @@ from horovod.torch import mpi_ops
 from horovod.torch.elastic import state as horovods
 
 from horovod_elastic.core.interface import Courier
+from horovod_elastic.worker import sampler_order
 
 ROOT = 0
 FIRST_BYTES = 64 * 1024
@@ -67,8 +68,9 @@ def hand_over(state: State, courier: Courier, *, source: int | None, receivers: 
     after `broadcast`. Raises HorovodInternalError if a peer is gone.
     """
     parts = _parts(state)
-    alike = [part for part in parts if isinstance(part, _Model | _Optimizer)]
+    alike: list[_Part] = [part for part in parts if isinstance(part, _Model | _Optimizer)]
     _broadcast([part for part in parts if part not in alike])
+    alike.append(_Orders(state))
     if source is not None:
         _receive(alike, functools.partial(_from, courier, source))
     elif receivers:
@@ -193,6 +195,23 @@ class _Sampler:
     def settle(self) -> None:
         # On the root, too: it divides what is left among the workers that there are now.
         self._sampler.load_state_dict(self.own() if self._theirs is None else self._theirs)
+
+
+class _Orders:
+    """Of the samples in this epoch: a sampler takes longer to make its own than to be told of it."""
+
+    def __init__(self, state: ObjectState) -> None:
+        self._handlers = state._handlers
+
+    def own(self) -> Any:
+        return {name: sampler_order.told(handler.value) for name, handler in self._handlers.items()}
+
+    def take_over(self, theirs: Any) -> None:
+        for name, told in theirs.items():
+            sampler_order.tell(self._handlers[name].value, told)
+
+    def settle(self) -> None:
+        pass
 
 
 class _Objects:

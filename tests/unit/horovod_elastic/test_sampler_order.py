@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod_elastic.worker import hooks
+from horovod_elastic.worker import hooks, sampler_order
 
 pytest.importorskip("horovod.torch")
 
@@ -126,6 +126,41 @@ def test_what_a_script_does_with_the_indices_changes_no_order(shuffles: list[int
     sampler.reset()
     assert list(sampler) == before
     assert shuffles == [100]
+
+
+def newcomer(told: Any, **how: Any) -> Any:
+    """A sampler that has been told an order, and then where the others are."""
+    sampler = OURS.module.ElasticSampler(range(100), **how)
+    sampler_order.tell(sampler, told)
+    sampler.load_state_dict({"epoch": 3, "processed_num": 20})
+    return sampler
+
+
+def test_a_newcomer_that_is_told_the_order_of_an_epoch_shuffles_nothing(shuffles: list[int]) -> None:
+    OURS.go_to(1, 2)
+    trains = OURS.module.ElasticSampler(range(100))
+    trains.set_epoch(3)
+    trains.record_batch(0, 10)
+    trains.load_state_dict(trains.state_dict())
+    before = len(shuffles)
+    joins = newcomer(sampler_order.told(trains))
+    assert len(shuffles) == before + 1  # when it was made
+    assert list(joins) == list(trains)
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"samples": 99}, {"epoch": 2}, {"shuffle": False}])
+def test_an_order_that_is_not_this_epochs_is_of_no_use(other: dict[str, Any]) -> None:
+    OURS.go_to(0, 1)
+    how = {name: value for name, value in other.items() if name in ("seed", "shuffle")}
+    trains = OURS.module.ElasticSampler(range(other.get("samples", 100)), **how)
+    trains.set_epoch(other.get("epoch", 3))
+    assert list(newcomer(sampler_order.told(trains))) == list(newcomer(None))
+
+
+def test_only_a_sampler_that_has_shuffled_has_an_order_to_tell() -> None:
+    assert sampler_order.told(OURS.module.ElasticSampler(range(9), shuffle=False)) is None
+    assert sampler_order.told(OURS.module.ElasticSampler([])) is None
+    assert sampler_order.told(object()) is None
 
 
 def test_one_epochs_order_is_kept_and_no_more() -> None:
