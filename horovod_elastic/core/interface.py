@@ -7,7 +7,7 @@ c10d/ does it with process groups of torch.distributed, native/ with copies of H
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,13 +45,14 @@ class Disagreement(RuntimeError):
 class Courier(Protocol):
     """Carries tensors between two members of the present communicator while nothing else is outstanding.
 
-    Called by the training threads of both at once, in the same order. Raises RuntimeError if it fails.
+    Called by the training threads of both at once, in the same order. Both calls only begin it; what they
+    return waits for the end. All of these raise RuntimeError if it fails.
     """
 
-    def send(self, tensor: Any, to: int) -> None:
-        """To that rank: a contiguous tensor, in memory or on a GPU."""
+    def send(self, tensor: Any, to: int) -> Callable[[], object]:
+        """To that rank: a contiguous tensor, in memory or on a GPU. Until the end it must not be changed."""
 
-    def receive(self, tensor: Any, source: int) -> None:
+    def receive(self, tensor: Any, source: int) -> Callable[[], object]:
         """From that rank, into this contiguous tensor of the same size and type."""
 
 

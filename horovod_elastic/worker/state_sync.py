@@ -13,6 +13,7 @@ means of batch normalisation, for one, differ from rank to rank.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -38,7 +39,9 @@ FIRST_BYTES = 64 * 1024
 LARGE_BYTES = 256 * 1024
 """Tensors as large are sent from where they are and received where they belong; others are collected."""
 COLLECTED_BYTES = 32 * 2**20
-"""Of one message of collected tensors, and of what a courier is given at once."""
+"""Of one message of collected tensors."""
+PIECE_BYTES = 32 * 2**20
+"""Of what a courier is given at once."""
 COPIED_BYTES = 4 * COLLECTED_BYTES
 """Memory for copies of tensors on their way; more only for one that cannot be sent from where it is."""
 ALIGNMENT = 64
@@ -272,31 +275,40 @@ def _from_root(message: torch.Tensor, name: str) -> Callable[[], object]:
 
 
 def _to(courier: Courier, receivers: Sequence[int], message: torch.Tensor, name: str) -> Callable[[], object]:
-    for piece in _pieces(message):
-        for rank in receivers:
-            _with_a_peer(courier.send, piece, rank)
-    return _nothing_to_wait_for
+    return _with_peers(courier.send, message, receivers)
 
 
 def _from(courier: Courier, source: int, message: torch.Tensor, name: str) -> Callable[[], object]:
-    for piece in _pieces(message):
-        _with_a_peer(courier.receive, piece, source)
-    return _nothing_to_wait_for
+    return _with_peers(courier.receive, message, [source])
+
+
+def _with_peers(
+    carry: Callable[[torch.Tensor, int], Callable[[], object]], message: torch.Tensor, ranks: Sequence[int]
+) -> Callable[[], None]:
+    """Begin to carry the message, in pieces. What fails is told by whoever waits, when nothing goes on."""
+    begun: list[Callable[[], object]] = []
+    failures: list[RuntimeError] = []
+    try:
+        for piece in _pieces(message):
+            for rank in ranks:
+                begun.append(carry(piece, rank))
+    except RuntimeError as error:
+        failures.append(error)
+
+    def wait() -> None:
+        for each in begun:
+            try:
+                each()
+            except RuntimeError as error:
+                failures.append(error)
+        if failures:  # as Horovod's layer does it with collectives
+            raise HorovodInternalError(failures[0]) from failures[0]
+
+    return wait
 
 
 def _pieces(message: torch.Tensor) -> Sequence[torch.Tensor]:
-    return message.split(COLLECTED_BYTES) if message.numel() else ()
-
-
-def _with_a_peer(carry: Callable[[torch.Tensor, int], None], piece: torch.Tensor, rank: int) -> None:
-    try:
-        carry(piece, rank)
-    except RuntimeError as error:  # as Horovod's layer does it with collectives
-        raise HorovodInternalError(error) from error
-
-
-def _nothing_to_wait_for() -> None:
-    pass
+    return message.split(PIECE_BYTES) if message.numel() else ()
 
 
 # --- the messages -----------------------------------------------------------------------------------------
@@ -458,8 +470,18 @@ class _UnderWay:
 
     def _finish_oldest(self) -> None:
         copied, finish = self._begun.popleft()
-        finish()
+        try:
+            finish()
+        except HorovodInternalError:
+            self._end_all()
+            raise
         self._copied -= copied
+
+    def _end_all(self) -> None:
+        """Nothing may still be written into tensors that are then restored."""
+        for _, finish in self._begun:
+            with contextlib.suppress(HorovodInternalError):
+                finish()
 
 
 def _send_structure(pickled: bytes, carry: _Carry) -> None:

@@ -33,11 +33,11 @@ class GroupCourier:
 
     group: Any
 
-    def send(self, tensor: Any, to: int) -> None:
-        self.group.send([tensor], to, 0).wait()
+    def send(self, tensor: Any, to: int) -> Callable[[], object]:
+        return self.group.send([tensor], to, 0).wait  # type: ignore[no-any-return]
 
-    def receive(self, tensor: Any, source: int) -> None:
-        self.group.recv([tensor], source, 0).wait()
+    def receive(self, tensor: Any, source: int) -> Callable[[], object]:
+        return self.group.recv([tensor], source, 0).wait  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -47,19 +47,19 @@ class Counted:
     courier: Any
     carried: list[int] = field(default_factory=list)
 
-    def send(self, tensor: Any, to: int) -> None:
+    def send(self, tensor: Any, to: int) -> Callable[[], object]:
         self.carried.append(tensor.numel() * tensor.element_size())
-        self.courier.send(tensor, to)
+        return self.courier.send(tensor, to)  # type: ignore[no-any-return]
 
-    def receive(self, tensor: Any, source: int) -> None:
+    def receive(self, tensor: Any, source: int) -> Callable[[], object]:
         self.carried.append(tensor.numel() * tensor.element_size())
-        self.courier.receive(tensor, source)
+        return self.courier.receive(tensor, source)  # type: ignore[no-any-return]
 
 
 class DeadLetters:
     """The peer is gone."""
 
-    def send(self, tensor: Any, to: int) -> None:
+    def send(self, tensor: Any, to: int) -> Callable[[], object]:
         raise RuntimeError("Connection closed by peer")
 
     receive = send
@@ -275,6 +275,41 @@ def test_a_peer_that_is_gone_is_one_of_horovods_errors(cluster: Cluster, tmp_pat
     each(members, lose_the_mail)
     said = each(members, begin_in_vain)
     assert said == ["Connection closed by peer", "", "Connection closed by peer"]
+
+
+class Faulty(Courier):
+    """All arrives, but for one thing."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__(group)
+        self.begun = self.ended = 0
+
+    def receive(self, tensor: Any, source: int) -> Callable[[], object]:
+        wait, number = super().receive(tensor, source), self.begun
+        self.begun += 1
+
+        def fail_or_wait() -> None:
+            wait()
+            self.ended += 1
+            if number == 4:
+                raise RuntimeError("Connection closed by peer")
+
+        return fail_or_wait
+
+
+def begin_with_a_fault(me: Me) -> tuple[str, int, int]:
+    """What it comes to; what was begun to be received, and waited for."""
+    courier = me.kept["courier"] = Faulty(me.kept["courier"].group)
+    with in_small_messages():
+        return begin_in_vain(me), courier.begun, courier.ended
+
+
+def test_an_error_is_not_told_before_all_that_was_begun_has_ended(cluster: Cluster, tmp_path: Path) -> None:
+    members = formed(cluster, tmp_path, 2)
+    each(members, train, "Adam", 1)
+    (nothing, *_), (said, begun, ended) = each(members, begin_with_a_fault)
+    assert (nothing, said) == ("", "Connection closed by peer")
+    assert begun == ended > 10
 
 
 # --- samples ----------------------------------------------------------------------------------------------

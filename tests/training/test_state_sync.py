@@ -260,6 +260,7 @@ def in_small_messages() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state_sync, "FIRST_BYTES", 1000)
         patch.setattr(state_sync, "COLLECTED_BYTES", 500)
+        patch.setattr(state_sync, "PIECE_BYTES", 500)
         patch.setattr(state_sync, "LARGE_BYTES", 200)
         yield
 
