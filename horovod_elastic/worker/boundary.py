@@ -30,8 +30,12 @@ def attach(session: Session, state: Any) -> None:
 
 
 def warm_up(state: Any) -> None:
-    """A newcomer's forward and backward pass on throw-away data, where the script has said how."""
+    """A newcomer's forward and backward pass on throw-away data, where the script has said how; memory."""
+    # Imports Horovod, as below.
+    from horovod_elastic.worker import spare_memory
+
     training.warm_up(state)
+    spare_memory.make(state)
 
 
 def begin(session: Session, state: Any, *, origin: Origin, sync: bool) -> None:
@@ -40,7 +44,7 @@ def begin(session: Session, state: Any, *, origin: Origin, sync: bool) -> None:
     `origin`: how this worker comes into it. Without `sync` nobody is new, and everybody has that state.
     """
     # Imports Horovod, which is just being imported when this module is.
-    from horovod_elastic.worker import state_sync
+    from horovod_elastic.worker import spare_memory, state_sync
 
     if sync:
         commits, had_it = _take_over(session, state, origin)
@@ -52,6 +56,7 @@ def begin(session: Session, state: Any, *, origin: Origin, sync: bool) -> None:
         state_sync.save_after_carry_on(state)
     else:  # what a newcomer has saved is a model never trained, whatever it has received
         state.save()
+    spare_memory.drop(state)
     session.samples_per_step = training.samples_in_a_step() or session.samples_per_step
     session.begins(commits)
 

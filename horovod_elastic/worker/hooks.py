@@ -149,11 +149,11 @@ def patch_sampler(module: ModuleType) -> None:
 
 def patch_state(module: ModuleType) -> None:
     """Hook horovod.torch.elastic.state: what is saved is written over what was saved before."""
-    from horovod_elastic.worker import saved_copies  # PyTorch is imported now
+    from horovod_elastic.worker import saved_copies, spare_memory  # PyTorch is imported now
 
     save_over = saved_copies.save_over
     module.ModelStateHandler.save = save_over("_saved_model_state")
-    module.OptimizerStateHandler.save = save_over("_saved_optimizer_state")
+    module.OptimizerStateHandler.save = save_over("_saved_optimizer_state", spare_memory.to_save)
 
 
 def _commit(self: Any) -> None:

@@ -29,12 +29,16 @@ def copied(value: Any, over: Any) -> Any:
     return copy.deepcopy(value, {id(tensor): old for tensor, old in pairs})
 
 
-def save_over(attribute: str) -> Callable[[Any], None]:
-    """`save` of a handler of Horovod's that keeps the state_dict of its value in `attribute`."""
+def save_over(attribute: str, spare: Callable[[Any], Any] = lambda handler: None) -> Callable[[Any], None]:
+    """`save` of a handler of Horovod's that keeps the state_dict of its value in `attribute`.
+
+    `spare`: what a handler has to be written over instead; None if it has nothing.
+    """
 
     def save(self: Any) -> None:
         """Remember the present state, for restore()."""
-        setattr(self, attribute, copied(self.value.state_dict(), getattr(self, attribute)))
+        over = spare(self) or getattr(self, attribute)
+        setattr(self, attribute, copied(self.value.state_dict(), over))
 
     return save
 

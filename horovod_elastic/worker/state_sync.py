@@ -31,7 +31,7 @@ from horovod.torch import mpi_ops
 from horovod.torch.elastic import state as horovods
 
 from horovod_elastic.core.interface import Courier
-from horovod_elastic.worker import sampler_order
+from horovod_elastic.worker import sampler_order, spare_memory
 
 ROOT = 0
 FIRST_BYTES = 64 * 1024
@@ -137,8 +137,11 @@ class _Part(Protocol):
     def own(self) -> Any:
         """Its state: tensors and what can be pickled, in dictionaries, lists and tuples."""
 
+    def room(self) -> Any:
+        """As `own`: what a giver's tensors are received into where they fit."""
+
     def take_over(self, theirs: Any) -> None:
-        """The giver's state; tensors of `own` that fitted are in it, and have the giver's values."""
+        """The giver's state; tensors of `room` that fitted are in it, and have the giver's values."""
 
     def settle(self) -> None:
         """What is to be done afterwards on all ranks, the giver too."""
@@ -151,6 +154,8 @@ class _Model:
     def own(self) -> Any:
         return self._model.state_dict()
 
+    room = own
+
     def take_over(self, theirs: Any) -> None:
         own = self._model.state_dict()
         written = [name for name, value in theirs.items() if _is_same_memory(own.get(name), value)]
@@ -162,11 +167,16 @@ class _Model:
 
 
 class _Optimizer:
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(self, handler: horovods.OptimizerStateHandler) -> None:
+        self._optimizer: torch.optim.Optimizer = handler.value
+        self._handler = handler
 
     def own(self) -> Any:
         return self._optimizer.state_dict()
+
+    def room(self) -> Any:
+        own = self.own()
+        return own if own["state"] else {**own, "state": spare_memory.to_receive(self._handler)}
 
     def take_over(self, theirs: Any) -> None:
         own = self._optimizer.state_dict()
@@ -192,6 +202,8 @@ class _Sampler:
     def own(self) -> Any:
         return self._sampler.state_dict()
 
+    room = own
+
     def take_over(self, theirs: Any) -> None:
         self._theirs = theirs
 
@@ -209,6 +221,9 @@ class _Orders:
     def own(self) -> Any:
         return {name: sampler_order.told(handler.value) for name, handler in self._handlers.items()}
 
+    def room(self) -> Any:
+        return None
+
     def take_over(self, theirs: Any) -> None:
         for name, told in theirs.items():
             sampler_order.tell(self._handlers[name].value, told)
@@ -225,6 +240,8 @@ class _Objects:
 
     def own(self) -> Any:
         return self._state._saved_state
+
+    room = own
 
     def take_over(self, theirs: Any) -> None:
         self._state._saved_state = theirs
@@ -244,7 +261,7 @@ def _part(handler: horovods.StateHandler) -> _Part | None:
     if sync is horovods.ModelStateHandler.sync:
         return _Model(handler.value)
     if sync is horovods.OptimizerStateHandler.sync:
-        return _Optimizer(handler.value)
+        return _Optimizer(handler)
     return _Sampler(handler.value) if sync is horovods.SamplerStateHandler.sync else None
 
 
@@ -430,7 +447,7 @@ def _send(parts: Iterable[_Part], carry: _Carry) -> None:
 def _receive(parts: Sequence[_Part], carry: _Carry) -> None:
     messages, replaced = cloudpickle.loads(_receive_structure(carry))
     unpacking = _Unpacking(messages)
-    theirs = [unpacking.replace(each, part.own()) for part, each in zip(parts, replaced, strict=True)]
+    theirs = [unpacking.replace(each, part.room()) for part, each in zip(parts, replaced, strict=True)]
     under_way = _UnderWay()
     for number, (message, placed) in enumerate(_by_message(messages, unpacking.placed)):
         buffer, copied, missing = _memory_of(placed, message), 0, placed[1:]

@@ -7,6 +7,7 @@ process group of torch.distributed stands in for one, so that the same is seen o
 from __future__ import annotations
 
 import hashlib
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -310,6 +311,93 @@ def test_an_error_is_not_told_before_all_that_was_begun_has_ended(cluster: Clust
     (nothing, *_), (said, begun, ended) = each(members, begin_with_a_fault)
     assert (nothing, said) == ("", "Connection closed by peer")
     assert begun == ended > 10
+
+
+# --- what a newcomer has made ready -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def hooked() -> Iterator[Cluster]:
+    """Three with the hooks on Horovod's states and samplers."""
+    running = Cluster()
+    each(running.start(3), hook)
+    yield running
+    running.close()
+
+
+def hook(me: Me) -> None:
+    from horovod.torch.elastic import sampler, state
+
+    from horovod_elastic.worker import hooks
+
+    hooks.patch_state(state)
+    hooks.patch_sampler(sampler)
+
+
+def places(me: Me, optimizer_states: Any) -> set[int]:
+    tensors = (each for states in optimizer_states.values() for each in states.values())
+    return {each.data_ptr() for each in tensors if me.torch.is_tensor(each)}
+
+
+def begin_ready(me: Me) -> tuple[bool, bool, int, list[int]]:
+    """Whether the optimizer's state is where it was to be, and was saved where it was to be.
+
+    And how often samples were shuffled, and which this worker is to take.
+    """
+    from horovod_elastic.worker import boundary, spare_memory
+
+    state = me.kept["state"]
+    handler = state._handlers["optimizer"]
+    spare_memory.make(state)
+    received = places(me, spare_memory.to_receive(handler))
+    saved = places(me, getattr(handler, "_flexo_to_save", {}))
+    shuffled: list[int] = []
+    shuffle = random.Random.shuffle
+    session: Any = Session(me.hvd.rank(), 0 if me.kept["new"] else COMMITS, me.kept["courier"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random.Random, "shuffle", lambda *given: shuffled.append(1) or shuffle(*given))
+        origin = Origin.NEW if me.kept["new"] else Origin.STAYS
+        boundary.begin(session, state, origin=origin, sync=True)
+    assert not [name for name in vars(handler) if name.startswith("_flexo")]
+    return (
+        bool(received) and places(me, state.optimizer.state) == received,
+        bool(saved) and places(me, handler._saved_optimizer_state["state"]) == saved,
+        len(shuffled),
+        list(state.sampler),
+    )
+
+
+def begin_a_later_epoch(me: Me) -> None:
+    if not me.kept["new"]:
+        me.kept["state"].sampler.set_epoch(4)
+        me.kept["state"].save()
+
+
+def test_a_newcomer_receives_and_saves_where_it_has_made_room_and_shuffles_nothing(
+    hooked: Cluster, tmp_path: Path
+) -> None:
+    members = formed(hooked, tmp_path, 3)
+    each(members, train, "Adam", 1)
+    each(members, begin_a_later_epoch)
+    *staying, (received, saved, shuffled, samples) = each(members, begin_ready)
+    assert (received, saved, shuffled) == (True, True, 0)
+    assert {sample for told in (*staying, (0, 0, 0, samples)) for sample in told[3]} == set(range(SAMPLES))
+    assert [told[:3] for told in staying] == [(False, False, 0)] * 2
+
+
+def test_what_was_received_and_saved_there_is_what_it_goes_back_to(hooked: Cluster, tmp_path: Path) -> None:
+    members = formed(hooked, tmp_path, 3)
+    each(members, train, "Adam", 1)
+    each(members, make_room)
+    first, _, newcomer = each(members, begin)
+    assert newcomer.tensors == first.tensors
+    assert newcomer.restored
+
+
+def make_room(me: Me) -> None:
+    from horovod_elastic.worker import spare_memory
+
+    spare_memory.make(me.kept["state"])
 
 
 # --- samples ----------------------------------------------------------------------------------------------

@@ -1,0 +1,88 @@
+"""A newcomer makes the memory for its optimizers' states while it waits, not when everybody waits for it.
+
+An optimizer has no state before its first step, and only it knows what that will be. So another one of its
+kind takes a step with a stand-in of each parameter, one after the other, whose gradient is zero. The script's
+parameters, gradients and optimizers stay as they are. An optimizer that cannot do that is given memory when
+the state comes, and so is what belongs on a GPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_HOROVODS_OPTIMIZERS = "horovod.torch.optimizer"
+"""The module of classes that Horovod makes, each over the class of the script's optimizer."""
+_TO_RECEIVE, _TO_SAVE = "_flexo_to_receive", "_flexo_to_save"
+"""Attributes of handlers: states by the parameter's number, as in a state_dict."""
+
+
+def make(state: Any) -> None:
+    """For all optimizers that have no state yet. What is made stays until it is dropped."""
+    for handler in _handlers(state):
+        try:
+            made = dict(_states(handler.value))
+            setattr(handler, _TO_SAVE, copy.deepcopy(made))
+            setattr(handler, _TO_RECEIVE, made)
+        except Exception:  # whatever a script's own optimizer makes of it: it is only slower
+            _drop(handler)
+
+
+def drop(state: Any) -> None:
+    """What was made, and is not used."""
+    for handler in _handlers(state):
+        _drop(handler)
+
+
+def to_receive(handler: Any) -> dict[int, Any]:
+    """What the state of the handler's optimizer may be received into, by the parameter's number."""
+    return getattr(handler, _TO_RECEIVE, {})
+
+
+def to_save(handler: Any) -> Any:
+    """What its state_dict may be saved to, once it has a state; else None."""
+    made = handler.__dict__.pop(_TO_SAVE, None) if handler.value.state else None
+    return {"state": made} if made else None
+
+
+def _handlers(state: Any) -> Iterator[Any]:
+    for handler in getattr(state, "_handlers", {}).values():
+        if isinstance(handler.value, torch.optim.Optimizer):
+            yield handler
+
+
+def _drop(handler: Any) -> None:
+    for attribute in (_TO_RECEIVE, _TO_SAVE):
+        handler.__dict__.pop(attribute, None)
+
+
+def _states(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, dict[str, Any]]]:
+    """By number, what the optimizer will keep for its parameters."""
+    if optimizer.state:
+        return
+    numbers = itertools.count()
+    for group in optimizer.param_groups:
+        options = copy.deepcopy({name: value for name, value in group.items() if name != "params"})
+        for parameter, number in zip(group["params"], numbers, strict=False):
+            if parameter.requires_grad and parameter.device.type == "cpu":
+                yield number, _state_after_a_step(optimizer, parameter, options)
+
+
+def _state_after_a_step(
+    optimizer: torch.optim.Optimizer, parameter: torch.Tensor, options: dict[str, Any]
+) -> dict[str, Any]:
+    stand_in = torch.zeros_like(parameter.detach()).requires_grad_()
+    stand_in.grad = torch.zeros_like(stand_in)
+    kind: Any = type(optimizer)
+    if kind.__module__ == _HOROVODS_OPTIMIZERS:
+        kind = kind.__mro__[1]
+    trial = kind.__new__(kind)
+    group = {"params": [stand_in], **options}
+    trial.__setstate__({"defaults": optimizer.defaults, "state": defaultdict(dict), "param_groups": [group]})
+    trial.step()
+    return dict(trial.state[stand_in])
