@@ -302,9 +302,9 @@ def carry(member: list[Member], route: list[tuple[int, int]], size: int, dtype: 
     tensor = values(me.rank, dtype, size)
     for source, target in route:
         if me.rank == source:
-            carrier.send(tensor, target)
+            carrier.send(tensor, target)()
         elif me.rank == target:
-            carrier.receive(tensor, source)
+            carrier.receive(tensor, source)()
     return tensor
 
 
@@ -315,7 +315,7 @@ def wait_for_all(member: list[Member], times: int = 1) -> None:
 
 
 def wait_for_neighbour(member: list[Member], source: int) -> None:
-    GlooCourier(member[0].groups).receive(torch.empty(3), source)
+    GlooCourier(member[0].groups).receive(torch.empty(3), source)()
 
 
 def break_soon(member: list[Member], after_s: float) -> None:

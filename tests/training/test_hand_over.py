@@ -278,11 +278,11 @@ def test_a_peer_that_is_gone_is_one_of_horovods_errors(cluster: Cluster, tmp_pat
     assert said == ["Connection closed by peer", "", "Connection closed by peer"]
 
 
-class Faulty(Courier):
+class Faulty(Counted):
     """All arrives, but for one thing."""
 
-    def __init__(self, group: Any) -> None:
-        super().__init__(group)
+    def __init__(self, courier: Any) -> None:
+        super().__init__(courier)
         self.begun = self.ended = 0
 
     def receive(self, tensor: Any, source: int) -> Callable[[], object]:
@@ -300,7 +300,7 @@ class Faulty(Courier):
 
 def begin_with_a_fault(me: Me) -> tuple[str, int, int]:
     """What it comes to; what was begun to be received, and waited for."""
-    courier = me.kept["courier"] = Faulty(me.kept["courier"].group)
+    courier = me.kept["courier"] = Faulty(me.kept["courier"].courier)
     with in_small_messages():
         return begin_in_vain(me), courier.begun, courier.ended
 
