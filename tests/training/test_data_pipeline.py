@@ -47,7 +47,7 @@ def test_every_sample_counts_once_while_workers_come_and_go(submit: Submit, alon
     rigid = take_nodes(alone, 3, 3, 4)
     job.wait_for_size(1, after=asked)
     wait_for_start(job, rigid)
-    job.wait_for_size(3, after=time.time())
+    job.wait_for_size(3, after=asked)
     job.stop()
     assert job.wait() == 0, job.output()[-6000:]
     assert check_samples(job) >= 1

@@ -43,7 +43,7 @@ def test_loaders_and_samplers_go_through_growth_and_slurms_own_preemption(
     rigid = take_nodes(alone, 3, 3, 4)
     job.wait_for_size(1, after=asked)
     wait_for_start(job, rigid)
-    job.wait_for_size(3, after=time.time())
+    job.wait_for_size(3, after=asked)
     job.stop()
     job.check_finished()
     check_samples(job)
