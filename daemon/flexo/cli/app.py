@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 import flexo
-from flexo.cli import delegate, lab
+from flexo.cli import delegate, lab, simulate, whatif
 from flexo.cli.connection import Busy, Daemon, Refusal, Unreachable, find_address
 from flexo.cli.output import (
     Json,
@@ -237,6 +237,10 @@ def checkpoint(
 def version() -> None:
     """Print flexo's version."""
     print_line(f"flexo {flexo.__version__}")
+
+
+app.command(cls=simulate.JsonCommand)(simulate.simulate)
+app.command(cls=simulate.JsonCommand)(whatif.whatif)
 
 
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

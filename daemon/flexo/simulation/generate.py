@@ -91,10 +91,12 @@ def generate(recipe: Recipe) -> Workload:
         )
         for at, gpus, duration_s, tenant in zip(times, sizes, durations_s, tenants, strict=True)
     )
-    return Workload(f"{recipe.jobs} generated jobs (seed {recipe.seed})", jobs, notes=describe(recipe, rate))
+    return Workload(
+        f"{recipe.jobs} generated jobs (seed {recipe.seed})", jobs, notes=_described(recipe, rate)
+    )
 
 
-def describe(recipe: Recipe, jobs_per_second: float) -> tuple[str, ...]:
+def _described(recipe: Recipe, jobs_per_second: float) -> tuple[str, ...]:
     """What the jobs were drawn from, and where that comes from."""
     per_hour = 3600 * jobs_per_second
     arrivals = f"arrivals: Poisson, {per_hour:.4g} jobs an hour"

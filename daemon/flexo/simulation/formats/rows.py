@@ -21,7 +21,15 @@ _MOST_SECONDS: Final = 1e11
 _MOST_WHOLE: Final = 10**12
 _SHOWN: Final = 40
 """Characters of a cell that an error repeats."""
-TRUE_FALSE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
+_TRUE_FALSE: Final = {
+    "true": True,
+    "1": True,
+    "yes": True,
+    "false": False,
+    "0": False,
+    "no": False,
+    "": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ class Row:
 
     def flag(self, column: str) -> bool:
         """Yes or no; no where nothing stands there."""
-        value = TRUE_FALSE.get(self.text(column).casefold())
+        value = _TRUE_FALSE.get(self.text(column).casefold())
         if value is None:
             raise self.refusal(column, "true or false")
         return value

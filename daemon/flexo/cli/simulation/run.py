@@ -1,0 +1,99 @@
+"""Carries out `flexo simulate`: reads or makes jobs, runs them under policies, tells and writes results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import typer
+
+from flexo.cli.output import complain, print_line
+from flexo.cli.simulation import results_out, setup, summary
+from flexo.cli.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules, Outputs
+from flexo.cli.simulation.progress import bars
+from flexo.cli.simulation.tables import print_results
+from flexo.simulation.about import About
+from flexo.simulation.comparison import run_trials
+from flexo.simulation.formats import own
+from flexo.simulation.formats.errors import BadTrace
+from flexo.simulation.results import Outcome
+from flexo.simulation.workload import Workload
+
+FAILED: Final = 1
+INTERRUPTED: Final = 130
+
+
+def run(
+    jobs: AskedJobs, elasticity: AskedElasticity, cluster: AskedCluster, rules: AskedRules, outputs: Outputs
+) -> None:
+    """From options to outputs. Raises typer.Exit, with the reason said."""
+    with explained():
+        outputs.check()
+        nodes = setup.node_groups(cluster)
+        workload = setup.workload(jobs, elasticity, nodes)
+        trials = setup.trials(jobs, rules, nodes, workload)
+        if outputs.write is not None:
+            _write(workload, outputs.write)
+        about = About(
+            facts=tuple(summary.facts(workload, trials)),
+            omissions=tuple(summary.omissions(workload)),
+            command=outputs.command,
+        )
+        _tell_before(about, outputs)
+        with bars([trial.label for trial in trials], outputs.quiet) as told:
+            outcomes = run_trials(trials, outputs.processes, told)
+        about = replace(about, omissions=(*about.omissions, *summary.unfinished(outcomes)))
+        _tell_after(outcomes, outputs)
+        if outputs.json is not None:
+            results_out.write_json(outcomes, outputs.json)
+        if outputs.report is not None:
+            _write_report(outcomes, about, outputs.report)
+
+
+def _tell_before(about: About, outputs: Outputs) -> None:
+    """What is going to be simulated; what is not goes to the error output."""
+    if not outputs.quiet:
+        for line in about.omissions:
+            complain(line)
+    if outputs.table:
+        for line in about.facts:
+            print_line(line)
+
+
+def _tell_after(outcomes: tuple[Outcome, ...], outputs: Outputs) -> None:
+    for line in summary.unfinished(outcomes):
+        complain(line)
+    if outputs.table:
+        print_line("")
+        print_results(outcomes)
+
+
+def _write_report(outcomes: tuple[Outcome, ...], about: About, path: Path) -> None:
+    from flexo.simulation.report import write_report  # matplotlib takes a second to import
+
+    write_report(outcomes, about, path)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Ends with the reason, and the exit code that goes with it."""
+    try:
+        yield
+    except BadTrace as error:
+        for problem in error.problems:
+            complain(problem)
+        raise typer.Exit(FAILED) from None
+    except OSError as error:
+        complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        raise typer.Exit(FAILED) from None
+    except KeyboardInterrupt:
+        complain("interrupted; nothing was written")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _write(workload: Workload, path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        own.write(workload, file, (workload.name, *workload.notes))

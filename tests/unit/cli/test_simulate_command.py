@@ -1,0 +1,279 @@
+"""`flexo simulate` and `flexo whatif`: output, JSON, files, exit codes, and what is said to whom."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from traces import needs_traces
+
+from flexo.cli import app
+
+OWN = """job_id,submit_time_s,gpus,duration_s
+a,0,4,1000
+b,10,8,500
+c,20,2,100
+"""
+KEYS = {
+    "jobs",
+    "avg_jct_s",
+    "median_jct_s",
+    "p95_jct_s",
+    "p99_jct_s",
+    "max_jct_s",
+    "avg_queue_s",
+    "median_queue_s",
+    "p95_queue_s",
+    "makespan_s",
+    "gpu_utilization",
+    "resizes",
+    "preemptions",
+    "sjs_efficiency",
+    "drop_ratio",
+    "wall_s",
+    "events",
+    "oracle",
+}
+SMALL = ("--nodes", "2", "--gpus-per-node", "4", "--start-cost", "0")
+DUMP = Path(__file__).parents[1] / "simulation" / "captured" / "sacct-22.05-parsable2.txt"
+
+
+@pytest.fixture
+def flexo(capsys, tmp_path, monkeypatch):
+    """Runs a command line in an empty folder; exit code, output, error output."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = app.run(list(arguments))
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    return run
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text(OWN)
+    return str(path)
+
+
+def test_one_policy_gives_one_object_with_all_keys(flexo, own):
+    code, out, err = flexo(
+        "simulate", "--trace", own, "--format", "own", "--policy", "fifo", *SMALL, "--json", "F"
+    )
+    assert (code, err) == (0, "")
+    found = json.loads(Path("F").read_text())
+    assert set(found) >= KEYS
+    assert found["jobs"] == 3
+    assert found["avg_jct_s"] == pytest.approx((1000 + 1490 + 1580) / 3)
+    assert "completion time, mean" in out
+
+
+def test_several_policies_give_an_object_by_name_and_a_column_each(flexo, own):
+    policies = ("--policy", "fifo", "--policy", "srtf")
+    code, out, _ = flexo("simulate", "--trace", own, "--format", "own", *policies, *SMALL, "--json", "F")
+    assert code == 0
+    found = json.loads(Path("F").read_text())
+    assert list(found) == ["fifo", "srtf"]
+    assert [found[name]["oracle"] for name in found] == [False, True]
+    assert "srtf (oracle)" in out
+    assert "true running times, which no scheduler knows" in out
+
+
+def test_json_on_the_output_leaves_nothing_else_there(flexo, own):
+    for arguments in (("--json",), ("--json", "-"), ("--json", "--quiet")):
+        code, out, _ = flexo("simulate", "--trace", own, "--format", "own", *SMALL, *arguments)
+        assert code == 0
+        assert json.loads(out)["finished"] == 3
+
+
+def test_policies_in_processes_of_their_own_come_to_the_same(flexo, own):
+    policies = ("--policy", "fifo", "--policy", "srtf", "--policy", "backfill")
+    arguments = ("simulate", "--trace", own, "--format", "own", *policies, *SMALL, "--json")
+    alone, together = (json.loads(flexo(*arguments, "-", "--jobs", n)[1]) for n in ("1", "3"))
+    for found in (*alone.values(), *together.values()):
+        del found["wall_s"]
+    assert alone == together
+
+
+def test_told_true_running_times_every_policy_is_an_oracle(flexo, own):
+    arguments = ("simulate", "--trace", own, "--format", "own", "--policy", "backfill", *SMALL, "--json")
+    assert json.loads(flexo(*arguments)[1])["oracle"] is False
+    assert json.loads(flexo(*arguments, "--estimates", "oracle")[1])["oracle"] is True
+
+
+def test_quiet_says_nothing(flexo, own):
+    assert flexo("simulate", "--trace", own, "--format", "own", *SMALL, "--quiet") == (0, "", "")
+
+
+def test_a_bad_line_ends_with_1_and_is_named_and_can_be_skipped(flexo):
+    Path("bad.csv").write_text(OWN + "d,30,x,5\n")
+    arguments = ("simulate", "--trace", "bad.csv", "--format", "own", *SMALL)
+    code, out, err = flexo(*arguments)
+    assert (code, out) == (1, "")
+    assert err == "flexo: bad.csv:5: gpus is 'x': it takes a whole number from 0\n"
+    code, out, err = flexo(*arguments, "--bad-lines", "skip")
+    assert code == 0
+    assert "skipped 1 line that makes no sense" in err
+    assert "bad.csv:5: gpus is 'x'" in err
+
+
+def test_jobs_that_can_never_fit_are_named(flexo):
+    Path("large.csv").write_text(OWN + "large,30,64,5\ncpu,40,0,5\n")
+    code, out, err = flexo(
+        "simulate", "--trace", "large.csv", "--format", "own", *SMALL, "--policy", "fifo", "--json"
+    )
+    assert code == 0
+    assert "can never fit on this cluster and were left out: job 4 (large)" in err
+    assert "left out because they ask for no GPU: 1 job" in err
+    assert json.loads(out)["finished"] == 3
+
+
+def test_generated_jobs_can_be_written_and_simulated_again_the_same(flexo):
+    made = ("--generate", "40", "--seed", "3", "--elastic-share", "50%", "--longest", "9000")
+    rest = ("--policy", "lyra", *SMALL, "--json", "-", "-q")
+    code, first, _ = flexo("simulate", *made, "--write", "made.csv", *rest)
+    assert code == 0
+    assert Path("made.csv").read_text().startswith("# 40 generated jobs (seed 3)\n# arrivals: Poisson")
+    code, again, _ = flexo("simulate", "--trace", "made.csv", "--format", "own", *rest)
+    assert code == 0
+    assert json.loads(again)["avg_jct_s"] == pytest.approx(json.loads(first)["avg_jct_s"], abs=0.01)
+
+
+def test_a_report_is_written(flexo, own):
+    code, _, _ = flexo(
+        "simulate", "--trace", own, "--format", "own", *SMALL, "--policy", "fifo", "--report", "r.html"
+    )
+    assert code == 0
+    text = Path("r.html").read_text()
+    assert f"flexo simulate --trace {own} --format own" in text
+    assert "<svg" in text
+
+
+def test_types_of_gpus_and_servers_on_loan_are_understood(flexo, own):
+    types = (
+        "--gpu-types",
+        "v100:2x4,t4:1x8",
+        "--on-loan",
+        "t4",
+        "--fungible-share",
+        "1",
+        "--start-cost",
+        "0",
+    )
+    code, out, _ = flexo("simulate", "--trace", own, "--format", "own", *types)
+    assert code == 0
+    assert "2 nodes of 4 v100, 1 node of 8 t4 on loan" in out
+
+
+def test_settings_of_policies_reach_them(flexo, own):
+    arguments = ("simulate", "--trace", own, "--format", "own", *SMALL, "--policy", "backfill", "--json")
+    assert flexo(*arguments, "--set", "backfill.depth=1")[0] == 0
+    code, _, err = flexo(*arguments, "--set", "backfill.width=1")
+    assert code == 2
+    assert "no setting 'width'" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "say --trace FILE, or --generate N"),
+        (("--trace", "x"), "say which: own, sacct"),
+        (("--trace", "x", "--format", "y"), "'y' is none of own"),
+        (("--trace", "x", "--format", "own", "--generate", "4"), "one of --trace and --generate"),
+        (("--generate", "4", "--policy", "lyrra"), "did you mean lyra?"),
+        (("--generate", "4", "--policy", "fifo", "--policy", "fifo"), "named twice"),
+        (("--generate", "4", "--set", "fifo.x=1"), "not among the policies that run"),
+        (("--generate", "4", "--set", "x"), "POLICY.SETTING=VALUE"),
+        (("--generate", "4", "--elastic-share", "3"), "is no share"),
+        (("--generate", "4", "--elastic-of", "some"), "none of multi, all"),
+        (("--generate", "4", "--arrivals", "late"), "none of poisson, bursty"),
+        (("--generate", "4", "--estimates", "mine"), "none of oracle, history"),
+        (("--generate", "4", "--gpu-types", "v100"), "TYPE:NODESxGPUS"),
+        (("--generate", "4", "--gpu-types", "a:1x1,a:1x2"), "twice"),
+        (("--generate", "4", "--gpu-types", "a:1x1", "--nodes", "3"), "says nodes and GPUs already"),
+        (("--generate", "4", "--gpu-types", "a:1x1", "--on-loan", "b"), "not among"),
+        (("--generate", "4", "--on-loan", "b"), "names types of --gpu-types"),
+        (("--generate", "4", "--quota", "x"), "TENANT=GPUS"),
+        (("--generate", "4", "--min-factor", "2"), "at most 1"),
+        (("--generate", "4", "--bad-lines", "hide"), "neither refuse nor skip"),
+        (("--generate", "0",), "--generate"),
+        (("--generate", "4", "--nodes", "0"), "--nodes"),
+    ],
+)  # fmt: skip
+def test_a_command_line_that_cannot_be_ends_with_2_and_says_why(flexo, arguments, says):
+    code, out, err = flexo("simulate", *arguments)
+    assert (code, out) == (2, "")
+    assert says in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("option", ["--json", "--report", "--write"])
+def test_what_cannot_be_written_ends_with_1(flexo, own, option):
+    code, _, err = flexo(
+        "simulate", "--trace", own, "--format", "own", *SMALL, "-q", option, "no/such/folder"
+    )
+    assert code == 1
+    assert "no/such/folder: No such file or directory" in err
+
+
+def test_ctrl_c_ends_with_130(flexo, own, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flexo.cli.simulation.run.run_trials", interrupted)
+    code, _, err = flexo("simulate", "--trace", own, "--format", "own", *SMALL)
+    assert code == 130
+    assert "interrupted" in err
+
+
+def test_a_format_brings_its_authors_setting_and_options_go_before_it(flexo):
+    trace = needs_traces("pollux/workloads/workload-6.csv")
+    arguments = ("simulate", "--trace", str(trace), "--format", "pollux", "--policy", "fifo")
+    _, out, _ = flexo(*arguments)
+    assert "policies decide every 60 s; a start costs 30 s, a resize 30 s" in out
+    _, out, _ = flexo(*arguments, "--interval", "0", "--start-cost", "1", "--resize-cost", "2")
+    assert "policies decide whenever something happens; a start costs 1 s, a resize 2 s" in out
+
+
+def test_whatif_writes_a_page_and_says_how_far_it_can_be_believed(flexo):
+    code, out, err = flexo("whatif", "--sacct", str(DUMP), "--elastic-share", "100%", "--json", "w.json")
+    assert code == 0
+    assert "left out because they never started: 2 jobs" in err
+    assert "as Slurm does (backfill)" in out
+    assert "Really, " in out
+    assert "the page is whatif.html" in out
+    assert "What if jobs had been elastic?" in Path("whatif.html").read_text()
+    found = json.loads(Path("w.json").read_text())
+    assert [(case["policy"], case["elastic_share"]) for case in found["cases"]] == [
+        ("lyra", 1.0),
+        ("elastic-tiresias", 1.0),
+    ]
+    assert found["cluster"] == {
+        "nodes": 2,
+        "gpus": 8,
+        "inferred": "4 GPUs a node: the most that a job had on one; "
+        "2 nodes: so many for the 8 GPUs that were in use at the peak",
+    }
+
+
+def test_whatif_says_which_policies_are_oracles(flexo):
+    code, out, _ = flexo(
+        "whatif", "--sacct", str(DUMP), "--elastic-share", "0", "--policy", "srtf", "--report", "p.html"
+    )
+    assert code == 0
+    assert "srtf (oracle)" in out
+    assert "which no scheduler knows" in out
+    assert "which no scheduler knows" in Path("p.html").read_text()
+
+
+def test_whatif_without_a_dump_says_what_is_wanted(flexo):
+    code, _, err = flexo("whatif")
+    assert code == 2
+    assert "--sacct" in err
+    Path("x.txt").write_text("hello\n")
+    code, _, err = flexo("whatif", "--sacct", "x.txt")
+    assert code == 1
+    assert "ask for it with sacct --parsable2" in err
