@@ -2,16 +2,16 @@
 
 Printed there: four categories, their weights, batches and lengths on one GPU (table I, section IV-G); the
 scaling factors of category 1 on two GPUs (table II); that a job of category 1 on 5 GPUs with a batch of 160
-ends 1.6 times sooner than on 2 with 32 (IV-D). Not printed, and assumed here (docs/papers.md says why, and what
-it does to the results):
+ends 1.6 times sooner than on 2 with 32 (IV-D). Not printed, and assumed here (docs/papers.md says why, and
+what it does to the results):
 
 - step times: t_proc(b) = b + 6.38 samples' worth for every category. With an all-reduce of 24M weights on two
   GPUs of 7.68 in the same unit, that gives table II within 2%;
 - all-reduces beyond two GPUs, which leave the machine: a ring, 2 (k-1)/k of what the 1.6 implies for 5 GPUs,
   in proportion to the weights. As in their simulator, where a job's GPUs are does not matter;
 - the largest batch of one GPU: 32 for category 1 (table II ends there, and 160 samples are on 5 GPUs), an
-  eighth of its largest batch; an eighth, too, for categories 2 and 3; category 4 has one batch only, which fits
-  one GPU, since its length there is printed;
+  eighth of its largest batch; an eighth, too, for categories 2 and 3; category 4 has one batch only, which
+  fits one GPU, since its length there is printed;
 - rates of arrival: "high" is k_max times the base rate, with k_max read as the GPUs of the cluster, and "low"
   a quarter of it; "very high" and "very low" are taken to mean the same.
 """
