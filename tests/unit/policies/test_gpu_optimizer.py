@@ -6,9 +6,9 @@ import random
 from itertools import product
 
 import pytest
+from exact_knapsack import best_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ortools.linear_solver import pywraplp
 
 from flexo.policies.gpu_optimizer import Choices, optimize
 
@@ -105,14 +105,4 @@ def _rough(drawn: random.Random, most: int) -> Choices:
 
 
 def _solved(jobs: tuple[Choices, ...], gpus: int) -> float:
-    solver = pywraplp.Solver.CreateSolver("SCIP")
-    picks = [[solver.BoolVar("") for _ in job.gpus] for job in jobs]
-    for pick in picks:
-        solver.Add(sum(pick) == 1)
-    pairs = [(pick, job) for pick, job in zip(picks, jobs, strict=True)]
-    solver.Add(sum(x * n for pick, job in pairs for x, n in zip(pick, job.gpus, strict=True)) <= gpus)
-    solver.Maximize(sum(x * w for pick, job in pairs for x, w in zip(pick, job.worth, strict=True)))
-    parameters = pywraplp.MPSolverParameters()
-    parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, 0.0)
-    assert solver.Solve(parameters) == pywraplp.Solver.OPTIMAL
-    return solver.Objective().Value()
+    return best_value([(job.gpus, job.worth) for job in jobs], gpus, one_of_each=True)

@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
+from exact_knapsack import best_value
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from ortools.linear_solver import pywraplp
 
 from flexo.policies import knapsack
 from flexo.policies.knapsack import Choice, Group, choose
@@ -34,21 +34,7 @@ def brute_force(groups: list[Group], capacity: int) -> float:
 
 def exact(groups: list[Group], capacity: int) -> float:
     """By OR-Tools, as an integer program."""
-    solver = pywraplp.Solver.CreateSolver("SCIP")
-    room = solver.Constraint(0.0, float(capacity))
-    objective = solver.Objective()
-    objective.SetMaximization()
-    for group in groups:
-        at_most_one = solver.Constraint(0.0, 1.0)
-        for weight, value in zip(group.weights, group.values, strict=True):
-            item = solver.BoolVar("")
-            at_most_one.SetCoefficient(item, 1.0)
-            room.SetCoefficient(item, float(weight))
-            objective.SetCoefficient(item, float(value))
-    parameters = pywraplp.MPSolverParameters()
-    parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, 0.0)
-    assert solver.Solve(parameters) == pywraplp.Solver.OPTIMAL
-    return float(objective.Value())
+    return best_value([(group.weights, group.values) for group in groups], capacity)
 
 
 SLIDES = [Group([2], [50.0]), Group([1, 2, 3, 4], [20.0, 30.0, 36.0, 40.0])]
