@@ -14,7 +14,7 @@ from flexo.policies.demand import least
 from flexo.policies.flexible import Demand, RunningTimes, count, demand_of
 from flexo.policies.servers import Servers
 from flexo.policies.sharing import Sharing
-from flexo.policies.starting import Start, Starting, in_order
+from flexo.policies.starting import Patience, Start, Starting, in_order
 from flexo.policies.taking import Taking
 
 
@@ -24,8 +24,8 @@ class Lyra:
 
     Phase 1 starts bases, the one with the shortest running time first, as far as there is room; what flexible
     workers hold counts as room, and is taken back for it. A base that does not fit is passed over; once it
-    has waited for `patience_s`, it goes first, and room is kept for it as EASY backfilling does. Of a job
-    that is not elastic everything is base. A running base is never taken.
+    has waited for too long, it goes first, and room is kept for it as EASY backfilling does. Of a job that
+    is not elastic everything is base. A running base is never taken.
     Phase 2 shares what is left among all elastic jobs: a multiple-choice knapsack, whose values are the
     running time saved. What a change costs is taken off, so that nothing changes that does not gain more.
 
@@ -44,7 +44,9 @@ class Lyra:
     gpu_speeds: Mapping[str, float] = field(default_factory=lambda: {"T4": 1 / 3})
     """What a GPU of a type does, in GPUs of the types that are not named (slides: T4 = 1/3 V100)."""
     patience_s: float = 86_400.0
-    """A base that has waited so long goes first, and if it does not fit, room is kept for it."""
+    """A base that has waited for this and for `patience_times` goes first; room is kept where it lacks it."""
+    patience_times: float = 10.0
+    """In its own running times: where all wait for days, this tells who starves."""
     unknown_running_time_s: float = 86_400.0
     """Of a base of which nothing is known, so that it may grow; it starts last."""
     stay_s: float = 600.0
@@ -53,6 +55,11 @@ class Lyra:
     def __post_init__(self) -> None:
         if self.order not in ("policy", "slurm"):
             raise ValueError(f"order is 'policy' or 'slurm', not '{self.order}'")
+
+    @property
+    def patience(self) -> Patience:
+        """When a job has waited for too long."""
+        return Patience(self.patience_s, self.patience_times)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """What to start, and who gets how much beyond its base."""
@@ -102,7 +109,7 @@ class _Planner:
         if self._rules.order == "slurm" or not waiting:
             return []
         starting = Starting(self._servers, Taking(self._servers, demands, self._times), self._times)
-        starting.start_bases(waiting, running, self._rules.patience_s)
+        starting.start_bases(waiting, running, self._rules.patience)
         return list(starting.starts)
 
     def _order(self) -> tuple[JobKey, ...]:
@@ -110,7 +117,7 @@ class _Planner:
         if self._rules.order == "slurm" or not self._snapshot.jobs:
             return ()
         waiting = [job for job in self._snapshot.training if not job.shares]
-        return tuple(job.key for job in in_order(waiting, self._times, self._rules.patience_s))
+        return tuple(job.key for job in in_order(waiting, self._times, self._rules.patience))
 
     def _make_servers(self, running: Sequence[TrainingJob], demands: Sequence[Demand]) -> Servers:
         """What is idle now, and which nodes have base demand."""

@@ -40,10 +40,11 @@ class Budget:
     def __init__(self, snapshot: Snapshot, jobs: Sequence[TrainingJob]) -> None:
         self.left: dict[str, int] = {}
         """By GPU type."""
-        self._nodes = {node.name: node.gpu_type for node in snapshot.nodes}
         for node in snapshot.nodes:
             self.left[node.gpu_type] = self.left.get(node.gpu_type, 0) + node.gpus_idle
         self._one_type = next(iter(self.left)) if len(self.left) == 1 else None
+        alike = self._one_type is not None
+        self._nodes = {} if alike else {node.name: node.gpu_type for node in snapshot.nodes}
         for job in jobs:
             if job.shares:
                 self.left[self._type_of(job)] += job.gpus - _kept(job)
@@ -73,7 +74,7 @@ class Budget:
 
     def _type_of(self, job: TrainingJob) -> str:
         """Of a running job, the type of its nodes; of a waiting one that names none, that with most left."""
-        if self._one_type is not None and job.shape.gpu_type in ("", self._one_type):
+        if self._one_type is not None and (job.shares or job.shape.gpu_type in ("", self._one_type)):
             return self._one_type
         if job.shares:
             return self._nodes.get(job.shares[0].node, job.shape.gpu_type)
@@ -92,8 +93,10 @@ class Chosen:
 
 def movable(snapshot: Snapshot) -> list[TrainingJob]:
     """All jobs but those with workers on unusable nodes, in the order of submission."""
-    usable = {node.name for node in snapshot.nodes if not node.unusable}
-    return [job for job in snapshot.training if all(share.node in usable for share in job.shares)]
+    unusable = {node.name for node in snapshot.nodes if node.unusable}
+    if not unusable:
+        return list(snapshot.training)
+    return [job for job in snapshot.training if all(share.node not in unusable for share in job.shares)]
 
 
 def choose(snapshot: Snapshot, order: Sequence[TrainingJob], target: Target) -> Chosen:

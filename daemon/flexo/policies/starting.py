@@ -5,17 +5,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop
+from itertools import chain
 
 from flexo.model import JobKey, TrainingJob, WorkerShape
-from flexo.policies.flexible import RunningTimes
+from flexo.policies.demand import least
+from flexo.policies.flexible import RunningTimes, count
 from flexo.policies.reservation import Reservation
 from flexo.policies.servers import Servers, Shares
 from flexo.policies.taking import Taking
 
 Start = tuple[TrainingJob, Shares]
 """A job that starts, and the place of its base."""
+_Kept = tuple[Reservation, frozenset[str]]
+"""Room for a base, and the GPU types that it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When a job has waited for too long: both must be over."""
+
+    seconds: float
+    running_times: float
+    """In its own running time on its base."""
 
 
 class Starting:
@@ -37,40 +51,60 @@ class Starting:
         return iter(self._starts.values())
 
     def start_bases(
-        self, waiting: Sequence[TrainingJob], running: Iterable[TrainingJob], patience_s: float
+        self, waiting: Sequence[TrainingJob], running: Iterable[TrainingJob], patience: Patience
     ) -> None:
-        """Start what fits: whoever has waited for `patience_s` first, then the shortest first."""
-        overdue = _overdue(waiting, self._times.now, patience_s)
+        """Start what fits: whoever has waited for too long first, then the shortest first."""
+        overdue = _overdue(waiting, self._times, patience)
         head = next((job for job in overdue if not self._start(job)), None)
         kept = None if head is None else self._reserve(head, running)
         self._start_shortest_first(waiting, kept)
         if len(self._starts) > 1:
             self._place_decreasing()
 
-    def _start_shortest_first(self, waiting: Sequence[TrainingJob], kept: Reservation | None) -> None:
+    def _start_shortest_first(self, waiting: Sequence[TrainingJob], kept: _Kept | None) -> None:
         queue = [
             (self._times.on_base(job), index, job)
             for index, job in enumerate(waiting)
-            if job.workers.min * job.shape.gpus <= self._room and job.key not in self._starts
+            if _gpus(job) <= self._room and job.key not in self._starts
         ]
         heapify(queue)
         fewest = min((_gpus(job) for _, _, job in queue), default=0)
         while queue and self._room >= fewest:
             seconds, _, job = heappop(queue)
-            ends_at = self._times.now + job.start_cost_s + seconds
             if kept is None:
                 self._start(job)
-            elif kept.allows(job, ends_at) and self._start(job):
-                kept.started(job, ends_at)
+                continue
+            room, gpu_types = kept
+            gpus = _gpus(job) if gpu_types & self._types_for(job) else 0
+            ends_at = self._times.now + job.start_cost_s + seconds
+            if room.allows(gpus, ends_at) and self._start(job):
+                room.started(gpus, ends_at)
 
-    def _reserve(self, head: TrainingJob, running: Iterable[TrainingJob]) -> Reservation | None:
+    def _reserve(self, head: TrainingJob, running: Iterable[TrainingJob]) -> _Kept | None:
         """Room for `head`, which does not fit now; None for one that no node could hold a worker of."""
         if head.shape.gpus > self._times.node_gpus:
             return None
-        now, started = self._times.now, [job for job, _ in self._starts.values()]
-        ends = [(now + self._times.as_it_runs(job), _gpus(job)) for job in running]
-        ends += [(now + job.start_cost_s + self._times.on_base(job), _gpus(job)) for job in started]
-        return Reservation.of(head, self._room, ends, now)
+        now, gpu_types = self._times.now, self._types_for(head)
+        ends = [
+            (
+                now + self._times.as_it_runs(job),
+                min(_base_gpus(job), self._gpus_on(gpu_types, job, job.shares)),
+            )
+            for job in running
+        ]
+        ends += [
+            (now + job.start_cost_s + self._times.on_base(job), self._gpus_on(gpu_types, job, shares))
+            for job, shares in self._starts.values()
+        ]
+        room = sum(self._servers.free(each) + self._taking.gpus_on(each) for each in gpu_types)
+        return Reservation.of(_gpus(head), room, ends, now), gpu_types
+
+    def _types_for(self, job: TrainingJob) -> frozenset[str]:
+        return frozenset(chain.from_iterable(self._servers.base_types(job)))
+
+    def _gpus_on(self, gpu_types: Container[str], job: TrainingJob, shares: Shares) -> int:
+        there = [share for share in shares if self._servers.gpu_type_of(share) in gpu_types]
+        return count(there) * job.shape.gpus
 
     def _start(self, job: TrainingJob) -> bool:
         """Start it if there is room, which flexible workers may have to make."""
@@ -116,19 +150,29 @@ class Starting:
             self._servers.take(job.shape, shares)
 
 
-def in_order(waiting: Sequence[TrainingJob], times: RunningTimes, patience_s: float) -> list[TrainingJob]:
+def in_order(waiting: Sequence[TrainingJob], times: RunningTimes, patience: Patience) -> list[TrainingJob]:
     """Pending jobs in the order in which they are to start."""
-    overdue = _overdue(waiting, times.now, patience_s)
-    others = [job for job in waiting if times.now - job.waiting_since < patience_s]
+    overdue = _overdue(waiting, times, patience)
+    others = [job for job in waiting if not _is_overdue(job, times, patience)]
     return [*overdue, *sorted(others, key=times.on_base)]
 
 
-def _overdue(waiting: Iterable[TrainingJob], now: float, patience_s: float) -> list[TrainingJob]:
-    """Those that have waited for so long, the longest first."""
-    overdue = [job for job in waiting if now - job.waiting_since >= patience_s]
+def _overdue(waiting: Iterable[TrainingJob], times: RunningTimes, patience: Patience) -> list[TrainingJob]:
+    """Those that have waited for too long, the longest first."""
+    overdue = [job for job in waiting if _is_overdue(job, times, patience)]
     return sorted(overdue, key=lambda job: job.waiting_since)
 
 
+def _is_overdue(job: TrainingJob, times: RunningTimes, patience: Patience) -> bool:
+    waited_s = times.now - job.waiting_since
+    return waited_s >= patience.seconds and waited_s >= patience.running_times * times.on_base(job)
+
+
 def _gpus(job: TrainingJob) -> int:
-    """GPUs of its base."""
+    """GPUs that it needs to start."""
     return job.workers.min * job.shape.gpus
+
+
+def _base_gpus(job: TrainingJob) -> int:
+    """GPUs of a running job that are not flexible."""
+    return least(job) * job.shape.gpus

@@ -34,6 +34,10 @@ class Taking:
         """GPUs of flexible workers in all."""
         return self._gpus.total()
 
+    def gpus_on(self, gpu_type: str) -> int:
+        """GPUs of flexible workers on one type."""
+        return self._gpus[gpu_type]
+
     def make_room(self, job: TrainingJob, gpu_types: _Types) -> Shares | None:
         """Where the base of `job` goes on these types once flexible workers have left; None: not even then.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small_clusters import pending
+from small_clusters import NOW, pending
 from training_jobs import after, check_plan, job, node, snapshot, workers
 
 from flexo.model import JobKey, Share, WorkerShape
@@ -58,6 +58,68 @@ def test_a_base_that_does_not_fit_is_passed_over():
     jobs = [job(1, 8, remaining_work=8.0), job(2, 2, remaining_work=2000.0)]
     before = snapshot([node("n", 4)], jobs)
     assert workers(Lyra().plan(before), before) == {1: 0, 2: 2}
+
+
+def overdue(job_id: int, size: int, **changes):
+    return job(job_id, size, **{"waiting_since": NOW - 2 * 86_400.0, "remaining_work": 1e4, **changes})
+
+
+def test_a_base_that_has_waited_for_days_and_ten_times_its_length_goes_first():
+    jobs = [job(1, 2, remaining_work=10.0), overdue(2, 4)]
+    before = snapshot([node("n", 4)], jobs)
+    assert workers(Lyra().plan(before), before) == {1: 0, 2: 4}
+    for longer in (overdue(2, 4, remaining_work=1e5), overdue(2, 4, waiting_since=NOW - 80_000.0)):
+        before = snapshot([node("n", 4)], [jobs[0], longer])
+        assert workers(Lyra().plan(before), before) == {1: 2, 2: 0}
+
+
+def test_room_is_kept_for_a_base_that_has_waited_for_long_and_does_not_fit():
+    """It fits when job 1 ends, 500 s from now: job 3 ends before that, job 4 does not, nor does job 5."""
+    jobs = [
+        job(1, 2, {"n": 2}, remaining_work=1000.0),
+        overdue(2, 4),
+        job(3, 1, remaining_work=499.0),
+        job(4, 1, remaining_work=600.0),
+        job(5, 1),
+    ]
+    before = snapshot([node("n", 5)], jobs)
+    assert workers(Lyra().plan(before), before) == {1: 2, 2: 0, 3: 1, 4: 1, 5: 0}
+    before = snapshot([node("n", 4)], jobs)
+    assert workers(Lyra().plan(before), before) == {1: 2, 2: 0, 3: 1, 4: 0, 5: 0}
+
+
+def test_flexible_workers_use_the_room_that_is_kept():
+    jobs = [
+        job(1, 2, {"n": 2}, remaining_work=1000.0),
+        overdue(2, 4),
+        job(3, "1-4", {"m": 1}, remaining_work=1e6),
+        job(4, 1, remaining_work=600.0),
+    ]
+    before = snapshot([node("n", 4), node("m", 1)], jobs)
+    assert workers(Lyra().plan(before), before) == {1: 2, 2: 0, 3: 3, 4: 0}
+
+
+def test_no_room_is_kept_for_a_base_that_will_never_fit():
+    jobs = [
+        job(1, 2, {"n": 2}, remaining_work=1000.0),
+        overdue(2, 5),
+        overdue(3, 1, shape=WorkerShape(8, 1)),
+        job(4, 1, remaining_work=1e9),
+    ]
+    before = snapshot([node("n", 4)], jobs)
+    assert workers(Lyra().plan(before), before) == {1: 2, 2: 0, 3: 0, 4: 1}
+
+
+def test_room_that_is_kept_on_one_gpu_type_holds_nobody_up_on_another():
+    """If the idle T4 were counted in, one GPU would be left beside job 2 once job 1 has ended."""
+    jobs = [
+        job(1, 2, {"v": 2}, shape=V100, remaining_work=1000.0),
+        overdue(2, 3, shape=V100),
+        job(3, 1, shape=WorkerShape(1, 1, gpu_type="T4"), remaining_work=1e9),
+        job(4, 1, shape=V100, remaining_work=1e9),
+    ]
+    before = snapshot([node("v", 3, gpu_type="V100"), node("t", 1, gpu_type="T4")], jobs)
+    assert workers(Lyra().plan(before), before) == {1: 2, 2: 0, 3: 1, 4: 0}
 
 
 def test_a_job_of_unknown_length_starts_last_but_grows_all_the_same():
@@ -160,9 +222,9 @@ def test_a_users_weight_counts_for_flexible_demand_only():
 
 
 def test_on_slurm_it_says_in_which_order_pending_jobs_are_to_start():
-    jobs = [job(1, 1, remaining_work=9.0), job(2, 1), job(3, 4, remaining_work=8.0)]
-    before = replace(snapshot([node("n", 1)], jobs), jobs=(pending(1, 1), pending(2, 1), pending(3, 4)))
-    assert Lyra().plan(before).order == (JobKey(3), JobKey(1), JobKey(2))
+    jobs = [job(1, 1, remaining_work=9.0), job(2, 1), job(3, 4, remaining_work=8.0), overdue(4, 1)]
+    before = replace(snapshot([node("n", 1)], jobs), jobs=tuple(pending(each, 1) for each in range(1, 5)))
+    assert Lyra().plan(before).order == (JobKey(4), JobKey(3), JobKey(1), JobKey(2))
     assert Lyra(order="slurm").plan(before).order == ()
 
 
