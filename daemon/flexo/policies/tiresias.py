@@ -71,12 +71,10 @@ class Tiresias:
     def _counted(self, job: TrainingJob, at: float) -> float:
         """Service that counts: all, or since it was promoted, for as long as that run lasts."""
         service = job.service_at(at)
-        if service < self.quanta_gpu_s[0] or not self.promote_knob or job.waiting_since >= at:
+        waited_until = at if job.started_at is None else job.started_at
+        if service < self.quanta_gpu_s[0] or not self.promote_knob or waited_until <= job.waiting_since:
             return service
-        if job.started_at is None:
-            before, waited_until = service, at
-        else:
-            before, waited_until = service - (at - job.started_at) * job.gpus, job.started_at
+        before = service - _service_of_run(job, at)
         return service - before if waited_until >= self._starves_at(job, before) else service
 
     def _starves_at(self, job: TrainingJob, service: float) -> float:
@@ -105,3 +103,18 @@ class Tiresias:
         if queue == len(self.quanta_gpu_s) or not gpus:
             return math.inf
         return now + (self.quanta_gpu_s[queue] - counted) / gpus
+
+
+def _service_of_run(job: TrainingJob, at: float) -> float:
+    """GPU seconds that it has had since it last started; all that it had where nobody kept its history."""
+    if job.started_at is None:
+        return 0.0
+    if not job.history:
+        return job.service_at(at)
+    service, until = 0.0, at
+    for held in reversed(job.history):
+        if held.at < job.started_at:
+            break
+        service += held.workers * job.shape.gpus * (until - held.at)
+        until = held.at
+    return service

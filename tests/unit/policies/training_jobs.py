@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 from small_clusters import NOW
 
-from flexo.model import JobKey, Node, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model import Held, JobKey, Node, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
 
 ONE_GPU = WorkerShape(gpus=1, cpus=1)
 Shares = Mapping[str, int]
@@ -89,11 +89,13 @@ def after(before: Snapshot, plan: Plan, seconds: float = 0.0) -> Snapshot:
 
 
 def _changed(job: TrainingJob, shares: tuple[Share, ...], at: float) -> TrainingJob:
+    held = Held(at, sum(share.workers for share in shares), len(shares))
+    now = replace(job, shares=shares, last_change_at=at, history=(*job.history, held))
     if not shares:
-        return replace(job, shares=(), base=(), started_at=None, waiting_since=at, last_change_at=at)
-    started_at = job.started_at if job.shares else at
-    cost_s = job.change_cost_s if job.shares else job.start_cost_s
-    return replace(job, shares=shares, started_at=started_at, last_change_at=at, resumes_at=at + cost_s)
+        return replace(now, base=(), started_at=None, waiting_since=at)
+    if not job.shares:
+        return replace(now, started_at=at, resumes_at=at + job.start_cost_s)
+    return replace(now, resumes_at=at + job.change_cost_s)
 
 
 def _later(job: TrainingJob, was: float, now: float) -> TrainingJob:
@@ -212,7 +214,7 @@ def _drawn_place(
         if here > 0:
             on[each.name], kind = here, each.gpu_type
     if not wanted or sum(on.values()) < wanted:
-        return job
+        return replace(job, history=_earlier(job, job.service_gpu_s, job.waiting_since))
     for name, count in on.items():
         free[name] -= count * job.shape.gpus
     shares = tuple(Share(name, count) for name, count in on.items())
@@ -220,15 +222,26 @@ def _drawn_place(
     fixed = draw(st.sampled_from([False, False, True]))
     base = _part(shares, job.workers.min) if fixed else ()
     service = max(job.service_gpu_s, (NOW - started_at) * wanted * job.shape.gpus)
+    waiting_since = min(job.waiting_since, started_at)
+    before = service - (NOW - started_at) * wanted * job.shape.gpus
     return replace(
         job,
         shares=shares,
         base=base,
         preemptible=not fixed or draw(st.booleans()),
         started_at=started_at,
-        waiting_since=min(job.waiting_since, started_at),
+        waiting_since=waiting_since,
         service_gpu_s=service,
+        history=(*_earlier(job, before, waiting_since), Held(started_at, wanted, len(shares))),
     )
+
+
+def _earlier(job: TrainingJob, service_gpu_s: float, until: float) -> tuple[Held, ...]:
+    """The history of a job that had had so much, on its fewest workers, when it began to wait."""
+    if not service_gpu_s:
+        return ()
+    seconds = service_gpu_s / (job.workers.min * job.shape.gpus)
+    return Held(until - seconds, job.workers.min, 1), Held(until, 0, 0)
 
 
 def _part(shares: tuple[Share, ...], count: int) -> tuple[Share, ...]:

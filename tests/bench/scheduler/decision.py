@@ -1,0 +1,96 @@
+"""How long one decision of `lyra` takes, and how that grows with jobs, nodes and ranges."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from dataclasses import dataclass, replace
+
+from flexo.model import JobKey, Node, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.policies.lyra import Lyra
+
+GPUS_PER_NODE = 8
+ELASTIC_SHARE = 0.2
+REPEATS = 3
+_NOW = 100_000.0
+_GPU = WorkerShape(1, 1)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a cluster and its queue."""
+
+    jobs: int
+    nodes: int
+    most_workers: int
+    """Of elastic jobs."""
+
+
+FULL = Size(10_000, 10_000, 64)
+SWEEPS = {
+    "jobs": [replace(FULL, jobs=jobs) for jobs in (1_000, 2_000, 5_000, 10_000, 20_000)],
+    "nodes": [replace(FULL, nodes=nodes) for nodes in (1_000, 2_000, 5_000, 10_000, 20_000)],
+    "range": [replace(FULL, most_workers=most) for most in (4, 8, 16, 32, 64, 128)],
+}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """CPU seconds of one decision: median, least and most of `REPEATS`."""
+
+    size: Size
+    median_s: float
+    least_s: float
+    most_s: float
+
+
+def measure(size: Size) -> Timed:
+    """Decide on a cluster that is half full, with elastic jobs that run and others that wait."""
+    snapshot = _snapshot(size)
+    policy = Lyra()
+    took = []
+    for _ in range(REPEATS):
+        began = time.process_time()
+        policy.plan(snapshot)
+        took.append(time.process_time() - began)
+    return Timed(size, statistics.median(took), min(took), max(took))
+
+
+def _snapshot(size: Size) -> Snapshot:
+    """Half of the jobs run, each on one node if there is room; all is drawn with one seed."""
+    dice = random.Random(1)
+    free = [GPUS_PER_NODE] * size.nodes
+    at = 0
+    jobs = []
+    for number in range(1, size.jobs + 1):
+        elastic = dice.random() < ELASTIC_SHARE
+        least = dice.choice((1, 2, 4)) if elastic else dice.choice((1, 1, 1, 2, 4, 8))
+        most = dice.randint(least, max(least, size.most_workers)) if elastic else least
+        shares: tuple[Share, ...] = ()
+        if number % 2 and at < size.nodes:
+            while at < size.nodes and free[at] < least:
+                at += 1
+            if at < size.nodes:
+                free[at] -= least
+                shares = (Share(f"n{at}", least),)
+        jobs.append(_job(number, Range(least, most), shares, dice))
+    nodes = tuple(
+        Node(f"n{index}", GPUS_PER_NODE, GPUS_PER_NODE - left, 64, 0, 1, 0, frozenset({"train"}))
+        for index, left in enumerate(free)
+    )
+    return Snapshot(_NOW, nodes, (), (), (), "", training=tuple(jobs))
+
+
+def _job(number: int, workers: Range, shares: tuple[Share, ...], dice: random.Random) -> TrainingJob:
+    return TrainingJob(
+        key=JobKey(number),
+        user="ada",
+        workers=workers,
+        shape=_GPU,
+        submitted_at=float(number),
+        waiting_since=float(number),
+        shares=shares,
+        started_at=float(number) if shares else None,
+        remaining_work=dice.lognormvariate(8.0, 2.0) * workers.min,
+    )
