@@ -9,7 +9,7 @@ export PATH := $(BIN):$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export MPLBACKEND := Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help setup demo test test-unit test-slurm test-training test-chaos bench-load bench-runtime lint clean
+.PHONY: help setup demo test test-unit test-slurm test-training test-chaos bench-load bench-runtime bench-papers bench-scheduler lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,14 @@ bench-load: ## what flexod costs: its CPU, and slurmctld's time (about 4 minutes
 bench-runtime: ## what a resize costs, beside stock Horovod and stop-restart (about 20 minutes; ARGS='--help')
 	@./setup.sh all
 	@PYTHONPATH=tests $(BIN)/python -m bench.runtime $(ARGS)
+
+bench-papers: ## published figures beside ours (about an hour; ARGS='--parts ibm pollux' for a few minutes)
+	@./setup.sh unit
+	@PYTHONPATH=tests $(BIN)/python -m bench.papers $(ARGS)
+
+bench-scheduler: ## what deciding and simulating cost (about ten minutes; ARGS='--parts decision pollux' for one)
+	@./setup.sh unit
+	@PYTHONPATH=tests $(BIN)/python -m bench.scheduler $(ARGS)
 
 lint: ## ruff and mypy
 	@./setup.sh lint

@@ -38,9 +38,13 @@ class Cluster:
 def choices(job: TrainingJob, cluster: Cluster, batch: int) -> Choices:
     """GPUs that `job` can have within its range, and the factor of each, with a batch of `batch` in all.
 
-    `batch` 0: the best that it accepts, b_opt of equation (2). A running job can always keep what it has.
+    `batch` 0: the best that it accepts, b_opt of equation (2). A running job can always keep what it has. One
+    whose batch is to be chosen and of whose speed nothing is known is tried out first (section III-B): it
+    starts with the fewest workers, and stays as it is.
     """
     gpus = job.shape.gpus
+    if job.speed is None and job.batch is not None:
+        return Choices.of([((job.allocated or least(job)) * gpus, 1.0)])
     most = min(job.workers.max, cluster.gpus // gpus)
     found = _choices(job.speed, gpus, least(job), most, cluster, batch)
     return _with_present(found, job.gpus) if job.shares else found

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_jobs import ONE_GPU, TableSpeed, after, check_plan, job, node, snapshot, snapshots, workers
 
-from flexo.model import Node, Plan, Range, Snapshot, TrainingJob
+from flexo.model import Node, Plan, Range, Share, Snapshot, TrainingJob
 from flexo.policies import registry
 from flexo.policies.autoscaler import Autoscaler
 from flexo.policies.fixed_batch import MaxBatch, MinBatch, RandomBatch
@@ -95,6 +95,14 @@ def test_a_job_whose_size_cannot_be_keeps_it_until_a_better_one_is_free():
     before = snapshot([node("n1")], jobs)
     assert planned(before).allocations == ()
     assert workers(planned(snapshot(EIGHT, jobs)), snapshot(EIGHT, jobs)) == {1: 5, 2: 3}
+
+
+def test_a_job_whose_batch_is_to_be_chosen_is_tried_out_with_the_fewest_workers():
+    unknown, known = job(1, "2-8", batch=BATCHES), job(2, "2-8")
+    before = snapshot(EIGHT, [unknown, known])
+    assert workers(planned(before), before) == {1: 2, 2: 6}
+    before = snapshot(EIGHT, [replace(unknown, shares=(Share("n1", 3),), started_at=before.at)])
+    assert planned(before).allocations == ()
 
 
 # Who is taken in.

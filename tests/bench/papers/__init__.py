@@ -1,0 +1,1 @@
+"""Published figures of scheduling papers, and what this simulator finds (make bench-papers)."""
