@@ -75,7 +75,7 @@ class Session:
         self.commits = commits
         self.calls.append("begins")
 
-    def committed(self) -> None:
+    def committed(self, progress: float) -> None:
         self.commits += 1
 
     def at_boundary(self) -> Called | None:
