@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -201,15 +200,19 @@ def test_down_leaves_no_process_and_no_file_of_a_lab_with_jobs(make_lab: LabFact
     lab.down()  # again: nothing to do, no error
 
 
-HalfUp = tuple[subprocess.Popen[bytes], Layout]
+def _heed_interrupts() -> None:
+    """What a shell starts in the background ignores SIGINT, and so would a lab of tests that run there."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@contextlib.contextmanager
-def caught_half_up() -> Iterator[HalfUp]:
+@pytest.fixture
+def half_up() -> Iterator[tuple[subprocess.Popen[bytes], Layout]]:
     """`flexo lab up` of a lab with many nodes, caught when slurmctld is there and slurmds are coming."""
     layout = Layout.of(f"test-{os.getpid()}-half")
     command = [FLEXO, "lab", "up", layout.name, "--nodes", "24", "--no-flexod"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=_heed_interrupts
+    )
     try:
         wait_for(lambda: any("slurmd -f" in text for text in processes_naming(layout.directory).values()))
         yield process, layout
@@ -219,14 +222,10 @@ def caught_half_up() -> Iterator[HalfUp]:
         take_down(layout.name)
 
 
-@pytest.fixture
-def half_up() -> Iterator[HalfUp]:
-    with caught_half_up() as half:
-        yield half
-
-
 @pytest.mark.parametrize("lost", ["nothing", "lab.json", "slurm.conf", "all files"])
-def test_down_clears_away_what_a_killed_up_left(make_lab: LabFactory, half_up: HalfUp, lost: str) -> None:
+def test_down_clears_away_what_a_killed_up_left(
+    make_lab: LabFactory, half_up: tuple[subprocess.Popen[bytes], Layout], lost: str
+) -> None:
     process, layout = half_up
     process.kill()
     process.wait()
@@ -243,7 +242,7 @@ def test_down_clears_away_what_a_killed_up_left(make_lab: LabFactory, half_up: H
 
 
 def test_a_lab_that_is_coming_up_is_neither_brought_up_nor_taken_down_by_others(
-    make_lab: LabFactory, half_up: HalfUp
+    make_lab: LabFactory, half_up: tuple[subprocess.Popen[bytes], Layout]
 ) -> None:
     process, layout = half_up
     process.send_signal(signal.SIGSTOP)  # it stays half up
@@ -258,19 +257,19 @@ def test_a_lab_that_is_coming_up_is_neither_brought_up_nor_taken_down_by_others(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupted_up_takes_the_lab_down_again(make_lab: LabFactory, number: signal.Signals) -> None:
-    for _ in range(5):  # on a busy machine it may have come up before the signal
-        with caught_half_up() as (process, layout):
-            process.send_signal(number)
-            if code := process.wait(timeout=120):
-                assert code == 130
-                assert processes_naming(layout.directory) == {}
-                assert not layout.directory.exists()
-                return
-    pytest.fail("it was never caught while it came up")
+def test_an_interrupted_up_takes_the_lab_down_again(
+    make_lab: LabFactory, half_up: tuple[subprocess.Popen[bytes], Layout], number: signal.Signals
+) -> None:
+    process, layout = half_up
+    process.send_signal(number)
+    assert process.wait(timeout=120) == 130
+    assert processes_naming(layout.directory) == {}
+    assert not layout.directory.exists()
 
 
-def test_up_clears_away_what_a_killed_up_of_the_same_name_left(make_lab: LabFactory, half_up: HalfUp) -> None:
+def test_up_clears_away_what_a_killed_up_of_the_same_name_left(
+    make_lab: LabFactory, half_up: tuple[subprocess.Popen[bytes], Layout]
+) -> None:
     process, layout = half_up
     process.kill()
     process.wait()
