@@ -26,7 +26,9 @@ def sizing_by(policy: Policy, snapshot: Snapshot) -> Sizing:
     def size(rooms: Mapping[str, Room], jobs: Sequence[ElasticJob]) -> Mapping[JobKey, Due]:
         known = {job.key: job for job in snapshot.training}
         shown = [_shown(job, known[job.key]) for job in jobs if job.key in known and job.shape.gpus]
-        seen = replace(snapshot, nodes=_nodes(rooms, shown, jobs), training=tuple(shown))
+        nodes = _nodes(rooms, shown, jobs)
+        # a plan takes satellites several cycles, so that nobody may hold off deciding since the last change
+        seen = replace(snapshot, nodes=nodes, training=tuple(shown), decided_at=0.0)
         plan = policy.plan(seen)
         dues = {job.key: Due(job.allocated, job.samples) for job in shown}
         for allocation in plan.allocations:

@@ -15,6 +15,7 @@ from flexo.model import Allocate, JobKey, Plan, Range, Share, Snapshot, Training
 from flexo.policies import satellites
 from flexo.policies.satellites import Due
 from flexo.policies.sizing import sizing_by
+from flexo.policies.throughput import Throughput
 
 
 def planned(seen: Snapshot, dues: Mapping[int, int]) -> Plan:
@@ -114,6 +115,12 @@ def test_what_a_policy_says_of_a_batch_is_told_within_what_the_job_accepts():
     for wanted, samples in ((3, 30), (8, 40)):
         plan = satellites.plan(seen, REST_S, sizing_by(Wishing({1: wanted}, []), seen))
         assert [batch.samples for batch in plan.batches] == [samples]
+
+
+def test_a_policy_is_not_told_of_the_last_change_because_satellites_need_several():
+    seen = replace(snapshot([node("n1", 8), node("t1", 1, used=1)], [elastic(1, "1-8")]), decided_at=NOW - 1)
+    seen = replace(seen, training=(known(1, "1-8"),))
+    assert grown(satellites.plan(seen, REST_S, sizing_by(Throughput(), seen))) == [(1, "n1", 7)]
 
 
 def test_a_job_of_which_the_policy_says_nothing_keeps_what_it_has():
