@@ -539,6 +539,49 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """What the inference cluster needs, as one source says."""
+
+    at: float
+    """When that was so."""
+    servers: float
+    """Whole servers' worth, in use or asked for; not necessarily a whole number."""
+    source: str
+    """Who says so, for people."""
+
+
+class LoanState(enum.Enum):
+    """Where an inference server that was lent is on its way back."""
+
+    LENT = "lent"
+    CALLED_BACK = "called back"
+    """Closed to newcomers; satellites are being scaled in."""
+    PREEMPTING = "preempting"
+    """Bases on it are being preempted and requeued."""
+    ESCALATED = "escalated"
+    """Its deadline is near or past: whatever is left there is ended by Slurm's own preemption."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """An inference server lent to training (Lyra, slides): in the borrowed partition and still in its own."""
+
+    node: str
+    since_at: float
+    why: str
+    state: LoanState = LoanState.LENT
+    called_back_at: float | None = None
+    deadline_at: float | None = None
+    """When it is to be empty; None: nobody has asked for it."""
+    why_back: str = ""
+
+    @property
+    def closed(self) -> bool:
+        """Nothing new may be placed there."""
+        return self.state is not LoanState.LENT
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Nodes, jobs, grants at one instant: all that a policy may look at."""
 
@@ -561,6 +604,10 @@ class Snapshot:
     """When a plan last changed something."""
     ended_since: int = 0
     """Jobs that have ended since `decided_at`."""
+    loans: tuple[Loan, ...] = ()
+    """Inference servers that are lent to training at this instant, or on their way back."""
+    borrowed_partition: str = ""
+    """Where jobs on lent servers are submitted; "": nothing is ever lent."""
 
 
 @dataclass(frozen=True, slots=True)
