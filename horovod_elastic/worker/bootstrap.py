@@ -1,6 +1,6 @@
-"""Prepares a training process before its script runs: signals, and hooks that wait for Horovod's import.
+"""Prepares a training process before its script runs: signals, and hooks that wait for imports.
 
-Costs nothing until the script imports Horovod: gRPC, too, is only imported then.
+Costs next to nothing until the script imports Horovod: gRPC, too, is only imported then.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from horovod_elastic import patching
 from horovod_elastic.core import choice
-from horovod_elastic.worker import sigterm
+from horovod_elastic.worker import plain_samplers, sigterm
 
 _PATCHED = {
     "horovod.common.basics": "patch_basics",
@@ -28,6 +28,7 @@ def install() -> None:
     if "FLEXO_WORKER_ID" not in os.environ:
         return
     patching.after_import({module: _hook(name) for module, name in _PATCHED.items()})
+    patching.after_import({"torch.utils.data.distributed": lambda: plain_samplers.patch_distributed})
     if choice.chosen() == choice.TORCH:
         from horovod_elastic.core.c10d import standin
 

@@ -21,7 +21,7 @@ from typing import Any
 from horovod_elastic import progress
 from horovod_elastic.core import choice, python_layer
 from horovod_elastic.core.interface import Core, Disagreement
-from horovod_elastic.worker import boundary, sampler_order, sigterm
+from horovod_elastic.worker import boundary, plain_samplers, sampler_order, sigterm
 from horovod_elastic.worker import session as sessions
 from horovod_elastic.worker.part import Called
 from horovod_elastic.worker.state_route import Origin
@@ -189,7 +189,7 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
             if session.warming:
                 boundary.warm_up(state)
                 session.join()
-                state.on_reset()
+                _reset(state)
             else:
                 session.enter_loop()
             while True:
@@ -209,11 +209,17 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
                         state.save()
                     sync, origin = _switch(session, state._flexo_word)
                 state._flexo_saved = False
-                state.on_reset()
+                _reset(state)
 
         return wrapper
 
     return run_fn
+
+
+def _reset(state: Any) -> None:
+    """The script's place is another one: samplers first, so that the script's callbacks find that done."""
+    plain_samplers.divide_anew()
+    state.on_reset()
 
 
 def _switch(session: sessions.Session, word: Called) -> tuple[bool, Origin]:

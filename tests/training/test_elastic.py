@@ -83,6 +83,22 @@ def test_what_a_script_does_on_rank_0_before_the_loop_is_done_once(submit: Submi
         assert event["rate"] == pytest.approx(0.01 * event["size"])
 
 
+def test_a_distributed_sampler_made_before_the_loop_follows_the_size(submit: Submit, alone: Lab) -> None:
+    """Without that, newcomers' epochs would be shorter than those of who began alone, and ranks disagree."""
+    job = submit("plain_sampler.py", elastic="1-3")
+    job.wait_for_size(3)
+    asked = time.time()
+    rigid = take_nodes(alone, 3, 3, 4)
+    job.wait_for_size(1, after=asked)
+    wait_for_start(job, rigid)
+    job.wait_for_size(3, after=asked)
+    job.stop()
+    job.check_finished()
+    job.check_steps()
+    assert {(event["size"], event["batches"]) for event in job.events("enter")} >= {(1, 12), (3, 4)}
+    assert all(event["batches"] == 12 // event["size"] for event in job.events("enter"))
+
+
 def test_collectives_before_the_loop_do_not_keep_newcomers_out(submit: Submit, alone: Lab) -> None:
     """Nor do objects of different types in one broadcast, which Horovod would take for two."""
     job = submit("greets_first.py", elastic="1-2")

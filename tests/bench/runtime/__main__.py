@@ -75,8 +75,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--cycles",
         type=int,
-        help="resizes out and in of stock and core_torch (5; 1 with --quick); of others and with the large "
-        "model at most 3",
+        help="resizes out and in of stock and core_torch (5; 1 with --quick); of others at most 3",
     )
     parser.add_argument("--time-scale", type=float, help="of transient (1/2; 1/6 with --quick)")
     parser.add_argument("--json", type=Path, default=BUILD / "runtime.json", help="where the results go")

@@ -19,10 +19,10 @@ Tell = Callable[[str], None]
 
 
 def cycles_of(rival: str, model: str, cycles: int) -> int:
-    """How often it is resized out and in: the large model less often, and beginning anew takes longest."""
-    if model == "large":
-        return min(cycles, 2 if rival == RESTART else 3)
-    return min(cycles, 3) if rival in (RESTART, OURS) else cycles
+    """How often it is resized out and in: others than the two that are compared less often."""
+    if rival == RESTART:
+        return min(cycles, 2 if model == "large" else 3)
+    return min(cycles, 3) if rival == OURS else cycles
 
 
 def measure(rivals: Sequence[Rival], model: str, cycles: int, folder: Path, tell: Tell) -> Iterator[Resize]:

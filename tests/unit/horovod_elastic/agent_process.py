@@ -36,7 +36,7 @@ def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:
 
 
 def main(node: str, slots: int, plan: str, base: bool, again: bool, command: list[str]) -> int:
-    slurm_job._ask = _ask
+    slurm_job.ask = _ask
     leader.BASE_LOOK_INTERVAL_S = 3600.0
     # A leader that is gone is noticed earlier. A new one still waits for agents: they may be slow to start.
     election.Election.__init__.__kwdefaults__["ttl_s"] = 2.0

@@ -202,7 +202,7 @@ def test_ranges_that_were_said_by_comment_are_read_where_the_plugin_recorded_the
     comment: str, range_: str | None, batch: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = f"JobId=17 JobName=x Comment=elastic=2-8 AdminComment={comment} StdOut=/home/u/out"
-    monkeypatch.setattr(slurm_job, "_ask", lambda command, environment: shown)
+    monkeypatch.setattr(slurm_job, "ask", lambda command, environment: shown)
     found = slurm_job.with_recorded_range({"SLURM_JOB_ID": "17"})
     assert (found.get("FLEXO_ELASTIC"), found.get("FLEXO_ELASTIC_BATCH")) == (range_, batch)
 
@@ -242,5 +242,5 @@ def test_what_matters_of_the_clusters_configuration_is_read(
         f"ProctrackType           = {proctrack}\nSlurmctldHost[0]        = head(10.0.0.1)\n"
         f"TaskPlugin              = {task}\nTaskPluginParam         = (null type)\n"
     )
-    monkeypatch.setattr(slurm_job, "_ask", lambda command, environment: shown)
+    monkeypatch.setattr(slurm_job, "ask", lambda command, environment: shown)
     assert slurm_job.site({}) == slurm_job.Site(binds, reach_all, "head")
