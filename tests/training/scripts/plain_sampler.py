@@ -1,4 +1,4 @@
-"""PyTorch's DistributedSampler, made once before the loop, as in many elastic scripts; tests what it has learnt."""
+"""PyTorch's DistributedSampler, made once before the loop, as in many elastic scripts."""
 
 import argparse
 import hashlib
