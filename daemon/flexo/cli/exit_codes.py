@@ -1,0 +1,32 @@
+"""How `flexo` ends: one number for each kind of failure, the same for all commands. Manual pages print these.
+
+Two commands end with the code of what they run: `flexo run` and `flexo lab shell`.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """`meaning` says it for people."""
+
+    meaning: str
+
+    DONE = 0, "done"
+    REFUSED = (
+        1,
+        "no: there is no such job, a file is unusable, flexod, MUNGE or Slurm refused, or flexo doctor found"
+        " problems; the sentence on the error output says which",
+    )
+    USAGE = 2, "the command line is wrong"
+    UNREACHABLE = 3, "flexod does not answer; the sentence names the address and where it came from"
+    BUSY = 4, "the job is being resized, profiled or checkpointed: try again later, or say --wait"
+    INTERRUPTED = 130, "interrupted by Ctrl-C"
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        """A number that says what it means."""
+        made = int.__new__(cls, code)
+        made._value_ = code
+        made.meaning = meaning
+        return made

@@ -1,0 +1,179 @@
+"""One examination: asks Slurm, MUNGE and this host, and has each group judge what came back.
+
+What cannot be read is a finding too, and what depends on it is not checked; nothing here raises.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import flexo
+from flexo.clusters.base import ClusterUnreachable
+from flexo.clusters.slurm.commands import CommandFailed, SlurmCommands
+from flexo.clusters.slurm.hostlist import BadHostlist
+from flexo.clusters.slurm.text import BadValue
+from flexo.config import ConfigError, Settings, load
+from flexo.doctor import flexod, munge
+from flexo.doctor.clock import check_clock
+from flexo.doctor.finding import Finding, not_checked, ok, problem
+from flexo.doctor.flexod import FlexodAnswer
+from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions
+from flexo.doctor.plugin import REQUEST, check_plugin
+from flexo.doctor.preemption import check_preemption
+from flexo.doctor.priorities import check_priorities
+from flexo.doctor.rights import Account, check_rights, parse_admin_level
+from flexo.doctor.scheduler import check_scheduler
+from flexo.doctor.slurm import check_slurm
+from flexo.doctor.slurm_says import (
+    PartitionSetup,
+    SlurmConfig,
+    parse_config,
+    parse_node_addresses,
+    parse_partition_setups,
+    parse_stats,
+)
+from flexo.doctor.submission import TriedOut, check_submission
+from flexo_protos.credentials import SOCKET_VARIABLE, Munge
+
+_T = TypeVar("_T")
+_TEST = ("sbatch", "--test-only", "--wrap", "true")
+
+
+@dataclass(frozen=True, slots=True)
+class _Slurm:
+    """What Slurm said at the beginning; everything else is asked only if it said this."""
+
+    config: SlurmConfig
+    config_text: str
+    partitions: tuple[PartitionSetup, ...]
+
+
+def examine(config_path: Path, ask_flexod: Callable[[str], FlexodAnswer]) -> list[Finding]:
+    """Everything, in the order of a report. Each question to Slurm may take [slurm] timeout_s.
+
+    `ask_flexod` asks the flexod at the address that the configuration says.
+    """
+    settings, mistakes = _settings(config_path)
+    socket = settings.service.munge_socket
+    if socket is None and os.environ.get(SOCKET_VARIABLE):
+        socket = Path(os.environ[SOCKET_VARIABLE])
+    commands = SlurmCommands(settings.slurm.conf, settings.slurm.timeout_s)
+    slurm = _or_why(lambda: _slurm(commands))
+    addresses = frozenset() if isinstance(slurm, _Why) else _node_addresses(commands)
+    findings = [
+        *munge.check_munge(Munge(str(socket) if socket else None), socket),
+        munge.other_hosts(),
+        *(_unreachable(slurm) if isinstance(slurm, _Why) else _cluster(commands, slurm, settings)),
+        *flexod.check_config(config_path, mistakes),
+        *flexod.check_address(settings.service.address, addresses),
+        *flexod.check_answer(ask_flexod(settings.service.address), flexo.__version__),
+    ]
+    journal = settings.journal.path
+    return findings + flexod.check_journal(journal, flexod.account_of(journal))
+
+
+def _settings(path: Path) -> tuple[Settings, tuple[str, ...]]:
+    """The configuration, or what holds without one and what is wrong with it."""
+    try:
+        return load(path), ()
+    except ConfigError as error:
+        return Settings(), error.problems
+
+
+def _slurm(commands: SlurmCommands) -> _Slurm:
+    text = commands.read("scontrol", "show", "config")
+    partitions = commands.read("scontrol", "show", "partition", "-a", "-o")
+    return _Slurm(parse_config(text), text, parse_partition_setups(partitions))
+
+
+def _unreachable(why: _Why) -> list[Finding]:
+    fix = "`scontrol ping` has to say that slurmctld is UP; [slurm] conf in flexo.toml names slurm.conf."
+    return [
+        problem("slurm.answers", why.text, fix),
+        not_checked("slurm", "partitions, preemption, plugin, rights, clock: Slurm does not answer"),
+    ]
+
+
+def _cluster(commands: SlurmCommands, slurm: _Slurm, settings: Settings) -> list[Finding]:
+    """Everything that Slurm has to be asked about."""
+    controller, loaning = settings.controller, settings.loaning
+    satellites = Satellites(settings.slurm.satellite_partition, controller.lease_s)
+    return [
+        ok("slurm.answers", f"slurmctld of the cluster {slurm.config.cluster} answers"),
+        *check_slurm(slurm.config),
+        *check_preemption(slurm.config),
+        *check_partitions(slurm.config, slurm.partitions, satellites),
+        *check_borrowed(slurm.config, slurm.partitions, loaning),
+        *check_priorities(slurm.config, controller),
+        *_scheduler_and_clock(commands, slurm, controller.start_within_s),
+        *_submission_and_plugin(commands, slurm, satellites.partition),
+        *check_rights(slurm.config, _account(commands, slurm.config, settings.journal.path), loaning),
+    ]
+
+
+def _scheduler_and_clock(commands: SlurmCommands, slurm: _Slurm, start_within_s: int | None) -> list[Finding]:
+    asked_at = time.time()
+    diagnosis = _or_why(lambda: commands.read("sdiag"))
+    if isinstance(diagnosis, _Why):
+        return [not_checked("scheduler", diagnosis.text, "`sdiag`"), not_checked("clock", diagnosis.text)]
+    answered_at = time.time()
+    stats = parse_stats(slurm.config_text, diagnosis)
+    return [
+        *check_scheduler(slurm.config, stats, start_within_s),
+        *check_clock(stats.at, asked_at, answered_at),
+    ]
+
+
+def _submission_and_plugin(commands: SlurmCommands, slurm: _Slurm, partition: str) -> list[Finding]:
+    in_satellites = _tried(commands, "-p", partition, "-n", "1")
+    plain, contradictory = _tried(commands, "-n", "1"), _tried(commands, *REQUEST)
+    offered = _or_why(lambda: commands.read("sbatch", "--help"))
+    return [
+        *check_submission(slurm.partitions, partition, in_satellites),
+        *check_plugin(slurm.config, None if isinstance(offered, _Why) else offered, plain, contradictory),
+    ]
+
+
+def _tried(commands: SlurmCommands, *options: str) -> TriedOut:
+    try:
+        commands.run((*_TEST, *options), {})
+    except CommandFailed as refused:
+        return TriedOut(refused.said)
+    except ClusterUnreachable as error:
+        return TriedOut(str(error))
+    return TriedOut()
+
+
+def _account(commands: SlurmCommands, config: SlurmConfig, journal: Path) -> Account:
+    name = flexod.account_of(journal)
+    if not name or "slurmdbd" not in config.accounting_type:
+        return Account(name)
+    asked = ("sacctmgr", "--noheader", "--parsable2", "show", "user", name, "format=user,adminlevel")
+    said = _or_why(lambda: commands.read(*asked))
+    if isinstance(said, _Why):
+        return Account(name, unknown=said.text)
+    return Account(name, parse_admin_level(said))
+
+
+def _node_addresses(commands: SlurmCommands) -> frozenset[str]:
+    said = _or_why(lambda: commands.read("scontrol", "show", "node", "-a", "-o"))
+    return frozenset() if isinstance(said, _Why) else parse_node_addresses(said)
+
+
+@dataclass(frozen=True, slots=True)
+class _Why:
+    """Why there is no answer."""
+
+    text: str
+
+
+def _or_why(ask: Callable[[], _T]) -> _T | _Why:
+    try:
+        return ask()
+    except (ClusterUnreachable, BadValue, BadHostlist) as error:
+        return _Why(str(error))

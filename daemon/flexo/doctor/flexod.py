@@ -1,0 +1,156 @@
+"""flexod: its configuration, its address as nodes see it, whether it answers, and its journal's folder."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import pwd
+import shutil
+import socket
+import stat
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
+
+_LEAST_FREE_MIB: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class FlexodAnswer:
+    """What flexod says of itself, or why it says nothing."""
+
+    silent: str = ""
+    """Why there is no answer; "" where there is one."""
+    version: str = ""
+    trouble: str = ""
+    dry_run: bool = False
+
+
+def check_config(path: Path, problems: Iterable[str]) -> list[Finding]:
+    """`problems`: what is wrong with the configuration file, one sentence each."""
+    found = [
+        problem(
+            "flexod.config",
+            each,
+            "`flexod --check-config` says when it is in order; flexo.toml.example has every key.",
+        )
+        for each in problems
+    ]
+    return found or [ok("flexod.config", f"{path} is in order")]
+
+
+def check_address(address: str, node_addresses: Set[str]) -> list[Finding]:
+    """Whether compute nodes can mean this host by `address`. `node_addresses`: NodeAddr of all nodes."""
+    check, host = "flexod.address", address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    found = _resolved(host)
+    if not found:
+        return [
+            problem(
+                check,
+                f"[service] address = {address}: this host knows no {host}",
+                "flexo.toml: [service] address with the name by which compute nodes know flexod's host.",
+            )
+        ]
+    away = ""
+    if _all_loopback(found):
+        away = next((node for node in sorted(node_addresses) if not _all_loopback(_resolved(node))), "")
+    if away:
+        return [
+            problem(
+                check,
+                f"[service] address = {address} is this host alone: nodes such as {away} cannot dial it",
+                f'flexo.toml: [service] address = "{socket.gethostname()}:6836", or by what name nodes know'
+                " flexod's host; restart flexod.",
+            )
+        ]
+    return [
+        ok(check, f"[service] address = {address}"),
+        not_checked(
+            "flexod.network",
+            "whether compute nodes reach that address cannot be seen from here",
+            f"`srun -w NODE bash -c ': </dev/tcp/{host}/{address.rpartition(':')[2]}'`, on each network.",
+        ),
+    ]
+
+
+def check_answer(answer: FlexodAnswer, version: str) -> list[Finding]:
+    """Whether flexod answers and is well. `version`: of this command."""
+    if answer.silent:
+        return [
+            problem(
+                "flexod.answers", answer.silent, "`systemctl enable --now flexod`; `journalctl -u flexod`"
+            )
+        ]
+    dry = " in a dry run: it changes nothing" if answer.dry_run else ""
+    findings = [ok("flexod.answers", f"flexod {answer.version} answers{dry}")]
+    if answer.version != version:
+        said = f"flexod is {answer.version} and this command {version}"
+        findings.append(
+            warning("flexod.version", said, "`systemctl restart flexod`, or install the same here.")
+        )
+    if answer.trouble:
+        said = f"flexod says: {answer.trouble}"
+        findings.append(
+            problem("flexod.trouble", said, "`flexo status` and `journalctl -u flexod` say more.")
+        )
+    return findings
+
+
+def check_journal(journal: Path, account: str) -> list[Finding]:
+    """Whether the account may write its journal. `account`: flexod's; "": not known."""
+    check, folder = "flexod.journal", journal.parent
+    if not folder.is_dir():
+        return [
+            problem(
+                check,
+                f"there is no folder {folder} for the journal",
+                f"`install -d -o flexo -g flexo -m 750 {folder}`",
+            )
+        ]
+    barred = [path for path in (folder, journal) if path.exists() and not _may_write(path, account)]
+    if barred:
+        fix = f"`chown {account} {barred[0]}`"
+        return [problem(check, f"flexod's account {account} may not write {barred[0]}", fix)]
+    free = shutil.disk_usage(folder).free >> 20
+    if free < _LEAST_FREE_MIB:
+        said = f"{folder} has {free} MiB left for the journal"
+        return [warning(check, said, "Make room, or name another place in flexo.toml: [journal] path.")]
+    return [ok(check, f"{folder} is {account}'s, and {free} MiB are free there")]
+
+
+def account_of(journal: Path) -> str:
+    """Whose the journal's folder is: flexod's account. "" where it is not there or is nobody's."""
+    try:
+        return pwd.getpwuid(journal.parent.stat().st_uid).pw_name
+    except (OSError, KeyError):
+        return ""
+
+
+def _may_write(path: Path, account: str) -> bool:
+    """By owner, group and others: what decides where there are no access lists."""
+    try:
+        user = pwd.getpwnam(account)
+    except KeyError:
+        return False
+    if user.pw_uid == 0:
+        return True
+    status = path.stat()
+    if status.st_uid == user.pw_uid:
+        return bool(status.st_mode & stat.S_IWUSR)
+    if status.st_gid in os.getgrouplist(account, user.pw_gid):
+        return bool(status.st_mode & stat.S_IWGRP)
+    return bool(status.st_mode & stat.S_IWOTH)
+
+
+def _resolved(host: str) -> frozenset[str]:
+    try:
+        return frozenset(str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(host, None))
+    except OSError:
+        return frozenset()
+
+
+def _all_loopback(addresses: frozenset[str]) -> bool:
+    return bool(addresses) and all(ipaddress.ip_address(each).is_loopback for each in addresses)

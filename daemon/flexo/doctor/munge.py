@@ -1,0 +1,56 @@
+"""MUNGE on this host: its socket, and a credential that is made and read back as flexod does it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from flexo.doctor.finding import Finding, not_checked, ok, problem
+from flexo_protos.credentials import Authenticator, NotAuthentic
+
+_METHOD = "doctor"
+
+
+def check_munge(authenticator: Authenticator, socket: Path | None) -> list[Finding]:
+    """The socket, if one is named, and the round trip."""
+    return [_socket(socket), _round_trip(authenticator)]
+
+
+def _socket(socket: Path | None) -> Finding:
+    check = "munge.socket"
+    if socket is None:
+        return ok(check, "the socket is libmunge's own")
+    key = "[service] munge_socket in flexo.toml, or $FLEXO_MUNGE_SOCKET"
+    try:
+        kind = socket.stat().st_mode
+    except OSError as error:
+        return problem(
+            check,
+            f"{socket}: {error.strerror} ({key})",
+            "`systemctl start munge`; Slurm's own is AuthInfo=socket=... in slurm.conf.",
+        )
+    if stat.S_ISSOCK(kind):
+        return ok(check, f"the socket is {socket}")
+    return problem(check, f"{socket} is no socket ({key})", "Name munged's socket there, or nothing.")
+
+
+def _round_trip(authenticator: Authenticator) -> Finding:
+    check = "munge.round_trip"
+    try:
+        caller = authenticator.verify(authenticator.credential(_METHOD), _METHOD)
+    except NotAuthentic as error:
+        return problem(
+            check,
+            str(error),
+            "`systemctl start munge` on this host, and `munge -n | unmunge` to see for yourself.",
+        )
+    return ok(check, f"a credential was made and read back (uid {caller.uid})")
+
+
+def other_hosts() -> Finding:
+    """What one host cannot know."""
+    return not_checked(
+        "munge.hosts",
+        "whether all hosts have the same key cannot be seen from here",
+        "`munge -n | ssh NODE unmunge`, once for each kind of host.",
+    )

@@ -1,0 +1,68 @@
+"""Slurm itself: its release, how it tells users apart, and whether it hands out GPUs one by one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flexo.doctor.finding import Finding, ok, problem, warning
+from flexo.doctor.slurm_says import SlurmConfig
+
+TESTED: Final = ("22.05", "24.11", "26.05")
+"""Releases that flexo is tested with, oldest and newest first and last."""
+
+
+def check_slurm(config: SlurmConfig) -> list[Finding]:
+    """Release, AuthType, SelectType, GresTypes."""
+    return [_release(config.version), _authentication(config.auth_type), _selection(config), _gpus(config)]
+
+
+def _release(version: str) -> Finding:
+    check, tested = "slurm.version", ", ".join(TESTED)
+    release = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    oldest, newest = (tuple(map(int, each.split("."))) for each in (TESTED[0], TESTED[-1]))
+    said = f"Slurm {version or 'of an unknown release'}"
+    if len(release) != 2 or release < oldest:
+        return problem(
+            check, f"{said}; flexo is tested with {tested}", f"Update Slurm to {TESTED[0]} or later."
+        )
+    if release > newest:
+        return warning(
+            check,
+            f"{said} is newer than what flexo is tested with ({tested})",
+            "Watch `flexo status` in the first days, and begin with `flexod --dry-run`.",
+        )
+    between = "" if version.startswith(TESTED) else f", between releases that flexo is tested with ({tested})"
+    return ok(check, said + between)
+
+
+def _authentication(auth_type: str) -> Finding:
+    check = "slurm.auth"
+    if auth_type == "auth/munge":
+        return ok(check, "AuthType=auth/munge, as flexo's own calls")
+    return warning(
+        check,
+        f"AuthType={auth_type}; flexo's own calls carry MUNGE credentials whatever Slurm uses",
+        "Run munged with one key on all hosts of the cluster, or set AuthType=auth/munge in slurm.conf.",
+    )
+
+
+def _selection(config: SlurmConfig) -> Finding:
+    check = "slurm.select"
+    if config.select_type == "select/cons_tres":
+        return ok(check, "SelectType=select/cons_tres: a node's GPUs are handed out one by one")
+    return problem(
+        check,
+        f"SelectType={config.select_type}: a node's GPUs cannot be shared by jobs as satellites need it",
+        "slurm.conf: SelectType=select/cons_tres and SelectTypeParameters=CR_Core_Memory; restart slurmctld.",
+    )
+
+
+def _gpus(config: SlurmConfig) -> Finding:
+    check = "slurm.gres"
+    if "gpu" in config.gres_types:
+        return ok(check, "GresTypes has gpu")
+    return problem(
+        check,
+        f"GresTypes={','.join(config.gres_types) or '(nothing)'}: Slurm knows no GPUs",
+        "slurm.conf: GresTypes=gpu, and Gres=gpu:N for each node; restart slurmctld.",
+    )

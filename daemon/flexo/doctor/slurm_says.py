@@ -1,0 +1,160 @@
+"""What Slurm says of its own set-up, as far as it is judged here (scontrol, sdiag). Pure functions.
+
+The adapter reads fewer fields of the same answers, once a cycle; this is read once, for a person.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from flexo.clusters.slurm.hostlist import expand
+from flexo.clusters.slurm.parse_config import parse_traits
+from flexo.clusters.slurm.text import is_nothing, number, or_empty, time_limit_s
+
+_PAIR = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmConfig:
+    """Of `scontrol show config` (with SLURM_TIME_FORMAT or without). Empty texts: not said, or (null)."""
+
+    version: str
+    """`22.05.8`."""
+    cluster: str
+    slurm_user: str
+    """A name."""
+    auth_type: str
+    select_type: str
+    gres_types: tuple[str, ...]
+    preempt_type: str
+    preempt_mode: tuple[str, ...]
+    preempt_parameters: tuple[str, ...]
+    preempt_exempt_s: int
+    """How long a job is safe from preemption."""
+    scheduler_type: str
+    scheduler_parameters: tuple[str, ...]
+    priority_type: str
+    accounting_type: str
+    job_submit_plugins: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSetup:
+    """Of one line of `scontrol show partition -o`."""
+
+    name: str
+    nodes: frozenset[str]
+    tier: int
+    preempt_mode: tuple[str, ...]
+    grace_s: int
+    max_time_s: int | None
+    """None: no limit."""
+    up: bool
+    alloc_nodes: frozenset[str] | None
+    """Hosts from which jobs may be submitted; None: all."""
+    root_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """Of `sdiag`."""
+
+    at: float
+    """slurmctld's clock when it answered, seconds since the epoch; 0 where it does not say."""
+    backfill_turn_s: float
+    """How long a job that only backfill can start waits for its turn: the interval and the slowest cycle."""
+    main_max_s: float
+    """The slowest cycle of the main scheduler."""
+    backfill_cycles: int
+    backfill_queue: int
+    """Jobs that the last cycle of backfill had before it."""
+
+
+def parse_config(text: str) -> SlurmConfig:
+    """What `scontrol show config` prints."""
+    return SlurmConfig(
+        version=_setting(text, "SLURM_VERSION"),
+        cluster=_setting(text, "ClusterName"),
+        slurm_user=_setting(text, "SlurmUser").partition("(")[0],
+        auth_type=_setting(text, "AuthType"),
+        select_type=_setting(text, "SelectType"),
+        gres_types=_words(_setting(text, "GresTypes")),
+        preempt_type=_setting(text, "PreemptType"),
+        preempt_mode=_words(_setting(text, "PreemptMode")),
+        preempt_parameters=_words(_setting(text, "PreemptParameters")),
+        preempt_exempt_s=_seconds(_setting(text, "PreemptExemptTime")),
+        scheduler_type=_setting(text, "SchedulerType"),
+        scheduler_parameters=_words(_setting(text, "SchedulerParameters")),
+        priority_type=_setting(text, "PriorityType"),
+        accounting_type=_setting(text, "AccountingStorageType"),
+        job_submit_plugins=_words(_setting(text, "JobSubmitPlugins")),
+    )
+
+
+def parse_partition_setups(text: str) -> tuple[PartitionSetup, ...]:
+    """What `scontrol show partition -a -o` prints. Raises BadValue, BadHostlist."""
+    return tuple(_partition(line) for line in text.splitlines() if line.startswith("PartitionName="))
+
+
+def parse_stats(config: str, diagnosis: str) -> SchedulerStats:
+    """What `scontrol show config` and `sdiag` print."""
+    main, _, backfill = diagnosis.partition("Backfilling stats")
+    at = re.search(r"^sdiag output at .*\((\d+)\)", main, re.MULTILINE)
+    return SchedulerStats(
+        at=float(at[1]) if at else 0.0,
+        backfill_turn_s=parse_traits(config, diagnosis).backfill_interval_s,
+        main_max_s=_figure(main, "Max cycle") / 1e6,
+        backfill_cycles=_figure(backfill, "Total cycles"),
+        backfill_queue=_figure(backfill, "Last queue length"),
+    )
+
+
+def parse_node_addresses(text: str) -> frozenset[str]:
+    """The NodeAddr of every node in what `scontrol show node -a -o` prints."""
+    return frozenset(re.findall(r"^NodeName=\S+ .*?\sNodeAddr=(\S+)", text, re.MULTILINE))
+
+
+def parameter(parameters: tuple[str, ...], name: str, default: int) -> int:
+    """The number of `name=N` among Slurm's parameters; the default where it is not said or no number."""
+    for word in parameters:
+        key, _, value = word.partition("=")
+        if key == name and value.isdecimal():
+            return int(value)
+    return default
+
+
+def _partition(line: str) -> PartitionSetup:
+    # Of several the first: reversed, because the last one put into a dictionary stays.
+    fields = dict(reversed(_PAIR.findall(line)))
+    alloc = fields.get("AllocNodes", "ALL")
+    return PartitionSetup(
+        name=fields["PartitionName"],
+        nodes=frozenset(expand(fields.get("Nodes", ""))),
+        tier=number(fields.get("PriorityTier", "1")),
+        preempt_mode=_words(fields.get("PreemptMode", "")),
+        grace_s=int(grace) if (grace := fields.get("GraceTime", "")).isdecimal() else 0,
+        max_time_s=time_limit_s(fields.get("MaxTime", "UNLIMITED")),
+        up=fields.get("State", "UP") == "UP",
+        alloc_nodes=None if alloc == "ALL" else frozenset(expand(alloc)),
+        root_only=fields.get("RootOnly", "NO") == "YES",
+    )
+
+
+def _setting(text: str, name: str) -> str:
+    match = re.search(rf"^{name}\s*=\s*(.*?)\s*$", text, re.MULTILINE)
+    return or_empty(match[1]) if match else ""
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in or_empty(text).split(",") if word)
+
+
+def _seconds(text: str) -> int:
+    """`00:05:00`, as scontrol prints it; `NONE` and the like are 0."""
+    return 0 if is_nothing(text) else time_limit_s(text) or 0
+
+
+def _figure(text: str, name: str) -> int:
+    match = re.search(rf"^\s*{name}:\s*(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else 0

@@ -1,0 +1,90 @@
+"""Submission: a job's leader submits its satellites from a compute node, as the job's user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flexo.doctor.finding import Finding, not_checked, ok, problem
+from flexo.doctor.slurm_says import PartitionSetup
+
+_FORBIDDEN_HERE = ("access/permission denied", "not permitted", "root jobs", "submit access denied")
+_NOT_THE_CALLER = ("invalid account", "invalid qos", "user's group not permitted", "invalid user id")
+
+
+@dataclass(frozen=True, slots=True)
+class TriedOut:
+    """What came of `sbatch --test-only`, which submits nothing."""
+
+    refused: str = ""
+    """Slurm's own words; "" where Slurm would take the job."""
+
+
+def check_submission(
+    partitions: Sequence[PartitionSetup], satellite_partition: str, tried: TriedOut
+) -> list[Finding]:
+    """Who may submit from where, and whether a satellite would be taken from this host."""
+    findings = [_tried(satellite_partition, tried)]
+    for partition in partitions:
+        if partition.name == satellite_partition:
+            findings += [_from_nodes(partition), *_root_only(partition)]
+    return [
+        *findings,
+        not_checked(
+            "submission.commands",
+            "whether compute nodes have Slurm's client commands cannot be seen from here",
+            "`srun -w NODE sbatch --version`, once for each image of compute nodes.",
+        ),
+    ]
+
+
+def _from_nodes(partition: PartitionSetup) -> Finding:
+    check = "submission.alloc_nodes"
+    if partition.alloc_nodes is None:
+        return ok(check, f"{partition.name}: AllocNodes=ALL, jobs may be submitted from compute nodes")
+    barred = sorted(partition.nodes - partition.alloc_nodes)
+    if not barred:
+        return ok(check, f"{partition.name}: AllocNodes has all of its nodes")
+    shown = ", ".join(barred[:3]) + (", ..." if len(barred) > 3 else "")
+    return problem(
+        check,
+        f"{partition.name}: AllocNodes leaves out {len(barred)} of its nodes ({shown}): leaders there cannot"
+        " submit satellites",
+        f"slurm.conf: PartitionName={partition.name} ... AllocNodes=ALL, then `scontrol reconfigure`.",
+    )
+
+
+def _root_only(partition: PartitionSetup) -> list[Finding]:
+    if not partition.root_only:
+        return []
+    return [
+        problem(
+            "submission.root_only",
+            f"{partition.name}: RootOnly=YES, and satellites are submitted by the users themselves",
+            f"slurm.conf: PartitionName={partition.name} ... RootOnly=NO, then `scontrol reconfigure`.",
+        )
+    ]
+
+
+def _tried(partition: str, tried: TriedOut) -> Finding:
+    check = "submission.test"
+    command = f"sbatch --test-only -p {partition} -n 1 --wrap true"
+    if not tried.refused:
+        return ok(check, f"a job for {partition} would be taken from this host (`{command}`)")
+    words = tried.refused.lower()
+    if any(each in words for each in _NOT_THE_CALLER):
+        return not_checked(
+            check, f"you cannot submit jobs yourself: {tried.refused}", f"As a user who can: `{command}`"
+        )
+    if any(each in words for each in _FORBIDDEN_HERE):
+        return problem(
+            check,
+            f"this host or you may not submit to {partition}: {tried.refused}",
+            f"Look at AllocNodes, AllowAccounts, AllowGroups, AllowQos, DisableRootJobs of {partition}; as a"
+            f" user: `{command}`.",
+        )
+    return problem(
+        check,
+        f"Slurm would not take a job for {partition}: {tried.refused}",
+        f"`{command}` has to work for users; `scontrol show partition {partition}` shows its limits.",
+    )

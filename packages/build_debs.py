@@ -1,0 +1,181 @@
+"""Builds Debian packages: python packages/build_debs.py [--out FOLDER] [flexo] [flexo-slurm-plugin].
+
+`flexo` holds daemon and command, `flexo-slurm-plugin` what Slurm loads, compiled against the headers that are
+installed here. Needs dpkg-deb and, for the plugin, a compiler and libslurm-dev; no network, no root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import manual
+import python_tree
+
+import flexo
+from flexo.cli.completion import Shell, script
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+OUT = ROOT / "build" / "deb"
+PREFIX = Path("/usr/lib/flexo")
+_COMPLETIONS = {
+    Shell.BASH: "usr/share/bash-completion/completions/flexo",
+    Shell.ZSH: "usr/share/zsh/vendor-completions/_flexo",
+    Shell.FISH: "usr/share/fish/vendor_completions.d/flexo.fish",
+}
+_HEADER = "slurm/slurm_version.h"
+_SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
+
+
+class CannotBuild(Exception):
+    """Something that building needs is not here; the message says what."""
+
+
+def daemon_package(out: Path) -> Path:
+    """flexo_VERSION_ARCHITECTURE.deb."""
+    stage = _fresh(out / "stage" / "flexo")
+    python_tree.build(stage, PREFIX)
+    for name in ("flexo", "flexod"):
+        _link(stage / "usr/bin" / name, PREFIX / "bin" / name)
+    _put(stage / "etc/flexo/flexo.toml", (ROOT / "daemon/flexo/flexo.toml.example").read_text())
+    systemd = HERE / "systemd"
+    _put(stage / "usr/lib/systemd/system/flexod.service", (systemd / "flexod.service").read_text())
+    _put(stage / "usr/lib/sysusers.d/flexo.conf", (systemd / "flexo.sysusers").read_text())
+    _put(stage / "usr/lib/tmpfiles.d/flexo.conf", (systemd / "flexo.tmpfiles").read_text())
+    documents = stage / "usr/share/doc/flexo"
+    _put(documents / "examples/flexod-lending.conf", (systemd / "flexod-lending.conf").read_text())
+    _put(documents / "README.md", (ROOT / "README.md").read_text())
+    for shell, path in _COMPLETIONS.items():
+        _put(stage / path, script(shell) + "\n")
+    for page in manual.pages():
+        manual_page = stage / "usr/share/man" / page.path.parent / f"{page.path.name}.gz"
+        manual_page.parent.mkdir(parents=True, exist_ok=True)
+        manual_page.write_bytes(gzip.compress(page.text.encode(), mtime=0))
+    major, minor = sys.version_info[:2]
+    words = {
+        "VERSION": flexo.__version__,
+        "PYTHON": f"{major}.{minor}",
+        "NEXT_PYTHON": f"{major}.{minor + 1}",
+    }
+    return _packed("flexo", stage, out, words)
+
+
+def plugin_package(out: Path) -> Path:
+    """flexo-slurm-plugin_VERSION+slurmRELEASE_ARCHITECTURE.deb."""
+    stage = _fresh(out / "stage" / "flexo-slurm-plugin")
+    release, following = slurm_release()
+    libraries = Path("/usr/lib") / _said(["cc", "-print-multiarch"]) / "slurm-wlm"
+    install = ["make", "--no-print-directory", "-C", str(ROOT / "slurm_plugin"), f"DESTDIR={stage}"]
+    subprocess.run(
+        [*install, "PREFIX=/usr", f"LIBDIR={libraries}", "install", "install-partition"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    line = (HERE / "debian/flexo-slurm-plugin/flexo.conf").read_text()
+    _put(stage / "etc/slurm/plugstack.conf.d/flexo.conf", line.replace("@LIBDIR@", str(libraries)))
+    version = f"{flexo.__version__}+slurm{release}"
+    return _packed(
+        "flexo-slurm-plugin", stage, out, {"VERSION": version, "SLURM": release, "NEXT_SLURM": following}
+    )
+
+
+def slurm_release() -> tuple[str, str]:
+    """That of the headers, and what the next one is at least: ("22.05", "22.06"). Raises CannotBuild."""
+    source = f"#include <{_HEADER}>\nversion SLURM_VERSION_NUMBER\n"
+    flags = shlex.split(os.environ.get("CPPFLAGS", ""))  # as slurm_plugin/Makefile takes them
+    done = subprocess.run(
+        ["cc", *flags, "-E", "-P", "-xc", "-"], input=source, capture_output=True, text=True
+    )
+    match = re.search(r"^version\s+0x([0-9a-f]{2})([0-9a-f]{2})[0-9a-f]{2}$", done.stdout, re.MULTILINE)
+    if done.returncode != 0 or match is None:
+        raise CannotBuild(f"{_HEADER} is missing: install libslurm-dev, or Slurm's own development files")
+    year, month = int(match[1], 16), int(match[2], 16)
+    return f"{year}.{month:02}", f"{year}.{month + 1:02}"
+
+
+PACKAGES: Mapping[str, Callable[[Path], Path]] = {
+    "flexo": daemon_package,
+    "flexo-slurm-plugin": plugin_package,
+}
+
+
+def _packed(name: str, stage: Path, out: Path, words: Mapping[str, str]) -> Path:
+    """The package made of `stage`, its control file filled with `words`."""
+    source = HERE / "debian" / name
+    files = sorted(path for path in stage.rglob("*") if path.is_file() and not path.is_symlink())
+    architecture = _said(["dpkg", "--print-architecture"])
+    size = sum(path.stat().st_size for path in files) >> 10
+    control = (source / "control").read_text()
+    for word, value in {**words, "ARCHITECTURE": architecture, "SIZE": str(size)}.items():
+        control = control.replace(f"@{word}@", value)
+    _put(stage / "DEBIAN/control", control)
+    shutil.copyfile(source / "conffiles", stage / "DEBIAN/conffiles")
+    sums = [f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(stage)}\n" for path in files]
+    _put(stage / "DEBIAN/md5sums", "".join(sums))
+    for script_name in _SCRIPTS:
+        if (source / script_name).exists():
+            shutil.copyfile(source / script_name, stage / "DEBIAN" / script_name)
+            (stage / "DEBIAN" / script_name).chmod(0o755)
+    package = out / f"{name}_{words['VERSION']}_{architecture}.deb"
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "-Zzstd", "-z6", "--build", str(stage), str(package)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    shutil.rmtree(stage)
+    return package
+
+
+def _fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _link(path: Path, target: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+
+
+def _said(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def main() -> int:
+    """Entry point; the exit code."""
+    parser = argparse.ArgumentParser(description="Builds flexo's Debian packages.")
+    parser.add_argument("--out", type=Path, default=OUT, help="where they are put; else %(default)s")
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(PACKAGES)}; else all")
+    options = parser.parse_args()
+    if unknown := set(options.packages) - set(PACKAGES):
+        parser.error(f"there is no package {sorted(unknown)[0]}; there are: {', '.join(PACKAGES)}")
+    if shutil.which("dpkg-deb") is None:
+        sys.stderr.write("packages: dpkg-deb is missing: Debian packages are built on Debian or Ubuntu\n")
+        return 1
+    os.umask(0o022)
+    try:
+        for name in options.packages or PACKAGES:
+            print(PACKAGES[name](options.out.resolve()))
+    except CannotBuild as error:
+        sys.stderr.write(f"packages: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

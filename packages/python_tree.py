@@ -1,0 +1,121 @@
+"""Puts flexo and what it needs into a folder of its own, as a virtual environment without the tools.
+
+What is packed is what was tested: the distributions installed beside this program, in exactly those versions,
+and flexo's own wheel. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import compileall
+import importlib.metadata as metadata
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+EXTRA = "daemon"
+_SOURCES = ("daemon", "horovod_elastic", "protos", "setup.py", "pyproject.toml", "README.md")
+_NOT_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
+_LAUNCHER = """\
+#!{prefix}/bin/python3 -I
+import sys
+
+from {module} import main
+
+sys.exit(main())
+"""
+_LAUNCHERS = {"flexo": "flexo.cli", "flexod": "flexo.service.flexod"}
+
+
+def build(stage: Path, prefix: Path) -> None:
+    """The tree in `stage`, for use at `prefix`."""
+    place = stage / prefix.relative_to("/")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    site = place / "lib" / f"python{version}" / "site-packages"
+    site.mkdir(parents=True)
+    _make_environment(place, prefix, version)
+    for name in sorted(needed()):
+        _copy(metadata.distribution(name), site)
+    _add_own_wheel(site)
+    done = compileall.compile_dir(
+        str(site), quiet=2, stripdir=str(stage), prependdir="/", maxlevels=100, workers=0
+    )
+    if not done:  # some distributions hold examples for other Pythons, which nobody imports
+        sys.stderr.write("packages: some modules of others do not compile\n")
+
+
+def needed() -> set[str]:
+    """Names of the distributions that flexo's daemon needs, those needed by others included."""
+    found: set[str] = set()
+    wanted = _required(metadata.distribution("flexo"), EXTRA)
+    while wanted:
+        name = wanted.pop()
+        if name not in found:
+            found.add(name)
+            wanted |= _required(metadata.distribution(name), "")
+    return found
+
+
+def _required(distribution: metadata.Distribution, extra: str) -> set[str]:
+    requirements = [Requirement(text) for text in distribution.requires or ()]
+    return {
+        _normal(requirement.name)
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+    }
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _make_environment(place: Path, prefix: Path, version: str) -> None:
+    """What makes a folder a virtual environment: pyvenv.cfg above bin/python3."""
+    home = Path(f"/usr/bin/python{version}")
+    (place / "bin").mkdir()
+    (place / "bin" / "python3").symlink_to(home)
+    (place / "bin" / "python").symlink_to("python3")
+    (place / "pyvenv.cfg").write_text(
+        f"home = {home.parent}\ninclude-system-site-packages = false\nversion = {version}\n"
+    )
+    for name, module in _LAUNCHERS.items():
+        launcher = place / "bin" / name
+        launcher.write_text(_LAUNCHER.format(prefix=prefix, module=module))
+        launcher.chmod(0o755)
+
+
+def _copy(distribution: metadata.Distribution, site: Path) -> None:
+    """Its files as it lists them, without its programs and what was compiled here."""
+    files = distribution.files
+    if files is None:
+        raise FileNotFoundError(f"{distribution.name} does not list its files: install it with pip")
+    for file in files:
+        if ".." in file.parts or "__pycache__" in file.parts:
+            continue
+        target = site / Path(*file.parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(str(distribution.locate_file(file)), target)
+        target.chmod(0o644)
+
+
+def _add_own_wheel(site: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "source"
+        copy.mkdir()
+        for name in _SOURCES:  # setuptools would leave its build/ behind, and pack what an older one holds
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, copy / name, ignore=_NOT_SOURCE)
+            else:
+                shutil.copy2(source, copy / name)
+        options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder]
+        subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(copy)], check=True)
+        (wheel,) = Path(folder).glob("flexo-*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)

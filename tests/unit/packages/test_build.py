@@ -1,0 +1,43 @@
+"""What goes into the Debian packages; that they install and work is tested in tests/packages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import build_debs
+import pytest
+import python_tree
+
+DEBIAN = Path(build_debs.HERE) / "debian"
+
+
+def test_the_daemon_takes_along_what_it_needs_and_nothing_of_training_or_development() -> None:
+    needed = python_tree.needed()
+    assert {"grpcio", "protobuf", "pydantic", "pydantic-core", "typer", "numpy"} <= needed
+    assert not needed & {"pytest", "ruff", "torch", "horovod", "mypy", "flexo"}
+
+
+def test_scripts_of_packages_are_plain_shell_that_stops_at_errors() -> None:
+    scripts = [path for path in DEBIAN.glob("*/*") if path.name in build_debs._SCRIPTS]
+    assert scripts
+    for script in scripts:
+        lines = script.read_text().splitlines()
+        assert lines[0] == "#!/bin/sh"
+        assert "set -e" in lines
+
+
+@pytest.mark.parametrize("name", build_debs.PACKAGES)
+def test_every_word_in_a_control_file_is_filled_by_the_builder(name: str) -> None:
+    source = Path(build_debs.__file__).read_text()
+    for word in set(re.findall(r"@([A-Z_]+)@", (DEBIAN / name / "control").read_text())):
+        assert f'"{word}"' in source
+
+
+def test_the_next_release_of_slurm_is_after_all_patches_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CPPFLAGS", "-DSLURM_VERSION_NUMBER=0x180b05")
+    monkeypatch.setattr(build_debs, "_HEADER", "stddef.h")
+    assert build_debs.slurm_release() == ("24.11", "24.12")
+    monkeypatch.setattr(build_debs, "_HEADER", "no/such/header.h")
+    with pytest.raises(build_debs.CannotBuild, match="libslurm-dev"):
+        build_debs.slurm_release()

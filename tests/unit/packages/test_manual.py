@@ -1,0 +1,59 @@
+"""The manual pages: one for each command, made of its own help, and roff that formats without a warning."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import manual
+import pytest
+import typer
+
+from flexo.cli.app import app
+from flexo.cli.exit_codes import ExitCode
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, manual.Page]:
+    return {page.name: page for page in manual.pages()}
+
+
+def test_every_command_and_flexod_have_a_page(pages: dict[str, manual.Page]) -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    assert set(pages) == {"flexo", "flexod", *(f"flexo-{name}" for name in group.commands)}
+    assert pages["flexod"].path == Path("man8/flexod.8")
+
+
+def test_a_page_has_the_options_exit_codes_and_variables_of_its_command(
+    pages: dict[str, manual.Page],
+) -> None:
+    text = pages["flexo-scale-in"].text
+    assert r"\fB\-\-node NODE\fR" in text
+    assert "\\fBJOB\\fR\n" in text
+    for code in ExitCode:
+        assert f"\\fB{code.value}\\fR\n{code.meaning.replace('-', chr(92) + '-')}" in text
+    assert "FLEXO_DAEMON" in text
+
+
+def test_a_group_s_page_has_its_commands_and_a_delegate_s_what_it_says_itself(
+    pages: dict[str, manual.Page],
+) -> None:
+    assert ".SH FLEXO LAB UP" in pages["flexo-lab"].text
+    assert "#SBATCH" in pages["flexo-run"].text
+    assert r"\-\-check\-config" in pages["flexod"].text
+
+
+def test_a_line_of_help_that_looks_like_a_command_of_roff_is_text() -> None:
+    assert manual._roff(".so /etc/passwd\n'x \\n-1") == "\\&.so /etc/passwd\n\\&'x \\en\\-1"
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_groff_formats_every_page_without_a_warning(pages: dict[str, manual.Page]) -> None:
+    text = "".join(page.text for page in pages.values())
+    done = subprocess.run(
+        ["groff", "-man", "-ww", "-Tutf8"], input=text, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert "flexo-doctor - Is this cluster set up for flexo?" in done.stdout
