@@ -1,0 +1,335 @@
+"""The loans that stand, joined in every turn with what is true: the nodes of the borrowed partition.
+
+What Slurm says is lent is lent. The book adds since when and why, what is called back by when, and what
+became of it; that much is persisted. So a book that is lost fills itself again from the partition, and what
+somebody has changed by hand is seen, said, and heeded.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from flexo.model import JobKey, Loan, LoanState, PastLoan
+
+HANDS_OFF_S: Final = 3600.0
+"""A server that an administrator has taken out of the partition is not lent again before."""
+_PUT_BACK_AT_MOST: Final = 3
+"""An empty partition is filled again so often in an hour; then somebody wants it empty."""
+_HOUR_S: Final = 3600.0
+_SLACK_S: Final = 60.0
+"""So far ahead of us a remembered time may be."""
+
+
+class Cause(enum.Enum):
+    """Why a server is called back."""
+
+    DEMAND = "demand"
+    """More demand is seen or expected; the call is taken back if that passes."""
+    ASKED = "asked"
+    """The inference cluster has demanded so many servers back."""
+    NAMED = "named"
+    """It has demanded this one."""
+    SERVER = "server"
+    """It cannot stay: down, in use by inference, or taken out of the partition by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoanEvent:
+    """What happened to a loan, for the journal."""
+
+    kind: str
+    """lend, call back, reopen, vacate, save, preempt, escalate, returned, repair, demand."""
+    text: str
+    job: JobKey | None = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """One loan with what only this flexod knows of it. Mutable: belongs to the book."""
+
+    loan: Loan
+    seen: bool = False
+    """It has been in the partition since it was lent, or put back."""
+    cause: Cause = Cause.DEMAND
+    """Of the call, once there is one."""
+    call_id: str = ""
+    """The demand of the inference cluster that it comes back for; "": any."""
+    scaled_in: dict[tuple[JobKey, str], int] = field(default_factory=dict)
+    """Workers told to leave, by job and grant."""
+    preempted: dict[JobKey, float] = field(default_factory=dict)
+    """Bases told to end, and when, the last time."""
+    cancelled: dict[int, float] = field(default_factory=dict)
+    """Satellites ended by force, and when, the last time."""
+    saved: set[JobKey] = field(default_factory=set)
+    """Bases asked for a checkpoint."""
+    empty_at: float | None = None
+
+    @property
+    def node(self) -> str:
+        """Which server."""
+        return self.loan.node
+
+    @property
+    def recallable(self) -> bool:
+        """Whether it is on loan, and nobody wants it back yet."""
+        return not self.loan.closed
+
+    @property
+    def undecided(self) -> bool:
+        """Called back for demand alone, and on its way: the call can be taken back."""
+        return self.early and self.cause is Cause.DEMAND
+
+    @property
+    def early(self) -> bool:
+        """Called back, not empty yet, and no base has been bothered for it."""
+        bothered = self.preempted or self.saved or self.empty_at is not None
+        return self.loan.state is LoanState.CALLED_BACK and not bothered
+
+    def past(self, now: float) -> PastLoan:
+        """As it is remembered from now on."""
+        loan = self.loan
+        return PastLoan(
+            loan.node,
+            loan.since_at,
+            loan.why,
+            loan.called_back_at,
+            loan.deadline_at,
+            loan.why_back,
+            now if self.empty_at is None else self.empty_at,
+            now,
+            sum(self.scaled_in.values()),
+            len(self.preempted),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What the cluster says of servers at one instant."""
+
+    nodes: frozenset[str]
+    """All that it knows."""
+    inference: frozenset[str]
+    """Those of the inference partition."""
+    borrowed: frozenset[str] | None
+    """Those of the borrowed partition; None: it never changes, and says nothing (`static`)."""
+    occupied: frozenset[str]
+    """Servers of the inference partition that something trains on."""
+
+
+class LoanBook:
+    """Which loans stand. For one thread."""
+
+    def __init__(self, remembered: Iterable[Loan] = ()) -> None:
+        """`remembered`: what was persisted; it counts only as far as the first `join` finds it true."""
+        self._entries: dict[str, Entry] = {}
+        self._twice: set[str] = set()
+        """Servers that were remembered in two loans."""
+        for loan in sorted(remembered, key=lambda loan: loan.since_at):
+            if loan.node in self._entries:
+                self._twice.add(loan.node)
+            # who called it back is forgotten: the call stands, for this server
+            self._entries[loan.node] = Entry(loan, cause=Cause.SERVER if loan.closed else Cause.DEMAND)
+        self._fresh = True
+        """Nothing has been joined yet."""
+        self._hands_off: dict[str, float] = {}
+        """Servers that an administrator has taken away, and until when they are left alone."""
+        self._put_back_at: list[float] = []
+        self._foreign: frozenset[str] = frozenset()
+
+    @property
+    def loans(self) -> tuple[Loan, ...]:
+        """All that stand, by node."""
+        return tuple(self._entries[name].loan for name in sorted(self._entries))
+
+    @property
+    def foreign(self) -> frozenset[str]:
+        """Nodes in the borrowed partition that are not the inference cluster's: none of our business."""
+        return self._foreign
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Every entry, by node."""
+        return iter([self._entries[name] for name in sorted(self._entries)])
+
+    def get(self, node: str) -> Entry | None:
+        """The loan of that server, if there is one."""
+        return self._entries.get(node)
+
+    def left_alone(self, now: float) -> frozenset[str]:
+        """Servers that are not to be lent now, because somebody took them back by hand."""
+        return frozenset(node for node, until in self._hands_off.items() if until > now)
+
+    # What happens to a loan.
+
+    def lend(self, node: str, now: float, why: str) -> LoanEvent:
+        """A new loan stands."""
+        self._entries[node] = Entry(Loan(node, now, why))
+        return LoanEvent("lend", f"{node} is lent to training: {why}")
+
+    def call_back(
+        self, entry: Entry, now: float, deadline_at: float, why: str, cause: Cause, call_id: str = ""
+    ) -> LoanEvent | None:
+        """The server is wanted back; None if it was already, by then. The earlier deadline counts."""
+        loan = entry.loan
+        if loan.closed:
+            entry.cause, entry.call_id = cause, call_id or entry.call_id
+            if loan.deadline_at is not None and loan.deadline_at <= deadline_at:
+                return None
+            entry.loan = replace(loan, deadline_at=deadline_at, why_back=why)
+            return LoanEvent(
+                "call back", f"{loan.node} is wanted back earlier: {why}{_within(deadline_at - now)}"
+            )
+        entry.cause, entry.call_id = cause, call_id
+        entry.loan = replace(
+            loan, state=LoanState.CALLED_BACK, called_back_at=now, deadline_at=deadline_at, why_back=why
+        )
+        return LoanEvent("call back", f"{loan.node} is called back: {why}{_within(deadline_at - now)}")
+
+    def reopen(self, entry: Entry, why: str) -> LoanEvent:
+        """The call is taken back: the server stays on loan."""
+        entry.loan = Loan(entry.node, entry.loan.since_at, entry.loan.why)
+        entry.call_id, entry.empty_at = "", None
+        entry.seen = False  # an edit of ours may have taken it out of the partition
+        return LoanEvent("reopen", f"{entry.node} stays on loan after all: {why}")
+
+    def end(self, entry: Entry, now: float) -> PastLoan:
+        """The loan stands no longer."""
+        del self._entries[entry.node]
+        return entry.past(now)
+
+    def shift(self, seconds: float) -> None:
+        """The clock was set: what was to happen in a minute still happens in a minute."""
+        for entry in self._entries.values():
+            loan = entry.loan
+            entry.loan = replace(
+                loan,
+                since_at=loan.since_at + seconds,
+                called_back_at=_shifted(loan.called_back_at, seconds),
+                deadline_at=_shifted(loan.deadline_at, seconds),
+            )
+            entry.preempted = {job: at + seconds for job, at in entry.preempted.items()}
+            entry.cancelled = {job_id: at + seconds for job_id, at in entry.cancelled.items()}
+            entry.empty_at = _shifted(entry.empty_at, seconds)
+        self._hands_off = {node: until + seconds for node, until in self._hands_off.items()}
+        self._put_back_at = [at + seconds for at in self._put_back_at]
+
+    # What is true.
+
+    def join(self, truth: Truth, now: float, back_by: float) -> tuple[list[LoanEvent], list[PastLoan]]:
+        """Make the book say what is true. `back_by`: the deadline of what has to come back because of it."""
+        events: list[LoanEvent] = []
+        past: list[PastLoan] = []
+        if self._fresh:
+            self._mend_memory(now, back_by, events)
+        for entry in [entry for entry in self if entry.node not in truth.nodes]:
+            past.append(self.end(entry, now))
+            events.append(LoanEvent("repair", f"{entry.node} is gone from the cluster, and its loan with it"))
+        if truth.borrowed is not None:
+            # what left the inference partition on loan is ours to take out
+            self._note_foreign(truth.borrowed - truth.inference - self._entries.keys(), events)
+            if self._fresh:
+                past.extend(self._forget_what_is_not_so(truth, now, events))
+            self._note_missing(truth.borrowed, now, back_by, events)
+        self._adopt(truth, now, back_by, events)
+        for entry in self:
+            if entry.node not in truth.inference and not entry.loan.closed:
+                why = "it is not in the inference partition any more"
+                events.extend(_some(self.call_back(entry, now, back_by, why, Cause.SERVER)))
+        self._fresh = False
+        return events, past
+
+    def _mend_memory(self, now: float, back_by: float, events: list[LoanEvent]) -> None:
+        """What was persisted and cannot be: a server in two loans, times that are still to come."""
+        for node in sorted(self._twice):
+            events.append(LoanEvent("repair", f"{node} was remembered in two loans: the later one counts"))
+        for entry in self:
+            loan = entry.loan
+            if loan.since_at <= now + _SLACK_S and (loan.called_back_at or 0.0) <= now + _SLACK_S:
+                continue
+            entry.loan = replace(loan, since_at=min(loan.since_at, now))
+            if loan.closed:
+                entry.loan = replace(entry.loan, called_back_at=now, deadline_at=back_by)
+            text = f"{loan.node} was remembered with times to come: the clock was set back meanwhile"
+            events.append(LoanEvent("repair", text))
+
+    def _note_foreign(self, foreign: frozenset[str], events: list[LoanEvent]) -> None:
+        for node in sorted(foreign - self._foreign):
+            text = f"{node} is in the borrowed partition and not the inference cluster's: it is left there"
+            events.append(LoanEvent("repair", text))
+        self._foreign = foreign
+
+    def _forget_what_is_not_so(self, truth: Truth, now: float, events: list[LoanEvent]) -> list[PastLoan]:
+        """Loans of the flexod before us that have ended: not in the partition, and nothing trains there."""
+        assert truth.borrowed is not None
+        past = []
+        for entry in [entry for entry in self if entry.node not in truth.borrowed]:
+            if entry.node in truth.occupied:
+                entry.seen = True
+                continue
+            past.append(self.end(entry, now))
+            text = f"{entry.node} was on loan when flexod ended, and came back while it was away"
+            events.append(LoanEvent("returned", text))
+        return past
+
+    def _note_missing(
+        self, borrowed: frozenset[str], now: float, back_by: float, events: list[LoanEvent]
+    ) -> None:
+        """Servers on loan that somebody has taken out of the partition, or a restart of slurmctld."""
+        for entry in self:
+            if entry.node in borrowed:
+                entry.seen = True
+        missing = [
+            entry for entry in self if entry.seen and not entry.loan.closed and entry.node not in borrowed
+        ]
+        if not missing:
+            return
+        names = ", ".join(entry.node for entry in missing)
+        if not borrowed - self._foreign and self._may_put_back(now):
+            for entry in missing:
+                entry.seen = False
+            text = f"the borrowed partition is empty, as after a restart of slurmctld: {names} put back"
+            events.append(LoanEvent("repair", text))
+            return
+        for entry in missing:
+            why = "it was taken out of the borrowed partition by hand"
+            self._hands_off[entry.node] = now + HANDS_OFF_S
+            events.extend(_some(self.call_back(entry, now, back_by, why, Cause.SERVER)))
+
+    def _may_put_back(self, now: float) -> bool:
+        self._put_back_at = [at for at in self._put_back_at if now - at < _HOUR_S]
+        if len(self._put_back_at) >= _PUT_BACK_AT_MOST:
+            return False
+        self._put_back_at.append(now)
+        return True
+
+    def _adopt(self, truth: Truth, now: float, back_by: float, events: list[LoanEvent]) -> None:
+        """Servers that are lent in truth, and that the book knows nothing of."""
+        lent = truth.borrowed or frozenset()
+        for node in sorted(((lent | truth.occupied) & truth.inference) - self._entries.keys()):
+            if node not in lent:
+                why = "something trains on it: taken over"
+            elif self._fresh:
+                why = "found in the borrowed partition: flexod's memory of it is gone"
+            else:
+                why = "put into the borrowed partition by hand"
+            entry = self._entries[node] = Entry(Loan(node, now, why), seen=node in lent)
+            self._hands_off.pop(node, None)
+            events.append(LoanEvent("repair", f"{node} counts as lent from now on: {why}"))
+            if truth.borrowed is not None and node not in lent:
+                # it was on its way back, for somebody who is forgotten
+                why = "it is not in the borrowed partition any more"
+                events.extend(_some(self.call_back(entry, now, back_by, why, Cause.DEMAND)))
+
+
+def _within(seconds: float) -> str:
+    return f"; within {seconds:.0f} s" if seconds > 0 else "; at once"
+
+
+def _shifted(at: float | None, seconds: float) -> float | None:
+    return None if at is None else at + seconds
+
+
+def _some(event: LoanEvent | None) -> tuple[LoanEvent, ...]:
+    return () if event is None else (event,)

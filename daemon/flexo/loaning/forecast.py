@@ -1,0 +1,56 @@
+"""The inference cluster's demand as it will be: which forecast is made of what history, and when anew."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from flexo.loaning import seasonal
+from flexo.loaning.band import QUANTILE, Band, Fitted, Method
+from flexo.loaning.history import History, Seasons
+from flexo.loaning.last_value import LastValue
+
+_REFITS_A_DAY: Final = 8
+_EARLY_REFITS_A_DAY: Final = 24
+
+
+def learn(history: History, quantile: float = QUANTILE) -> Fitted:
+    """The seasonal forecast; the last value where there is too little to learn a season from."""
+    if seasonal.can_learn(history):
+        return seasonal.Seasonal.learn(history, quantile)
+    return LastValue.learn(history, quantile)
+
+
+class Predictor:
+    """A forecast that goes along: notes demand as it is read, and learns anew a few times a day."""
+
+    def __init__(
+        self,
+        day_s: float = 86_400.0,
+        interval_s: float = 60.0,
+        quantile: float = QUANTILE,
+        method: Method = learn,
+    ) -> None:
+        self._history = History(Seasons.for_samples_every(interval_s, day_s))
+        self._quantile = quantile
+        self._method = method
+        self._fitted: Fitted | None = None
+        self._fitted_at = -math.inf
+
+    def note(self, at: float, servers: float) -> None:
+        """Demand at `at`."""
+        before = self._history.last
+        self._history.note(at, servers)
+        if self._history.last < before - 1:
+            self._fitted = None  # a clock has been set back
+
+    def band(self, now: float, until: float) -> Band:
+        """What is expected from `now` to `until`. Raises ValueError before anything was noted."""
+        if not len(self._history):
+            raise ValueError("nothing was noted yet: there is no history to forecast from")
+        day_s = self._history.seasons.day_s
+        often = _REFITS_A_DAY if self._history.days >= seasonal.SEASON_AFTER else _EARLY_REFITS_A_DAY
+        if self._fitted is None or now - self._fitted_at >= day_s / often:
+            self._fitted = self._method(self._history, self._quantile)
+            self._fitted_at = now
+        return self._fitted.predict(self._history, now, until)

@@ -1,0 +1,155 @@
+"""Who trains on servers on loan: satellites that can be scaled in, and bases that would have to be preempted.
+
+On Slurm both are jobs of the queue. Where the cluster allocates, what a job keeps as its base is put on nodes
+that are not lent first, then on lent ones that nobody wants back: so as little as possible has to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from flexo.loaning.reclaim import BaseOn, Server
+from flexo.model import ElasticJob, JobKey, JobState, SatelliteState, SlurmJob, TrainingJob
+
+_RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
+
+
+@dataclass(frozen=True, slots=True)
+class Flexible:
+    """Workers of a job on one server that can be scaled in: a satellite, or a share where jobs have none."""
+
+    job: JobKey
+    workers: int
+    grant_id: str = ""
+    """"": there is no grant to withdraw."""
+    satellite_job_id: int = 0
+    """Slurm's id; 0: there is none yet, or never."""
+    leaving: bool = False
+    """It is on its way out already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A job with base workers on a server."""
+
+    job: JobKey
+    gpus: int
+    """Of its whole base."""
+    leaving: bool = False
+    """It has ended, and its epilog runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupants:
+    """Who is on one server. An empty one may be used by inference as a whole."""
+
+    flexible: tuple[Flexible, ...] = ()
+    bases: tuple[Base, ...] = ()
+    inference: tuple[int, ...] = ()
+    """Slurm's ids of inference jobs that run there: Slurm has given them what they need."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing trains there."""
+        return not self.flexible and not self.bases
+
+    def server(self, name: str, doomed: frozenset[JobKey]) -> Server:
+        """As `reclaim` sees it; jobs of `doomed` are preempted in any case and cost nothing more."""
+        return Server(
+            name,
+            tuple(BaseOn(str(base.job), base.gpus) for base in self.bases if base.job not in doomed),
+            sum(each.workers for each in self.flexible),
+        )
+
+
+NOBODY = Occupants()
+
+
+def on_slurm(
+    servers: Iterable[str],
+    jobs: Iterable[SlurmJob],
+    elastic: Iterable[ElasticJob],
+    partition: str,
+    inference_partition: str,
+) -> Mapping[str, Occupants]:
+    """By server. `partition`: where jobs on lent servers are submitted."""
+    sheets = {name: _Sheet() for name in servers}
+    granted: set[int] = set()
+    for job in elastic:
+        for grant in job.grants:
+            granted.add(grant.satellite_job_id)
+            if grant.node in sheets:
+                leaving = grant.state is SatelliteState.LEAVING
+                sheets[grant.node].flexible.append(
+                    Flexible(job.key, grant.workers, grant.grant_id, grant.satellite_job_id, leaving)
+                )
+    for queued in jobs:
+        if queued.state in _RUNS and queued.job_id not in granted:
+            for name in sheets.keys() & set(queued.nodes):
+                sheets[name].add(queued, partition, inference_partition)
+    return {name: sheet.occupants() for name, sheet in sheets.items()}
+
+
+class _Sheet:
+    """One server while the queue is gone through."""
+
+    def __init__(self) -> None:
+        self.flexible: list[Flexible] = []
+        self._bases: list[Base] = []
+        self._inference: list[int] = []
+
+    def add(self, job: SlurmJob, partition: str, inference_partition: str) -> None:
+        """A job of Slurm's that runs here, and is no satellite with a grant."""
+        ending = job.state is JobState.COMPLETING
+        if job.satellite is not None:
+            tag = job.satellite
+            self.flexible.append(Flexible(tag.base, tag.workers, "", job.job_id, ending))
+        elif partition in job.partitions:
+            self._bases.append(Base(job.key, job.gpus, ending))
+        elif inference_partition in job.partitions and not ending:
+            self._inference.append(job.job_id)
+
+    def occupants(self) -> Occupants:
+        """All of it."""
+        return Occupants(tuple(self.flexible), tuple(self._bases), tuple(self._inference))
+
+
+def on_allocating(
+    open_servers: Iterable[str], closed_servers: Iterable[str], training: Iterable[TrainingJob]
+) -> Mapping[str, Occupants]:
+    """By server, where jobs have shares instead of satellites. `closed_servers` are wanted back."""
+    rank = dict.fromkeys(open_servers, 1) | dict.fromkeys(closed_servers, 2)
+    flexible: dict[str, list[Flexible]] = {name: [] for name in rank}
+    bases: dict[str, list[Base]] = {name: [] for name in rank}
+    for job in training:
+        if not any(share.node in rank for share in job.shares):
+            continue
+        for node, workers, is_base in _split(job, rank):
+            if is_base:
+                bases[node].append(Base(job.key, job.workers.min * job.shape.gpus))
+            else:
+                flexible[node].append(Flexible(job.key, workers))
+    return {name: Occupants(tuple(flexible[name]), tuple(bases[name])) for name in rank}
+
+
+def _split(job: TrainingJob, rank: Mapping[str, int]) -> Iterator[tuple[str, int, bool]]:
+    """Of a job's shares on lent servers: the server, its workers there, whether its base is among them."""
+    pinned = {share.node for share in job.base}
+    missing = job.workers.min
+
+    def order(index: int) -> tuple[bool, int, int, int]:
+        share = job.shares[index]
+        return share.node not in pinned, rank.get(share.node, 0), -share.workers, index
+
+    for index in sorted(range(len(job.shares)), key=order):
+        share = job.shares[index]
+        is_base = share.node in pinned or missing > 0
+        missing -= share.workers
+        if share.node in rank:
+            yield share.node, share.workers, is_base
+
+
+def doomed_by(occupants: Mapping[str, Occupants], servers: Sequence[str]) -> frozenset[JobKey]:
+    """Jobs that are preempted where those servers are vacated."""
+    return frozenset(base.job for name in servers if name in occupants for base in occupants[name].bases)

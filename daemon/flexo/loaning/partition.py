@@ -1,0 +1,90 @@
+"""Demand as the inference partition's own queue shows it: servers in use, and those that jobs wait for.
+
+Servers are lent whole, so they are counted whole: jobs that share a server count as one. Jobs that wait are
+packed onto empty servers, because they would run already where they fit beside others.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from flexo.loaning.demand import DemandMissing, DemandSource
+from flexo.model import Demand, JobState, Node, SlurmJob
+
+_NO_SERVER_HELPS: Final = re.compile(
+    r"JobHeld|JobHold|Dependency|BeginTime|JobArrayTaskLimit|QOS|Assoc|Max|Partition(Time|Node)Limit"
+    r"|Invalid|BadConstraints|Licenses|Reservation|AccountNotAllowed|DeadLine"
+)
+"""How Slurm's reasons for waiting begin where a job would wait with any number of idle servers."""
+
+
+class PartitionDemand(DemandSource):
+    """Counts the jobs of one partition. What waits of a job array is one job, as Slurm's queue has it."""
+
+    def __init__(self, partition: str) -> None:
+        self._partition = partition
+
+    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[SlurmJob]) -> Demand:
+        """See DemandSource."""
+        servers = [node for node in nodes if self._partition in node.partitions]
+        if not servers:
+            raise DemandMissing(
+                f"Slurm has no partition {self._partition} with nodes: nobody knows its demand"
+            )
+        own = [job for job in jobs if self._partition in job.partitions and job.satellite is None]
+        in_use = {node for job in own if job.state is not JobState.PENDING for node in job.nodes}
+        waiting = _servers_for([job for job in own if waits_for_servers(job)], servers)
+        return Demand(now, float(len(in_use) + waiting), f"partition {self._partition}")
+
+
+def waits_for_servers(job: SlurmJob) -> bool:
+    """Whether `job` is pending for nothing but servers."""
+    reason = job.reason.strip("()")
+    return job.state is JobState.PENDING and _NO_SERVER_HELPS.match(reason) is None
+
+
+def _servers_for(jobs: Iterable[SlurmJob], servers: Sequence[Node]) -> int:
+    """Empty servers that hold all of `jobs`: first fit, the largest first, no job twice on one server.
+
+    Jobs that no server of the partition can hold are not counted: they wait in vain.
+    """
+    kinds = {(node.gpus, node.cpus, node.memory_mib, node.gpu_type): node for node in servers}.values()
+    parts = [(share, job) for job in jobs if (share := _share(job, kinds)) is not None]
+    free: list[float] = []
+    for share, job in sorted(parts, key=lambda part: (-part[0], part[1].job_id)):
+        missing = max(1, job.num_nodes)
+        for at, room in enumerate(free):
+            if missing and room >= share:
+                free[at] -= share
+                missing -= 1
+        free += [1.0 - share] * missing
+    return len(free)
+
+
+def _share(job: SlurmJob, servers: Iterable[Node]) -> float | None:
+    """What `job` takes of each of its servers, 0 to 1, on the smallest kind that holds it.
+
+    None: none does.
+    """
+    shares = [_share_of(job, server) for server in servers]
+    possible = [share for share in shares if share <= 1]
+    if not possible:
+        return None
+    # Multiples of a power of two, rounded up: what fits in fact must not fail for the last bit of a sum.
+    return 1.0 if job.exclusive else math.ceil(max(possible) * 2**20) / 2**20
+
+
+def _share_of(job: SlurmJob, server: Node) -> float:
+    """The part of `server` that `job` takes on each node: of GPUs, CPUs or memory, whichever is most."""
+    if job.gpu_type and job.gpu_type != server.gpu_type:
+        return math.inf
+    nodes = max(1, job.num_nodes)
+    asked = (
+        (job.gpus_per_node or -(-job.gpus // nodes), server.gpus),
+        (-(-job.cpus // nodes), server.cpus),
+        (-(-job.memory_mib // nodes), server.memory_mib),
+    )
+    return max((part / whole if whole else math.inf for part, whole in asked if part), default=0.0)

@@ -1,0 +1,214 @@
+"""Demand from a Prometheus server: an instant query whose single value is servers, or something of theirs.
+
+Prometheus is asked in a thread, every `every_s`; who wants the demand gets the last answer and never waits.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flexo.loaning.demand import DemandMissing, DemandSource
+from flexo.model import Demand, Node, SlurmJob
+
+_MAX_ANSWER_BYTES: Final = 1 << 20
+_SHOWN: Final = 200
+"""Characters of an answer that a message repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrometheusQuery:
+    """What is asked where. Raises ValueError for an address that is not a Prometheus server's."""
+
+    url: str
+    """As people type it: "http://metrics:9090", with a path where it stands behind one."""
+    query: str
+    """PromQL with one value."""
+    servers_per_unit: float = 1.0
+    """Servers for each 1 of the value: 0.125 where the query counts GPUs and a server has 8."""
+    timeout_s: float = 10.0
+    stale_s: float = 120.0
+    """Samples that are older at the time of the question count for nothing (Prometheus' own limit is 300)."""
+
+    def __post_init__(self) -> None:
+        parts = urllib.parse.urlsplit(self.url)
+        more = parts.query or parts.fragment or "@" in parts.netloc  # no password that messages would repeat
+        if parts.scheme not in ("http", "https") or not parts.hostname or more:
+            raise ValueError(f"'{self.url}' is no address of a Prometheus server such as http://metrics:9090")
+        if not (self.servers_per_unit > 0 and math.isfinite(self.servers_per_unit)):
+            raise ValueError(f"{self.servers_per_unit} servers for one unit: it takes a number above 0")
+
+    def address(self, promql: str, at: float | None = None) -> str:
+        """The whole address of a question: `promql` by now, or as of `at`."""
+        asked = {"query": promql, "timeout": f"{self.timeout_s:g}s", "lookback_delta": f"{self.stale_s:g}s"}
+        if at is not None:
+            asked["time"] = repr(at)
+        return f"{self.url.rstrip('/')}/api/v1/query?{urllib.parse.urlencode(asked)}"
+
+
+class PrometheusDemand(DemandSource):
+    """Asks again every `every_s`, in a thread of its own that lasts as long as one question."""
+
+    def __init__(
+        self, query: PrometheusQuery, every_s: float = 15.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._query = query
+        self._every_s = every_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._asked_at = -math.inf  # of the monotonic clock
+        self._asking: threading.Thread | None = None
+        self._last: Demand | None = None
+        self._trouble = ""
+
+    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[SlurmJob]) -> Demand:
+        """See DemandSource. The last answer, which may be as old as `stale_s`."""
+        self._ask_in_time()
+        with self._lock:
+            last, trouble = self._last, self._trouble
+        why = trouble or f"Prometheus at {self._query.url} has not answered yet"
+        if last is None:
+            raise DemandMissing(why)
+        age = abs(now - last.at)
+        if age > self._query.stale_s:
+            raise DemandMissing(f"{why}; the last value is {age:.0f} s old")
+        return last
+
+    def _ask_in_time(self) -> None:
+        """Begin a question if the last one has ended and was long enough ago."""
+        now = time.monotonic()
+        busy = self._asking is not None and self._asking.is_alive()
+        if busy or now - self._asked_at < self._every_s:
+            return
+        self._asked_at = now
+        self._asking = threading.Thread(target=self._ask, name="prometheus", daemon=True)
+        self._asking.start()
+
+    def _ask(self) -> None:
+        try:
+            value, trouble = ask(self._query, self._clock()), ""
+        except DemandMissing as error:
+            value, trouble = None, str(error)
+        except Exception as error:  # a mistake of ours is told, too, instead of the last trouble
+            value, trouble = None, f"the question to Prometheus failed: {type(error).__name__}: {error}"
+        with self._lock:
+            self._trouble = trouble
+            self._last = value or self._last
+
+
+def ask(query: PrometheusQuery, now: float) -> Demand:
+    """Ask once and wait. Raises DemandMissing for any answer that is not one sound, fresh number."""
+    where = f"Prometheus at {query.url}"
+    answer = _answer(query, query.query)
+    servers = answer.value * query.servers_per_unit
+    if not (math.isfinite(servers) and servers >= 0):
+        raise DemandMissing(f"{where} says that {query.query} is {answer.value}: it takes a number from 0")
+    sampled_at = _sampled_at(query, answer)
+    if not abs(now - sampled_at) <= query.stale_s:
+        apart = f"{abs(now - sampled_at):.0f} s {'old' if sampled_at < now else 'in the future'}"
+        raise DemandMissing(f"{where} answered {query.query} with what is {apart}: is a clock wrong?")
+    return Demand(min(now, sampled_at), servers, f"Prometheus: {query.query}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One value, when Prometheus worked it out, and whether it was a scalar, which has no samples."""
+
+    at: float
+    value: float
+    scalar: bool
+
+
+def _sampled_at(query: PrometheusQuery, answer: _Answer) -> float:
+    """When what `answer` tells was scraped, as far as Prometheus can tell: for a sum, when it was summed.
+
+    Before its version 2.44 Prometheus does not heed `lookback_delta` and takes samples up to 5 minutes old.
+    """
+    if answer.scalar:
+        return answer.at
+    return min(answer.at, _answer(query, f"timestamp({query.query}\n)", answer.at).value)
+
+
+def _answer(query: PrometheusQuery, promql: str, at: float | None = None) -> _Answer:
+    body = _fetched(query, query.address(promql, at))
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        text = f"Prometheus at {query.url} answered with what is no JSON: {_shown(body)}"
+        raise DemandMissing(text) from None
+    return _sample(answer, f"Prometheus at {query.url}, asked for {_shown(promql)},")
+
+
+class _AsItComes(urllib.request.HTTPErrorProcessor):
+    """Errors of PromQL come with a status of 400 and a body that says why; redirections are not followed."""
+
+    def http_response(self, request: object, response: Any) -> Any:
+        """The response, whatever its status."""
+        return response
+
+    https_response = http_response
+
+
+def _fetched(query: PrometheusQuery, address: str) -> bytes:
+    """The body of the answer, which begins like JSON."""
+    where = f"Prometheus at {query.url}"
+    request = urllib.request.Request(address, headers={"Accept": "application/json"})
+    # Without the environment's proxies: they are for the way out, and a metrics server is within.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _AsItComes)
+    try:
+        with opener.open(request, timeout=query.timeout_s) as answer:
+            body = bytes(answer.read(_MAX_ANSWER_BYTES))
+    except TimeoutError as error:
+        raise DemandMissing(f"{where} did not answer within {query.timeout_s:g} s") from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise DemandMissing(f"{where} cannot be asked: {_shown(why or type(error).__name__)}") from error
+    if not body.lstrip().startswith(b"{"):
+        status = f"{answer.status} {_shown(answer.reason)}"
+        raise DemandMissing(f"{where} answered {status}, no JSON: {_shown(body)}")
+    return body
+
+
+def _sample(answer: object, who: str) -> _Answer:
+    """The one value in an answer of the HTTP API, version 1."""
+    if not isinstance(answer, dict) or answer.get("status") not in ("success", "error"):
+        raise DemandMissing(f"{who} did not answer as Prometheus' API does: {_shown(answer)}")
+    if answer["status"] == "error":
+        raise DemandMissing(f"{who} refuses: {_shown(answer.get('error') or answer.get('errorType'))}")
+    try:
+        kind, result = answer["data"]["resultType"], answer["data"]["result"]
+        if kind == "vector":
+            result = _only(result, who)["value"]
+        elif kind != "scalar":
+            raise DemandMissing(f"{who} answers with a {_shown(kind)}: it takes one value at one instant")
+        at, value = result
+        return _Answer(float(at), float(value), kind == "scalar")
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise DemandMissing(f"{who} did not answer as Prometheus' API does: {_shown(answer)}") from error
+
+
+def _only(series: list[dict[str, object]], who: str) -> dict[str, object]:
+    if not series:
+        raise DemandMissing(f"{who} has no fresh sample (nothing matches, or nothing was scraped of late)")
+    if len(series) > 1:
+        labels = ", ".join(str(one.get("metric")) for one in series[:2])
+        raise DemandMissing(
+            f"{who} has {len(series)} series ({_shown(labels)}, ...): sum() makes one of them"
+        )
+    return series[0]
+
+
+def _shown(value: object) -> str:
+    """The beginning of what came, on one line, of characters that a journal and a terminal can take."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    clean = "".join(each if each.isprintable() else " " for each in text)
+    return " ".join(clean.split())[:_SHOWN] or "nothing"

@@ -1,0 +1,292 @@
+"""Demand that the inference cluster's own scheduler pushes, what it demands back, and what has come back.
+
+Whatever is refused here changes nothing. Two threads come here: the service's, which takes pushes, and
+lending's, which reads them. After a restart of flexod nothing of it is left, so a scheduler says again
+what it does not find (docs/loaning-demand.md).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flexo.loaning.demand import CallBack, DemandMissing, DemandSource
+from flexo.model import Demand, Loan, Node, SlurmJob
+
+MAX_SKEW_S: Final = 30.0
+"""How far the scheduler's clock may be from flexod's."""
+MAX_AHEAD_S: Final = 7 * 86_400.0
+"""How far ahead a deadline may lie."""
+MAX_CALL_BACKS: Final = 1_000
+KEEP_DONE_S: Final = 3_600.0
+"""How long a call back that is done is told of, unless there are too many."""
+_CALL_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
+
+class Fault(enum.Enum):
+    """What is the matter with a push that is refused."""
+
+    WRONG = "wrong"
+    """It cannot be true, or nothing of the kind is there."""
+    OUTDATED = "outdated"
+    """Something newer, or something else under this name, stands."""
+    TOO_EARLY = "too early"
+    """flexod has not seen the cluster yet."""
+    TOO_MANY = "too many"
+
+
+class BadPush(ValueError):
+    """A push that is refused, and has changed nothing: what is wrong with it, and what is allowed."""
+
+    def __init__(self, fault: Fault, text: str) -> None:
+        super().__init__(text)
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """A server that has come back."""
+
+    node: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call back and how far it is."""
+
+    call_id: str
+    asked_at: float
+    deadline_at: float
+    why: str
+    nodes: tuple[str, ...]
+    """As asked; empty where a number was."""
+    servers: int
+    """How many are to come back because of it."""
+    empty: tuple[Empty, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """How many have yet to come back."""
+        return self.servers - len(self.empty)
+
+    @property
+    def done_at(self) -> float | None:
+        """When the last one came back; None before."""
+        return None if self.missing else max((each.at for each in self.empty), default=self.asked_at)
+
+    def still_lent(self) -> tuple[str, ...]:
+        """Those asked for by name that have yet to come back."""
+        back = {each.node for each in self.empty}
+        return tuple(node for node in self.nodes if node not in back)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All that the scheduler is told."""
+
+    loans: tuple[Loan, ...]
+    called: tuple[Called, ...]
+
+
+class PushedDemand(DemandSource):
+    """The last push, if it is not older than `stale_s`, and all call backs. `partition` names the servers."""
+
+    def __init__(self, partition: str, stale_s: float) -> None:
+        self._partition = partition
+        self._stale_s = stale_s
+        self._lock = threading.Lock()
+        self._servers: frozenset[str] | None = None
+        self._loans: tuple[Loan, ...] | None = None
+        self._demand: Demand | None = None
+        self._called: dict[str, Called] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    # For lending's thread.
+
+    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[SlurmJob]) -> Demand:
+        """See DemandSource."""
+        with self._lock:
+            self._servers = frozenset(node.name for node in nodes if self._partition in node.partitions)
+            demand = self._demand
+        if demand is None:
+            raise DemandMissing("the inference cluster's scheduler has not pushed its demand yet")
+        age = now - demand.at
+        if age > self._stale_s or age < -MAX_SKEW_S:
+            old = f"{age:.0f} s old" if age > 0 else f"{-age:.0f} s in the future: a clock has jumped"
+            raise DemandMissing(f"what the inference cluster's scheduler pushed last is {old}")
+        return demand
+
+    def call_backs(self, now: float) -> tuple[CallBack, ...]:
+        """See DemandSource."""
+        with self._lock:
+            open_ones = sorted((c for c in self._called.values() if c.missing), key=_by_deadline)
+        return tuple(
+            CallBack(c.call_id, c.asked_at, c.deadline_at, c.why, c.still_lent(), 0 if c.nodes else c.missing)
+            for c in open_ones
+        )
+
+    def heed(self, now: float, loans: Sequence[Loan]) -> None:
+        """See DemandSource. A server counts for the calls that name it, else for the most urgent number."""
+        with self._lock:
+            lent = {loan.node for loan in loans}
+            for node in sorted({loan.node for loan in self._loans or ()} - lent):
+                self._credit(Empty(node, now))
+            self._cut_numbers(lent)
+            changed = tuple(loans) != self._loans
+            self._loans = tuple(loans)
+            self._forget_done(now)
+        if changed:
+            self._tell()
+
+    def _credit(self, empty: Empty) -> None:
+        named = [c for c in self._called.values() if empty.node in c.still_lent()]
+        numbers = sorted((c for c in self._called.values() if not c.nodes and c.missing), key=_by_deadline)
+        for called in named or numbers[:1]:
+            self._called[called.call_id] = replace(called, empty=(*called.empty, empty))
+
+    def _cut_numbers(self, lent: set[str]) -> None:
+        """No more are to come back in number than are lent and not named; the least urgent yields."""
+        named = {node for called in self._called.values() for node in called.still_lent()}
+        left = len(lent - named)
+        for called in sorted(self._called.values(), key=_by_deadline):
+            if not called.nodes:
+                missing = min(called.missing, left)
+                left -= missing
+                self._called[called.call_id] = replace(called, servers=len(called.empty) + missing)
+
+    def _forget_done(self, now: float) -> None:
+        self._called = {
+            name: called
+            for name, called in self._called.items()
+            if called.done_at is None or now - called.done_at < KEEP_DONE_S
+        }
+
+    # For the service's thread.
+
+    def push(self, servers: float, at: float, by: str, now: float) -> float:
+        """Take the demand that was `servers` at `at`; when it gets stale. Raises BadPush."""
+        with self._lock:
+            size = len(self._known_servers())
+            if not (math.isfinite(servers) and 0 <= servers <= size):
+                text = f"a demand of {servers:g} servers: it takes 0 to {size}, which the cluster has"
+                raise BadPush(Fault.WRONG, text)
+            _check_clock("at", at, now, self._stale_s)
+            if self._demand is not None and at < self._demand.at <= now + MAX_SKEW_S:
+                newer = self._demand.at - at
+                text = f"a demand {newer:.1f} s older than the last one, which stands: clocks or order?"
+                raise BadPush(Fault.OUTDATED, text)
+            self._demand = Demand(at, servers, f"pushed by {by}")
+        return at + self._stale_s
+
+    def call_back(self, asked: Called, now: float) -> Called:
+        """Take `asked`, of which `empty` is not looked at; it as it stands then. Raises BadPush.
+
+        Of a number, no more are to come back than are lent and not called back already; servers asked for by
+        name that are not lent are empty already.
+        """
+        with self._lock:
+            before = self._called.get(asked.call_id)
+            if before is not None:
+                return _same(before, asked)
+            self._check(asked, now)
+            if len(self._called) >= MAX_CALL_BACKS:
+                self._forget_done(math.inf)
+            if len(self._called) >= MAX_CALL_BACKS:
+                raise BadPush(Fault.TOO_MANY, f"{MAX_CALL_BACKS} call backs stand already")
+            lent = {loan.node for loan in self._loans or ()}
+            at_home = tuple(Empty(node, now) for node in asked.nodes if node not in lent)
+            servers = len(asked.nodes) or asked.servers
+            self._called[asked.call_id] = replace(asked, servers=servers, empty=at_home)
+            self._cut_numbers(lent)
+            taken = self._called[asked.call_id]
+        self._tell()
+        return taken
+
+    def withdraw(self, call_id: str) -> None:
+        """The servers are not needed any more. Raises BadPush if no such call back is known."""
+        with self._lock:
+            if self._called.pop(call_id, None) is None:
+                raise BadPush(Fault.WRONG, f"there is no call back '{call_id[:64]}'")
+        self._tell()
+
+    def standing(self) -> Standing:
+        """What is lent and called back now. Raises BadPush before flexod has looked at the cluster."""
+        with self._lock:
+            self._known_servers()
+            return Standing(self._loans or (), tuple(sorted(self._called.values(), key=_by_deadline)))
+
+    @contextmanager
+    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
+        """`listener` is called, in any thread, whenever `standing` may have changed."""
+        with self._lock:
+            self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._listeners.remove(listener)
+
+    def _tell(self) -> None:
+        with self._lock:
+            listeners = tuple(self._listeners)
+        for listener in listeners:
+            listener()
+
+    def _known_servers(self) -> frozenset[str]:
+        if self._servers is None or self._loans is None:
+            raise BadPush(Fault.TOO_EARLY, "flexod has not looked at the cluster yet: try again")
+        return self._servers
+
+    def _check(self, asked: Called, now: float) -> None:
+        servers = self._known_servers()
+        if not _CALL_ID.fullmatch(asked.call_id):
+            text = f"'{asked.call_id[:64]}' names no call back: it takes 1 to 64 of A-Z a-z 0-9 . _ : -"
+            raise BadPush(Fault.WRONG, text)
+        if bool(asked.nodes) == bool(asked.servers):
+            raise BadPush(Fault.WRONG, "a call back names servers or says how many, one of the two")
+        unknown = sorted(set(asked.nodes) - servers)
+        if unknown:
+            text = f"partition {self._partition} has no server {', '.join(unknown[:10])[:500]}"
+            raise BadPush(Fault.WRONG, text)
+        if len(set(asked.nodes)) < len(asked.nodes):
+            raise BadPush(Fault.WRONG, "a call back names a server twice")
+        if not 0 <= asked.servers <= len(servers):
+            text = f"{asked.servers} servers back: it takes 1 to {len(servers)}, which the cluster has"
+            raise BadPush(Fault.WRONG, text)
+        _check_clock("asked_at", asked.asked_at, now, MAX_SKEW_S)
+        if not now < asked.deadline_at <= now + MAX_AHEAD_S:
+            late = f"{asked.deadline_at - now:+.1f} s from now"
+            text = f"a deadline {late} by flexod's clock: it takes one in the future, at most 7 days ahead"
+            raise BadPush(Fault.WRONG, text)
+
+
+def _by_deadline(called: Called) -> tuple[float, str]:
+    return called.deadline_at, called.call_id
+
+
+def _same(before: Called, asked: Called) -> Called:
+    """`before`, if `asked` says nothing else; a number may have been cut to what is lent."""
+    same_servers = before.nodes == asked.nodes and (bool(asked.nodes) or before.servers <= asked.servers)
+    if not same_servers or before.deadline_at != asked.deadline_at:
+        text = f"call back '{before.call_id}' stands with other words: withdraw it, or choose another name"
+        raise BadPush(Fault.OUTDATED, text)
+    return before
+
+
+def _check_clock(what: str, at: float, now: float, oldest_s: float) -> None:
+    """Raises BadPush for an instant that is no number, too far in the future, or too old."""
+    if not math.isfinite(at) or at <= 0:
+        raise BadPush(Fault.WRONG, f"{what} = {at:g}: it takes seconds since the epoch")
+    if at - now > MAX_SKEW_S or now - at > oldest_s:
+        text = (
+            f"{what} is {at - now:+.1f} s from flexod's clock: it takes {-oldest_s:+g} to {MAX_SKEW_S:+g};"
+            " is a clock wrong?"
+        )
+        raise BadPush(Fault.WRONG, text)

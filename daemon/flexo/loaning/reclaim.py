@@ -1,0 +1,142 @@
+"""Which servers on loan to vacate, so that the fewest jobs are preempted (Lyra, slides, "Reclaiming").
+
+A job whose base loses one server is preempted as a whole, so that servers depend on each other: once a job
+has been preempted for one of its servers, the others cost that much less. Satellites are scaled in and cost
+nothing here; of servers that cost the same, those with the fewest satellite workers go first.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BaseOn:
+    """A job that has base workers on a server: it is preempted if that server is vacated."""
+
+    job: str
+    gpus: int = 1
+    """Of its whole base, wherever that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server on loan, as far as vacating it goes."""
+
+    name: str
+    bases: tuple[BaseOn, ...] = ()
+    satellite_workers: int = 0
+    """Workers that are scaled in when it is vacated."""
+
+
+Chooser = Callable[[Sequence[Server], int], tuple[str, ...]]
+"""So many of the servers, or all where there are fewer, in the order in which they were chosen."""
+
+
+def heuristic(servers: Sequence[Server], wanted: int) -> tuple[str, ...]:
+    """The greedy choice of Lyra (slides, "Low Overhead Greedy Heuristic").
+
+    A server costs the sum, over the jobs with a base there, of 1 / (servers on loan that host the job's
+    base). The cheapest is taken, all its jobs count as preempted from then on, and again until there are
+    enough.
+    """
+    hosts = _hosts(servers)
+    # whole numbers instead of fractions: equal costs are to be found equal
+    unit = math.lcm(*(len(names) for names in hosts.values()))
+    left = {server.name: server for server in servers}
+    cost = {server.name: sum(unit // len(hosts[base.job]) for base in server.bases) for server in servers}
+    preempted: set[str] = set()
+    chosen: list[str] = []
+    while left and len(chosen) < wanted:
+        best = min(
+            left.values(), key=lambda server: (cost[server.name], server.satellite_workers, server.name)
+        )
+        chosen.append(best.name)
+        del left[best.name]
+        for base in best.bases:
+            if base.job not in preempted:
+                preempted.add(base.job)
+                for name in hosts[base.job]:
+                    cost[name] -= unit // len(hosts[base.job])
+    return tuple(chosen)
+
+
+def exact(servers: Sequence[Server], wanted: int) -> tuple[str, ...]:
+    """A choice that preempts the fewest jobs possible and, among those, scales in the fewest workers.
+
+    An integer program: x of a server is 1 where it is vacated, y of a job is 1 where it is preempted, and
+    no x of a server is above the y of a job with a base there. Takes long where hundreds of jobs overlap.
+    """
+    import numpy as np
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
+    wanted = min(wanted, len(servers))
+    if wanted <= 0:
+        return ()
+    jobs = {job: len(servers) + index for index, job in enumerate(_hosts(servers))}
+    pairs = [(index, jobs[base.job]) for index, server in enumerate(servers) for base in server.bases]
+    size = len(servers) + len(jobs)
+    of_one_job = 1 + sum(server.satellite_workers for server in servers)
+    costs = [*(float(server.satellite_workers) for server in servers), *([float(of_one_job)] * len(jobs))]
+    enough = np.zeros((1, size))
+    enough[0, : len(servers)] = 1.0
+    constraints = [LinearConstraint(enough, wanted, wanted)]
+    if pairs:
+        rows = np.repeat(np.arange(len(pairs)), 2)
+        columns = np.array(pairs).ravel()
+        values = np.tile([1.0, -1.0], len(pairs))
+        implied = coo_array((values, (rows, columns)), shape=(len(pairs), size))
+        constraints.append(LinearConstraint(implied.tocsr(), -np.inf, 0.0))
+    whole = np.ones(size, np.int8)
+    found = milp(np.array(costs), constraints=constraints, bounds=Bounds(0, 1), integrality=whole)
+    if found.x is None:
+        raise ArithmeticError(f"no exact choice of {wanted} of {len(servers)} servers: {found.message}")
+    return tuple(server.name for server, x in zip(servers, found.x, strict=False) if x > 0.5)
+
+
+def smallest_jobs_first(servers: Sequence[Server], wanted: int) -> tuple[str, ...]:
+    """The servers whose jobs are the smallest in GPUs, each server judged by itself: for comparison."""
+
+    def order(server: Server) -> tuple[int, int, str]:
+        return sum(base.gpus for base in server.bases), server.satellite_workers, server.name
+
+    return tuple(server.name for server in sorted(servers, key=order)[: max(0, wanted)])
+
+
+def random_choice(seed: int) -> Chooser:
+    """Any of the servers, by the seed: for comparison."""
+    source = random.Random(seed)
+
+    def choose(servers: Sequence[Server], wanted: int) -> tuple[str, ...]:
+        names = sorted(server.name for server in servers)
+        return tuple(source.sample(names, min(max(0, wanted), len(names))))
+
+    return choose
+
+
+def preempted_by(servers: Sequence[Server], chosen: Collection[str]) -> frozenset[str]:
+    """The jobs that are preempted where the `chosen` servers are vacated."""
+    return frozenset(base.job for server in servers if server.name in chosen for base in server.bases)
+
+
+def emptied_by(servers: Sequence[Server], chosen: Collection[str]) -> tuple[str, ...]:
+    """Further servers whose every base goes with those of the `chosen`: they come free beside them."""
+    gone = preempted_by(servers, chosen)
+    return tuple(
+        server.name
+        for server in servers
+        if server.name not in chosen and server.bases and all(base.job in gone for base in server.bases)
+    )
+
+
+def _hosts(servers: Sequence[Server]) -> dict[str, list[str]]:
+    """The servers that host each job's base."""
+    hosts: dict[str, list[str]] = {}
+    for server in servers:
+        for base in server.bases:
+            hosts.setdefault(base.job, []).append(server.name)
+    return hosts

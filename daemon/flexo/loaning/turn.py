@@ -1,0 +1,269 @@
+"""One turn of lending in the making: the cluster as the turn sees it, and what has come of it so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from flexo.loaning.book import Entry, LoanBook, LoanEvent, Truth
+from flexo.loaning.occupants import NOBODY, Occupants, on_allocating, on_slurm
+from flexo.loaning.orchestrator import Picture, Rules
+from flexo.loaning.partition import waits_for_servers
+from flexo.loaning.vacating import Preempt, Save, Saving, ScaleIn, Timing
+from flexo.model import Demand, ElasticJob, Loan, Node, Partition, PastLoan, SlurmJob, TrainingJob
+
+_IN_ORDER: Final = frozenset({"COMPLETING", "PLANNED"})
+"""Flags of a node that Slurm starts jobs on all the same, now or in a moment."""
+_EXCLUSIVE: Final = "held exclusively"
+"""How `unusable` begins of a node that one job has for itself alone: it is in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LendingSettings:
+    """What an administrator has set."""
+
+    inference_partition: str = "infer"
+    partition: str = "borrowed"
+    """What servers on loan are put into beside it."""
+    rules: Rules = field(default_factory=Rules)
+    timing: Timing = field(default_factory=Timing)
+    edit_interval_s: float = 60.0
+    """Between two edits of the partition: each stops Slurm's scheduler for a moment."""
+    static: bool = False
+    """The partition holds all inference servers and is never edited: satellites alone say what is lent."""
+    satellite_partition: str = ""
+    """Where satellites on servers on loan are submitted; "": to `partition`, as bases are."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a turn goes by: one look at the cluster."""
+
+    at: float
+    nodes: tuple[Node, ...]
+    partitions: tuple[Partition, ...]
+    jobs: tuple[SlurmJob, ...] = ()
+    elastic: tuple[ElasticJob, ...] = ()
+    training: tuple[TrainingJob, ...] = ()
+    """Where the cluster allocates; then `jobs` and `elastic` are empty."""
+    saving: Saving = field(default_factory=Saving)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the last decision went by, for people."""
+
+    at: float = 0.0
+    """0: there was none yet."""
+    size: int = 0
+    """Usable inference servers, those on loan included."""
+    demand: Demand | None = None
+    """None: it is missing."""
+    peak: float | None = None
+    """The most that is expected until what is lent could be back."""
+    why: str = ""
+    trouble: str = ""
+    """Why nothing more is lent at present; "" when all is well."""
+
+
+@dataclass(frozen=True, slots=True)
+class LendingPlan:
+    """What is to be done now."""
+
+    loans: tuple[Loan, ...] = ()
+    """All that stand."""
+    borrowed: frozenset[str] | None = None
+    """What the partition is to hold; None: leave it as it is."""
+    scale_in: tuple[ScaleIn, ...] = ()
+    save: tuple[Save, ...] = ()
+    preempt: tuple[Preempt, ...] = ()
+    ended: tuple[PastLoan, ...] = ()
+    events: tuple[LoanEvent, ...] = ()
+    reading: Reading = field(default_factory=Reading)
+
+
+class Turn:
+    """Mutable: belongs to one call of `Lending.turn`."""
+
+    def __init__(self, view: View, settings: LendingSettings) -> None:
+        self.view = view
+        self.now = view.at
+        self._settings = settings
+        partitions = {partition.name: partition for partition in view.partitions}
+        self._inference = partitions.get(settings.inference_partition)
+        self._borrowed = partitions.get(settings.partition)
+        self._satellites = partitions.get(settings.satellite_partition)
+        self._occupants: Mapping[str, Occupants] = {}
+        self._looked_at: tuple[list[str], list[str]] = ([], [])
+        self.scale_in: list[ScaleIn] = []
+        self.save: list[Save] = []
+        self.preempt: list[Preempt] = []
+        self.ended: list[PastLoan] = []
+        self.events: list[LoanEvent] = []
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be lent or called back at all; "" where something can."""
+        if self._inference is None or not self._inference.nodes:
+            return f"the cluster has no partition {self._settings.inference_partition} with nodes"
+        if self._borrowed is None:
+            return f"the cluster has no partition {self._settings.partition} to lend servers into"
+        return ""
+
+    @property
+    def inference(self) -> frozenset[str]:
+        """The servers of the inference cluster."""
+        return self._inference.nodes if self._inference is not None else frozenset()
+
+    @property
+    def borrowed(self) -> frozenset[str]:
+        """The nodes of the borrowed partition."""
+        return self._borrowed.nodes if self._borrowed is not None else frozenset()
+
+    def holds(self, wanted: frozenset[str]) -> bool:
+        """Whether the borrowed partition, and that of satellites if there is one, have just these nodes."""
+        return wanted == self.borrowed and (self._satellites is None or wanted == self._satellites.nodes)
+
+    @property
+    def no_more_because(self) -> str:
+        """Why nothing can be lent at present, whatever the demand; "" where something can."""
+        if self._borrowed is not None and not self._borrowed.up:
+            return f"partition {self._settings.partition} is down, so nothing more is lent"
+        return ""
+
+    @cached_property
+    def nodes(self) -> Mapping[str, Node]:
+        """All nodes of the cluster, by name."""
+        return {node.name: node for node in self.view.nodes}
+
+    @cached_property
+    def waiting(self) -> frozenset[int]:
+        """Inference jobs that wait for servers."""
+        partition = self._settings.inference_partition
+        return frozenset(
+            job.job_id
+            for job in self.view.jobs
+            if partition in job.partitions and job.satellite is None and waits_for_servers(job)
+        )
+
+    # Who is where.
+
+    def look(self, book: LoanBook) -> None:
+        """See who is on which server; again after the book has changed, where the cluster allocates."""
+        if self.view.training:
+            lent = [entry.node for entry in book if not entry.loan.closed]
+            closed = [entry.node for entry in book if entry.loan.closed]
+            if self._looked_at != (lent, closed):
+                self._looked_at = lent, closed
+                self._occupants = on_allocating(lent, closed, self.view.training)
+        elif not self._occupants:
+            self._occupants = on_slurm(
+                self.inference | {entry.node for entry in book},
+                self.view.jobs,
+                self.view.elastic,
+                self._settings.partition,
+                self._settings.inference_partition,
+            )
+
+    @property
+    def occupants(self) -> Mapping[str, Occupants]:
+        """By server."""
+        return self._occupants
+
+    def of(self, node: str) -> Occupants:
+        """Who is on that server."""
+        return self._occupants.get(node, NOBODY)
+
+    def truth(self) -> Truth:
+        """What the book is compared with."""
+        return Truth(
+            nodes=frozenset(self.nodes),
+            inference=self.inference,
+            borrowed=None if self._settings.static else self.borrowed,
+            occupied=frozenset(name for name in self.inference if not self.of(name).empty),
+        )
+
+    def why_unfit(self, name: str) -> str:
+        """Why a server on loan has to go back, whatever the demand; "" where it may stay."""
+        inference = self.of(name).inference
+        if inference:
+            return f"inference job {inference[0]} runs there already"
+        node = self.nodes.get(name)
+        if node is not None and node.unusable and not _is_in_order(node):
+            return f"it is {node.unusable}, and its owner's to mend"
+        return ""
+
+    def plan(self, loans: tuple[Loan, ...], borrowed: frozenset[str] | None, reading: Reading) -> LendingPlan:
+        """What came of it."""
+        return LendingPlan(
+            loans,
+            borrowed,
+            tuple(self.scale_in),
+            tuple(self.save),
+            tuple(self.preempt),
+            tuple(self.ended),
+            tuple(self.events),
+            reading,
+        )
+
+    # How many, and which.
+
+    def picture(self, book: LoanBook) -> Picture:
+        """The numbers that a decision goes by."""
+        usable = [name for name in self.inference if name in self.nodes and _is_in_order(self.nodes[name])]
+        return Picture(
+            size=len(usable),
+            lent=sum(not entry.loan.closed for entry in book),
+            lendable=len(self._lendable(book)),
+            undecided=len(self.undecided(book)),
+        )
+
+    def undecided(self, book: LoanBook) -> list[Entry]:
+        """Calls that can be taken back, those first that cost most to go through with."""
+
+        def order(entry: Entry) -> tuple[int, int, str]:
+            there = self.of(entry.node)
+            return -len(there.bases), -sum(each.workers for each in there.flexible), entry.node
+
+        return sorted((entry for entry in book if entry.undecided), key=order)
+
+    def best_to_lend(self, wanted: int, book: LoanBook) -> list[str]:
+        """So many idle servers, of one GPU type as far as possible: that of which most are lent already."""
+        lent = Counter(self._type_of(entry.node) for entry in book if not entry.loan.closed)
+        idle = self._lendable(book)
+        of_type = Counter(self._type_of(name) for name in idle)
+
+        def order(name: str) -> tuple[int, int, str, str]:
+            gpu_type = self._type_of(name)
+            return -lent[gpu_type], -of_type[gpu_type], gpu_type, name
+
+        return sorted(idle, key=order)[: max(0, wanted)]
+
+    def _lendable(self, book: LoanBook) -> list[str]:
+        """Usable servers on which nothing runs, that are not on loan and may be."""
+        if self.no_more_because:
+            return []
+        busy = {name for job in self.view.jobs for name in job.nodes}
+        not_now = book.left_alone(self.now) | busy
+        return [
+            name
+            for name in sorted(self.inference - not_now)
+            if book.get(name) is None and name in self.nodes and _is_idle(self.nodes[name])
+        ]
+
+    def _type_of(self, name: str) -> str:
+        node = self.nodes.get(name)
+        return node.gpu_type if node is not None else ""
+
+
+def _is_in_order(node: Node) -> bool:
+    """Whether Slurm starts jobs there, now or in a moment."""
+    flags = frozenset(node.unusable.partition(":")[0].split("+")[1:])
+    return not node.unusable or (bool(flags) and flags <= _IN_ORDER) or node.unusable.startswith(_EXCLUSIVE)
+
+
+def _is_idle(node: Node) -> bool:
+    return not node.unusable and not node.gpus_allocated and not node.cpus_allocated

@@ -1,0 +1,44 @@
+"""Small inference clusters for tests of demand: what a test does not say is the plainest there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flexo.model import JobState, Loan, Node, SlurmJob
+
+NOW = 1_700_000_000.0
+
+
+def server(name: str, **changes) -> Node:
+    """A server of the partition `infer` with four GPUs."""
+    plain = Node(name, 4, 0, 16, 0, 64_000, 0, frozenset({"infer"}))
+    return replace(plain, **changes)
+
+
+SERVERS = tuple(server(f"i{number}") for number in range(1, 7))
+
+
+def job(job_id: int, *nodes: str, gpus: int = 4, **changes) -> SlurmJob:
+    """An inference job: running on `nodes`, or pending where none is named."""
+    plain = SlurmJob(
+        job_id=job_id,
+        user_id=1000,
+        user="serve",
+        partitions=("infer",),
+        state=JobState.RUNNING if nodes else JobState.PENDING,
+        reason="None" if nodes else "Resources",
+        priority=1,
+        submitted_at=NOW - 60,
+        started_at=None,
+        time_limit_s=None,
+        nodes=nodes,
+        num_nodes=max(1, len(nodes)),
+        cpus=1,
+        gpus=gpus,
+        memory_mib=0,
+    )
+    return replace(plain, **changes)
+
+
+def loans(*nodes: str) -> tuple[Loan, ...]:
+    return tuple(Loan(node, NOW - 600, "idle") for node in nodes)

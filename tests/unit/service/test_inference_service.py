@@ -1,0 +1,270 @@
+"""The inference cluster's scheduler on the wire: who may push, what is refused how, and what it watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import time
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+
+import grpc
+import grpc.aio
+import pytest
+from service_doubles import PlainAuthenticator
+
+from flexo.loaning.demand import DemandMissing
+from flexo.loaning.pushed import PushedDemand
+from flexo.model import Loan, LoanState, Node
+from flexo.service.authentication import Authentication
+from flexo.service.inference_service import InferenceService
+from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.v1 import inference_pb2 as pb
+from flexo_protos.v1 import inference_pb2_grpc
+
+SCHEDULER, STRANGER = pwd.getpwnam("games").pw_uid, 61_001
+NODES = tuple(Node(name, 4, 0, 8, 0, 1000, 0, frozenset({"infer"})) for name in ("i1", "i2", "i3"))
+WITHIN_S = 30.0
+
+
+@dataclass
+class Desk:
+    """A running InferenceService and what it pushes into."""
+
+    pushed: PushedDemand
+    service: InferenceService
+    stub: inference_pb2_grpc.InferenceServiceAsyncStub
+    woken: list[int] = field(default_factory=list)
+    _calls: int = 0
+
+    def proof(self, method: str, uid: int = SCHEDULER) -> tuple[tuple[str, str], ...]:
+        self._calls += 1
+        return ((METADATA_KEY, f"{uid} /flexo.v1.InferenceService/{method}#{self._calls}"),)
+
+    async def push(self, servers: float, at: float | None = None, uid: int = SCHEDULER) -> pb.PushDemandReply:
+        request = pb.PushDemandRequest(servers=servers, at=time.time() if at is None else at)
+        return await self.stub.PushDemand(request, metadata=self.proof("PushDemand", uid))
+
+    async def call_back(self, *nodes: str, servers: int = 0, ahead_s: float = 300.0) -> pb.CallBackReply:
+        now = time.time()
+        request = pb.CallBackRequest(
+            call_id="c1", asked_at=now, deadline_at=now + ahead_s, nodes=nodes, servers=servers
+        )
+        return await self.stub.CallBack(request, metadata=self.proof("CallBack"))
+
+    def watch(self) -> grpc.aio.UnaryStreamCall[pb.WatchRequest, pb.WatchReply]:
+        return self.stub.Watch(pb.WatchRequest(), metadata=self.proof("Watch"))
+
+    def heed(self, *loans: Loan) -> None:
+        self.pushed.heed(time.time(), loans)
+
+
+@contextlib.asynccontextmanager
+async def desk(*, seen: bool = True, push: bool = True) -> AsyncIterator[Desk]:
+    """A service whose flexod has lent i1 and i2."""
+    woken: list[int] = []
+    pushed = PushedDemand("infer", stale_s=120.0)
+    if seen:
+        with contextlib.suppress(DemandMissing):
+            pushed.read(time.time(), NODES, ())
+        pushed.heed(time.time(), (lent("i1"), lent("i2")))
+    service = InferenceService(pushed if push else None, frozenset({"games"}), lambda: woken.append(1))
+    server = grpc.aio.server(interceptors=[Authentication(PlainAuthenticator())])
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield Desk(pushed, service, inference_pb2_grpc.InferenceServiceStub(channel), woken)
+    finally:
+        await server.stop(None)
+
+
+def lent(node: str, **changes: object) -> Loan:
+    return Loan(node, 1000.0, "idle", **changes)  # type: ignore[arg-type]
+
+
+def run(test: Coroutine[object, object, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(WITHIN_S):
+            await test
+
+    asyncio.run(bounded())
+
+
+async def refusal(call: Coroutine[object, object, object]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    return error.value.code(), error.value.details() or ""
+
+
+def test_a_push_becomes_the_demand_and_wakes_lending():
+    async def test() -> None:
+        async with desk() as here:
+            now = time.time()
+            reply = await here.push(2.5, now)
+            assert reply.stale_at == pytest.approx(now + 120)
+            demand = here.pushed.read(time.time(), NODES, ())
+            assert (demand.servers, demand.source) == (2.5, "pushed by games")
+            assert len(here.woken) == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("uid", [0, os.getuid()])
+def test_root_and_flexods_own_account_may_push(uid):
+    async def test() -> None:
+        async with desk() as here:
+            await here.push(1, uid=uid)
+
+    run(test())
+
+
+def test_others_may_neither_push_nor_watch():
+    async def test() -> None:
+        async with desk() as here:
+            code, text = await refusal(here.push(1, uid=STRANGER))
+            assert code is grpc.StatusCode.PERMISSION_DENIED
+            assert "inference_users" in text
+            call = here.stub.Watch(pb.WatchRequest(), metadata=here.proof("Watch", STRANGER))
+            assert (await refusal(call.read()))[0] is grpc.StatusCode.PERMISSION_DENIED
+            assert not here.woken
+            with pytest.raises(DemandMissing):
+                here.pushed.read(time.time(), NODES, ())
+
+    run(test())
+
+
+def test_a_call_without_proof_of_who_calls_is_refused():
+    async def test() -> None:
+        async with desk() as here:
+            call = here.stub.PushDemand(pb.PushDemandRequest(servers=1, at=time.time()))
+
+            async def made() -> None:
+                await call
+
+            assert (await refusal(made()))[0] is grpc.StatusCode.UNAUTHENTICATED
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("servers", "skew_s", "words"),
+    [(-1, 0, "0 to 3"), (4, 0, "0 to 3"), (float("nan"), 0, "0 to 3"), (1, 300, "clock"), (1, -300, "clock")],
+)
+def test_a_bad_push_is_refused_by_name_and_loses_nothing(servers, skew_s, words):
+    async def test() -> None:
+        async with desk() as here:
+            await here.push(2)
+            code, text = await refusal(here.push(servers, time.time() + skew_s))
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+            assert words in text
+            assert here.pushed.read(time.time(), NODES, ()).servers == 2
+
+    run(test())
+
+
+def test_an_older_push_and_one_before_the_cluster_was_seen_have_codes_of_their_own():
+    async def test() -> None:
+        async with desk() as here:
+            await here.push(2)
+            code, _ = await refusal(here.push(1, time.time() - 20))
+            assert code is grpc.StatusCode.FAILED_PRECONDITION
+        async with desk(seen=False) as here:
+            assert (await refusal(here.push(1)))[0] is grpc.StatusCode.UNAVAILABLE
+            assert (await refusal(here.watch().read()))[0] is grpc.StatusCode.UNAVAILABLE
+
+    run(test())
+
+
+def test_where_demand_comes_from_elsewhere_pushes_are_refused():
+    async def test() -> None:
+        async with desk(push=False) as here:
+            code, text = await refusal(here.push(1))
+            assert code is grpc.StatusCode.FAILED_PRECONDITION
+            assert 'source = "push"' in text
+
+    run(test())
+
+
+def test_a_call_back_says_what_happens_and_is_watched_until_each_server_is_empty():
+    async def test() -> None:
+        async with desk() as here:
+            watch = here.watch()
+            first = await watch.read()
+            assert [server.node for server in first.lent] == ["i1", "i2"]
+            reply = await here.call_back("i1", "i3")
+            assert reply.text == "1 lent server comes back; 1 of those named is not lent"
+            told = await watch.read()
+            assert [each.node for each in told.call_backs[0].empty] == ["i3"]
+            closed = lent("i1", state=LoanState.CALLED_BACK, deadline_at=2000.0)
+            here.heed(closed, lent("i2"))
+            told = await watch.read()
+            assert (told.lent[0].state, told.lent[0].deadline_at) == ("called back", 2000.0)
+            assert not told.call_backs[0].done
+            here.heed(lent("i2"))
+            told = await watch.read()
+            assert {each.node for each in told.call_backs[0].empty} == {"i1", "i3"}
+            assert told.call_backs[0].done
+
+    run(test())
+
+
+def test_call_backs_by_number_say_when_fewer_are_lent():
+    async def test() -> None:
+        async with desk() as here:
+            reply = await here.call_back(servers=3)
+            assert reply.text == "2 lent servers come back; no more are lent that do not come back already"
+            assert reply.call_back.servers == 2
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "servers", "ahead_s", "words"),
+    [
+        (["t9"], 0, 300, "no server t9"),
+        (["\x1b[2J\n"], 0, 300, "no server"),
+        ([], 4, 300, "1 to 3"),
+        (["i1"], 0, -5, "-5.0 s"),
+        ([], 0, 300, "one of"),
+    ],
+)
+def test_a_bad_call_back_is_refused_by_name(nodes, servers, ahead_s, words):
+    async def test() -> None:
+        async with desk() as here:
+            code, text = await refusal(here.call_back(*nodes, servers=servers, ahead_s=ahead_s))
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+            assert words in text
+            assert text.isprintable()
+            assert here.pushed.call_backs(time.time()) == ()
+
+    run(test())
+
+
+def test_a_call_back_is_withdrawn():
+    async def test() -> None:
+        async with desk() as here:
+            await here.call_back("i1")
+            request = pb.WithdrawCallBackRequest(call_id="c1")
+            await here.stub.WithdrawCallBack(request, metadata=here.proof("WithdrawCallBack"))
+            assert here.pushed.call_backs(time.time()) == ()
+
+    run(test())
+
+
+def test_watchers_are_told_when_flexod_stops_and_forgotten_when_they_hang_up():
+    async def test() -> None:
+        async with desk() as here:
+            gone, watch = here.watch(), here.watch()
+            await gone.read()
+            await watch.read()
+            gone.cancel()
+            here.service.close()
+            code, text = await refusal(watch.read())
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert "flexod stops" in text
+
+    run(test())
