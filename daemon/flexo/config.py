@@ -7,11 +7,12 @@ it reads; this file joins the two. docs/configuration.md is the reference of the
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
@@ -23,6 +24,10 @@ from flexo_protos import lease_place
 DEFAULT_PATH: Final = Path("/etc/flexo/flexo.toml")
 DEFAULT_ADDRESS: Final = "127.0.0.1:6836"
 """Beside Slurm's own 6817 to 6820."""
+_PARTITION: Final = r"^[A-Za-z0-9_.-]+$"
+_ORDERING: Final = ", ".join(registry.ordering())
+_WEIGHING: Final = ", ".join(registry.weighing())
+_BY_QUOTAS: Final = ", ".join(registry.by_quotas())
 
 
 class ConfigError(Exception):
@@ -92,7 +97,7 @@ class SlurmSettings(_Section):
     conf: Annotated[AbsolutePath | None, Allowed("the absolute path of slurm.conf")] = None
     """None: where Slurm's own commands find it."""
     satellite_partition: Annotated[
-        str, Field(pattern=r"^[A-Za-z0-9_.-]+$"), Allowed('the name of one partition, as in "flex"')
+        str, Field(pattern=_PARTITION), Allowed('the name of one partition, as in "flex"')
     ] = "flex"
     timeout_s: Annotated[float, Field(ge=1, le=600), Allowed("seconds, from 1 to 600")] = 20.0
     """How long one question to Slurm may take."""
@@ -106,7 +111,7 @@ class SlurmSettings(_Section):
 class ControllerSettings(_Section):
     """[controller]: how the loop looks, decides and acts."""
 
-    policy: Annotated[str, Allowed(f"one of {', '.join(registry.names())}")] = "greedy"
+    policy: Annotated[str, Allowed(f"one of {', '.join(registry.names())}")] = "lyra"
     min_interval_s: Annotated[float, Field(ge=0.2, le=600), Allowed("seconds, from 0.2 to 600")] = 2.0
     max_interval_s: Annotated[
         float, Field(ge=0.2, le=3600), Allowed("seconds, from 0.2 to 3600, not below min_interval_s")
@@ -129,6 +134,25 @@ class ControllerSettings(_Section):
     """None: two of the cluster's backfill cycles and a little."""
     slow_gpu_s: Annotated[float, Field(ge=0, le=604800), Allowed("seconds, from 0 to 604800")] = 1800.0
     """How long a node with a GPU that held a job up gets no satellites; 0: such GPUs are only recorded."""
+    order: Annotated[
+        Literal["slurm", "policy"],
+        Allowed(f'"slurm", or "policy" with a policy that has an order: {_ORDERING}'),
+    ] = "slurm"
+    """Who says in which order pending jobs start: Slurm, or the policy, by priorities that flexod sets."""
+    fairshare_weight: Annotated[
+        float,
+        Field(ge=0, le=1),
+        Allowed(f"a number from 0 to 1, above 0 only with a policy that weighs users: {_WEIGHING}"),
+    ] = 0.0
+    """How much a user's fairshare factor weighs what is done for their elastic jobs; 0: not at all."""
+    quotas: Annotated[
+        dict[str, Annotated[int, Field(ge=0, le=10_000_000)]],
+        Allowed(
+            "a table of Slurm accounts and their GPUs, as in { research = 64, teaching = 16 },"
+            f" only with a policy that goes by quotas: {_BY_QUOTAS}"
+        ),
+    ] = {}
+    """GPUs that accounts are guaranteed; an account that is not named has none."""
     dry_run: Annotated[bool, Allowed("true or false")] = False
 
     @field_validator("policy")
@@ -136,6 +160,27 @@ class ControllerSettings(_Section):
     def _check_policy(cls, value: str) -> str:
         if value not in registry.names():
             raise ValueError("no such policy")
+        return value
+
+    @field_validator("order")
+    @classmethod
+    def _check_order(cls, value: str, info: ValidationInfo) -> str:
+        if value == "policy" and info.data.get("policy") not in (None, *registry.ordering()):
+            raise ValueError("the policy has no order")
+        return value
+
+    @field_validator("fairshare_weight")
+    @classmethod
+    def _check_fairshare_weight(cls, value: float, info: ValidationInfo) -> float:
+        if value and info.data.get("policy") not in (None, *registry.weighing()):
+            raise ValueError("the policy does not weigh users")
+        return value
+
+    @field_validator("quotas")
+    @classmethod
+    def _check_quotas(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+        if value and info.data.get("policy") not in (None, *registry.by_quotas()):
+            raise ValueError("the policy does not go by quotas")
         return value
 
     @field_validator("max_interval_s")
@@ -188,6 +233,120 @@ class LeaseSettings(_Section):
         return value
 
 
+class LoaningSettings(_Section):
+    """[loaning]: when servers of the inference cluster are lent to training, and how they come back."""
+
+    enabled: Annotated[bool, Allowed("true or false")] = False
+    inference_partition: Annotated[
+        str, Field(pattern=_PARTITION), Allowed('the name of one partition, as in "infer"')
+    ] = "infer"
+    partition: Annotated[
+        str, Field(pattern=_PARTITION), Allowed('the name of one partition, as in "borrowed"')
+    ] = "borrowed"
+    """What servers on loan are put into: bases of fungible jobs are submitted there."""
+    satellite_partition: Annotated[
+        str, Field(pattern=rf"{_PARTITION}|^$"), Allowed('the name of one partition, or "": that of bases')
+    ] = ""
+    """Where satellites on lent servers are submitted, if not beside the bases."""
+    static: Annotated[bool, Allowed("true or false")] = False
+    """The partition holds all inference servers and is never edited."""
+    edit_command: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_as_tuple),
+        Allowed('a list of words, as in ["sudo", "-n", "-u", "slurm", "/usr/sbin/flexo-partition"]'),
+    ] = ()
+    """What edits the partition; (): scontrol itself."""
+    edit_interval_s: Annotated[float, Field(ge=1, le=3600), Allowed("seconds, from 1 to 3600")] = 60.0
+    interval_s: Annotated[float, Field(ge=1, le=3600), Allowed("seconds, from 1 to 3600")] = 60.0
+    headroom_servers: Annotated[float, Field(ge=0, le=100_000), Allowed("servers, from 0 to 100000")] = 1.0
+    headroom_share: Annotated[float, Field(ge=0, le=10), Allowed("a share, from 0 to 10, as in 0.1")] = 0.0
+    hysteresis_servers: Annotated[float, Field(ge=0, le=1000), Allowed("servers, from 0 to 1000")] = 0.5
+    most_servers: Annotated[
+        int | None, Field(ge=0, le=100_000), Allowed("whole servers, from 0 to 100000")
+    ] = None
+    """None: as many as are not needed."""
+    most_per_interval: Annotated[int, Field(ge=1, le=100_000), Allowed("whole servers, from 1 to 100000")] = 4
+    rest_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 300.0
+    reclaim_s: Annotated[float, Field(ge=30, le=86400), Allowed("seconds, from 30 to 86400")] = 180.0
+    """The deadline that a server gets which is called back for demand."""
+    preempt_within_s: Annotated[
+        float, Field(ge=1, le=86400), Allowed("seconds, from 1 to 86400, at most reclaim_s")
+    ] = 60.0
+    save_within_s: Annotated[
+        float, Field(ge=0, le=86400), Allowed("seconds, from 0; with preempt_within_s at most reclaim_s")
+    ] = 60.0
+    force_within_s: Annotated[
+        float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400, at most preempt_within_s")
+    ] = 15.0
+    checkpoint: Annotated[
+        str, Allowed('an absolute path with %j in it, and maybe %u, as in "/scratch/%u/flexo-%j.pt"; or ""')
+    ] = ""
+    """Where bases write a checkpoint before they are preempted; "": nowhere."""
+    source: Annotated[
+        Literal["partition", "prometheus", "push"], Allowed('"partition", "prometheus" or "push"')
+    ] = "partition"
+    """Who says what the inference cluster needs."""
+    inference_users: Annotated[
+        tuple[str, ...], BeforeValidator(_as_tuple), Allowed('a list of user names, as in ["triton"]')
+    ] = ()
+    """Who may push demand, beside root and the account that flexod runs as."""
+    stale_s: Annotated[float, Field(ge=1, le=86400), Allowed("seconds, from 1 to 86400")] = 120.0
+    prometheus_url: Annotated[
+        str,
+        Field(pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$"),
+        Allowed('the address of a Prometheus server without a password, as in "http://metrics:9090"'),
+    ] = ""
+    prometheus_query: Annotated[
+        str, Allowed('PromQL with one value, as in "sum(servers_busy)", and prometheus_url beside it')
+    ] = ""
+    servers_per_unit: Annotated[
+        float, Field(gt=0, le=100_000), Allowed("a number above 0, at most 100000, as in 0.125")
+    ] = 1.0
+    """Servers for each 1 that the query gives."""
+    every_s: Annotated[float, Field(ge=1, le=3600), Allowed("seconds, from 1 to 3600")] = 15.0
+    """Between two questions to Prometheus."""
+    forecast: Annotated[Literal["seasonal", "lstm", "none"], Allowed('"seasonal", "lstm" or "none"')] = (
+        "seasonal"
+    )
+
+    @field_validator("preempt_within_s")
+    @classmethod
+    def _check_preempt(cls, value: float, info: ValidationInfo) -> float:
+        if value > info.data.get("reclaim_s", value):
+            raise ValueError("above reclaim_s")
+        return value
+
+    @field_validator("save_within_s")
+    @classmethod
+    def _check_save(cls, value: float, info: ValidationInfo) -> float:
+        if value + info.data.get("preempt_within_s", 0.0) > info.data.get("reclaim_s", math.inf):
+            raise ValueError("too early")
+        return value
+
+    @field_validator("force_within_s")
+    @classmethod
+    def _check_force(cls, value: float, info: ValidationInfo) -> float:
+        if value > info.data.get("preempt_within_s", value):
+            raise ValueError("above preempt_within_s")
+        return value
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _check_checkpoint(cls, value: str) -> str:
+        others = value.replace("%j", "").replace("%u", "")
+        if value and (not value.startswith("/") or "%j" not in value or "%" in others):
+            raise ValueError("not such a path")
+        return value
+
+    @field_validator("prometheus_query")
+    @classmethod
+    def _check_query(cls, value: str, info: ValidationInfo) -> str:
+        asked = info.data.get("source") == "prometheus"
+        if asked and not (value and info.data.get("prometheus_url", "-")):
+            raise ValueError("nothing to ask")
+        return value
+
+
 class JournalSettings(_Section):
     """[journal]: where flexod writes down what it saw, decided and did."""
 
@@ -208,6 +367,7 @@ class Settings(_Section):
     service: ServiceSettings = ServiceSettings()
     slurm: SlurmSettings = SlurmSettings()
     controller: ControllerSettings = ControllerSettings()
+    loaning: LoaningSettings = LoaningSettings()
     lease: LeaseSettings = LeaseSettings()
     journal: JournalSettings = JournalSettings()
 

@@ -8,7 +8,7 @@ restart of flexod an empty book fills itself from the satellites' tags.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -145,14 +145,14 @@ class GrantBook:
         jobs: Sequence[SlurmJob],
         reports: Mapping[JobKey, LeaderReport],
         caps: Mapping[JobKey, int],
-        partition: str,
+        partition_of: Callable[[str], str],
         start_within_s: float,
         now: float,
     ) -> Sight:
         """All elastic jobs whose base runs, with their grants.
 
-        `reports` must have been taken before `jobs` were read: a satellite that was reported and is not in
-        the queue has then ended.
+        `partition_of`: where satellites on a node are submitted. `reports` must have been taken before `jobs`
+        were read: a satellite that was reported and is not in the queue has then ended.
         """
         bases = {job.key: job for job in jobs if job.satellite is None and job.state in _ALIVE}
         satellites, orphans = _by_base(jobs, bases)
@@ -170,7 +170,7 @@ class GrantBook:
                 if (grant := self._grant_of(satellite, report, now, events)) is not None
             ]
             grants.extend(self._still_said(key, start_within_s, now, events))
-            grants.extend(self._adopt_unsubmitted(base, report, grants, partition, now))
+            grants.extend(self._adopt_unsubmitted(base, report, grants, partition_of, now))
             elastic.append(self._job_of(base, report, tuple(grants), caps.get(key), now))
         self._forget_jobs_not_in(bases.keys())
         return Sight(tuple(elastic), orphans, tuple(events))
@@ -265,7 +265,7 @@ class GrantBook:
         base: SlurmJob,
         report: LeaderReport | None,
         grants: Sequence[Grant],
-        partition: str,
+        partition_of: Callable[[str], str],
         now: float,
     ) -> list[Grant]:
         """Grants of a flexod before us that the leader is about to submit: it must not drop them."""
@@ -279,7 +279,7 @@ class GrantBook:
             if told.satellite_job_id or name in self._known or told.workers > room:
                 continue
             room -= told.workers
-            grant = Grant(told.grant_id, base.key, told.node, told.workers, partition, now)
+            grant = Grant(told.grant_id, base.key, told.node, told.workers, partition_of(told.node), now)
             self._known[name] = grant
             self._said.add(name)
             adopted.append(grant)

@@ -2,8 +2,8 @@
 
 The journal serves people and never steers: nothing in it is needed to go on, so a file that is corrupt,
 deleted or on a full disk costs history, not training. Read back are the owners' caps (`flexo scale`), what
-profiles have measured, and which GPUs are slow. An entry is written in one transaction: it is there as a
-whole or not at all.
+profiles have measured, which GPUs are slow, and of servers on loan since when and why. An entry is written
+in one transaction: it is there as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from flexo.model import JobKey, RunningTime, ScalingPoint, SlowGpu
+from flexo.model import Demand, JobKey, Loan, LoanState, PastLoan, RunningTime, ScalingPoint, SlowGpu
 
 _DAY_S: Final = 86400.0
 _PRUNE_EVERY_S: Final = 3600.0
@@ -47,7 +47,21 @@ _SCHEMA_3: Final = (
     " ended_at REAL NOT NULL)",
     "CREATE INDEX running_time_by_end ON running_time (ended_at)",
 )
-_SCHEMAS: Final = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3)
+_SCHEMA_4: Final = (
+    "CREATE TABLE priority (job_id INTEGER NOT NULL, restart_count INTEGER NOT NULL,"
+    " priority INTEGER NOT NULL, PRIMARY KEY (job_id, restart_count))",
+)
+_SCHEMA_5: Final = ("CREATE TABLE demand (at REAL PRIMARY KEY, servers REAL NOT NULL, source TEXT NOT NULL)",)
+_SCHEMA_6: Final = (
+    "CREATE TABLE loan (node TEXT PRIMARY KEY, since_at REAL NOT NULL, why TEXT NOT NULL,"
+    " state TEXT NOT NULL, called_back_at REAL, deadline_at REAL, why_back TEXT NOT NULL)",
+    "CREATE TABLE past_loan (id INTEGER PRIMARY KEY, node TEXT NOT NULL, since_at REAL NOT NULL,"
+    " why TEXT NOT NULL, called_back_at REAL, deadline_at REAL, why_back TEXT NOT NULL,"
+    " empty_at REAL NOT NULL, ended_at REAL NOT NULL, workers_scaled_in INTEGER NOT NULL,"
+    " bases_preempted INTEGER NOT NULL)",
+    "CREATE INDEX past_loan_by_end ON past_loan (ended_at)",
+)
+_SCHEMAS: Final = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5, _SCHEMA_6)
 """What each version adds to the one before it."""
 _VERSION: Final = len(_SCHEMAS)
 
@@ -62,7 +76,8 @@ class Event:
     at: float
     kind: str
     """daemon, grow, shrink, left, lost, adopt, failure, extend, cancel, wait, scale, profile, checkpoint,
-    slow, trouble, journal; allocate and drop where the cluster allocates."""
+    slow, order, trouble, journal; allocate and drop where the cluster allocates; of servers on loan what
+    `loaning.book.LoanEvent` lists."""
     job: JobKey | None
     text: str
 
@@ -236,6 +251,125 @@ class Journal:
             found = self._guarded(read)
         return found[0] if found else ()
 
+    def set_priorities(self, given: Iterable[tuple[JobKey, int]], forgotten: Iterable[JobKey]) -> None:
+        """Remember the priorities that pending jobs were given, and forget those of others."""
+        rows = [(key.job_id, key.restart_count, priority) for key, priority in given]
+        gone = [(key.job_id, key.restart_count) for key in forgotten]
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.executemany("DELETE FROM priority WHERE job_id = ? AND restart_count = ?", gone)
+            connection.executemany("INSERT OR REPLACE INTO priority VALUES (?, ?, ?)", rows)
+
+        with self._lock:
+            self._guarded(write)
+
+    def priorities(self) -> dict[JobKey, int]:
+        """The priorities that were given to pending jobs, and not forgotten."""
+
+        def read(connection: sqlite3.Connection) -> dict[JobKey, int]:
+            rows = connection.execute("SELECT job_id, restart_count, priority FROM priority")
+            return {JobKey(job_id, restart): priority for job_id, restart, priority in rows}
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else {}
+
+    def add_demand(self, demand: Demand) -> None:
+        """Remember what the inference cluster needed; one row, for each time that lending decides."""
+        values = demand.at, demand.servers, demand.source
+        with self._lock:
+            self._guarded(
+                lambda connection: connection.execute(
+                    "INSERT OR REPLACE INTO demand VALUES (?, ?, ?)", values
+                )
+            )
+
+    def demand(self, since: float, step_s: float) -> tuple[Demand, ...]:
+        """Since `since`, oldest first: of each `step_s` the highest, as of when that was."""
+
+        def read(connection: sqlite3.Connection) -> tuple[Demand, ...]:
+            # SQLite takes the other columns from the row that has the maximum.
+            rows = connection.execute(
+                "SELECT at, max(servers), source FROM demand WHERE at >= ?"
+                " GROUP BY CAST(at / ? AS INTEGER) ORDER BY at",
+                (since, step_s),
+            )
+            return tuple(Demand(*row) for row in rows)
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else ()
+
+    def set_loans(self, loans: Iterable[Loan]) -> None:
+        """Remember the loans that stand, instead of those before."""
+        rows = [
+            (
+                *(loan.node, loan.since_at, loan.why, loan.state.value),
+                *(loan.called_back_at, loan.deadline_at, loan.why_back),
+            )
+            for loan in loans
+        ]
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM loan")
+            connection.executemany("INSERT INTO loan VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+        with self._lock:
+            self._guarded(write)
+
+    def loans(self) -> tuple[Loan, ...]:
+        """The loans that stood when they were last written down."""
+
+        def read(connection: sqlite3.Connection) -> tuple[Loan, ...]:
+            rows = connection.execute(
+                "SELECT node, since_at, why, state, called_back_at, deadline_at, why_back FROM loan"
+                " ORDER BY node"
+            )
+            return tuple(
+                Loan(node, since_at, why, LoanState(state), *back)
+                for node, since_at, why, state, *back in rows
+            )
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else ()
+
+    def add_past_loans(self, loans: Iterable[PastLoan]) -> None:
+        """Remember loans that are over."""
+        rows = [
+            (
+                *(loan.node, loan.since_at, loan.why, loan.called_back_at, loan.deadline_at, loan.why_back),
+                *(loan.empty_at, loan.ended_at, loan.workers_scaled_in, loan.bases_preempted),
+            )
+            for loan in loans
+        ]
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.executemany(
+                "INSERT INTO past_loan (node, since_at, why, called_back_at, deadline_at, why_back, empty_at,"
+                " ended_at, workers_scaled_in, bases_preempted) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+
+        if rows:
+            with self._lock:
+                self._guarded(write)
+
+    def past_loans(self, limit: int) -> tuple[PastLoan, ...]:
+        """The last `limit` loans that ended, newest first."""
+
+        def read(connection: sqlite3.Connection) -> tuple[PastLoan, ...]:
+            rows = connection.execute(
+                "SELECT node, since_at, why, called_back_at, deadline_at, why_back, empty_at, ended_at,"
+                " workers_scaled_in, bases_preempted FROM past_loan ORDER BY id DESC LIMIT ?",
+                (limit,),
+            )
+            return tuple(PastLoan(*row) for row in rows)
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else ()
+
     def events(self, job_id: int | None, limit: int, *, routine: bool = False) -> tuple[Event, ...]:
         """The newest `limit` events of the job (of all, for None), newest first.
 
@@ -351,6 +485,8 @@ class Journal:
         connection.execute("DELETE FROM scaling WHERE measured_at < ?", (oldest,))
         connection.execute("DELETE FROM slow_gpu WHERE until_at < ?", (oldest,))
         connection.execute("DELETE FROM running_time WHERE ended_at < ?", (oldest,))
+        connection.execute("DELETE FROM demand WHERE at < ?", (oldest,))
+        connection.execute("DELETE FROM past_loan WHERE ended_at < ?", (oldest,))
 
 
 def _insert(connection: sqlite3.Connection, events: tuple[Event, ...], snapshot_id: int | None) -> None:

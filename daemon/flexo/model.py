@@ -7,6 +7,7 @@ This file imports nothing of flexo.
 from __future__ import annotations
 
 import enum
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -162,6 +163,8 @@ class SlurmJob:
     restart_count: int = 0
     elastic: ElasticRequest | None = None
     satellite: SatelliteTag | None = None
+    account: str = ""
+    """Whom Slurm's accounting charges; "" where there is none."""
 
     @property
     def key(self) -> JobKey:
@@ -488,6 +491,10 @@ class TrainingJob:
     """It pays for its start or last change until then, and trains from then on."""
     history: tuple[Held, ...] = ()
     """All that it has ever held, oldest first; empty where nobody has kept that."""
+    pace: float = 1.0
+    """Of the GPUs that it has, to those that `speed` is of: below 1 on a slower type."""
+    checkpoints: bool = True
+    """Preempted, it goes on where it was; else it begins anew."""
 
     def service_at(self, now: float) -> float:
         """GPU seconds that it has had by `now`: what was last known, and what it has held since."""
@@ -508,8 +515,8 @@ class TrainingJob:
     def rate_now(self) -> float:
         """Work that it does a second with what it has, its costs paid."""
         if self.speed is None:
-            return float(self.allocated)
-        return self.speed.rate(self.allocated, len(self.shares), self.samples)
+            return self.allocated * self.pace
+        return self.speed.rate(self.allocated, len(self.shares), self.samples) * self.pace
 
     @property
     def elastic(self) -> bool:
@@ -536,6 +543,8 @@ class Quota:
 
     tenant: str
     gpus: int
+    used: int = 0
+    """Of those, by jobs that run and are not among those that a policy is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,6 +591,35 @@ class Loan:
 
 
 @dataclass(frozen=True, slots=True)
+class PastLoan:
+    """A loan that is over. Times are seconds since the epoch."""
+
+    node: str
+    since_at: float
+    why: str
+    called_back_at: float | None
+    """None: it ended without a call, as when its node was removed from the cluster."""
+    deadline_at: float | None
+    why_back: str
+    empty_at: float
+    """When the last worker had left it."""
+    ended_at: float
+    """When it was out of the borrowed partition as well."""
+    workers_scaled_in: int
+    bases_preempted: int
+
+    @property
+    def reclaim_s(self) -> float | None:
+        """From the call to the empty server."""
+        return None if self.called_back_at is None else max(0.0, self.empty_at - self.called_back_at)
+
+    @property
+    def late(self) -> bool:
+        """Whether it missed its deadline."""
+        return self.deadline_at is not None and self.empty_at > self.deadline_at
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Nodes, jobs, grants at one instant: all that a policy may look at."""
 
@@ -608,6 +646,10 @@ class Snapshot:
     """Inference servers that are lent to training at this instant, or on their way back."""
     borrowed_partition: str = ""
     """Where jobs on lent servers are submitted; "": nothing is ever lent."""
+    stay_s: float = math.inf
+    """How long GPUs that a job is given beyond its base are likely to stay with it, as they lately did.
+
+    Infinite: nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from flexo.model import (
@@ -31,7 +31,10 @@ from flexo.scalability.measured import speed_of
 _LIKE_JOBS: Final = 10
 """The last so many of a kind are gone by."""
 _LEAST_LEFT_S: Final = 60.0
-"""Of a job that has outrun its estimate."""
+"""Of a job that should be over."""
+_CHANGE_COST_S: Final = 1.0
+"""What a change of its satellites costs a job, in its training time. It stands still for less
+(docs/resize.md), but estimates waver, and GPUs train nobody while a satellite starts."""
 
 
 class History:
@@ -71,10 +74,17 @@ class History:
         self._missed_at = {key: now for key in self._running if key not in running}
         return ended
 
-    def of(self, job: SlurmJob) -> float | None:
-        """The median of its user's like jobs, in seconds; None: there were none."""
+    def left_s(self, job: SlurmJob, ran_s: float) -> float | None:
+        """How long `job`, which has run for `ran_s`, is to run on; None: its user had no like jobs.
+
+        The median of those that took longer. A job that has outrun them all is taken to be half way: to take
+        it for nearly done would take all satellites from it for the rest of its life.
+        """
         times = self._times.get((job.user, job.gpus))
-        return statistics.median(times) if times else None
+        if not times:
+            return None
+        longer = [seconds - ran_s for seconds in times if seconds > ran_s]
+        return statistics.median(longer) if longer else ran_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,10 @@ class Known:
     scaling: Mapping[JobKey, tuple[ScalingPoint, ...]]
     reports: Mapping[JobKey, LeaderReport]
     now: float
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """What users' flexible demand counts for; 1 where nothing is said."""
+    guaranteed: Container[JobKey] = ()
+    """Running jobs within their tenants' quotas (AntMan)."""
 
 
 def training_jobs(
@@ -101,6 +115,11 @@ def training_jobs(
         elif job.state is JobState.PENDING:
             shown.append(_pending(job, known))
     return tuple(sorted(shown, key=lambda job: (job.submitted_at, job.key)))
+
+
+def tenant_of(job: SlurmJob) -> str:
+    """Its account; where Slurm keeps none, its user."""
+    return job.account or job.user
 
 
 def _running(base: SlurmJob, job: ElasticJob, known: Known) -> TrainingJob:
@@ -123,9 +142,12 @@ def _running(base: SlurmJob, job: ElasticJob, known: Known) -> TrainingJob:
         source=source,
         batch=job.batch,
         last_change_at=job.last_resize_at,
+        change_cost_s=_CHANGE_COST_S,
         most_workers=job.granted_workers,
-        tenant=base.user,
+        tenant=tenant_of(base),
+        guaranteed=base.key in known.guaranteed,
         fungible=base.elastic.fungible if base.elastic else False,
+        weight=known.weights.get(base.user, 1.0),
     )
 
 
@@ -145,7 +167,7 @@ def _pending(job: SlurmJob, known: Known) -> TrainingJob:
         remaining_work=_work(left_s, None, workers, 1),
         source=source,
         batch=asked.batch if asked else None,
-        tenant=job.user,
+        tenant=tenant_of(job),
     )
 
 
@@ -158,12 +180,12 @@ def _time_left(job: SlurmJob, known: Known, done_s: float) -> tuple[float | None
     report = known.reports.get(job.key)
     if report is not None and 0.0 < report.progress < 1.0:
         return done_s * (1.0 - report.progress) / report.progress, Source.PROGRESS
-    like = known.history.of(job)
-    if like is not None:
-        return max(_LEAST_LEFT_S, like - ran_s), Source.HISTORY
-    if job.time_limit_s is not None:
-        return max(_LEAST_LEFT_S, job.time_limit_s - ran_s), Source.TIME_LIMIT
-    return None, Source.TIME_LIMIT
+    limit_s = None if job.time_limit_s is None else max(_LEAST_LEFT_S, job.time_limit_s - ran_s)
+    like_s = known.history.left_s(job, ran_s)
+    if like_s is None:
+        return limit_s, Source.TIME_LIMIT
+    left_s = max(_LEAST_LEFT_S, like_s)
+    return left_s if limit_s is None else min(left_s, limit_s), Source.HISTORY
 
 
 def _work(left_s: float | None, speed: Speed | None, workers: int, nodes: int) -> float | None:

@@ -82,6 +82,31 @@ def test_a_mistyped_section_is_named_with_its_line_and_the_nearest_that_exists()
         ("controller", "lease_s = 90.5", "whole seconds"),
         ("controller", "start_within_s = 1", "from 5"),
         ("controller", "dry_run = 1", "true or false"),
+        ("controller", 'order = "fifo"', '"slurm", or "policy"'),
+        ("controller", "fairshare_weight = 1.5", "from 0 to 1"),
+        ("controller", "fairshare_weight = -1", "from 0 to 1"),
+        ("controller", 'quotas = ["research=64"]', "a table of Slurm accounts and their GPUs"),
+        ("controller", 'quotas = { research = "64" }', "a table of Slurm accounts and their GPUs"),
+        ("controller", "quotas = { research = -1 }", "a table of Slurm accounts and their GPUs"),
+        ("controller", "quotas = { research = 64 }", "only with a policy that goes by quotas: antman"),
+        ("loaning", 'partition = ""', "the name of one partition"),
+        ("loaning", 'satellite_partition = "a,b"', "the name of one partition"),
+        ("loaning", 'edit_command = "sudo x"', "a list of words"),
+        ("loaning", "most_servers = -1", "from 0"),
+        ("loaning", "most_servers = 1.5", "whole servers"),
+        ("loaning", "reclaim_s = 5", "from 30"),
+        ("loaning", "preempt_within_s = 181", "at most reclaim_s"),
+        ("loaning", "save_within_s = 121", "with preempt_within_s at most reclaim_s"),
+        ("loaning", "force_within_s = 61", "at most preempt_within_s"),
+        ("loaning", 'checkpoint = "/scratch/%u.pt"', "with %j in it"),
+        ("loaning", 'checkpoint = "flexo-%j.pt"', "an absolute path"),
+        ("loaning", 'checkpoint = "/scratch/%x-%j.pt"', "maybe %u"),
+        ("loaning", 'source = "pushed"', '"partition", "prometheus" or "push"'),
+        ("loaning", 'prometheus_url = "metrics:9090"', "the address of a Prometheus server"),
+        ("loaning", 'prometheus_url = "http://me:word@metrics"', "without a password"),
+        ("loaning", "servers_per_unit = 0", "above 0"),
+        ("loaning", 'inference_users = "triton"', "a list of user names"),
+        ("loaning", 'forecast = "prophet"', '"seasonal", "lstm" or "none"'),
         ("journal", 'path = "journal.sqlite"', "absolute path"),
         ("journal", 'path = ""', "absolute path"),
         ("journal", "keep_days = 0", "above 0"),
@@ -92,6 +117,42 @@ def test_a_wrong_value_is_named_with_its_line_and_what_is_allowed(section, line,
     key = line.partition(" ")[0]
     assert problem.startswith(f"flexo.toml:3: [{section}] {key}")
     assert allowed in problem
+
+
+@pytest.mark.parametrize(
+    "quotas", ["quotas = { research = 64, teaching = 0 }", "[controller.quotas]\nresearch = 64\nteaching = 0"]
+)
+def test_quotas_are_a_table_of_accounts(quotas):
+    settings = parse(f'[controller]\npolicy = "antman"\n{quotas}\n', "flexo.toml")
+    assert settings.controller.quotas == {"research": 64, "teaching": 0}
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ('order = "policy"', "a policy that has an order: srtf, tiresias"),
+        ("fairshare_weight = 0.5", "a policy that weighs users: lyra, goodput"),
+    ],
+)
+def test_what_the_policy_cannot_do_is_not_allowed(line, allowed):
+    (problem,) = problems(f'[controller]\npolicy = "greedy"\n{line}\n')
+    assert problem.startswith(f"flexo.toml:3: [controller] {line}")
+    assert allowed in problem
+    parse(f'[controller]\npolicy = "lyra"\n{line}\n', "flexo.toml")
+
+
+def test_a_prometheus_source_needs_an_address_and_a_query():
+    (problem,) = problems('[loaning]\nsource = "prometheus"\nprometheus_url = "http://metrics:9090"\n')
+    assert "prometheus_query" in problem
+    (problem,) = problems('[loaning]\nsource = "prometheus"\nprometheus_query = "up"\n')
+    assert "and prometheus_url beside it" in problem
+    both = 'prometheus_url = "http://metrics:9090/prom"\nprometheus_query = "up"\n'
+    assert parse(f'[loaning]\nsource = "prometheus"\n{both}', "flexo.toml").loaning.prometheus_query == "up"
+
+
+def test_a_reclaim_too_short_for_its_steps_is_pointed_at_the_section():
+    (problem,) = problems("[loaning]\nreclaim_s = 90\n")
+    assert problem.startswith("flexo.toml:1: [loaning] save_within_s = 60.0 is not allowed")
 
 
 def test_all_mistakes_are_named_at_once_in_the_order_of_the_file():
@@ -149,5 +210,7 @@ def test_the_reference_names_every_key_with_its_default_and_what_is_allowed():
         for key, value in field.annotation.model_fields.items():
             row = next(line for line in part.splitlines() if line.startswith(f"| `{key}` |"))
             default = value.default
-            shown = {None: "unset", (): "[]", False: "false"}.get(default, default)
+            words = [(False, "false"), (None, "unset"), ((), "[]"), ({}, "{}")]
+            same = (word for value, word in words if type(value) is type(default) and value == default)
+            shown = next(same, default)
             assert f"`{shown:g}`" in row if isinstance(shown, float) else f"{shown}" in row, row

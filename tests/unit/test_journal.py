@@ -9,11 +9,12 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from flexo.journal import Event, Journal
-from flexo.model import JobKey, RunningTime, ScalingPoint, SlowGpu
+from flexo.model import Demand, JobKey, Loan, LoanState, PastLoan, RunningTime, ScalingPoint, SlowGpu
 
 NOW = 1_000_000.0
 DAY_S = 86_400.0
@@ -112,9 +113,10 @@ def test_a_journal_of_the_first_version_is_taken_over_with_its_caps(path):
     journal.set_cap(JOB, 3)
     journal.close()
     with sqlite3.connect(path) as raw:
-        raw.execute("DROP TABLE scaling")
-        raw.execute("DROP TABLE slow_gpu")
-        raw.execute("DROP TABLE running_time")
+        tables = raw.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        for (name,) in tables:
+            if name not in ("snapshot", "event", "cap"):
+                raw.execute(f"DROP TABLE {name}")
         raw.execute("PRAGMA user_version = 1")
     raw.close()
     journal = Journal(path, 30)
@@ -133,6 +135,24 @@ def test_running_times_outlive_a_restart_and_grow_old(path):
     assert journal.running_times() == times
     journal.record(NOW + 30 * DAY_S + 0.5, (event("a month later"),))
     assert journal.running_times() == times[1:]
+    journal.close()
+
+
+def test_demand_outlives_a_restart_is_told_by_its_highest_in_each_step_and_grows_old(path):
+    journal = Journal(path, 30)
+    noted = [
+        Demand(at, servers, "x") for at, servers in ((0.0, 3.0), (100.0, 5.0), (290.0, 4.0), (310.0, 1.5))
+    ]
+    for demand in reversed(noted):
+        journal.add_demand(demand)
+    journal.add_demand(noted[0])
+    journal.close()
+    journal = Journal(path, 30)
+    assert journal.demand(0.0, 300.0) == (noted[1], noted[3])
+    assert journal.demand(0.0, 1.0) == tuple(noted)
+    assert journal.demand(300.0, 300.0) == (noted[3],)
+    journal.record(30 * DAY_S + 300.0, (event("a month later", at=30 * DAY_S + 300.0),))
+    assert journal.demand(0.0, 1.0) == (noted[3],)
     journal.close()
 
 
@@ -171,6 +191,25 @@ def test_a_file_that_is_damaged_while_it_is_in_use_is_replaced(path):
     journal.record(NOW, (event("alive"),))
     assert texts(journal)[0] == "alive"
     assert list(path.parent.glob("journal.sqlite.damaged-*"))
+
+
+def test_loans_and_what_became_of_them_outlive_a_restart(journal, path):
+    loans = (
+        Loan("i1", NOW - 50, "spare"),
+        Loan("i2", NOW - 90, "spare", LoanState.CALLED_BACK, NOW, NOW + 180, "demand"),
+    )
+    journal.set_loans((*loans, Loan("i3", NOW, "gone soon")))
+    journal.set_loans(loans)
+    past = PastLoan("i3", NOW - 9, "spare", NOW - 5, NOW + 175, "demand", NOW - 3, NOW, 4, 1)
+    journal.add_past_loans((replace(past, node="i4", called_back_at=None, deadline_at=None), past))
+    journal.close()
+    again = Journal(path, 30)
+    assert again.loans() == loans
+    assert [loan.node for loan in again.past_loans(10)] == ["i3", "i4"]
+    assert again.past_loans(1) == (past,)
+    assert past.reclaim_s == 2.0
+    assert not past.late
+    assert again.past_loans(10)[1].reclaim_s is None
 
 
 def test_a_file_that_is_deleted_while_it_is_in_use_is_begun_anew(journal, path):

@@ -107,10 +107,31 @@ def test_work_done_by_satellites_counts_in_what_progress_has_cost():
     assert job.service_gpu_s == 1_000.0 * 2 + 500.0 * 6
 
 
-def test_a_job_that_has_outrun_its_estimate_is_nearly_done_rather_than_done():
+def test_a_job_that_has_outrun_most_of_its_like_goes_by_those_that_took_longer():
     base = queued(1)
+    times = [RunningTime("ada", 2, seconds, NOW) for seconds in (900.0, 950.0, 980.0, 1_400.0, 2_000.0)]
+    (job,) = training_jobs([base], [elastic(base)], known(*times))
+    assert (job.remaining_work, job.source) == (700.0 * 2, Source.HISTORY)
+
+
+@pytest.mark.parametrize(("limit_s", "left_s"), [(3600, 1_000.0), (1_300, 300.0), (1_010, 60.0)])
+def test_a_job_that_has_outrun_all_of_its_like_is_taken_to_be_half_way_and_ends_at_its_limit(limit_s, left_s):
+    base = queued(1, time_limit_s=limit_s)
     (job,) = training_jobs([base], [elastic(base)], known(RunningTime("ada", 2, 10.0, NOW)))
-    assert job.remaining_work == 60.0 * 2
+    assert (job.remaining_work, job.source) == (left_s * 2, Source.HISTORY)
+
+
+def test_a_change_costs_a_little_so_that_estimates_that_waver_move_nobody():
+    base = queued(1)
+    (job,) = training_jobs([base], [elastic(base)], known())
+    assert job.change_cost_s > 0
+
+
+def test_users_demand_counts_what_is_said_of_them_and_1_where_nothing_is():
+    ada, bob = queued(1), queued(2, user="bob")
+    what = replace(known(), weights={"ada": 0.25})
+    first, second = training_jobs([ada, bob], [elastic(ada), elastic(bob)], what)
+    assert (first.weight, second.weight) == (0.25, 1.0)
 
 
 def test_nothing_is_known_of_an_unlimited_job_without_a_history():
@@ -147,13 +168,13 @@ def test_history_is_written_when_a_job_leaves_the_queue():
     assert history.see([other], NOW + 20.0) == ()  # it may be back
     assert history.see([other], NOW + 30.0) == (RunningTime("ada", 2, 1_020.0, NOW + 20.0),)
     assert history.see([other], NOW + 40.0) == ()
-    assert history.of(queued(3)) == 1_020.0
-    assert history.of(queued(3, gpus=4)) is None
+    assert history.left_s(queued(3), 20.0) == 1_000.0
+    assert history.left_s(queued(3, gpus=4), 20.0) is None
 
 
 def test_only_the_last_like_jobs_count():
     times = [RunningTime("ada", 2, 1.0, NOW)] * 50 + [RunningTime("ada", 2, 7.0, NOW)] * 10
-    assert History(times).of(queued(1)) == 7.0
+    assert History(times).left_s(queued(1), 0.0) == 7.0
 
 
 def test_jobs_that_wait_or_complete_or_are_satellites_leave_no_running_time():

@@ -10,8 +10,9 @@ from typing import Annotated, TypeVar
 import typer
 
 import flexo
-from flexo.cli import delegate, lab, simulate, whatif
+from flexo.cli import completion, delegate, doctor, forecast, lab, loans, simulate, whatif
 from flexo.cli.connection import Busy, Daemon, Refusal, Unreachable, find_address
+from flexo.cli.exit_codes import ExitCode
 from flexo.cli.output import (
     Json,
     ago,
@@ -21,13 +22,11 @@ from flexo.cli.output import (
     print_line,
     print_pairs,
     print_table,
+    span,
 )
 from flexo_protos.v1 import admin_pb2
 
 _TRAINING = "training"
-REFUSED = 1
-UNREACHABLE = 3
-BUSY = 4
 RETRY_S = 2.0
 
 _T = TypeVar("_T")
@@ -59,20 +58,21 @@ app.add_typer(lab.app, name="lab")
 
 def run(arguments: list[str]) -> int:
     """Carry out one command line; the exit code."""
+    completion.prepare()
     try:
         app(arguments, prog_name="flexo")
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else REFUSED
+        return end.code if isinstance(end.code, int) else ExitCode.REFUSED
     except Busy as error:
         complain(str(error))
-        return BUSY
+        return ExitCode.BUSY
     except Refusal as error:
         complain(str(error))
-        return REFUSED
+        return ExitCode.REFUSED
     except Unreachable as error:
         complain(str(error))
-        return UNREACHABLE
-    return 0
+        return ExitCode.UNREACHABLE
+    return ExitCode.DONE
 
 
 @app.command()
@@ -90,6 +90,7 @@ def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
             ("last look", _last_look(reply)),
             ("GPUs", _gpus(reply)),
             ("elastic jobs", f"{reply.elastic_jobs}, {reply.leaders} with a leader attached"),
+            *((("loans", loans.lending_line(reply.lending)),) if reply.HasField("lending") else ()),
             *(("slow GPU", _slow_gpu(gpu)) for gpu in reply.slow_gpus),
             ("trouble", reply.trouble or "none"),
         ]
@@ -107,7 +108,7 @@ def jobs(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
         print_line("no elastic jobs")
         return
     print_table(
-        ("JOB", "USER", "RANGE", "CAP", "WORKERS", "GRANTED", "STATE", "NODES"),
+        ("JOB", "USER", "RANGE", "CAP", "WORKERS", "GRANTED", "DONE", "LEFT", "STATE", "NODES"),
         [
             (
                 _job_name(job),
@@ -116,12 +117,14 @@ def jobs(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
                 str(job.wanted) if job.wanted else "",
                 str(job.workers),
                 str(job.granted),
+                f"{job.progress:.0%}" if job.progress else "",
+                _left(job),
                 _job_state(job),
                 _nodes(job),
             )
             for job in reply.jobs
         ],
-        right=("WORKERS", "GRANTED", "CAP"),
+        right=("WORKERS", "GRANTED", "CAP", "DONE", "LEFT"),
     )
 
 
@@ -156,9 +159,10 @@ def scale(
         str, typer.Argument(metavar="N|auto", help="At most N workers, or auto: as many as the range allows.")
     ],
     daemon: DaemonOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Cap a job at N workers. Its owner and administrators may."""
-    print_line(Daemon(find_address(daemon)).scale(job, _workers(workers)).text)
+    _print_answer(job, Daemon(find_address(daemon)).scale(job, _workers(workers)).text, as_json)
 
 
 @app.command("scale-out")
@@ -167,10 +171,11 @@ def scale_out(
     workers: Annotated[int, typer.Argument(metavar="N", min=1, help="How many workers more.")],
     daemon: DaemonOption = None,
     wait: WaitOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Give a job N workers more than it has, as soon as GPUs are idle. Its owner and administrators may."""
     flexod = Daemon(find_address(daemon))
-    print_line(_patiently(lambda: flexod.scale_out(job, workers), wait).text)
+    _print_answer(job, _patiently(lambda: flexod.scale_out(job, workers), wait).text, as_json)
 
 
 @app.command("scale-in")
@@ -184,12 +189,13 @@ def scale_in(
     ] = "",
     daemon: DaemonOption = None,
     wait: WaitOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Take N workers from a job, or those on one node. Its owner and administrators may."""
     if (workers is None) == (not node):
         raise typer.BadParameter("say either how many workers go or --node, one of them", param_hint="N")
     flexod = Daemon(find_address(daemon))
-    print_line(_patiently(lambda: flexod.scale_in(job, workers or 0, node), wait).text)
+    _print_answer(job, _patiently(lambda: flexod.scale_in(job, workers or 0, node), wait).text, as_json)
 
 
 @app.command()
@@ -227,18 +233,27 @@ def checkpoint(
     ],
     daemon: DaemonOption = None,
     wait: WaitOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Have a job write its state to PATH between two mini-batches. Its owner and administrators may."""
     flexod = Daemon(find_address(daemon))
-    print_line(_patiently(lambda: flexod.checkpoint(job, str(Path.cwd() / path)), wait).text)
+    answer = _patiently(lambda: flexod.checkpoint(job, str(Path.cwd() / path)), wait)
+    _print_answer(job, answer.text, as_json)
 
 
 @app.command()
-def version() -> None:
+def version(as_json: JsonOption = False) -> None:
     """Print flexo's version."""
+    if as_json:
+        print_json({"version": flexo.__version__})
+        return
     print_line(f"flexo {flexo.__version__}")
 
 
+app.command()(doctor.doctor)
+app.command()(completion.completion)
+app.command()(loans.loans)
+app.command()(forecast.forecast)
 app.command(cls=simulate.JsonCommand)(simulate.simulate)
 app.command(cls=simulate.JsonCommand)(whatif.whatif)
 
@@ -271,6 +286,14 @@ def _patiently(call: Callable[[], _T], wait: bool) -> _T:
                 said = str(error)
                 complain(said)
         time.sleep(RETRY_S)
+
+
+def _print_answer(job: int, text: str, as_json: bool) -> None:
+    """What flexod says that it does."""
+    if as_json:
+        print_json({"job_id": job, "text": text})
+    else:
+        print_line(text)
 
 
 def _profiled(flexod: Daemon, job: int, low: int, high: int, batches: int) -> admin_pb2.ProfileJobReply:
@@ -350,6 +373,13 @@ def _job_state(job: admin_pb2.ElasticJob) -> str:
     return "resizing" if moving else "training"
 
 
+def _left(job: admin_pb2.ElasticJob) -> str:
+    """An estimate, marked with a ~ where it is not by the job's own progress."""
+    if not job.left_by:
+        return ""
+    return f"{'' if job.left_by == 'progress' else '~'}{span(job.left_s)}"
+
+
 def _nodes(job: admin_pb2.ElasticJob) -> str:
     """Base nodes, then each satellite with its workers, and its state while it is on its way."""
     satellites = [
@@ -375,6 +405,9 @@ def _job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
         "batches_committed": job.batches_committed,
         "errand": job.errand or None,
         "batch": job.batch or None,
+        "progress": job.progress or None,
+        "left_s": job.left_s if job.left_by else None,
+        "left_by": job.left_by or None,
         "scaling": [_point_as_json(point) for point in job.scaling],
         "base_nodes": list(job.base_nodes),
         "grants": [
@@ -392,7 +425,8 @@ def _job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
 
 
 def _status_as_json(reply: admin_pb2.GetStatusReply) -> dict[str, Json]:
-    plain = {key.name: getattr(reply, key.name) for key in reply.DESCRIPTOR.fields if key.name != "slow_gpus"}
+    nested = ("slow_gpus", "lending")
+    plain = {key.name: getattr(reply, key.name) for key in reply.DESCRIPTOR.fields if key.name not in nested}
     slow: list[Json] = [
         {
             "node": gpu.node,
@@ -404,7 +438,8 @@ def _status_as_json(reply: admin_pb2.GetStatusReply) -> dict[str, Json]:
         }
         for gpu in reply.slow_gpus
     ]
-    return {**plain, "slow_gpus": slow}
+    lending = loans.lending_as_json(reply.lending) if reply.HasField("lending") else None
+    return {**plain, "slow_gpus": slow, "lending": lending}
 
 
 def _point_as_json(point: admin_pb2.ScalingPoint) -> dict[str, Json]:

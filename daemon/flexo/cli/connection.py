@@ -104,6 +104,15 @@ class Daemon:
         """Why a job has what it has, and what happened to it."""
         return self._call("ExplainJob", self._stub.ExplainJob, admin_pb2.ExplainJobRequest(job_id=job_id))
 
+    def loans(self, past: int) -> admin_pb2.ListLoansReply:
+        """Servers on loan, and the last `past` loans that are over."""
+        return self._call("ListLoans", self._stub.ListLoans, admin_pb2.ListLoansRequest(past=past))
+
+    def demand(self, since_at: float, step_s: float) -> admin_pb2.ListDemandReply:
+        """What the inference cluster needed: the highest of each `step_s`."""
+        request = admin_pb2.ListDemandRequest(since_at=since_at, step_s=step_s)
+        return self._call("ListDemand", self._stub.ListDemand, request)
+
     def scale(self, job_id: int, workers: int) -> admin_pb2.ScaleJobReply:
         """Cap a job at `workers`; 0: back to automatic."""
         request = admin_pb2.ScaleJobRequest(job_id=job_id, workers=workers)

@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.status import Status
 from typer.core import TyperCommand
 
+from flexo.cli.exit_codes import ExitCode
 from flexo.cli.output import Json, complain, print_json, print_line, print_pairs, print_table, printable
 from flexo.lab import Lab, LabError, LabSpec, Profile, all_labs, bring_up, take_down
 from flexo.lab.spec import DEFAULT_NAME
 from flexo.lab.status import LabStatus, status_of
 
-INTERRUPTED = 130
 _JOB_VARIABLES = ("SLURM_", "SBATCH_", "SRUN_", "SPANK_", "FLEXO_")
 
 app = typer.Typer(
@@ -60,10 +60,14 @@ def up(
         int | None, typer.Option(help="GPUs of an inference node; else as many as of a training node.")
     ] = None,
     gpu_type: Annotated[str, typer.Option(help="Type of all GPUs, as in v100; else untyped.")] = "",
+    infer_gpu_type: Annotated[
+        str | None, typer.Option(help="Type of the GPUs of inference nodes; else that of training nodes.")
+    ] = None,
     profile: Annotated[
         str, typer.Option(metavar="|".join(Profile), help="How Slurm is set up: docs/lab.md.")
     ] = Profile.QUICK.value,
     flexod: Annotated[bool, typer.Option(help="Start flexod as well.")] = True,
+    loans: Annotated[bool, typer.Option(help="flexod lends inference nodes to training.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a lab up."""
@@ -77,13 +81,15 @@ def up(
                 infer_nodes=infer_nodes,
                 infer_gpus=infer_gpus,
                 gpu_type=gpu_type,
+                infer_gpu_type=infer_gpu_type,
                 profile=Profile.named(profile),
                 flexod=flexod,
+                loans=loans,
             )
             bring_up(spec, step)
         except KeyboardInterrupt:
             complain(f"interrupted; nothing of the lab '{name}' is left")
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
     found = status_of(name)
     if as_json:
         print_json(_as_json(found))
@@ -97,13 +103,18 @@ def up(
 def down(
     name: NameArgument = DEFAULT_NAME,
     every: Annotated[bool, typer.Option("--all", help="Take all labs down.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Take a lab down, whatever state it is in: no process, no file of it stays."""
+    existed: dict[str, bool] = {}
     with _explained():
         for each in all_labs() if every else [name]:
             with _steps() as step:
-                existed = take_down(each, step)
-            print_line(f"the lab '{each}' is down" if existed else f"there is no lab '{each}'")
+                existed[each] = take_down(each, step)
+            if not as_json:
+                print_line(f"the lab '{each}' is down" if existed[each] else f"there is no lab '{each}'")
+    if as_json:
+        print_json({"labs": [{"name": each, "existed": was} for each, was in existed.items()]})
 
 
 @app.command()
@@ -155,7 +166,7 @@ def _explained() -> Iterator[None]:
         complain(first)
         for line in log_lines:
             typer.echo(printable(line), err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(ExitCode.REFUSED) from None
 
 
 @contextmanager

@@ -66,7 +66,11 @@ def ago(at: float, now: float | None = None) -> str:
     """How long ago `at` was, as people say it: "12 s", "3 min", "2 h", "5 d"; "never" for 0."""
     if not at:
         return "never"
-    seconds = max(0.0, (time.time() if now is None else now) - at)
+    return span(max(0.0, (time.time() if now is None else now) - at))
+
+
+def span(seconds: float) -> str:
+    """As people say it: "12 s", "3 min", "2 h", "5 d"."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{int(seconds // length)} {unit}"

@@ -13,13 +13,26 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
-from flexo.cli.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules, Outputs
+from flexo.cli.simulation.asked import (
+    AskedCluster,
+    AskedElasticity,
+    AskedInference,
+    AskedJobs,
+    AskedRules,
+    Outputs,
+)
+from flexo.cli.simulation.idle import refuse_idle
+from flexo.policies.gpu_speeds import MIXED_EFFICIENCY
 
 _jobs = partial(typer.Option, rich_help_panel="Jobs")
 _elasticity = partial(typer.Option, rich_help_panel="What is taken of the jobs")
 _cluster = partial(typer.Option, rich_help_panel="Cluster")
+_beside = partial(typer.Option, rich_help_panel="Inference cluster, which lends idle servers")
 _rules = partial(typer.Option, rich_help_panel="Policies and rules")
 _output = partial(typer.Option, rich_help_panel="Output")
+
+_LONGEST_S = 1e12
+"""No time that is asked for is longer: 31,700 years."""
 
 
 class JsonCommand(TyperCommand):
@@ -81,7 +94,7 @@ MinFactorOption = Annotated[
 ]
 MaxFactorOption = Annotated[
     float,
-    _elasticity("--max-factor", min=1.0, help="Largest size, likewise."),
+    _elasticity("--max-factor", min=1.0, max=1e6, help="Largest size, likewise."),
 ]
 MinOption = Annotated[
     int | None,
@@ -100,11 +113,11 @@ PolicyOption = Annotated[
 ]
 StartCostOption = Annotated[
     float | None,
-    _rules("--start-cost", metavar="S", min=0.0, help="Seconds that a start costs a job."),
+    _rules("--start-cost", metavar="S", min=0.0, max=_LONGEST_S, help="Seconds that a start costs a job."),
 ]
 ResizeCostOption = Annotated[
     float | None,
-    _rules("--resize-cost", metavar="S", min=0.0, help="Seconds that a resize costs."),
+    _rules("--resize-cost", metavar="S", min=0.0, max=_LONGEST_S, help="Seconds that a resize costs."),
 ]
 EstimatesOption = Annotated[
     str | None,
@@ -152,15 +165,15 @@ def simulate(
     ] = "poisson",
     load: Annotated[
         float,
-        _jobs("--load", min=0.001, help="GPU time that they want, in that of the cluster."),
+        _jobs("--load", min=0.001, max=1e6, help="GPU time that they want, in that of the cluster."),
     ] = 0.8,
     rate: Annotated[
         float | None,
-        _jobs("--rate", min=1e-6, help="Instead of --load: jobs an hour."),
+        _jobs("--rate", min=1e-6, max=1e9, help="Instead of --load: jobs an hour."),
     ] = None,
     longest: Annotated[
         float | None,
-        _jobs("--longest", metavar="S", min=1.0, help="None runs longer."),
+        _jobs("--longest", metavar="S", min=1.0, max=_LONGEST_S, help="None runs longer."),
     ] = None,
     write: Annotated[
         Path | None,
@@ -179,6 +192,15 @@ def simulate(
         bool,
         _jobs("--undeclared", help="pollux: jobs do not say their epochs."),
     ] = False,
+    caution: Annotated[
+        float,
+        _jobs(
+            "--caution",
+            min=0.0,
+            max=10.0,
+            help="pollux: standard errors off what jobs expect of sizes never tried.",
+        ),
+    ] = 0.0,
     elastic_share: Annotated[
         str | None,
         _elasticity(
@@ -212,6 +234,59 @@ def simulate(
         list[str] | None,
         _cluster("--on-loan", metavar="TYPE", help="Nodes of this type are inference servers."),
     ] = None,
+    gpu_speed: Annotated[
+        list[str] | None,
+        _cluster(
+            "--gpu-speed",
+            metavar="TYPE=SPEED",
+            help="Of a type, in GPUs of the types that are not named; repeatable.",
+            show_default="t4=0.333",
+        ),
+    ] = None,
+    mixed_efficiency: Annotated[
+        float,
+        _cluster("--mixed-efficiency", help="What is left of the sum of speeds where one run has several."),
+    ] = MIXED_EFFICIENCY,
+    inference_nodes: Annotated[
+        int | None,
+        _beside(
+            "--inference-nodes", metavar="N", min=1, max=1_000_000, help="Its servers; else there is none."
+        ),
+    ] = None,
+    inference_gpus: Annotated[
+        int, _beside("--inference-gpus", metavar="N", min=1, max=1024, help="Of each.")
+    ] = 8,
+    inference_type: Annotated[
+        str, _beside("--inference-type", metavar="TYPE", help="Of its GPUs, as in t4.")
+    ] = "",
+    inference_demand: Annotated[
+        str,
+        _beside(
+            "--inference-demand",
+            metavar="FILE|generated",
+            help="CSV with time,servers: what it needs itself; or a made-up day and week.",
+        ),
+    ] = "generated",
+    loaning: Annotated[bool, _beside("--loaning/--no-loaning", help="Whether it lends at all.")] = True,
+    loan_interval: Annotated[
+        float, _beside("--loan-interval", metavar="S", min=1.0, help="Between two decisions on loans.")
+    ] = 300.0,
+    headroom: Annotated[
+        str,
+        _beside("--headroom", metavar="SHARE", help="Kept back beyond one server, in what it needs."),
+    ] = "5%",
+    reclaim_within: Annotated[
+        float,
+        _beside("--reclaim-within", metavar="S", min=1.0, help="A server called back is back by then."),
+    ] = 300.0,
+    reclaim: Annotated[
+        str,
+        _beside(
+            "--reclaim",
+            metavar="heuristic|exact|random|smallest",
+            help="Which servers are vacated where jobs have to be preempted.",
+        ),
+    ] = "heuristic",
     policy: PolicyOption = None,
     settings: Annotated[
         list[str] | None,
@@ -225,6 +300,7 @@ def simulate(
             "--interval",
             metavar="S",
             min=0.0,
+            max=_LONGEST_S,
             help="Decide at multiples of it only; 0: at every event.",
             show_default="0; pollux: 60",
         ),
@@ -241,6 +317,19 @@ def simulate(
         bool,
         _rules("--checkpoints/--no-checkpoints", help="Whether a preempted job goes on where it was."),
     ] = True,
+    on_slurm: Annotated[
+        bool,
+        _rules("--on-slurm", help="As flexod does on Slurm: bases stay, and grow by satellites."),
+    ] = False,
+    warm_up: Annotated[
+        float | None,
+        _rules(
+            "--warm-up",
+            metavar="S",
+            min=0.0,
+            help="With --on-slurm: from a satellite's start until it trains.",
+        ),
+    ] = None,
     as_json: JsonOption = None,
     report: Annotated[
         Path | None,
@@ -250,6 +339,7 @@ def simulate(
     processes: ProcessesOption = 1,
 ) -> None:
     """Run a trace under policies in virtual time, and compare what comes of it."""
+    refuse_idle(context)
     if trace is not None and generate is not None:
         raise typer.BadParameter("say one of --trace and --generate", param_hint="--trace")
     asked_jobs = AskedJobs(
@@ -268,6 +358,7 @@ def simulate(
         seed=seed,
         batch=batch,
         undeclared=undeclared,
+        caution=caution,
     )
     asked_elasticity = AskedElasticity(
         share=elastic_share,
@@ -279,7 +370,20 @@ def simulate(
         fungible_share=fungible_share,
         heterogeneous_share=heterogeneous_share,
     )
-    asked_cluster = AskedCluster(nodes, gpus_per_node, gpu_types, tuple(on_loan or ()))
+    asked_cluster = AskedCluster(
+        nodes, gpus_per_node, gpu_types, tuple(on_loan or ()), tuple(gpu_speed or ()), mixed_efficiency
+    )
+    asked_inference = AskedInference(
+        nodes=inference_nodes,
+        gpus=inference_gpus,
+        gpu_type=inference_type,
+        demand=inference_demand,
+        lends=loaning,
+        interval_s=loan_interval,
+        headroom=headroom,
+        reclaim_s=reclaim_within,
+        reclaim=reclaim,
+    )
     asked_rules = AskedRules(
         policies=tuple(policy or ()),
         settings=tuple(settings or ()),
@@ -290,8 +394,10 @@ def simulate(
         quotas=tuple(quota or ()),
         time_limits=time_limits,
         checkpoints=checkpoints,
+        on_slurm=on_slurm,
+        warm_up_s=warm_up,
     )
     outputs = Outputs(write, as_json, report, quiet, processes, context.obj)
     from flexo.cli.simulation.run import run
 
-    run(asked_jobs, asked_elasticity, asked_cluster, asked_rules, outputs)
+    run(asked_jobs, asked_elasticity, asked_cluster, asked_inference, asked_rules, outputs)

@@ -53,7 +53,7 @@ class _Planner:
         self._waiting = [job for job in snapshot.training if not job.shares]
         self._running = [job for job in snapshot.training if job.shares]
         self._quota = {quota.tenant: quota.gpus for quota in snapshot.quotas}
-        self._unused = dict(self._quota)
+        self._unused = {quota.tenant: quota.gpus - quota.used for quota in snapshot.quotas}
         """Of each tenant's quota, neither used nor reserved."""
         for job in self._running:
             if job.guaranteed:
@@ -76,7 +76,27 @@ class _Planner:
         for job, taker in self._evicted:
             why = f"opportunistic: its GPUs are taken for job {taker.key}, which is guaranteed"
             self._planned.setdefault(job.key, Allocate(job.key, (), why))
-        return Plan(allocations=tuple(self._planned.values()))
+        return Plan(allocations=tuple(self._planned.values()), order=self._order())
+
+    def _order(self) -> tuple[JobKey, ...]:
+        """Of all pending jobs, where they are in Slurm's queue: elsewhere nobody would read it.
+
+        Those that their tenants' unused quotas hold, then the others, each in the order of submission. What
+        is left of a quota for a job that it does not hold is reserved, as in Algorithm 1.
+        """
+        if not self._snapshot.jobs:
+            return ()
+        unused = {quota.tenant: quota.gpus - quota.used for quota in self._snapshot.quotas}
+        within: list[JobKey] = []
+        for job in self._waiting:
+            if not self._may_be_guaranteed(job):
+                continue
+            left = unused.get(job.tenant, 0)
+            unused[job.tenant] = max(0, left - _gpus(job))
+            if _gpus(job) <= left:
+                within.append(job.key)
+        first = frozenset(within)
+        return (*within, *(job.key for job in self._waiting if job.key not in first))
 
     def _upgrade(self) -> None:
         """Job upgrade: whole jobs, and before new ones start."""

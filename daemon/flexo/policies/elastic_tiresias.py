@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
@@ -9,6 +10,7 @@ from typing import ClassVar
 
 from flexo.model import Snapshot, TrainingJob
 from flexo.policies.demand import fewest_nodes, least, rate, requested
+from flexo.policies.payoff import pays
 from flexo.policies.serving import Chosen, Serving, choose
 from flexo.policies.tiresias import Tiresias
 
@@ -20,13 +22,16 @@ class ElasticTiresias(Tiresias):
     R1: if more than `pending_limit` jobs would wait while all run with the p workers that their users asked
     for, every job outside queue 0 runs with floor(p/2), but at least one (floor(1/2) is none).
     R2: if none waits and GPUs are idle, the job with the largest gain (t(p+1)-t(p))/t(p) gets one worker
-    more, again and again; t(p) is its throughput with p workers, and p what it has by then.
+    more, again and again; t(p) is its throughput with p workers, and p what it has by then. What all that
+    comes to for one job has to pay while the GPUs are likely to stay (section 3.2).
     """
 
     name: ClassVar[str] = "elastic-tiresias"
 
     pending_limit: int = 0
     """N of R1. The paper does not print it: 0 lets R1 act as soon as anybody waits."""
+    stay_s: float = math.inf
+    """How long what R2 gives is likely to stay. Infinite: not known."""
 
     def choose(self, snapshot: Snapshot, order: Sequence[TrainingJob]) -> Chosen:
         """Make room if too many wait, or use what is idle."""
@@ -34,7 +39,7 @@ class ElasticTiresias(Tiresias):
         if len(chosen.waiting) > self.pending_limit:
             chosen = choose(snapshot, order, lambda job: self._halved(job, snapshot.at))
         if not chosen.waiting:
-            _use_idle_gpus(snapshot, chosen)
+            _UsingIdleGpus(snapshot, chosen, self.stay_s).use()
         return chosen
 
     def _halved(self, job: TrainingJob, at: float) -> int:
@@ -45,28 +50,66 @@ class ElasticTiresias(Tiresias):
         return job.workers.clamp(max(asked // 2, least(job)))
 
 
-def _use_idle_gpus(snapshot: Snapshot, chosen: Chosen) -> None:
+class _UsingIdleGpus:
     """R2. Of equal gains the first submitted has its turn, whoever runs already: so plans come to rest."""
-    gains = [
-        (-gain, serving.job.key.job_id, serving)
-        for serving in chosen.servings
-        if (gain := _gain(snapshot, serving)) > 0
-    ]
-    heapify(gains)
-    while gains:
-        _, job_id, serving = gains[0]
-        gain = _gain(snapshot, serving) if chosen.budget.grow(serving) else 0.0
-        if gain > 0:
-            heapreplace(gains, (-gain, job_id, serving))
-        else:
-            heappop(gains)
+
+    def __init__(self, snapshot: Snapshot, chosen: Chosen, stay_s: float) -> None:
+        self._snapshot = snapshot
+        self._budget = chosen.budget
+        self._growing = [_Growing(serving, serving.workers) for serving in chosen.servings]
+        self._stay_s = stay_s
+
+    def use(self) -> None:
+        """Give all that pays; what a job gives back because it does not, others may have."""
+        while True:
+            self._give()
+            paying = [each for each in self._growing if self._pays(each.serving)]
+            if len(paying) == len(self._growing):
+                return
+            for each in self._growing:
+                if not self._pays(each.serving):
+                    self._budget.shrink(each.serving, max(each.before, each.serving.job.allocated))
+            self._growing = paying
+
+    def _give(self) -> None:
+        gains = [
+            (-gain, each.serving.job.key.job_id, each.serving)
+            for each in self._growing
+            if (gain := self._gain(each.serving)) > 0
+        ]
+        heapify(gains)
+        while gains:
+            _, job_id, serving = gains[0]
+            gain = self._gain(serving) if self._budget.grow(serving) else 0.0
+            if gain > 0:
+                heapreplace(gains, (-gain, job_id, serving))
+            else:
+                heappop(gains)
+
+    def _gain(self, serving: Serving) -> float:
+        """Throughput with one worker more, to what it is; 0 where it may not have more."""
+        job, workers = serving.job, serving.workers
+        if workers >= job.workers.max:
+            return 0.0
+        now, more = self._rate(job, workers), self._rate(job, workers + 1)
+        return (more - now) / now if now > 0 else 0.0
+
+    def _pays(self, serving: Serving) -> bool:
+        """What it is to have, against what it has; a job that starts pays for its start anyhow."""
+        job = serving.job
+        if self._stay_s == math.inf or not job.shares or serving.workers <= job.allocated:
+            return True
+        now, grown = self._rate(job, job.allocated), self._rate(job, serving.workers)
+        return pays(now, grown, self._stay_s, job.change_cost_s)
+
+    def _rate(self, job: TrainingJob, workers: int) -> float:
+        return rate(job, workers, fewest_nodes(job, workers, self._snapshot.nodes))
 
 
-def _gain(snapshot: Snapshot, serving: Serving) -> float:
-    """Throughput with one worker more, to what it is; 0 where it may not have more."""
-    job, workers = serving.job, serving.workers
-    if workers >= job.workers.max:
-        return 0.0
-    now = rate(job, workers, fewest_nodes(job, workers, snapshot.nodes))
-    more = rate(job, workers + 1, fewest_nodes(job, workers + 1, snapshot.nodes))
-    return (more - now) / now if now > 0 else 0.0
+@dataclass(frozen=True, slots=True)
+class _Growing:
+    """A job that R2 may give more."""
+
+    serving: Serving
+    before: int
+    """Workers that it has without R2."""

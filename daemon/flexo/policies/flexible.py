@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flexo.model import JobKey, Share, TrainingJob
 from flexo.policies.demand import least, rate, seconds_left
+from flexo.policies.gpu_speeds import Paces
 
 _LONGEST_S = 10 * 365 * 86_400.0
 """No running time is taken to be longer, so that savings are finite."""
@@ -108,15 +109,20 @@ class RunningTimes:
     """Of the largest node: a job is taken to lie on as few nodes as it can."""
     unknown_s: float
     """Taken for the running time on the base alone where nothing is known."""
-    speeds: Mapping[str, float]
-    """What a GPU of a type, in small letters, does, in GPUs of the types that are not named."""
+    gpus: Paces
+    """What GPUs do by their type."""
 
-    def pace(self, job: TrainingJob, gpu_type: str) -> float:
-        """How fast a worker on `gpu_type` is, to one on the type that the job asks for."""
-        own = job.shape.gpu_type
-        if gpu_type == own:
-            return 1.0
-        return self.speeds.get(gpu_type.casefold(), 1.0) / self.speeds.get(own.casefold(), 1.0)
+    def paces(self, job: TrainingJob, gpu_type: str, most: int, others: Mapping[str, int]) -> Floats:
+        """With 0, ..., `most` workers on one type beside `others` by type, how fast each worker is.
+
+        In workers on the type that the job asks for.
+        """
+        asked, mixes = job.shape.gpu_type, job.heterogeneous
+        if all(each == gpu_type for each in others):
+            return np.full(most + 1, self.gpus.of_one(asked, gpu_type))
+        there = others.get(gpu_type, 0)
+        each = [self.gpus.of(asked, {**others, gpu_type: there + here}, mixes) for here in range(1, most + 1)]
+        return np.array([self.gpus.of(asked, others, mixes), *each])
 
     def on_base(self, job: TrainingJob) -> float:
         """On its base alone; infinite where nothing is known."""
@@ -127,7 +133,7 @@ class RunningTimes:
 
     def as_it_runs(self, job: TrainingJob) -> float:
         """With what it has; infinite where nothing is known."""
-        return seconds_left(job, job.allocated, len(job.shares), self.now)
+        return seconds_left(job, job.allocated, len(job.shares), self.now) / job.pace
 
     def rates(self, job: TrainingJob, fewest: int, most: int) -> Floats:
         """Work a second with `fewest`, ..., `most` workers on the type that it asks for."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flexo.model import Allocate, Plan, Share, Snapshot, TrainingJob
 from flexo.policies.demand import least, rate, requested
@@ -37,6 +38,9 @@ _EVERY_SIZE_UP_TO = 8
 class Goodput:
     """Settings."""
 
+    name: ClassVar[str] = "goodput"
+    oracle: ClassVar[bool] = False
+
     alpha: float = 0.4
     """How much more a job counts that is nearly done: 0 not at all, 1 as shortest-remaining-time-first."""
     lasts_s: float = 200.0
@@ -47,8 +51,6 @@ class Goodput:
     """A job gets at most so many times the most workers that it has run with."""
     patience_s: float = 1800.0
     """A job that has waited so long counts as if its remaining time were half as long, and so on."""
-    name: str = "goodput"
-    oracle: bool = False
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """What changes in this round."""
@@ -106,7 +108,7 @@ class _Round:
         return Plan(allocations=tuple(self._placed(free, changed)))
 
     def _offer(self, job: TrainingJob) -> _Offer:
-        held = least(job) if job.base or (job.shares and not job.preemptible) else 0
+        held = least(job) if job.base or (job.shares and self._runs_on(job)) else 0
         smallest, *_ = sizes = self._sizes(job)
         slowest = rate(job, smallest, self._nodes(job, smallest))
         if slowest <= 0:
@@ -119,6 +121,15 @@ class _Round:
         ]
         base = next((size.value for size in worth if size.workers == held), 0.0) if held else 0.0
         return _Offer(job, tuple(_Size(each.workers, each.nodes, each.value - base) for each in worth), held)
+
+    def _runs_on(self, job: TrainingJob) -> bool:
+        """Whether it may not be preempted now: not before it has trained for as long as its start took, and
+        never where all would be lost.
+
+        Else, where a start takes as long as a round, jobs would take turns for ever and never get on.
+        """
+        lately = self._snapshot.at - job.resumes_at < job.start_cost_s
+        return lately or not (job.preemptible and job.checkpoints)
 
     def _settings_of(self, job: TrainingJob, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Workers and nodes: what it has as it is, everything else on as few nodes as it can."""

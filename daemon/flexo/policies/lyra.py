@@ -5,17 +5,23 @@ Li, Xu, Zhu, Liu, Guo, Wang, "Lyra: Elastic Scheduling for Deep Learning Cluster
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import ClassVar, Final, Literal
 
 from flexo.model import Allocate, JobKey, Plan, Snapshot, TrainingJob
 from flexo.policies.demand import least
 from flexo.policies.flexible import Demand, RunningTimes, count, demand_of
+from flexo.policies.gpu_speeds import MIXED_EFFICIENCY, T4_SPEED, GpuSpeeds, Paces
 from flexo.policies.servers import Servers
 from flexo.policies.sharing import Sharing
 from flexo.policies.starting import Patience, Start, Starting, in_order
 from flexo.policies.taking import Taking
+
+_SHORTEST_S: Final = 60.0
+"""No job's own time is taken to be shorter: the last seconds of a job are worth no resize."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +45,15 @@ class Lyra:
 
     order: Literal["policy", "slurm"] = "policy"
     """Who starts pending jobs: phase 1 (on Slurm by their priorities), or Slurm as it likes."""
+    saved: Literal["seconds", "parts"] = "seconds"
+    """What counts of the running time that flexible workers save: seconds, as in the slides, or the part of
+    the job's own time that they are, so that long jobs do not take GPUs from short ones."""
     inference: str = "borrowed"
     """Nodes in the partition, or with the feature, of this name are inference servers on loan."""
-    gpu_speeds: Mapping[str, float] = field(default_factory=lambda: {"T4": 1 / 3})
+    gpu_speeds: Mapping[str, float] = field(default_factory=lambda: {"T4": T4_SPEED})
     """What a GPU of a type does, in GPUs of the types that are not named (slides: T4 = 1/3 V100)."""
+    mixed_efficiency: float = MIXED_EFFICIENCY
+    """What is left of the sum of speeds where a heterogeneous job has GPUs of several."""
     patience_s: float = 86_400.0
     """A base that has waited for this and for `patience_times` goes first; room is kept where it lacks it."""
     patience_times: float = 10.0
@@ -55,6 +66,9 @@ class Lyra:
     def __post_init__(self) -> None:
         if self.order not in ("policy", "slurm"):
             raise ValueError(f"order is 'policy' or 'slurm', not '{self.order}'")
+        if self.saved not in ("seconds", "parts"):
+            raise ValueError(f"saved is 'seconds' or 'parts', not '{self.saved}'")
+        GpuSpeeds(self.gpu_speeds, self.mixed_efficiency)  # refuses those that cannot be
 
     @property
     def patience(self) -> Patience:
@@ -76,7 +90,11 @@ class _Planner:
             snapshot.at,
             max((node.gpus for node in snapshot.nodes), default=1),
             rules.unknown_running_time_s,
-            {name.casefold(): speed for name, speed in rules.gpu_speeds.items()},
+            _paces(
+                tuple(rules.gpu_speeds.items()),
+                rules.mixed_efficiency,
+                frozenset(node.gpu_type for node in snapshot.nodes),
+            ),
         )
 
     def plan(self) -> Plan:
@@ -86,12 +104,14 @@ class _Planner:
         if not takeable and not any(node.gpus_idle for node in self._snapshot.nodes):
             return Plan(order=self._order())
         usable = {node.name for node in self._snapshot.nodes if not node.unusable}
-        demands = [demand_of(job, usable) for job in running if job.elastic]
+        demands = [demand_of(self._weighed(job), usable) for job in running if job.elastic]
         self._servers = self._make_servers(running, demands)
         for demand in demands:
             demand.flexible.sort(key=self._servers.flexible_rank)
         starts = self._start_bases(running, demands)
-        demands += [Demand(job, shares, [], starts=True) for job, shares in starts if job.elastic]
+        demands += [
+            Demand(self._weighed(job), shares, [], starts=True) for job, shares in starts if job.elastic
+        ]
         self._share_out(demands)
         allocations = [
             *(Allocate(job.key, shares, _why_whole(job)) for job, shares in starts if not job.elastic),
@@ -102,6 +122,15 @@ class _Planner:
             ),
         ]
         return Plan(allocations=tuple(allocations), order=self._order())
+
+    def _weighed(self, job: TrainingJob) -> TrainingJob:
+        """With a weight that turns the seconds that it saves into what counts."""
+        if self._rules.saved == "seconds":
+            return job
+        alone_s = self._times.on_base(job)
+        if alone_s == math.inf:
+            alone_s = self._rules.unknown_running_time_s
+        return replace(job, weight=job.weight / max(_SHORTEST_S, alone_s))
 
     def _start_bases(self, running: Sequence[TrainingJob], demands: Sequence[Demand]) -> list[Start]:
         """Phase 1."""
@@ -137,6 +166,12 @@ class _Planner:
         if demand.job.heterogeneous:
             return True
         return any(self._servers.gpu_type_of(share) == gpu_type for share in demand.base[:1])
+
+
+@lru_cache(maxsize=64)
+def _paces(speeds: tuple[tuple[str, float], ...], mixed_efficiency: float, types: frozenset[str]) -> Paces:
+    """Remembered, because a simulation makes thousands of plans on one cluster."""
+    return Paces(GpuSpeeds(dict(speeds), mixed_efficiency), types)
 
 
 def _why_whole(job: TrainingJob) -> str:

@@ -7,6 +7,13 @@ and stands still for 30 s each way does 6 * 60 = 360 GPU s of work instead of 48
 from __future__ import annotations
 
 import math
+from typing import Final
+
+PAUSE_S: Final = 0.09
+"""A job stands still for so long at a resize, as `make bench-runtime` found it with 11.8 million parameters
+(docs/resize.md). It grows with the model."""
+START_S: Final = 6.3
+"""Until new workers can train; likewise."""
 
 
 def work_if_grown(grown: float, stay_s: float, change_s: float) -> float:
@@ -15,10 +22,10 @@ def work_if_grown(grown: float, stay_s: float, change_s: float) -> float:
 
 
 def pays(now: float, grown: float, stay_s: float, change_s: float) -> bool:
-    """Whether more is done in `stay_s` by growing from rate `now` to `grown`, and back, than by staying."""
+    """Whether more is done in `stay_s` by growing from rate `now` to `grown`, and back, than by staying.
+
+    GPUs that stay for ever (infinite) pay for anybody whom they make faster.
+    """
+    if stay_s == math.inf:
+        return grown > now
     return work_if_grown(grown, stay_s, change_s) > now * stay_s
-
-
-def break_even_s(now: float, grown: float, change_s: float) -> float:
-    """How long GPUs have to stay that growing neither wins nor loses; infinite where it is not faster."""
-    return 2 * change_s * grown / (grown - now) if grown > now else math.inf

@@ -16,7 +16,19 @@ from itertools import combinations
 from flexo.model import JobState, Node, Partition, SlurmJob, Snapshot
 from flexo.policies.rooms import Resources, Room, Standing
 
-_WAITS_FOR_RESOURCES = frozenset({"None", "", "Resources", "Priority", "ReqNodeNotAvail", "Unknown"})
+_WAITS_FOR_RESOURCES = frozenset(
+    {
+        "None",
+        "",
+        "Resources",
+        "Priority",
+        "ReqNodeNotAvail",
+        "Nodes required for job are DOWN",
+        "Unknown",
+    }
+)
+"""What Slurm says up to the first comma. The long one goes on "DRAINED or reserved for jobs in higher
+priority partitions", and is said to those behind a job that is to have the same node, too."""
 _PLAIN_FEATURES = re.compile(r"[\w.:-]+(&[\w.:-]+)*")
 _SUBSETS_UP_TO = 8
 """Satellites on one node of which every combination is tried; beyond, one by one and all together."""
@@ -75,11 +87,14 @@ def waiting_jobs(snapshot: Snapshot) -> list[SlurmJob]:
         tier = max((tiers.get(name, 0) for name in job.partitions), default=0)
         return -tier, -job.priority, job.submitted_at, job.job_id
 
-    waiting = (job for job in snapshot.jobs if _waits(job) and job.job_id not in snapshot.passed_over)
+    waiting = (
+        job for job in snapshot.jobs if waits_for_resources(job) and job.job_id not in snapshot.passed_over
+    )
     return sorted(waiting, key=order)
 
 
-def _waits(job: SlurmJob) -> bool:
+def waits_for_resources(job: SlurmJob) -> bool:
+    """Whether it is an ordinary job, or a base, that waits for nothing else."""
     reason = job.reason.strip("()").partition(",")[0]
     return job.state is JobState.PENDING and job.satellite is None and reason in _WAITS_FOR_RESOURCES
 

@@ -6,7 +6,9 @@ import dataclasses
 import difflib
 import importlib
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Any, Final, cast, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from flexo.policies.base import Policy
 
@@ -30,6 +32,17 @@ _WHERE: Final[Mapping[str, str]] = {
 _BY_RUNNING_TIMES: Final = frozenset({"backfill", "srtf", "lyra", "goodput"})
 """Those that look at `TrainingJob.remaining_work`."""
 
+_ORDERING: Final = frozenset({"srtf", "tiresias", "elastic-tiresias", "tiresias-pollux", "lyra", "antman"})
+"""Those that say in which order pending jobs are to start (`Plan.order`)."""
+_ON_SLURM_ONLY: Final = frozenset({"greedy"})
+"""Those that deal out satellites and think of nothing else."""
+_ON_SLURM: Final[Mapping[str, Mapping[str, object]]] = {"lyra": {"saved": "parts"}}
+"""Settings that flexod has them with, where those are not the defaults, which are the papers'."""
+_WEIGHING: Final = frozenset({"lyra", "goodput"})
+"""Those that look at `TrainingJob.weight`."""
+_QUOTAS: Final = frozenset({"antman"})
+"""Those that look at `Snapshot.quotas`."""
+
 
 class UnknownPolicy(ValueError):
     """A name that no policy has; the message says which there are, and which is near."""
@@ -49,18 +62,63 @@ def goes_by_running_times(name: str) -> bool:
     return name in _BY_RUNNING_TIMES or name not in _WHERE
 
 
+def simulates(name: str) -> bool:
+    """Whether it can start jobs itself, and so be simulated; taken to be so of one that is not known."""
+    return name not in _ON_SLURM_ONLY
+
+
+def on_slurm(name: str) -> Mapping[str, object]:
+    """Settings that this policy has in flexod, other than its defaults."""
+    return _ON_SLURM.get(name, {})
+
+
+def ordering() -> tuple[str, ...]:
+    """Those that put pending jobs in an order of their own."""
+    return tuple(name for name in _WHERE if name in _ORDERING)
+
+
+def weighing() -> tuple[str, ...]:
+    """Those for which a user's share can count."""
+    return tuple(name for name in _WHERE if name in _WEIGHING)
+
+
+def by_quotas() -> tuple[str, ...]:
+    """Those that go by what tenants are guaranteed."""
+    return tuple(name for name in _WHERE if name in _QUOTAS)
+
+
+def settings_of(name: str) -> tuple[str, ...]:
+    """What can be set of the policy of this name. Raises UnknownPolicy."""
+    return tuple(field.name for field in dataclasses.fields(_class_of(name)) if field.init)
+
+
 def make(name: str, **settings: object) -> Policy:
     """The policy of this name, with its defaults but for `settings`. Raises UnknownPolicy, BadSetting."""
+    made, allowed = _class_of(name), settings_of(name)
+    for setting in settings:
+        if setting not in allowed:
+            has = f"its settings: {', '.join(allowed)}" if allowed else "it has no settings"
+            raise BadSetting(f"the policy {name} has no setting '{setting}'; {has}")
+    return cast(Policy, made(**{setting: _checked(made, setting, settings[setting]) for setting in settings}))
+
+
+def _checked(kind: type[object], setting: str, value: object) -> object:
+    """`value` as the setting has it, a list as a tuple. Raises BadSetting."""
+    try:
+        checked: object = TypeAdapter(get_type_hints(kind)[setting]).validate_python(value)
+    except ValidationError as error:
+        raise BadSetting(f"{setting} is {value!r}: {error.errors()[0]['msg']}") from error
+    numbers = checked if isinstance(checked, tuple) else (checked,)
+    if any(isinstance(number, int | float) and not number >= 0 for number in numbers):
+        raise BadSetting(f"{setting} is {value!r}: it takes numbers from 0 on")
+    return checked
+
+
+def _class_of(name: str) -> Any:
     where = _WHERE.get(name)
     if where is None:
         near = difflib.get_close_matches(name, _WHERE, n=1)
         hint = f"; did you mean {near[0]}?" if near else ";"
         raise UnknownPolicy(f"there is no policy '{name}'{hint} There are: {', '.join(_WHERE)}")
     module, _, kind = where.partition(":")
-    made = getattr(importlib.import_module(f"flexo.policies.{module}"), kind)
-    allowed = [field.name for field in dataclasses.fields(made) if field.init]
-    for setting in settings:
-        if setting not in allowed:
-            has = f"its settings: {', '.join(allowed)}" if allowed else "it has no settings"
-            raise BadSetting(f"the policy {name} has no setting '{setting}'; {has}")
-    return cast(Policy, made(**settings))
+    return getattr(importlib.import_module(f"flexo.policies.{module}"), kind)

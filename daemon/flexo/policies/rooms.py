@@ -33,6 +33,11 @@ class Resources:
         """What `workers` workers of `shape` take."""
         return cls(shape.gpus * workers, max(1, shape.cpus) * workers, shape.memory_mib * workers)
 
+    @classmethod
+    def of_node(cls, node: Node) -> Resources:
+        """All that it has."""
+        return cls(node.gpus, node.cpus, node.memory_mib)
+
     def __add__(self, other: Resources) -> Resources:
         return Resources(self.gpus + other.gpus, self.cpus + other.cpus, self.memory_mib + other.memory_mib)
 
@@ -135,7 +140,7 @@ def flags_of(node: Node) -> frozenset[str]:
 
 
 def _room(node: Node) -> Room:
-    free = Resources(node.gpus, node.cpus, node.memory_mib).minus(
+    free = Resources.of_node(node).minus(
         Resources(node.gpus_allocated, node.cpus_allocated, node.memory_allocated_mib)
     )
     if not node.unusable:
@@ -162,11 +167,25 @@ def _put(room: Room, grant: Grant, job: ElasticJob, satellite: SlurmJob | None) 
 
 
 def satellite_nodes(snapshot: Snapshot) -> frozenset[str]:
-    """Names of the nodes that satellites may be submitted to."""
+    """Names of the nodes that satellites may be submitted to, servers on loan among them."""
+    return _nodes_of(snapshot, snapshot.satellite_partition) | lent_nodes(snapshot)
+
+
+def lent_nodes(snapshot: Snapshot) -> frozenset[str]:
+    """Servers on loan that nobody wants back: lent by the book, and by the cluster."""
+    if not snapshot.loans:
+        return frozenset()
+    lent = frozenset(loan.node for loan in snapshot.loans if not loan.closed)
+    return lent & _nodes_of(snapshot, snapshot.borrowed_partition)
+
+
+def satellite_partition(snapshot: Snapshot, node: str) -> str:
+    """Where a satellite on `node` is submitted."""
+    lent = snapshot.loans and node in lent_nodes(snapshot)
+    return snapshot.borrowed_partition if lent else snapshot.satellite_partition
+
+
+def _nodes_of(snapshot: Snapshot, name: str) -> frozenset[str]:
     return frozenset().union(
-        *(
-            partition.nodes
-            for partition in snapshot.partitions
-            if partition.up and partition.name == snapshot.satellite_partition
-        )
+        *(partition.nodes for partition in snapshot.partitions if partition.up and partition.name == name)
     )

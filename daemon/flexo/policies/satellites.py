@@ -9,6 +9,7 @@ past it.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -27,8 +28,20 @@ from flexo.model import (
     Snapshot,
 )
 from flexo.policies.batches import batch_of
+from flexo.policies.demand import rate
+from flexo.policies.payoff import PAUSE_S, START_S, pays
 from flexo.policies.pending import Claim, settle_claims
-from flexo.policies.rooms import Resources, Room, Standing, build_rooms, flags_of, satellite_nodes
+from flexo.policies.rooms import (
+    Resources,
+    Room,
+    Standing,
+    build_rooms,
+    flags_of,
+    lent_nodes,
+    satellite_nodes,
+    satellite_partition,
+)
+from flexo.policies.stays import stays
 
 _REBALANCE_GAIN = 0.25
 """A satellite is taken for a poorer job only if that job gets at least this part of its workers."""
@@ -87,7 +100,10 @@ class _Planner:
         self._sizing = sizing
         self._rooms = build_rooms(snapshot)
         self._slow = {gpu.node: gpu for gpu in snapshot.slow_gpus}
+        self._lent = lent_nodes(snapshot)
         self._nodes = sorted((satellite_nodes(snapshot) & self._rooms.keys()) - self._slow.keys())
+        self._stays = stays(snapshot, self._nodes)
+        self._known = {job.key: job for job in snapshot.training}
         self._actions: list[Action] = []
         self._withdrawn: set[str] = set()
         self._resting: set[JobKey] = set()
@@ -185,7 +201,10 @@ class _Planner:
         """What the policy wants each job to have, within what the job may have."""
         if self._sizing is None:
             return
-        rooms = {name: self._rooms[name] for name in self._nodes}
+        shares = self._shares.values()
+        rooms = {
+            name: self._rooms[name] for name in self._nodes if any(self._pays(each, name) for each in shares)
+        }
         for key, due in self._sizing(rooms, self._as_they_will_be()).items():
             share = self._shares.get(key)
             if share is not None:
@@ -279,7 +298,31 @@ class _Planner:
         return min((room for room in rooms if room.fits(share.job.shape, room.idle)), key=order, default=None)
 
     def _may_open(self, share: _Share, node: str) -> bool:
-        return node not in share.closed and node not in share.dealt
+        free = node not in share.closed and node not in share.dealt
+        return free and self._suits(share.job, node) and self._pays(share, node)
+
+    def _suits(self, job: ElasticJob, node: str) -> bool:
+        """Whether `node` has the GPU type that the job runs on: one run is on one type, lent or not."""
+        if node not in self._lent:
+            return True
+        types = {self._rooms[name].node.gpu_type for name in job.base_nodes if name in self._rooms}
+        return not types or self._rooms[node].node.gpu_type in types
+
+    def _pays(self, share: _Share, node: str) -> bool:
+        """Whether a satellite there does more than it costs until its GPUs are likely to be wanted back.
+
+        While it starts, the job trains as before. Of a job of which nothing is known it is taken to.
+        """
+        job, known, stay_s = share.job, self._known.get(share.job.key), self._stays[node]
+        if known is None or stay_s == math.inf:
+            return True
+        room = self._rooms[node]
+        now = self._before(share)
+        fits = room.fits(job.shape, room.idle) or room.fits(job.shape, Resources.of_node(room.node))
+        grown = min(share.due.workers, share.workers + fits)
+        nodes = len(job.base_nodes) + len(job.grants)
+        rates = rate(known, now, nodes), rate(known, grown, nodes + 1)
+        return pays(*rates, max(0.0, stay_s - START_S), PAUSE_S)
 
     def _expected(self) -> dict[JobKey, int]:
         """About how many workers each job will end up with: idle GPUs as if they lay on one node.
@@ -317,7 +360,7 @@ class _Planner:
             left -= workers
             room = f"{node} has idle GPUs for {_count(workers, 'worker')}"
             why = f"{room}; job {job.key} has {before} of {job.ceiling}"
-            yield Grow(job.key, node, workers, self._snapshot.satellite_partition, why)
+            yield Grow(job.key, node, workers, satellite_partition(self._snapshot, node), why)
 
     # Rebalancing.
 
@@ -419,7 +462,7 @@ class _Planner:
         have = self._before(share)
         size = f"{have} of {job.ceiling} workers"
         if have >= share.due.workers:
-            return f"{size}: {_why_no_more(share)}"
+            return f"{size}: {self._why_no_more(share)}"
         if not job.scalable and job.unscalable_why:
             return f"{size}: {job.unscalable_why}"
         if not job.scalable:
@@ -441,6 +484,21 @@ class _Planner:
             return f"{size}: waits {share.may_grow_at - now:.0f} s before its next resize{kept}"
         return f"{size}: {self._no_room(share)}"
 
+    def _why_no_more(self, share: _Share) -> str:
+        job = share.job
+        if share.due.workers < job.ceiling:
+            return share.due.why or self._why_not_due(share)
+        if job.wanted is not None and job.ceiling < job.workers.max:
+            return f"capped by its owner, the maximum is {job.workers.max}"
+        return "all"
+
+    def _why_not_due(self, share: _Share) -> str:
+        """The policy leaves the job as it is: there is no room, or others have more use for it."""
+        rooms = [self._rooms[name] for name in self._nodes if self._may_open(share, name)]
+        if any(room.fits(share.job.shape, room.idle) for room in rooms):
+            return f"{share.due.workers} are its due now"
+        return self._no_room(share)
+
     @staticmethod
     def _before(share: _Share) -> int:
         """What the job has, without what it is dealt in this plan."""
@@ -454,9 +512,11 @@ class _Planner:
             *self._kept_for_pending(share),
             *self._closed_nodes(share),
             *self._slow_nodes(share),
+            *self._wanted_back_soon(share),
+            *self._of_another_type(share),
             *self._gpus_without_cpus(share),
         ]
-        none = f"no idle GPU on any node of partition {partition}"
+        none = f"no idle GPU on any node of partition {partition}{' or on loan' if self._lent else ''}"
         if not reasons:
             return none
         return "; ".join(reasons)
@@ -487,6 +547,20 @@ class _Planner:
                 left_s = slow.until_at - self._snapshot.at
                 yield f"{name} is left alone for {left_s:.0f} s more: {slow}"
 
+    def _wanted_back_soon(self, share: _Share) -> Iterator[str]:
+        for name in self._nodes:
+            room = self._rooms[name]
+            if room.fits(share.job.shape, room.idle) and not self._pays(share, name):
+                stay = f"about {self._stays[name]:.0f} s"
+                yield f"{name} has idle GPUs, but they are likely to stay for {stay}: too short to pay"
+
+    def _of_another_type(self, share: _Share) -> Iterator[str]:
+        for name in sorted(self._lent & set(self._nodes)):
+            room = self._rooms[name]
+            if room.idle.gpus >= share.job.shape.gpus > 0 and not self._suits(share.job, name):
+                kind = room.node.gpu_type or "of another type"
+                yield f"{name}, on loan, has idle GPUs, but they are {kind} and the job runs on another type"
+
     def _gpus_without_cpus(self, share: _Share) -> Iterator[str]:
         shape = share.job.shape
         for name in self._nodes:
@@ -497,15 +571,6 @@ class _Planner:
                 yield f"the idle GPUs of {name} are not of type {shape.gpu_type}"
             else:
                 yield f"{name} has idle GPUs but not the CPUs or memory of a worker"
-
-
-def _why_no_more(share: _Share) -> str:
-    job = share.job
-    if share.due.workers < job.ceiling:
-        return share.due.why or f"{share.due.workers} are its due now"
-    if job.wanted is not None and job.ceiling < job.workers.max:
-        return f"capped by its owner, the maximum is {job.workers.max}"
-    return "all"
 
 
 def _share_out(free: Resources, room: Room, poor: _Share, rich: _Share, rich_workers: int) -> tuple[int, int]:

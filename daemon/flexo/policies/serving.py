@@ -72,6 +72,11 @@ class Budget:
         serving.workers += 1
         return True
 
+    def shrink(self, serving: Serving, workers: int) -> None:
+        """Only `workers` for `serving`, of those that it was granted."""
+        self.left[self._type_of(serving.job)] += (serving.workers - workers) * serving.job.shape.gpus
+        serving.workers = workers
+
     def _type_of(self, job: TrainingJob) -> str:
         """Of a running job, the type of its nodes; of a waiting one that names none, that with most left."""
         if self._one_type is not None and (job.shares or job.shape.gpu_type in ("", self._one_type)):

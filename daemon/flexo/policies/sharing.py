@@ -7,13 +7,14 @@ training time that it costs, and growing has to pay while the GPUs stay (Amoeba,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.model import Share, TrainingJob
+from flexo.model import Share
 from flexo.policies.flexible import Demand, Floats, RunningTimes, count, cut
 from flexo.policies.knapsack import Group, choose
 from flexo.policies.payoff import pays
@@ -36,8 +37,8 @@ class _Holding:
     """Its other flexible workers."""
     elsewhere: int
     """Workers that are not here, the base included."""
-    pace_elsewhere: float
-    """What those do together, in workers on the type that it asks for."""
+    types_elsewhere: Mapping[str, int]
+    """Those by GPU type."""
     most: int
     """Workers that it may have here."""
 
@@ -73,15 +74,12 @@ class Sharing:
         others: list[Share] = []
         for share in demand.flexible:
             (here if self._servers.gpu_type_of(share) == self._gpu_type else others).append(share)
-        rest = (*demand.base, *others)
-        elsewhere = count(rest)
-        pace = sum(share.workers * self._pace(demand.job, self._servers.gpu_type_of(share)) for share in rest)
-        return _Holding(
-            demand, here, others, elsewhere, pace, max(count(here), demand.job.workers.max - elsewhere)
-        )
-
-    def _pace(self, job: TrainingJob, gpu_type: str | None) -> float:
-        return self._times.pace(job, gpu_type or "")
+        types: Counter[str] = Counter()
+        for share in (*demand.base, *others):
+            types[self._servers.gpu_type_of(share) or ""] += share.workers
+        elsewhere = types.total()
+        most = max(count(here), demand.job.workers.max - elsewhere)
+        return _Holding(demand, here, others, elsewhere, types, most)
 
     def _sizes(self, holdings: Sequence[_Holding]) -> list[int]:
         """By holding, how many workers it is to have here: as many as now where nothing is better."""
@@ -101,8 +99,8 @@ class Sharing:
         job, held = holding.demand.job, holding.held
         here = np.arange(holding.most + 1)
         workers = holding.elsewhere + here
-        pace = (holding.pace_elsewhere + here * self._pace(job, self._gpu_type)) / workers
-        rates = self._times.rates(job, int(workers[0]), int(workers[-1])) * pace
+        paces = self._times.paces(job, self._gpu_type, holding.most, holding.types_elsewhere)
+        rates = self._times.rates(job, int(workers[0]), int(workers[-1])) * paces
         seconds = self._times.seconds(job, rates)
         values = (seconds[0] - seconds[1:]) * job.weight
         if not holding.demand.changes_anyhow:

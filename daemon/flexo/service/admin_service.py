@@ -6,8 +6,8 @@ Who called has been proven before (authentication.py); here it is decided what t
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-import pwd
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import PurePosixPath
@@ -18,20 +18,15 @@ import grpc.aio
 import structlog
 
 import flexo
-from flexo.controller import (
-    BadScale,
-    Busy,
-    Controller,
-    ControllerStatus,
-    JobView,
-    NotSteered,
-    UnknownJob,
-)
+from flexo.control.views import ControllerStatus, JobView, UnknownJob
+from flexo.control.wishes import BadScale, Busy, NotSteered
+from flexo.controller import Controller
 from flexo.journal import Journal
 from flexo.model import JobKey, Range, ScalingPoint
-from flexo.service.authentication import caller
+from flexo.service.authentication import account, caller
 from flexo.service.errands import CheckpointOrder, Order, Outcome, ProfileOrder, Progress, Result
 from flexo.service.leaders import LeaderBusy, LeaderDesk, NoLeader
+from flexo.service.loans_reply import lending_view, loans_reply
 from flexo.service.wire import MAX_PATH, one_line
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -44,6 +39,11 @@ EVENTS = 200
 """How much of a job's history one answer holds."""
 WORD_WITHIN_S = 3600.0
 """How long a leader may take for its next word on a command: a mini-batch, or writing a checkpoint."""
+
+PAST_LOANS = 10_000
+"""How many loans that are over one answer holds."""
+DEMAND_STEP_S = 300.0
+"""How fine the history of demand is told, if nobody says how."""
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("flexo.service")
@@ -154,6 +154,28 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         await asyncio.to_thread(self._controller.note, "checkpoint", key, text)
         return admin_pb2.CheckpointJobReply(text=text)
 
+    async def ListLoans(  # noqa: N802
+        self, request: admin_pb2.ListLoansRequest, context: _Context
+    ) -> admin_pb2.ListLoansReply:
+        """Servers on loan, and past loans."""
+        past = await asyncio.to_thread(self._journal.past_loans, min(request.past, PAST_LOANS))
+        return loans_reply(self._controller, past)
+
+    async def ListDemand(  # noqa: N802
+        self, request: admin_pb2.ListDemandRequest, context: _Context
+    ) -> admin_pb2.ListDemandReply:
+        """What the inference cluster needed."""
+        step_s = request.step_s or DEMAND_STEP_S
+        if not (math.isfinite(step_s) and step_s >= 1 and math.isfinite(request.since_at)):
+            text = (
+                f"since_at {request.since_at:g}, step_s {step_s:g}: numbers, and steps from 1 s, are allowed"
+            )
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+        found = await asyncio.to_thread(self._journal.demand, request.since_at, step_s)
+        return admin_pb2.ListDemandReply(
+            samples=[admin_pb2.DemandSample(at=d.at, servers=d.servers, source=d.source) for d in found]
+        )
+
     async def _words(
         self, key: JobKey, order: Order, context: _Context
     ) -> AsyncGenerator[Progress | Outcome]:
@@ -196,20 +218,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         uid = caller().uid
         if uid in (view.user_id, 0, os.getuid()):
             return
-        if await asyncio.to_thread(_account, uid) in self._administrators:
+        if await asyncio.to_thread(account, uid) in self._administrators:
             return
-        may = dict.fromkeys((view.job.user, "root", _account(os.getuid()), *self._administrators))
+        may = dict.fromkeys((view.job.user, "root", account(os.getuid()), *self._administrators))
         text = f"uid {uid} may not steer job {view.job.key}: {', '.join(may)} may"
         _log.warning("steering denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=text)
         await _abort(context, grpc.StatusCode.PERMISSION_DENIED, text)
-
-
-def _account(uid: int) -> str:
-    """The account's name; its number, which no administrator is listed by, where it has none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 async def _or_abort(context: _Context, steer: Callable[..., _T], *arguments: object) -> _T:
@@ -259,6 +273,7 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
             )
             for gpu in status.slow_gpus
         ],
+        lending=None if status.loans is None else lending_view(status.loans),
     )
 
 
@@ -304,4 +319,7 @@ def _job(view: JobView) -> admin_pb2.ElasticJob:
         scaling=map(_point, view.scaling),
         errand=job.errand,
         batch=view.batch,
+        progress=view.progress,
+        left_s=view.left.seconds if view.left else 0.0,
+        left_by=view.left.source.value if view.left else "",
     )

@@ -7,6 +7,7 @@ names the method and is decoded once (flexo_protos/credentials.py).
 from __future__ import annotations
 
 import asyncio
+import pwd
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -34,6 +35,14 @@ _caller: ContextVar[Caller] = ContextVar("flexo_caller")
 def caller() -> Caller:
     """Who made the call that is being served. Raises LookupError outside of an authenticated call."""
     return _caller.get()
+
+
+def account(uid: int) -> str:
+    """The account's name; its number, which nobody is listed by, where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 class Authentication(grpc.aio.ServerInterceptor):

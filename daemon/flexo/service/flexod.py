@@ -23,13 +23,17 @@ import structlog
 
 import flexo
 from flexo.clusters.base import ActionRefused, Cluster, ClusterUnreachable
-from flexo.clusters.slurm import connect
+from flexo.clusters.slurm import BorrowedPartition, SlurmCluster, connect
 from flexo.config import DEFAULT_PATH, ConfigError, Settings, load
 from flexo.controller import Controller
 from flexo.journal import Journal
+from flexo.loaning.lstm import TorchMissing
+from flexo.service import notify
 from flexo.service.admin_service import AdminService
+from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import LeaderDesk
+from flexo.service.lending_setup import lending_of, pushed_demand
 from flexo.service.server import AddressUnusable, check_address, listen
 from flexo_protos.credentials import Munge, NotAuthentic
 
@@ -50,7 +54,7 @@ def main() -> None:
     """Entry point of `flexod`: exit 0 after SIGTERM or SIGINT, 1 when it cannot go on, 2 for usage."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a leader that hangs up is no news to an administrator
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Slurm's commands are started beside it
-    options = _parser().parse_args()
+    options = make_parser().parse_args()
     _set_up_logging(options.log_level, options.log_json)
     try:
         settings = load(options.config)
@@ -78,29 +82,44 @@ def serve(settings: Settings, *, everywhere: bool = False) -> None:
         with _only_flexod_of(settings.journal.path), _open_journal(settings) as journal:
             _allow_many_connections()
             asyncio.run(_serve(settings, authenticator, journal))
-    except AddressUnusable as error:
+    except (AddressUnusable, TorchMissing) as error:
         raise CannotServe(str(error)) from error
 
 
 async def _serve(settings: Settings, authenticator: Munge, journal: Journal) -> None:
-    slurm = settings.slurm
-    cluster = connect(slurm.conf, frozenset({slurm.satellite_partition}), slurm.timeout_s)
+    cluster = _connect(settings)
     _log.info(f"the cluster is read with {cluster.read_with}")
     desk = LeaderDesk()
-    controller = Controller(settings, cluster, desk, journal)
+    pushed = pushed_demand(settings.loaning)
+    lending = lending_of(settings, journal, pushed)
+    controller = Controller(settings, cluster, desk, journal, lending=lending)
     jobs = JobService(desk, controller, Pace())
     admin = AdminService(controller, journal, desk, settings.service.administrators)
+    may_push = frozenset((*settings.service.administrators, *settings.loaning.inference_users))
+    inference = InferenceService(pushed, may_push, desk.wake.set)
     ended = asyncio.Event()
     _end_on_signals(ended)
-    server = await listen(settings.service.address, authenticator, jobs, admin)
+    server = await listen(settings.service.address, authenticator, jobs, admin, inference)
     await _say_ready(settings, cluster)
+    notify.tell(notify.READY)
     with _controller_thread(controller, desk, asyncio.get_running_loop(), ended) as failed:
         await ended.wait()
+        notify.tell(notify.STOPPING)
         _log.info("flexod stops; grants stand")
         jobs.close()
+        inference.close()
         await server.stop(FAREWELL_S)
     if failed.is_set():
         raise CannotServe("the controller has failed; its error stands above")
+
+
+def _connect(settings: Settings) -> SlurmCluster:
+    slurm, loaning = settings.slurm, settings.loaning
+    if not loaning.enabled:
+        return connect(slurm.conf, frozenset({slurm.satellite_partition}), slurm.timeout_s)
+    borrowed = BorrowedPartition(loaning.partition, loaning.edit_command, loaning.satellite_partition)
+    satellites = frozenset({slurm.satellite_partition, *borrowed.names})
+    return connect(slurm.conf, satellites, slurm.timeout_s, None if loaning.static else borrowed)
 
 
 async def _say_ready(settings: Settings, cluster: Cluster) -> None:
@@ -213,7 +232,8 @@ def _set_up_logging(level: str, as_json: bool) -> None:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """flexod's options; its manual page is made from them, too."""
     parser = argparse.ArgumentParser(
         prog="flexod", description="Grants idle GPUs of a Slurm cluster to elastic jobs."
     )
@@ -229,7 +249,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--every-interface", action="store_true", help="allow an address such as 0.0.0.0, on all networks"
     )
-    parser.add_argument("--log-level", choices=_LEVELS, default="info")
+    parser.add_argument(
+        "--log-level", choices=_LEVELS, default="info", help="the least that is logged; else %(default)s"
+    )
     parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
     parser.add_argument("--version", action="version", version=f"flexod {flexo.__version__}")
     return parser

@@ -12,10 +12,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 
-from flexo.controller import Orders
+from flexo.control.leaders import Orders, Saved
 from flexo.model import GrantFailure, JobKey, LeaderReport, SlowGpuReport
-from flexo.service.errands import CancelOrder, Command, Errand, Order, Outcome, Progress, Result
+from flexo.service.errands import (
+    CancelOrder,
+    CheckpointOrder,
+    Command,
+    Errand,
+    Order,
+    Outcome,
+    Progress,
+    Result,
+)
 
 
 class NoLeader(Exception):
@@ -41,6 +51,7 @@ class Line:
         self._orders_told = True
         self._commands: deque[Command] = deque()
         self._errand: Errand | None = None
+        self._saving: asyncio.Task[None] | None = None
 
     async def next_to_tell(self) -> Orders | Command:
         """Wait for a command, or until the orders differ from those last returned; return that."""
@@ -71,6 +82,24 @@ class Line:
         if orders != self._orders:
             self._orders, self._orders_told = orders, False
             self._news.set()
+
+    def save_from_thread(self, path: str, tell: Callable[[Saved], None]) -> None:
+        """Have the leader write a checkpoint; `tell` hears how that ended. May be called from any thread."""
+        self._loop.call_soon_threadsafe(self._save, path, tell)
+
+    def _save(self, path: str, tell: Callable[[Saved], None]) -> None:
+        try:
+            errand = self.begin(CheckpointOrder(path))
+        except LeaderBusy as error:
+            tell(Saved(self.report.key, f"writes no checkpoint: {error}"))
+            return
+        self._saving = self._loop.create_task(self._tell_end(errand, tell))
+
+    async def _tell_end(self, errand: Errand, tell: Callable[[Saved], None]) -> None:
+        while not isinstance(word := await errand.next_word(), Outcome):
+            pass
+        text = word.text if word.result is Result.DONE else f"has written no checkpoint: {word.text}"
+        tell(Saved(self.report.key, text))
 
     def begin(self, order: Order) -> Errand:
         """Have the leader do something. Raises LeaderBusy."""
@@ -118,6 +147,7 @@ class LeaderDesk:
         self._lines: dict[JobKey, Line] = {}
         self._failures: list[GrantFailure] = []
         self._slow: list[SlowGpuReport] = []
+        self._saved: list[Saved] = []
 
     # For the controller's thread.
 
@@ -144,6 +174,26 @@ class LeaderDesk:
             line = self._lines.get(key)
         if line is not None:
             line.tell_from_thread(orders)
+
+    def save(self, key: JobKey, path: str) -> None:
+        """Have `key` write a checkpoint to `path`. Whatever comes of it, `take_saved` tells."""
+        with self._lock:
+            line = self._lines.get(key)
+        if line is None:
+            self._hear_saved(Saved(key, "writes no checkpoint: it has no leader attached to flexod"))
+        else:
+            line.save_from_thread(path, self._hear_saved)
+
+    def take_saved(self) -> tuple[Saved, ...]:
+        """What came of such checkpoints since the last call."""
+        with self._lock:
+            saved, self._saved = tuple(self._saved), []
+        return saved
+
+    def _hear_saved(self, saved: Saved) -> None:
+        with self._lock:
+            self._saved.append(saved)
+        self.wake.set()
 
     # For the event loop's thread.
 

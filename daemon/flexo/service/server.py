@@ -9,10 +9,11 @@ import grpc.aio
 
 from flexo.service.admin_service import AdminService
 from flexo.service.authentication import Authentication
+from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService
 from flexo.service.lease_service import LeaseService
 from flexo_protos.credentials import Authenticator
-from flexo_protos.v1 import admin_pb2_grpc, jobs_pb2_grpc, leases_pb2_grpc
+from flexo_protos.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc, leases_pb2_grpc
 
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_CALLS = 8192
@@ -33,7 +34,11 @@ class AddressUnusable(Exception):
 
 
 async def listen(
-    address: str, authenticator: Authenticator, jobs: JobService, admin: AdminService
+    address: str,
+    authenticator: Authenticator,
+    jobs: JobService,
+    admin: AdminService,
+    inference: InferenceService,
 ) -> grpc.aio.Server:
     """A started server. Raises AddressUnusable."""
     server = grpc.aio.server(
@@ -41,6 +46,7 @@ async def listen(
     )
     jobs_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, server)
     leases_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(), server)
     _try_to_bind(address)
     try:

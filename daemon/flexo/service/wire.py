@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from flexo.controller import Orders
+from flexo.control.leaders import Orders
 from flexo.model import (
     FailureReason,
     GrantFailure,

@@ -67,6 +67,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         job = admin_pb2.ElasticJob(
             job_id=7, user=self.user, min=2, max=8, workers=5, granted=5, gpus_per_worker=1, attached=True,
             scalable=True, base_nodes=["n1"], grants=[grant], scaling=[_point(1, 1.0)], batch=64,
+            progress=0.42, left_s=7300, left_by="history",
         )  # fmt: skip
         return admin_pb2.ListJobsReply(jobs=[job])
 
@@ -165,7 +166,8 @@ def test_jobs_are_an_aligned_table_without_colours_when_piped(admin: Admin, flex
     head, row = out.splitlines()
     assert row.split()[:3] == ["7", "ann", "2-8"]
     assert head.index("USER") == row.index("ann")
-    assert row.endswith("training  n1 n2+3")
+    assert row.endswith("42%  ~2 h  training  n1 n2+3")
+    assert head.index("DONE") <= row.index("42%")
     assert "\x1b" not in out
 
 
@@ -174,6 +176,7 @@ def test_jobs_as_json_keep_their_grants(admin: Admin, flexo_run: Run) -> None:
     (job,) = json.loads(out)["jobs"]
     assert (job["job_id"], job["workers"], job["wanted"]) == (7, 5, None)
     assert job["grants"][0]["node"] == "n2"
+    assert (job["progress"], job["left_s"], job["left_by"]) == (0.42, 7300.0, "history")
 
 
 def test_names_from_outside_cannot_steer_the_terminal_or_use_markup(admin: Admin, flexo_run: Run) -> None:
@@ -203,6 +206,17 @@ def test_scale_sends_the_number_and_auto_is_zero(admin: Admin, flexo_run: Run) -
     assert flexo_run("scale", "7", "4") == (0, "done\n", "")
     assert flexo_run("scale", "7", "auto")[0] == 0
     assert admin.scaled == [(7, 4), (7, 0)]
+
+
+def test_what_flexod_answers_to_steering_is_there_as_json(admin: Admin, flexo_run: Run) -> None:
+    for line, text in (
+        (["scale", "7", "4"], "done"),
+        (["scale-out", "7", "2"], "grows"),
+        (["scale-in", "7", "2"], "shrinks"),
+        (["checkpoint", "7", "/a/b"], "written to /a/b on n1"),
+    ):
+        code, out, _ = flexo_run(*line, "--json")
+        assert (code, json.loads(out)) == (0, {"job_id": 7, "text": text})
 
 
 def test_a_refused_scale_is_exit_1(admin: Admin, flexo_run: Run) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from traces import needs_traces
 
 from flexo.cli import app
+from flexo.cli.simulation import setup
+from flexo.cli.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules
+from flexo.simulation.engine import SimulationStuck
 
 OWN = """job_id,submit_time_s,gpus,duration_s
 a,0,4,1000
@@ -99,10 +103,39 @@ def test_policies_in_processes_of_their_own_come_to_the_same(flexo, own):
     assert alone == together
 
 
-def test_told_true_running_times_every_policy_is_an_oracle(flexo, own):
-    arguments = ("simulate", "--trace", own, "--format", "own", "--policy", "backfill", *SMALL, "--json")
-    assert json.loads(flexo(*arguments)[1])["oracle"] is False
-    assert json.loads(flexo(*arguments, "--estimates", "oracle")[1])["oracle"] is True
+def test_told_true_running_times_every_policy_that_looks_at_them_is_an_oracle(flexo, own):
+    policies = ("--policy", "backfill", "--policy", "tiresias")
+    arguments = ("simulate", "--trace", own, "--format", "own", *policies, *SMALL, "--json")
+    for told, oracle in (("history", False), ("oracle", True)):
+        found = json.loads(flexo(*arguments, "-", "--estimates", told)[1])
+        assert [found[name]["oracle"] for name in ("backfill", "tiresias")] == [oracle, False]
+
+
+def test_slower_gpus_take_longer_and_both_the_speed_and_the_loss_of_mixing_can_be_said(flexo, own):
+    cluster = ("--gpu-types", "v100:1x1,t4:1x8", "--policy", "fifo", "--fungible-share", "1")
+    arguments = ("simulate", "--trace", own, "--format", "own", *cluster, "--start-cost", "0")
+    code, out, _ = flexo(*arguments, "--json", "usual")
+    assert code == 0
+    assert "speeds of GPUs: v100 1, t4 0.333; a heterogeneous run on several does 0.9 of their sum" in out
+    faster = ("--gpu-speed", "t4=0.5", "--mixed-efficiency", "1")
+    assert "v100 1, t4 0.5; a heterogeneous run on several does 1 of" in flexo(*arguments, *faster)[1]
+    assert flexo(*arguments, *faster, "--json", "faster")[0] == 0
+    usual, fast = (json.loads(Path(name).read_text())["makespan_s"] for name in ("usual", "faster"))
+    assert fast < usual
+
+
+def test_lyra_is_told_the_speeds_unless_it_is_told_others():
+    jobs, rules = AskedJobs(generate=3), AskedRules(policies=("lyra", "fifo"))
+    cluster = AskedCluster(gpu_types="v100:1x8,t4:1x8", gpu_speeds=("T4=0.5",), mixed_efficiency=0.8)
+    nodes, speeds = setup.node_groups(cluster), setup.gpu_speeds(cluster)
+    workload = setup.workload(jobs, AskedElasticity(), nodes)
+    (told, _), (other, _) = (
+        setup.trials(jobs, replace(rules, settings=settings), nodes, speeds, workload)
+        for settings in ((), ("lyra.gpu_speeds={T4=0.25}",))
+    )
+    assert (told.policy.gpu_speeds, told.policy.mixed_efficiency) == ({"t4": 0.5}, 0.8)
+    assert (other.policy.gpu_speeds, other.policy.mixed_efficiency) == ({"T4": 0.25}, 0.8)
+    assert other.scenario.gpu_speeds == speeds
 
 
 def test_quiet_says_nothing(flexo, own):
@@ -189,18 +222,25 @@ def test_settings_of_policies_reach_them(flexo, own):
         (("--generate", "4", "--set", "fifo.x=1"), "not among the policies that run"),
         (("--generate", "4", "--set", "x"), "POLICY.SETTING=VALUE"),
         (("--generate", "4", "--elastic-share", "3"), "is no share"),
-        (("--generate", "4", "--elastic-of", "some"), "none of multi, all"),
+        (("--generate", "4", "--elastic-share", "1", "--elastic-of", "some"), "none of multi, all"),
         (("--generate", "4", "--arrivals", "late"), "none of poisson, bursty"),
         (("--generate", "4", "--estimates", "mine"), "none of oracle, history"),
         (("--generate", "4", "--gpu-types", "v100"), "TYPE:NODESxGPUS"),
         (("--generate", "4", "--gpu-types", "a:1x1,a:1x2"), "twice"),
         (("--generate", "4", "--gpu-types", "a:1x1", "--nodes", "3"), "says nodes and GPUs already"),
         (("--generate", "4", "--gpu-types", "a:1x1", "--on-loan", "b"), "not among"),
-        (("--generate", "4", "--on-loan", "b"), "names types of --gpu-types"),
-        (("--generate", "4", "--quota", "x"), "TENANT=GPUS"),
-        (("--generate", "4", "--min-factor", "2"), "at most 1"),
+        (("--generate", "4", "--gpu-types", "t4:1x1", "--gpu-speed", "t4=0"), "TYPE=SPEED, above 0"),
+        (("--generate", "4", "--gpu-types", "t4:1x1", "--mixed-efficiency", "1.5"), "at most 1"),
+        (("--generate", "4", "--policy", "antman", "--quota", "x"), "TENANT=GPUS"),
+        (("--generate", "4", "--elastic-share", "1", "--min-factor", "2"), "at most 1"),
+        (("--generate", "4", "--elastic-share", "1", "--min", "8", "--max", "2"), "--min 8 is above --max 2"),
         (("--generate", "4", "--bad-lines", "hide"), "neither refuse nor skip"),
         (("--generate", "0",), "--generate"),
+        (("--generate", "4", "--policy", "greedy"), "greedy deals out satellites of jobs that Slurm starts"),
+        (("--generate", "4", "--set", "lyra.stay_s=soon"), "stay_s is 'soon'"),
+        (("--generate", "4", "--interval", "inf"), "--interval"),
+        (("--generate", "4", "--start-cost", "inf"), "--start-cost"),
+        (("--generate", "4", "--elastic-share", "1", "--max-factor", "inf"), "--max-factor"),
         (("--generate", "4", "--nodes", "0"), "--nodes"),
     ],
 )  # fmt: skip
@@ -208,6 +248,38 @@ def test_a_command_line_that_cannot_be_ends_with_2_and_says_why(flexo, arguments
     code, out, err = flexo("simulate", *arguments)
     assert (code, out) == (2, "")
     assert says in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--format", "own"), "--format: it does nothing without --trace"),
+        (("--partition", "gpu"), "--partition: it does nothing without --format sacct"),
+        (("--cluster", "a"), "--cluster: it does nothing without --format sacct"),
+        (("--undeclared",), "--undeclared: it does nothing without --format pollux"),
+        (("--caution", "1"), "--caution: it does nothing without --format pollux"),
+        (("--model", "bert"), "--model: it does nothing without --profiles"),
+        (("--min", "4"), "--min: it does nothing without --elastic-share"),
+        (("--on-loan", "b"), "--on-loan: it does nothing without --gpu-types"),
+        (("--gpu-speed", "t4=1"), "--gpu-speed: it does nothing without --gpu-types"),
+        (("--quota", "a=4"), "--quota: it does nothing without --policy antman"),
+        (("--load", "1", "--rate", "4"), "--load: say one of --load and --rate"),
+        (
+            ("--elastic-share", "1", "--max", "4", "--max-factor", "2"),
+            "--max-factor: say one of --max-factor and --max",
+        ),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(flexo, arguments, says):
+    code, out, err = flexo("simulate", "--generate", "4", *arguments)
+    assert (code, out) == (2, "")
+    assert says in " ".join(err.replace("│", " ").split())
+
+
+def test_options_of_jobs_that_are_made_up_are_refused_beside_a_trace(flexo, own):
+    code, _, err = flexo("simulate", "--trace", own, "--format", "own", "--load", "0.5")
+    assert code == 2
+    assert "--load: it does nothing without --generate" in " ".join(err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("option", ["--json", "--report", "--write"])
@@ -227,6 +299,16 @@ def test_ctrl_c_ends_with_130(flexo, own, monkeypatch):
     code, _, err = flexo("simulate", "--trace", own, "--format", "own", *SMALL)
     assert code == 130
     assert "interrupted" in err
+
+
+def test_a_simulation_that_would_never_end_ends_with_1_and_says_why(flexo, own, monkeypatch):
+    def stuck(*_):
+        raise SimulationStuck("jobs take turns")
+
+    monkeypatch.setattr("flexo.cli.simulation.run.run_trials", stuck)
+    code, _, err = flexo("simulate", "--trace", own, "--format", "own", *SMALL)
+    assert code == 1
+    assert "the simulation would never end: jobs take turns" in err
 
 
 def test_a_format_brings_its_authors_setting_and_options_go_before_it(flexo):

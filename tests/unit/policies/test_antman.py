@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_clusters import NOW
+from small_clusters import NOW, pending
 from training_jobs import after, check_plan, job, node, snapshot, snapshots, workers
 
 from flexo.model import JobKey, Plan, Quota, Share, Snapshot, TrainingJob, WorkerShape
@@ -161,6 +161,15 @@ def test_opportunistic_jobs_go_to_the_freest_nodes():
     before = cluster([node("n", 4, gpus_allocated=1), node("m", 8)], [of("b", 1, 3)])
     (start,) = AntMan().plan(before).allocations
     assert start.shares == (Share("m", 3),)
+
+
+def test_in_slurms_queue_jobs_within_their_quotas_come_first_and_what_is_reserved_holds_up_its_tenant_alone():
+    jobs = [of("b", 1, 2), of("a", 2, 4), of("a", 3, 6), of("a", 4, 1), of("b", 5, 8), of("c", 6, 2)]
+    quotas = (Quota("a", 8, used=2), Quota("c", 4, used=1))
+    seen = replace(snapshot([node("n0", 4)], jobs), jobs=(pending(6),), quotas=quotas)
+    # of a's 6, job 2 takes 4, and job 3 has what is left kept for it
+    assert [key.job_id for key in AntMan().plan(seen).order] == [2, 6, 1, 3, 4, 5]
+    assert AntMan().plan(replace(seen, jobs=())).order == ()
 
 
 @st.composite

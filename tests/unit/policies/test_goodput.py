@@ -9,8 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from training_jobs import after, check_plan, snapshots
 
+from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import JobKey, Node, Range, Share, Snapshot, TrainingJob, WorkerShape
 from flexo.policies.goodput import Goodput
+from flexo.simulation.costs import Costs
+from flexo.simulation.engine import simulate
+from flexo.simulation.linear_training import LinearTraining
+from flexo.simulation.scenario import Scenario
+from flexo.simulation.workload import TraceJob, Workload
 
 NOW = 10_000.0
 GPU = WorkerShape(1, 1)
@@ -167,3 +173,25 @@ def test_plans_stay_right_round_after_round(before: Snapshot, seconds: float):
         plan = Goodput().plan(before)
         check_plan(before, plan)
         before = after(before, plan, seconds)
+
+
+def test_a_job_is_not_preempted_before_it_has_trained_for_as_long_as_its_start_took():
+    long_ago = {"work": 10.0, "workers": "1-1", "waiting_since": NOW - 1e6}
+    started = job(1, "1-1", 1e6, shares=(Share("n1", 1),), start_cost_s=100.0, started_at=NOW - 150.0)
+    for resumes_at, kept in ((NOW + 10.0, 1), (NOW - 99.0, 1), (NOW - 100.0, 0)):
+        snapshot = seen(nodes(1), replace(started, resumes_at=resumes_at), job(2, **long_ago))
+        assert sizes(Goodput(), snapshot)[1] == kept
+
+
+def test_a_job_that_would_have_to_begin_anew_is_not_preempted():
+    running = job(1, "1-1", 1e6, shares=(Share("n1", 1),), started_at=NOW - 1e4)
+    waiting = job(2, "1-1", 10.0, waiting_since=NOW - 1e6)
+    assert sizes(Goodput(), seen(nodes(1), running, waiting))[1] == 0
+    assert sizes(Goodput(), seen(nodes(1), replace(running, checkpoints=False), waiting))[1] == 1
+
+
+def test_jobs_whose_start_takes_longer_than_a_round_all_get_done():
+    jobs = tuple(TraceJob(number, 0.0, Range(1, 1), 1, GPU, LinearTraining(500.0)) for number in range(1, 13))
+    place = Scenario((NodeGroup(1, 2),), Costs(start_s=1000.0), interval_s=60.0)
+    result = simulate(Workload("test", jobs), Goodput(), place).result
+    assert result.finished == 12

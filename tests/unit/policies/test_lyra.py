@@ -8,7 +8,7 @@ import pytest
 from small_clusters import NOW, pending
 from training_jobs import after, check_plan, job, node, snapshot, workers
 
-from flexo.model import JobKey, Share, WorkerShape
+from flexo.model import JobKey, Range, Share, WorkerShape
 from flexo.policies.lyra import Lyra
 
 V100 = WorkerShape(1, 1, gpu_type="V100")
@@ -32,6 +32,18 @@ def test_phase_two_gives_table_2s_long_job_its_three_and_the_short_one_five():
     plan = Lyra().plan(before)
     check_plan(before, plan)
     assert workers(plan, before) == {1: 3, 2: 5}
+
+
+def test_where_parts_of_a_job_s_own_time_count_a_long_job_has_no_more_than_a_short_one():
+    jobs = [
+        job(1, "1-8", {"n1": 1}, remaining_work=600.0),
+        job(2, "1-8", {"n2": 1}, remaining_work=600_000.0),
+        job(3, "1-8", {"n3": 1}),
+    ]
+    seen = snapshot([node(name, 4) for name in ("n1", "n2", "n3")], jobs)
+    by_seconds = workers(Lyra().plan(seen), seen)
+    assert by_seconds[2] > 2 * by_seconds[1]
+    assert workers(Lyra(saved="parts").plan(seen), seen) == {1: 4, 2: 4, 3: 4}
 
 
 def test_what_is_left_is_shared_out_again_when_a_job_ends():
@@ -291,9 +303,26 @@ def test_a_slow_gpu_counts_for_less():
         job(2, "2-4", {"v": 2}, shape=V100, remaining_work=980.0, heterogeneous=True),
     ]
     before = snapshot(nodes, jobs)
-    assert workers(Lyra().plan(before), before) == {1: 3, 2: 3}
+    assert workers(Lyra(mixed_efficiency=1.0).plan(before), before) == {1: 3, 2: 3}
     fast = Lyra(gpu_speeds={"t4": 4.0})
     assert sum(workers(fast.plan(before), before).values()) == 6
+
+
+def test_gpus_that_add_less_than_mixing_them_costs_are_left_alone():
+    """2 V100s and a T4 do 0.8 times 2.33, which is less than 2; and 4 T4s with them are 2.67."""
+    nodes = [node("t", 4, gpu_type="T4"), node("v", 2, gpu_type="V100")]
+    one = job(1, "2-3", {"v": 2}, shape=V100, remaining_work=1e5, heterogeneous=True)
+    before = snapshot(nodes, [one])
+    assert workers(Lyra(mixed_efficiency=0.8).plan(before), before) == {1: 2}
+    more = replace(before, training=(replace(one, workers=Range(2, 6)),))
+    assert workers(Lyra(mixed_efficiency=0.8).plan(more), more) == {1: 6}
+
+
+def test_an_impossible_speed_is_refused():
+    with pytest.raises(ValueError, match="above 0, that of T4 is 0"):
+        Lyra(gpu_speeds={"T4": 0})
+    with pytest.raises(ValueError, match="at most 1"):
+        Lyra(mixed_efficiency=1.1)
 
 
 def test_nothing_is_placed_on_a_node_that_may_not_be_used():

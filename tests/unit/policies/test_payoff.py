@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo.policies.payoff import break_even_s, pays, work_if_grown
+from flexo.policies.payoff import pays, work_if_grown
 
 RATES = st.floats(0.01, 1e4)
+
+
+def break_even_s(now: float, grown: float, change_s: float) -> float:
+    """How long GPUs have to stay that growing neither wins nor loses; infinite where it is not faster."""
+    return 2 * change_s * grown / (grown - now) if grown > now else math.inf
 
 
 def test_thirty_seconds_each_way_for_two_minutes_of_two_gpus_are_refused():
@@ -32,6 +37,11 @@ def test_thirty_seconds_each_way_pay_from_three_minutes_on():
 def test_growing_that_makes_nothing_faster_never_pays():
     assert break_even_s(4, 4, change_s=0) == math.inf
     assert not pays(4, 4, stay_s=1e9, change_s=0)
+    assert not pays(4, 4, stay_s=math.inf, change_s=0)
+
+
+def test_gpus_that_stay_for_ever_pay_for_whoever_gets_faster():
+    assert pays(4, 4.001, stay_s=math.inf, change_s=1e6)
 
 
 @given(RATES, RATES, st.floats(0, 1e3), st.floats(0, 1e6))

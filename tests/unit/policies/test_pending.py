@@ -20,6 +20,7 @@ from small_clusters import (
 
 from flexo.model import JobState, Partition, SatelliteTag, Shrink
 from flexo.policies.greedy import Greedy
+from flexo.policies.pending import waits_for_resources
 
 POLICY = Greedy(min_resize_interval_s=60.0)
 
@@ -37,6 +38,19 @@ def test_idle_gpus_that_a_pending_job_could_start_on_are_not_granted():
 def test_a_job_that_slurm_has_not_looked_at_yet_counts_too():
     fresh = pending(7, 4, reason="None")
     assert grown(decide([node("t1", used=4), node("t2")], [elastic(1)], [fresh])) == []
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Resources",
+        "Priority",
+        "(ReqNodeNotAvail, UnavailableNodes:t7)",
+        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+    ],
+)
+def test_a_job_that_waits_for_nodes_or_for_others_waits_for_resources(reason):
+    assert waits_for_resources(pending(7, 4, reason=reason))
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from flexo.policies import registry
 from flexo.policies.greedy import Greedy
+from flexo.policies.tiresias import Tiresias
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -34,6 +37,37 @@ def test_an_unknown_setting_is_refused_with_those_that_there_are():
         registry.BadSetting, match="greedy has no setting 'speed'; its settings: min_resize_interval_s"
     ):
         registry.make("greedy", speed=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "says"),
+    [
+        ("lyra", "stay_s", "abc", "stay_s is 'abc': Input should be a valid number"),
+        ("lyra", "stay_s", -5, "stay_s is -5: it takes numbers from 0 on"),
+        ("lyra", "stay_s", float("nan"), "it takes numbers from 0 on"),
+        ("lyra", "gpu_speeds", 3, "gpu_speeds is 3: Input should be a valid dictionary"),
+        ("lyra", "gpu_speeds", {"t4": 0}, "the speed of a GPU is above 0"),
+        ("lyra", "order", "mine", "order is 'mine': Input should be 'policy' or 'slurm'"),
+        ("tiresias", "quanta_gpu_s", 5, "quanta_gpu_s is 5: Input should be a valid tuple"),
+        ("tiresias", "quanta_gpu_s", [5, -1], "it takes numbers from 0 on"),
+        ("backfill", "depth", 2.5, "depth is 2.5: Input should be a valid integer"),
+    ],
+)
+def test_a_value_that_a_setting_cannot_have_is_refused(name, setting, value, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        registry.make(name, **{setting: value})
+
+
+def test_values_come_as_the_setting_has_them():
+    policy = registry.make("tiresias", quanta_gpu_s=[5, 7.5])
+    assert policy == Tiresias(quanta_gpu_s=(5.0, 7.5))
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_the_defaults_are_values_that_may_be_said(name):
+    usual = registry.make(name)
+    said = {setting: getattr(usual, setting) for setting in registry.settings_of(name)}
+    assert registry.make(name, **said) == usual
 
 
 def test_of_a_policy_that_is_not_known_it_is_taken_that_it_goes_by_running_times():

@@ -162,6 +162,30 @@ def test_resized_jobs_stay_where_they_are():
     assert {each.job.job_id: each.shares for each in plan.allocations}[1] == (Share("n1", 2),)
 
 
+def test_r2_gives_no_gpus_that_go_back_before_the_resize_has_paid():
+    """Amoeba, section 3.2: two GPUs more for a job on four, for two minutes."""
+    dear = running(1, "4-6", 4, requested_workers=4, change_cost_s=30.0)
+    before = cluster(6, [dear])
+    assert workers(ElasticTiresias(stay_s=120.0).plan(before), before) == {1: 4}
+    assert workers(ElasticTiresias(stay_s=181.0).plan(before), before) == {1: 6}
+    assert workers(ElasticTiresias().plan(before), before) == {1: 6}
+    cheap = replace(before, training=(replace(dear, change_cost_s=1.07),))
+    assert workers(ElasticTiresias(stay_s=120.0).plan(cheap), cheap) == {1: 6}
+
+
+def test_what_does_not_pay_for_one_job_others_may_have():
+    dear = running(1, "1-4", 1, requested_workers=1, change_cost_s=100.0)
+    cheap = running(2, "1-4", 1, requested_workers=1, change_cost_s=1.0)
+    before = cluster(5, [dear, cheap])
+    assert workers(ElasticTiresias(stay_s=120.0).plan(before), before) == {1: 1, 2: 4}
+
+
+def test_what_a_job_has_it_keeps_though_it_would_not_pay_to_get_it_anew():
+    grown = running(1, "1-4", 3, requested_workers=1, change_cost_s=100.0)
+    before = cluster(4, [grown])
+    assert workers(ElasticTiresias(stay_s=120.0).plan(before), before) == {1: 3}
+
+
 # Pollux' variant.
 
 

@@ -13,9 +13,11 @@ import pytest
 from loop_in_thread import LoopThread
 from service_doubles import PlainAuthenticator
 
-from flexo.controller import BadScale, Busy, ControllerStatus, JobView, NotSteered, UnknownJob
+from flexo.control.views import ControllerStatus, JobView, TimeLeft, UnknownJob
+from flexo.control.wishes import BadScale, Busy, NotSteered
 from flexo.journal import Event
 from flexo.model import (
+    Demand,
     ElasticJob,
     Grant,
     JobKey,
@@ -23,6 +25,7 @@ from flexo.model import (
     SatelliteState,
     ScalingPoint,
     SlowGpu,
+    Source,
     WorkerShape,
 )
 from flexo.service.admin_service import AdminService
@@ -102,7 +105,7 @@ class Answers:
         job = ElasticJob(
             JobKey(7, 1), "ann", Range(2, 8), WorkerShape(2, 1), ("n1",), 2, (grant,), 4, True, wanted=6
         )
-        return (JobView(job, OWNER, True, 99, (POINT,), 64),)
+        return (JobView(job, OWNER, True, 99, (POINT,), 64, 0.5, TimeLeft(60.0, Source.PROGRESS)),)
 
     def explain(self, job_id: int) -> tuple[str, ...]:
         if job_id != 7:
@@ -114,6 +117,10 @@ class Answers:
             raise BadScale("job 7 takes 2-8 workers")
         self.scaled.append((key, workers))
         return "so be it"
+
+    def demand(self, since: float, step_s: float) -> tuple[Demand, ...]:
+        self.steered.append(("demand", since, step_s))
+        return (Demand(100.0, 2.5, "partition infer"), Demand(400.0, 3.0, "partition infer"))
 
     def events(self, job_id: int | None, limit: int) -> tuple[Event, ...]:
         return (Event(5.0, "grow", JobKey(6), "3 workers"),) if job_id == 6 else ()
@@ -175,6 +182,23 @@ def test_jobs_carry_their_grants_and_cap(client: Client) -> None:
     assert (job.wanted, job.gpus_per_worker, job.batches_committed, job.attached) == (6, 2, 99, True)
     assert (job.grants[0].state, job.grants[0].slurm_job_id) == ("warming", 8)
     assert (job.scaling[0].workers, job.scaling[0].samples_per_s, job.batch) == (2, 90.0, 64)
+    assert (job.progress, job.left_s, job.left_by) == (0.5, 60.0, "progress")
+
+
+def test_anybody_may_read_what_inference_needed(client: Client, answers: Answers) -> None:
+    reply = client.call("ListDemand", pb.ListDemandRequest(since_at=50.0))
+    assert [(sample.at, sample.servers) for sample in reply.samples] == [(100.0, 2.5), (400.0, 3.0)]
+    assert reply.samples[0].source == "partition infer"
+    assert answers.steered == [("demand", 50.0, 300.0)]
+
+
+@pytest.mark.parametrize("wrong", [{"step_s": -1.0}, {"step_s": float("nan")}, {"since_at": float("inf")}])
+def test_a_history_of_demand_in_steps_that_are_none_is_refused(
+    client: Client, wrong: dict[str, float]
+) -> None:
+    code, text = client.refused("ListDemand", pb.ListDemandRequest(**wrong))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "steps from 1 s" in text
 
 
 def test_nobody_reads_without_a_credential(client: Client) -> None:

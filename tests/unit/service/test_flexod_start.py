@@ -17,6 +17,7 @@ from service_doubles import Observed, PlainAuthenticator
 
 from flexo.service import flexod
 from flexo.service.admin_service import AdminService
+from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import LeaderDesk
 from flexo.service.server import AddressUnusable, check_address, listen
@@ -125,7 +126,8 @@ def test_a_port_in_use_is_refused_and_named() -> None:
     async def start(port: int) -> None:
         service = JobService(LeaderDesk(), Observed(), Pace())
         admin = AdminService(None, None, LeaderDesk(), ())  # type: ignore[arg-type]
-        await listen(f"127.0.0.1:{port}", PlainAuthenticator(), service, admin)
+        inference = InferenceService(None, frozenset(), lambda: None)
+        await listen(f"127.0.0.1:{port}", PlainAuthenticator(), service, admin, inference)
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

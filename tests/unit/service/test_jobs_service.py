@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from service_doubles import ATTACH, House, cluster, end_of, hello, house, slurm_job
 
-from flexo.controller import GrantOffer, Orders
+from flexo.control.leaders import GrantOffer, Orders
 from flexo.model import FailureReason, JobKey, JobState, Range, SatelliteTag
 from flexo.service import jobs_service
 from flexo.service.errands import CheckpointOrder, Errand, Outcome, Progress, Result

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo.controller import GrantOffer, Orders
+from flexo.control.leaders import GrantOffer, Orders
 from flexo.model import FailureReason, JobKey, Range, SatelliteState, WorkerShape
 from flexo.service import wire
 from flexo.service.errands import CancelOrder, CheckpointOrder, Command, ProfileOrder, Result

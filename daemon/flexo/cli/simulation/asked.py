@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from flexo.policies.gpu_speeds import MIXED_EFFICIENCY
+
 TO_OUTPUT: Final = "-"
 """Where a file is asked for: the output."""
 
@@ -31,6 +33,7 @@ class AskedJobs:
     seed: int = 0
     batch: str = "auto"
     undeclared: bool = False
+    caution: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,24 @@ class AskedCluster:
     gpus_per_node: int | None = None
     gpu_types: str = ""
     on_loan: tuple[str, ...] = ()
+    gpu_speeds: tuple[str, ...] = ()
+    mixed_efficiency: float = MIXED_EFFICIENCY
+
+
+@dataclass(frozen=True, slots=True)
+class AskedInference:
+    """The inference cluster beside that."""
+
+    nodes: int | None = None
+    """None: there is none."""
+    gpus: int = 8
+    gpu_type: str = ""
+    demand: str = "generated"
+    lends: bool = True
+    interval_s: float = 300.0
+    headroom: str = "5%"
+    reclaim_s: float = 300.0
+    reclaim: str = "heuristic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +91,8 @@ class AskedRules:
     quotas: tuple[str, ...] = ()
     time_limits: bool = False
     checkpoints: bool = True
+    on_slurm: bool = False
+    warm_up_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,35 +6,48 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import typer
 
+from flexo.cli.exit_codes import ExitCode
 from flexo.cli.output import complain, print_line
 from flexo.cli.simulation import results_out, setup, summary
-from flexo.cli.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules, Outputs
+from flexo.cli.simulation.asked import (
+    AskedCluster,
+    AskedElasticity,
+    AskedInference,
+    AskedJobs,
+    AskedRules,
+    Outputs,
+)
+from flexo.cli.simulation.inference import inference
 from flexo.cli.simulation.progress import bars
 from flexo.cli.simulation.tables import print_results
 from flexo.simulation.about import About
-from flexo.simulation.comparison import run_trials
+from flexo.simulation.comparison import Trial, run_trials
+from flexo.simulation.engine import SimulationStuck
 from flexo.simulation.formats import own
 from flexo.simulation.formats.errors import BadTrace
+from flexo.simulation.inference import Inference
 from flexo.simulation.results import Outcome
 from flexo.simulation.workload import Workload
 
-FAILED: Final = 1
-INTERRUPTED: Final = 130
-
 
 def run(
-    jobs: AskedJobs, elasticity: AskedElasticity, cluster: AskedCluster, rules: AskedRules, outputs: Outputs
+    jobs: AskedJobs,
+    elasticity: AskedElasticity,
+    cluster: AskedCluster,
+    beside: AskedInference,
+    rules: AskedRules,
+    outputs: Outputs,
 ) -> None:
     """From options to outputs. Raises typer.Exit, with the reason said."""
     with explained():
         outputs.check()
         nodes = setup.node_groups(cluster)
         workload = setup.workload(jobs, elasticity, nodes)
-        trials = setup.trials(jobs, rules, nodes, workload)
+        trials = setup.trials(jobs, rules, nodes, setup.gpu_speeds(cluster), workload)
+        trials = _with_inference(trials, inference(beside, jobs.seed, workload))
         if outputs.write is not None:
             _write(workload, outputs.write)
         about = About(
@@ -51,6 +64,12 @@ def run(
             results_out.write_json(outcomes, outputs.json)
         if outputs.report is not None:
             _write_report(outcomes, about, outputs.report)
+
+
+def _with_inference(trials: tuple[Trial, ...], beside: Inference | None) -> tuple[Trial, ...]:
+    if beside is not None and any(trial.scenario.on_slurm is not None for trial in trials):
+        raise typer.BadParameter("it does not go with --on-slurm", param_hint="--inference-nodes")
+    return tuple(replace(trial, scenario=replace(trial.scenario, inference=beside)) for trial in trials)
 
 
 def _tell_before(about: About, outputs: Outputs) -> None:
@@ -85,13 +104,16 @@ def explained() -> Iterator[None]:
     except BadTrace as error:
         for problem in error.problems:
             complain(problem)
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(ExitCode.REFUSED) from None
     except OSError as error:
         complain(f"{error.filename or 'output'}: {error.strerror or error}")
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(ExitCode.REFUSED) from None
+    except SimulationStuck as error:
+        complain(f"the simulation would never end: {error}")
+        raise typer.Exit(ExitCode.REFUSED) from None
     except KeyboardInterrupt:
         complain("interrupted; nothing was written")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _write(workload: Workload, path: Path) -> None:

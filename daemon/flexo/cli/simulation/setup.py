@@ -16,6 +16,7 @@ from flexo.cli.simulation.asked import AskedCluster, AskedElasticity, AskedJobs,
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.policies import registry
 from flexo.policies.base import Policy
+from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo.simulation.comparison import Trial
 from flexo.simulation.costs import MEASURED, Costs
 from flexo.simulation.elasticity import Elasticity, Of, made_elastic
@@ -25,6 +26,8 @@ from flexo.simulation.formats.reading import ReadOptions
 from flexo.simulation.formats.registry import FORMATS, TraceFormat
 from flexo.simulation.generate import LONGEST_S, Arrivals, Recipe, generate
 from flexo.simulation.gpu_types import for_cluster
+from flexo.simulation.on_slurm.times import MEASURED as SLURM_MEASURED
+from flexo.simulation.on_slurm.times import SlurmTimes
 from flexo.simulation.scenario import Scenario
 from flexo.simulation.speeds import loaded, with_tables
 from flexo.simulation.workload import Workload
@@ -45,9 +48,17 @@ def node_groups(asked: AskedCluster) -> tuple[NodeGroup, ...]:
                 param_hint="--gpu-types",
             )
         return words.node_groups(asked.gpu_types, asked.on_loan)
-    if asked.on_loan:
-        raise typer.BadParameter("it names types of --gpu-types", param_hint="--on-loan")
     return (NodeGroup(asked.nodes or DEFAULT_NODES, asked.gpus_per_node or DEFAULT_GPUS),)
+
+
+def gpu_speeds(asked: AskedCluster) -> GpuSpeeds:
+    """What GPUs do by their type: as usual, but for what was said."""
+    said = dict(map(words.gpu_speed, asked.gpu_speeds))
+    usual = {gpu_type.casefold(): speed for gpu_type, speed in GpuSpeeds().speeds.items()}
+    try:
+        return GpuSpeeds(usual | said, asked.mixed_efficiency)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--mixed-efficiency") from error
 
 
 def workload(jobs: AskedJobs, elasticity: AskedElasticity, nodes: Sequence[NodeGroup]) -> Workload:
@@ -101,6 +112,9 @@ def wish_of(asked: AskedElasticity) -> Elasticity:
         raise typer.BadParameter(
             "--min-factor is at most 1, --max-factor at least 1", param_hint="--min-factor"
         )
+    least, most = asked.min_workers, asked.max_workers
+    if least is not None and most is not None and least > most:
+        raise typer.BadParameter(f"--min {least} is above --max {most}", param_hint="--min")
     return Elasticity(
         share=_share(asked.share, "--elastic-share"),
         of=words.choice(Of, asked.of, "--elastic-of"),
@@ -118,15 +132,17 @@ def _share(text: str | None, option: str) -> float | None:
 
 
 def trials(
-    jobs: AskedJobs, rules: AskedRules, nodes: tuple[NodeGroup, ...], ready: Workload
+    jobs: AskedJobs, rules: AskedRules, nodes: tuple[NodeGroup, ...], speeds: GpuSpeeds, ready: Workload
 ) -> tuple[Trial, ...]:
     """One for each policy, in the order in which they were named."""
     names = rules.policies or (DEFAULT_POLICY,)
     if len(set(names)) < len(names):
         raise typer.BadParameter("a policy is named twice", param_hint="--policy")
-    scenario = _scenario(jobs, rules, nodes)
+    scenario = replace(_scenario(jobs, rules, nodes), gpu_speeds=speeds)
     settings = _settings(rules.settings, names)
-    made = [make_policy(name, settings.get(name, {})) for name in names]
+    made = [
+        make_policy(name, settings.get(name, {}), speeds, on_slurm=bool(rules.on_slurm)) for name in names
+    ]
     return tuple(
         Trial(
             name,
@@ -145,10 +161,23 @@ def mode_of(rules: AskedRules, policy: Policy) -> Mode:
     return Mode.ORACLE if policy.oracle else Mode.HISTORY
 
 
-def make_policy(name: str, settings: Mapping[str, object]) -> Policy:
-    """The policy, or typer.BadParameter."""
+def make_policy(
+    name: str, settings: Mapping[str, object], speeds: GpuSpeeds, *, on_slurm: bool = False
+) -> Policy:
+    """The policy, which knows how fast GPUs are if it goes by that at all. Or typer.BadParameter.
+
+    `on_slurm`: as flexod has it.
+    """
+    if not on_slurm and not registry.simulates(name):
+        raise typer.BadParameter(
+            f"{name} deals out satellites of jobs that Slurm starts, and starts none itself",
+            param_hint="--policy",
+        )
     try:
-        return registry.make(name, **settings)
+        told = {"gpu_speeds": speeds.speeds, "mixed_efficiency": speeds.mixed_efficiency}
+        known = {key: value for key, value in told.items() if key in registry.settings_of(name)}
+        usual = registry.on_slurm(name) if on_slurm else {}
+        return registry.make(name, **{**usual, **known, **settings})
     except registry.UnknownPolicy as error:
         raise typer.BadParameter(str(error), param_hint="--policy") from error
     except (registry.BadSetting, TypeError, ValueError) as error:
@@ -178,6 +207,28 @@ def _scenario(jobs: AskedJobs, rules: AskedRules, nodes: tuple[NodeGroup, ...]) 
         quotas=tuple(map(words.quota, rules.quotas)),
         limits_end_jobs=rules.time_limits,
         checkpoints=rules.checkpoints,
+        on_slurm=_slurm_times(rules),
+    )
+
+
+def _slurm_times(rules: AskedRules) -> SlurmTimes | None:
+    """How long things take on Slurm: as measured, but for what was said. None: not on Slurm."""
+    if not rules.on_slurm:
+        if rules.warm_up_s is not None:
+            raise typer.BadParameter("it goes with --on-slurm", param_hint="--warm-up")
+        return None
+    for option, said in (
+        ("--estimates", rules.estimates is not None),
+        ("--quota", bool(rules.quotas)),
+        ("--no-checkpoints", not rules.checkpoints),
+    ):
+        if said:
+            raise typer.BadParameter("it has no meaning with --on-slurm", param_hint=option)
+    return SLURM_MEASURED.but(
+        boot_s=rules.start_cost_s,
+        pause_s=rules.resize_cost_s,
+        warm_s=rules.warm_up_s,
+        look_s=rules.interval_s or None,
     )
 
 
@@ -195,4 +246,4 @@ def _as_it_wants_them(jobs: AskedJobs, policy: str, ready: Workload) -> Workload
     if jobs.batch not in ("auto", "user", "job"):
         raise typer.BadParameter(f"'{jobs.batch}' is none of auto, user, job", param_hint="--batch")
     choose = jobs.batch == "job" or (jobs.batch == "auto" and policy in _CHOOSE_THEIR_BATCH)
-    return pollux.adapted(ready, choose_batch=choose, declare=not jobs.undeclared)
+    return pollux.adapted(ready, choose_batch=choose, declare=not jobs.undeclared, caution=jobs.caution)

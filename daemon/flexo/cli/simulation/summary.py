@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from flexo.cli.simulation.inference import described
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import Source
 from flexo.simulation.comparison import Trial
+from flexo.simulation.on_slurm.times import SlurmTimes
 from flexo.simulation.results import Outcome
+from flexo.simulation.scenario import Scenario
 from flexo.simulation.workload import Workload
 
 _SHOWN: Final = 3
@@ -22,6 +25,9 @@ def facts(workload: Workload, trials: Sequence[Trial]) -> Iterator[str]:
     yield jobs(workload)
     yield from workload.notes
     yield f"{cluster(trials[0].scenario.nodes)}; {rules(trials[0])}"
+    if trials[0].scenario.inference is not None:
+        yield described(trials[0].scenario.inference)
+    yield from gpu_speeds(trials[0].scenario)
     yield estimates(trials)
 
 
@@ -32,6 +38,16 @@ def cluster(nodes: Sequence[NodeGroup]) -> str:
         + (" on loan" if group.features else "")
         for group in nodes
     )
+
+
+def gpu_speeds(scenario: Scenario) -> Iterator[str]:
+    """``"v100 1, t4 0.333; a run on both ..."``; nothing where all GPUs are as fast as each other."""
+    groups = (*scenario.nodes, *((scenario.inference.servers,) if scenario.inference else ()))
+    speeds = {group.gpu_type: scenario.gpu_speeds.of(group.gpu_type) for group in groups}
+    if len(set(speeds.values())) > 1:
+        each = ", ".join(f"{gpu_type} {speed:.3g}" for gpu_type, speed in speeds.items())
+        mixed = f"a heterogeneous run on several does {scenario.gpu_speeds.mixed_efficiency:g} of their sum"
+        yield f"speeds of GPUs: {each}; {mixed}; jobs that ask for no type took as long as on the fastest"
 
 
 def jobs(workload: Workload) -> str:
@@ -45,13 +61,26 @@ def jobs(workload: Workload) -> str:
 def rules(trial: Trial) -> str:
     """``"decides every 60 s; a start costs 30 s, a resize 30 s; running times: history"``."""
     scenario = trial.scenario
+    if scenario.on_slurm is not None:
+        return on_slurm(scenario.on_slurm)
     when = "whenever something happens" if scenario.interval_s is None else f"every {scenario.interval_s:g} s"
     costs = f"a start costs {scenario.costs.start_s:g} s, a resize {scenario.costs.resize_s:g} s"
     return f"policies decide {when}; {costs}"
 
 
+def on_slurm(times: SlurmTimes) -> str:
+    """What takes how long there."""
+    return (
+        f"Slurm starts bases, and policies decide about satellites every {times.look_s:g} s; a base boots"
+        f" for {times.boot.first_s:g} s, a satellite warms up for {times.warm.first_s:g} s while the others"
+        f" train, and all stand still for {times.join_s:g} s when it joins"
+    )
+
+
 def estimates(trials: Sequence[Trial]) -> str:
     """Where running times come from, by policy if they differ."""
+    if trials[0].scenario.on_slurm is not None:
+        return "running times come from: what flexod knows (progress, like jobs before, time limits)"
     if any(job.training.begin().source is Source.PROGRESS for job in trials[0].workload.jobs[:1]):
         return "running times come from: what the jobs report of their progress"
     modes = {trial.label: trial.scenario.estimates.mode.value for trial in trials}

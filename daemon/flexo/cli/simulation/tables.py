@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flexo.cli.output import print_line, print_table
-from flexo.simulation.result_words import FIGURES, ORACLE, title
+from flexo.simulation.result_words import ORACLE, rows, title
 from flexo.simulation.results import Outcome
 
 
 def print_results(outcomes: Sequence[Outcome]) -> None:
     """The table, and what its words mean."""
     titles = [title(outcome) for outcome in outcomes]
-    rows = [(name, *(figure(outcome.result) for outcome in outcomes)) for name, figure in FIGURES]
-    print_table(("SECONDS, IF NOTHING ELSE IS SAID", *titles), rows, right=titles)
+    print_table(("SECONDS, IF NOTHING ELSE IS SAID", *titles), rows(outcomes), right=titles)
     if any(outcome.result.oracle for outcome in outcomes):
         print_line(ORACLE)

@@ -21,6 +21,7 @@ from flexo.cli.simulation.asked import (
 )
 from flexo.cli.simulation.progress import bars
 from flexo.cli.simulation.run import explained
+from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo.simulation import whatif_words
 from flexo.simulation.about import About
 from flexo.simulation.comparison import Trial, run_trials
@@ -93,13 +94,13 @@ def run(
 def _baseline(rigid: Workload, size: Size, rules: AskedRules) -> Trial:
     """What Slurm does: backfilling by time limits, and no job is elastic."""
     scenario = Scenario(size.nodes, setup.costs_of(rules, MEASURED), estimates=Estimates(Mode.LIMIT))
-    return Trial("as Slurm does", setup.make_policy("backfill", {}), rigid, scenario)
+    return Trial("as Slurm does", setup.make_policy("backfill", {}, GpuSpeeds()), rigid, scenario)
 
 
 def _trial(
     question: _Question, baseline: Trial, jobs: AskedJobs, elasticity: AskedElasticity, rules: AskedRules
 ) -> Trial:
-    policy = setup.make_policy(question.policy, {})
+    policy = setup.make_policy(question.policy, {}, GpuSpeeds())
     wish = replace(setup.wish_of(elasticity), share=question.share)
     workload = made_elastic(baseline.workload, wish, jobs.seed)
     tables = loaded(jobs.profiles)

@@ -63,6 +63,17 @@ def quota(text: str) -> Quota:
     return Quota(tenant, int(gpus))
 
 
+def gpu_speed(text: str) -> tuple[str, float]:
+    """``"t4=0.33"``: a type in small letters, and its speed."""
+    match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_.-]*)=(\d+(?:\.\d*)?|\.\d+)", text, re.ASCII)
+    if match is None or not float(match[2]):
+        raise typer.BadParameter(
+            f"'{text}' is not understood: it takes TYPE=SPEED, above 0, as in t4=0.33",
+            param_hint="--gpu-speed",
+        )
+    return match[1].casefold(), float(match[2])
+
+
 def setting(text: str) -> tuple[str, str, object]:
     """``"lyra.stay_s=300"``: policy, setting, value. What is no TOML value is taken as a word."""
     match = re.fullmatch(r"([a-z][a-z0-9-]*)\.([a-z_][a-z0-9_]*)=(.*)", text)

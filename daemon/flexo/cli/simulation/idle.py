@@ -1,0 +1,66 @@
+"""Options that would do nothing beside the others are refused: whoever typed them expects something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import typer
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """Parameters of a command that need another one."""
+
+    parameters: tuple[str, ...]
+    needed: str
+    value: str = ""
+    """Of the needed one; "": any."""
+    instead: str = ""
+    """Another parameter that will do as well."""
+
+    def is_met(self, context: typer.Context) -> bool:
+        found = context.params.get(self.needed)
+        if found and self.value:
+            return self.value in found
+        return bool(found or context.params.get(self.instead))
+
+
+_NEEDS: Final = (
+    _Need(("trace_format",), "trace"),
+    _Need(("partition", "slurm_cluster"), "trace_format", "sacct"),
+    _Need(("batch", "undeclared", "caution"), "trace_format", "pollux"),
+    _Need(("arrivals", "load", "rate", "longest"), "generate"),
+    _Need(("model",), "profiles"),
+    _Need(("elastic_of", "min_factor", "max_factor", "min_gpus", "max_gpus"), "elastic_share"),
+    _Need(("on_loan",), "gpu_types"),
+    _Need(("gpu_speed", "mixed_efficiency"), "gpu_types", instead="inference_nodes"),
+    _Need(("quota",), "policy", "antman"),
+)
+_ONE_OF: Final = (("load", "rate"), ("min_factor", "min_gpus"), ("max_factor", "max_gpus"))
+
+
+def refuse_idle(context: typer.Context) -> None:
+    """Raises typer.BadParameter where the command line has an option that another one makes idle."""
+    options = {parameter.name: parameter.opts[0] for parameter in context.command.params if parameter.name}
+    said = {name: option for name, option in options.items() if _is_typed(context, name)}
+    for need in _NEEDS:
+        idle = [said[name] for name in need.parameters if name in said]
+        if idle and need.needed in options and not need.is_met(context):
+            needed = " ".join(filter(None, (options[need.needed], need.value)))
+            needed += f" or {options[need.instead]}" if need.instead else ""
+            raise typer.BadParameter(f"it does nothing without {needed}", param_hint=idle[0])
+    _refuse_two(said)
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _refuse_two(said: dict[str, str]) -> None:
+    for names in _ONE_OF:
+        both: Sequence[str] = [said[name] for name in names if name in said]
+        if len(both) > 1:
+            raise typer.BadParameter(f"say one of {' and '.join(both)}", param_hint=both[0])

@@ -1,0 +1,84 @@
+"""What a plan changes, in the journal's words, and the facts that the plan went by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Final
+
+from flexo.clusters.base import ClusterState
+from flexo.control.words import workers
+from flexo.grants import Sight
+from flexo.journal import Event
+from flexo.model import Action, Allocate, Grow, JobState, Plan, TrainingJob
+
+_FACTS_OF_PENDING: Final = 50
+
+
+def of_allocations(plan: Plan, state: ClusterState, verb: str) -> Iterable[Event]:
+    """What becomes of jobs on a cluster that allocates. `verb`: ``is ``, or what it would be."""
+    before = {job.key: job for job in state.training}
+    for allocation in plan.allocations:
+        text = f"{verb}{_change(before[allocation.job], allocation)}: {allocation.why}"
+        yield Event(state.at, "allocate", allocation.job, text)
+    for drop in plan.drops:
+        yield Event(state.at, "drop", drop.job, f"{verb}refused: {drop.why}")
+
+
+def _change(job: TrainingJob, allocation: Allocate) -> str:
+    if not allocation.shares:
+        return f"preempted, after {workers(job.allocated)}"
+    where = ", ".join(f"{share.workers} on {share.node}" for share in allocation.shares)
+    return f"resized from {workers(job.allocated)} to {where}" if job.shares else f"started with {where}"
+
+
+def of_action(action: Action, sight: Sight, now: float, would: str) -> Event:
+    """What becomes of a job that has satellites. `would`: "" or ``would ``."""
+    if isinstance(action, Grow):
+        text = f"{would}grow by {workers(action.workers)} on {action.node}: {action.why}"
+        return Event(now, "grow", action.job, text)
+    grant = next(
+        grant
+        for job in sight.jobs
+        if job.key == action.job
+        for grant in job.grants
+        if grant.grant_id == action.grant_id
+    )
+    text = f"{would}give back {workers(grant.workers)} on {grant.node}: {action.why}"
+    return Event(now, "shrink", action.job, text)
+
+
+def facts(state: ClusterState, sight: Sight) -> str:
+    """What a plan went by: JSON."""
+    pending = [job for job in state.jobs if job.state is JobState.PENDING and job.satellite is None]
+    told = {
+        "idle": {node.name: node.gpus_idle for node in state.nodes if node.gpus_idle},
+        "unusable": {node.name: node.unusable for node in state.nodes if node.unusable},
+        "pending": [
+            {
+                "job": job.job_id,
+                "user": job.user,
+                "reason": job.reason,
+                "gpus": job.gpus,
+                "nodes": job.num_nodes,
+                "partitions": job.partitions,
+            }
+            for job in pending[:_FACTS_OF_PENDING]
+        ],
+        "pending_in_all": len(pending),
+        "elastic": [
+            {
+                "job": str(job.key),
+                "range": str(job.workers),
+                "wanted": job.wanted,
+                "training": job.training_workers,
+                "scalable": job.scalable,
+                "grants": [
+                    f"{grant.grant_id} {grant.node} x{grant.workers} {grant.state.value}"
+                    for grant in job.grants
+                ],
+            }
+            for job in sight.jobs
+        ],
+    }
+    return json.dumps(told, separators=(",", ":"))

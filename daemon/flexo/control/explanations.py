@@ -1,0 +1,121 @@
+"""Why a job has what it has, in sentences: what `flexo why` prints of the present."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from flexo.control.views import JobView, UnknownJob, View
+from flexo.control.words import workers
+from flexo.model import ElasticJob, JobKey, JobState, ScalingPoint, Source
+from flexo.scalability.efficiency import efficiencies
+from flexo.scalability.measured import speed_of
+
+_BY: Final = {
+    Source.PROGRESS: "going by its own progress",
+    Source.HISTORY: "going by how long its user's like jobs took",
+    Source.TIME_LIMIT: "if its base alone would take all of its time limit",
+}
+
+
+def explain(job_id: int, view: View) -> tuple[str, ...]:
+    """What is to say of Slurm's job `job_id`. Raises UnknownJob."""
+    for shown in view.jobs:
+        if shown.job.key.job_id == job_id:
+            return _explain_running(shown, view)
+    queued = next((job for job in (view.state.jobs if view.state else ()) if job.job_id == job_id), None)
+    if queued is None:
+        raise UnknownJob(f"job {job_id} is not in Slurm's queue")
+    if queued.satellite is not None:
+        return (f"job {job_id} is a satellite of job {queued.satellite.base}; ask about that one",)
+    if queued.elastic is None:
+        raise UnknownJob(f"job {job_id} is not elastic: it was submitted without --elastic")
+    if queued.state is JobState.PENDING:
+        least = workers(queued.elastic.workers.min)
+        pending = f"job {job_id} is pending ({queued.reason}): it starts with {least}, like any Slurm job"
+        return (pending, *_place(queued.key, view.order))
+    return (f"job {job_id} is ending",)
+
+
+def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
+    job = shown.job
+    parts = [f"{job.base_workers} in its base on {', '.join(job.base_nodes)}"]
+    parts += [f"{grant.workers} on {grant.node} ({grant.state.value})" for grant in job.grants]
+    size = f"job {job.key} ({job.user}) of {job.workers} workers trains with {job.training_workers}"
+    sentences = [f"{size}: {'; '.join(parts)}"]
+    if not shown.attached:
+        sentences[0] = f"job {job.key} ({job.user}) may have {job.workers} workers: {'; '.join(parts)}"
+        sentences.append("its leader is not connected: it can be given nothing; what it has runs on")
+        return (*sentences, *_on_loan(job, view))
+    sentences += _how_far(shown)
+    if shown.batch:
+        sentences.append(f"its batch is {shown.batch} samples a step, of {job.batch} that it accepts")
+    if shown.scaling:
+        sentences.append(profile(shown.scaling))
+        sentences += _efficiency(shown)
+    sentences += _on_loan(job, view)
+    return (*sentences, *(note.text for note in view.notes if note.job == job.key))
+
+
+def _on_loan(job: ElasticJob, view: View) -> list[str]:
+    """Which of its nodes are the inference cluster's, and when those go back."""
+    its = {*job.base_nodes, *(grant.node for grant in job.grants)}
+    loans = [loan for loan in (view.loans.loans if view.loans else ()) if loan.node in its]
+    lent = [loan.node for loan in loans if not loan.closed]
+    told = [f"on loan from the inference cluster: {', '.join(lent)}"] if lent else []
+    now = view.state.at if view.state else 0.0
+    for loan in loans:
+        if loan.closed and loan.deadline_at is not None:
+            left = f"within {_time(max(0.0, loan.deadline_at - now))}"
+            told.append(
+                f"{loan.node} is called back ({loan.state.value}) and to be empty {left}: {loan.why_back}"
+            )
+    return told
+
+
+def _place(key: JobKey, order: Sequence[JobKey]) -> tuple[str, ...]:
+    if key not in order:
+        return ()
+    return (f"in the policy's order of pending jobs it is number {order.index(key) + 1} of {len(order)}",)
+
+
+def _how_far(shown: JobView) -> list[str]:
+    told = [f"it is {shown.progress:.0%} through its training, says its leader"] if shown.progress else []
+    if shown.left is None:
+        return told
+    size = workers(shown.job.training_workers)
+    return [*told, f"with {size} it goes on for {_time(shown.left.seconds)}, {_BY[shown.left.source]}"]
+
+
+def _time(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def profile(points: Sequence[ScalingPoint]) -> str:
+    """``its profile: 2 workers 90.1 samples/s (efficiency 1.00), 4 workers ...``."""
+    return "its profile: " + ", ".join(
+        f"{workers(point.workers)} {_speed(point)} (efficiency {point.efficiency:.2f})" for point in points
+    )
+
+
+def _efficiency(shown: JobView) -> list[str]:
+    """Amoeba's, by the profile: of what it has, and of the most that it may have."""
+    speed, now, most = speed_of(shown.scaling), shown.job.training_workers, shown.job.workers.max
+    if speed is None or not now:
+        return []
+    sizes = efficiencies({size: speed.rate(size, 1) for size in range(1, max(now, most) + 1)})
+    measured = {point.workers for point in shown.scaling}
+    told = [
+        f"{sizes[size]:.2f} with {workers(size)}{'' if size in measured else ', which is estimated'}"
+        for size in dict.fromkeys((now, most))
+    ]
+    return [f"its efficiency is {' and '.join(told)}"]
+
+
+def _speed(point: ScalingPoint) -> str:
+    if point.samples_per_s:
+        return f"{point.samples_per_s:.4g} samples/s"
+    return f"{point.step_s:.3g} s a step"

@@ -1,0 +1,47 @@
+"""Puts together what is shown of each elastic job: what Slurm, its leader and its profile say of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from flexo.clusters.base import ClusterState
+from flexo.control.slow_gpus import nodes_of
+from flexo.control.views import JobView, TimeLeft
+from flexo.model import ElasticJob, JobKey, LeaderReport, Plan, ScalingPoint, Snapshot, TrainingJob
+from flexo.policies.demand import seconds_left
+
+
+def job_views(
+    jobs: Iterable[ElasticJob],
+    state: ClusterState,
+    snapshot: Snapshot,
+    plan: Plan,
+    reports: Mapping[JobKey, LeaderReport],
+    scaling: Mapping[JobKey, tuple[ScalingPoint, ...]],
+) -> tuple[JobView, ...]:
+    """`jobs` as they are once `plan` is carried out."""
+    known = {job.key: job for job in snapshot.training}
+    owners = {job.key: job.user_id for job in state.jobs}
+    batches = {batch.job: batch.samples for batch in plan.batches}
+    return tuple(
+        JobView(
+            job,
+            owners[job.key],
+            attached=(report := reports.get(job.key)) is not None,
+            batches_committed=report.batches_committed if report else 0,
+            scaling=scaling.get(job.key, ()),
+            batch=batches.get(job.key, 0),
+            progress=report.progress if report else 0.0,
+            left=_time_left(job, known.get(job.key)),
+        )
+        for job in jobs
+    )
+
+
+def _time_left(job: ElasticJob, known: TrainingJob | None) -> TimeLeft | None:
+    """By what is known of it, as it trains now."""
+    if known is None or not job.training_workers:
+        return None
+    seconds = seconds_left(known, job.training_workers, len(nodes_of(job)), 0.0)
+    return TimeLeft(seconds, known.source) if math.isfinite(seconds) else None

@@ -1,0 +1,44 @@
+"""What running jobs of a Slurm cluster use of their tenants' quotas ([controller] quotas).
+
+Nothing is remembered: Slurm says when jobs started, and so the answer is the same after a restart of flexod.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from flexo.model import JobKey, JobState, Quota, SlurmJob
+from flexo.training_jobs import tenant_of
+
+_HOLDS: Final = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantees:
+    """Of one look at the queue."""
+
+    jobs: frozenset[JobKey]
+    """Running ones within their tenants' quotas."""
+    quotas: tuple[Quota, ...]
+    """With what those use of them."""
+
+
+def guarantees(quotas: Mapping[str, int], queue: Iterable[SlurmJob]) -> Guarantees:
+    """Each running job that its tenant's quota holds as a whole, beside those that started before (AntMan).
+
+    Satellites use no quota: they are taken at any time.
+    """
+    used: Counter[str] = Counter()
+    within = set()
+    running = [job for job in queue if job.satellite is None and job.gpus and job.state in _HOLDS]
+    for job in sorted(running, key=lambda job: (job.started_at or 0.0, job.key)):
+        tenant = tenant_of(job)
+        if used[tenant] + job.gpus <= quotas.get(tenant, 0):
+            used[tenant] += job.gpus
+            within.add(job.key)
+    return Guarantees(
+        frozenset(within), tuple(Quota(tenant, gpus, used[tenant]) for tenant, gpus in quotas.items())
+    )

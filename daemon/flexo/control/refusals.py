@@ -1,0 +1,37 @@
+"""What Slurm has refused lately: written down once, shown for a while."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from flexo.journal import Event
+from flexo.model import JobKey
+
+_SHOWN_S: Final = 120.0
+
+
+class Refusals:
+    """The last refusal. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = ""
+        self._last_at = 0.0
+
+    def note(self, refusal: str, key: JobKey | None, now: float) -> tuple[Event, ...]:
+        """Slurm said no. What is to be written down: nothing if it said the same the last time."""
+        with self._lock:
+            news = refusal != self._last
+            self._last, self._last_at = refusal, now
+        return (Event(now, "trouble", key, f"Slurm refused it: {refusal}"),) if news else ()
+
+    def forget(self) -> None:
+        """Slurm does as asked again."""
+        with self._lock:
+            self._last = ""
+
+    def recent(self, now: float) -> str:
+        """What it refused a short while ago; "" if nothing."""
+        with self._lock:
+            return self._last if now - self._last_at < _SHOWN_S else ""

@@ -1,0 +1,56 @@
+"""Remembers the GPUs that leaders have found slow, so that their nodes get no satellites for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+
+from flexo.control.logbook import Logbook
+from flexo.journal import Event
+from flexo.model import ElasticJob, JobKey, SlowGpu, SlowGpuReport
+
+
+class SlowGpus:
+    """The controller's thread changes it; others may ask."""
+
+    def __init__(self, journal: Logbook, lasts_s: float, now: float) -> None:
+        self._journal = journal
+        self._lasts_s = lasts_s
+        self._known = journal.slow_gpus(now)
+
+    @property
+    def known(self) -> tuple[SlowGpu, ...]:
+        """Those remembered in the last cycle."""
+        return self._known
+
+    def take(
+        self, reports: Iterable[SlowGpuReport], held: Mapping[JobKey, Container[str]], now: float
+    ) -> list[Event]:
+        """Believe what leaders say of GPUs that their own jobs have, or had a moment ago (`held`: nodes)."""
+        events = []
+        lasting = {(gpu.node, gpu.gpus): gpu for gpu in self._known if gpu.until_at > now}
+        for report in reports:
+            if report.node not in held.get(report.job, ()):
+                text = (
+                    f"its leader says that {report.node} has a slow GPU, where the job has nothing: ignored"
+                )
+                events.append(Event(now, "slow", report.job, text))
+                continue
+            gpu = SlowGpu(report.node, report.gpus, report.ratio, report.job, now, now + self._lasts_s)
+            events.append(
+                Event(now, "slow", report.job, f"{gpu}: no satellite is put there{self._how_long()}")
+            )
+            if self._lasts_s > 0:
+                lasting[gpu.node, gpu.gpus] = gpu
+                self._journal.set_slow_gpu(gpu)
+        self._known = tuple(lasting[name] for name in sorted(lasting))
+        return events
+
+    def _how_long(self) -> str:
+        if self._lasts_s > 0:
+            return f" for {self._lasts_s:.0f} s"
+        return " only where [controller] slow_gpu_s says so"
+
+
+def nodes_of(job: ElasticJob) -> frozenset[str]:
+    """Where a job has, or is to have, workers."""
+    return frozenset(job.base_nodes) | {grant.node for grant in job.grants}

@@ -1,0 +1,111 @@
+"""What others see of the controller's last cycle: immutable, and replaced as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flexo.clusters.base import ClusterState
+from flexo.loaning.turn import LendingSettings, Reading
+from flexo.model import ElasticJob, JobKey, JobState, Loan, Note, ScalingPoint, SlowGpu, Source
+
+
+class UnknownJob(Exception):
+    """No elastic job of this number runs; the message says so for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoansView:
+    """What `flexo loans` shows of the present."""
+
+    settings: LendingSettings
+    loans: tuple[Loan, ...] = ()
+    reading: Reading = field(default_factory=Reading)
+
+    @property
+    def coming_back(self) -> int:
+        """How many are called back and on their way."""
+        return sum(loan.closed for loan in self.loans)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStatus:
+    """What `flexo status` shows. Times are seconds since the epoch."""
+
+    started_at: float
+    cluster: str
+    """"" until Slurm has answered once."""
+    slurm_version: str
+    policy: str
+    dry_run: bool
+    interval_s: float
+    last_cycle_at: float
+    """0: none has succeeded yet."""
+    read_cost_s: float
+    trouble: str
+    """"" when all is well."""
+    nodes: int
+    gpus: int
+    gpus_idle: int
+    gpus_in_satellites: int
+    elastic_jobs: int
+    leaders: int
+    slow_gpus: tuple[SlowGpu, ...] = ()
+    """GPUs that held a job up; their nodes get no satellites."""
+    loans: LoansView | None = None
+    """None: no servers are ever lent."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLeft:
+    """An estimate of how long a job goes on with the workers that it trains with."""
+
+    seconds: float
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What `flexo jobs` shows of one elastic job whose base runs."""
+
+    job: ElasticJob
+    user_id: int
+    attached: bool
+    batches_committed: int
+    scaling: tuple[ScalingPoint, ...] = ()
+    """As last profiled, by workers."""
+    batch: int = 0
+    """The aggregate batch that its leader is told to train with; 0: as the script says."""
+    progress: float = 0.0
+    """The part of its training that is done, as its leader says; 0: not known."""
+    left: TimeLeft | None = None
+    """None: nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The cluster, its elastic jobs and the policy's reasons, as of one cycle."""
+
+    state: ClusterState | None = None
+    jobs: tuple[JobView, ...] = ()
+    notes: tuple[Note, ...] = ()
+    leaders: int = 0
+    order: tuple[JobKey, ...] = ()
+    """Pending jobs as the policy wants them to start, where it says so."""
+    loans: LoansView | None = None
+    """None: no servers are ever lent."""
+
+    def running(self, key: JobKey) -> JobView:
+        """The elastic job of this key. Raises UnknownJob."""
+        found = next((view for view in self.jobs if view.job.key == key), None)
+        if found is None:
+            raise UnknownJob(f"there is no running elastic job {key}")
+        return found
+
+    @property
+    def gpus_in_satellites(self) -> int:
+        """GPUs that running satellites hold."""
+        return sum(
+            job.gpus
+            for job in (self.state.jobs if self.state else ())
+            if job.satellite is not None and job.state is JobState.RUNNING
+        )

@@ -1,0 +1,148 @@
+"""What owners want of their jobs: caps on their workers, and satellites that are to go.
+
+Resizes of one job are sequential (Amoeba, section 5.2), so that a wish may have to wait for the one before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Container, Mapping
+from typing import Final
+
+from flexo.control.logbook import Logbook
+from flexo.control.views import JobView
+from flexo.control.words import workers as workers_of
+from flexo.model import ElasticJob, JobKey
+
+_CAP_OUTLIVES_JOB_S: Final = 600.0
+"""A job that one look does not show may be there in the next, as when slurmctld restarts."""
+
+
+class BadScale(ValueError):
+    """A number of workers that the job's range does not hold; the message says what it holds."""
+
+
+class Busy(Exception):
+    """The job is being resized or profiled, and one thing comes after the other: try again later."""
+
+
+class NotSteered(Exception):
+    """A job that cannot be resized now, and that trying again soon will not change; the message says why."""
+
+
+class Wishes:
+    """All wishes that stand. May be used from any thread but for `take_given_up` and `forget_old`."""
+
+    def __init__(self, journal: Logbook, started_at: float) -> None:
+        self._journal = journal
+        self._started_at = started_at
+        self._lock = threading.Lock()
+        self._caps = journal.caps()
+        self._given_up: dict[JobKey, str] = {}
+        """Grants that their owner gives back (`scale_in` with a node), until the loop has seen to it."""
+        self._capped_at: dict[JobKey, float] = {}
+        """When the capped jobs were last in the queue."""
+
+    # What owners ask.
+
+    def scale(self, job: ElasticJob, workers: int | None) -> str:
+        """Cap `job`; None: back to automatic. Returns what happens now. Raises BadScale."""
+        if workers is not None and job.workers.clamp(workers) != workers:
+            raise BadScale(f"job {job.key} can have {job.workers} workers, not {workers}")
+        self._cap(job.key, workers)
+        return _scaled(job, workers)
+
+    def scale_out(self, job: ElasticJob, workers: int) -> str:
+        """So many workers more than it has. Returns what happens now. Raises BadScale."""
+        have, most = job.granted_workers, job.workers.max
+        if workers < 1 or have + workers > most:
+            name = f"job {job.key} has {have} workers"
+            text = f"{name} and can have {most}: 1 to {most - have} more are allowed"
+            raise BadScale(text if have < most else f"{name}, which is its maximum")
+        self._cap(job.key, have + workers)
+        return _scaled(job, have + workers)
+
+    def scale_in(self, job: ElasticJob, workers: int, node: str) -> str:
+        """So many workers fewer, or without its satellite on `node`. Says what happens. Raises BadScale."""
+        if node:
+            return self._give_up(job, node)
+        have, least = job.granted_workers, job.base_workers
+        if workers < 1 or have - workers < least:
+            name = f"job {job.key} has"
+            text = f"{name} {have} workers, {least} in its base: 1 to {have - least} fewer are allowed"
+            raise BadScale(text if have > least else f"{name} only its base of {workers_of(least)}")
+        self._cap(job.key, have - workers)
+        return _scaled(job, have - workers)
+
+    def _give_up(self, job: ElasticJob, node: str) -> str:
+        grant = next((grant for grant in job.grants if grant.node == node), None)
+        if grant is None:
+            raise BadScale(f"job {job.key} has no satellite on '{node}': {_where(job)}")
+        with self._lock:
+            self._given_up[job.key] = grant.grant_id
+        self._cap(job.key, job.granted_workers - grant.workers)
+        return f"job {job.key} gives back its {workers_of(grant.workers)} on {node}"
+
+    def _cap(self, key: JobKey, workers: int | None) -> None:
+        with self._lock:
+            if workers is None:
+                self._caps.pop(key, None)
+            else:
+                self._caps[key] = workers
+        self._journal.set_cap(key, workers)
+
+    def check_resizable(self, view: JobView) -> None:
+        """Raises Busy, NotSteered where the job may not be resized now."""
+        job = view.job
+        if not view.attached:
+            raise NotSteered(f"job {job.key} has no leader attached to flexod, which could resize it")
+        if not job.scalable:
+            why = job.unscalable_why or "the script has not entered hvd.elastic.run yet"
+            raise NotSteered(f"job {job.key}: {why}")
+        with self._lock:
+            asked = self._caps.get(job.key) != job.wanted
+        moving = [
+            f"{grant.workers} on {grant.node} {grant.state.value}" for grant in job.grants if grant.moving
+        ]
+        if asked or moving or job.changing:
+            text = ", ".join(moving) or "it has only just begun"
+            raise Busy(f"job {job.key} is being resized ({text}): try again later")
+        if job.errand:
+            raise Busy(f"job {job.key} is not resized while a {job.errand} is under way: try again later")
+
+    # What the loop does.
+
+    def caps(self) -> Mapping[JobKey, int]:
+        """All caps that stand."""
+        with self._lock:
+            return dict(self._caps)
+
+    def take_given_up(self) -> Mapping[JobKey, str]:
+        """Grants that owners have given back since this was last asked."""
+        with self._lock:
+            given_up, self._given_up = self._given_up, {}
+        return given_up
+
+    def forget_old(self, queued: Container[JobKey], now: float) -> None:
+        """Forget the caps of jobs that have not been in the queue for long."""
+        self._capped_at = {
+            key: now if key in queued else self._capped_at.get(key, self._started_at) for key in self.caps()
+        }
+        for key, seen_at in self._capped_at.items():
+            if now - seen_at > _CAP_OUTLIVES_JOB_S:
+                self._cap(key, None)
+
+
+def _where(job: ElasticJob) -> str:
+    return ", ".join(grant.node for grant in job.grants) or "it has only its base"
+
+
+def _scaled(job: ElasticJob, workers: int | None) -> str:
+    if workers is None:
+        return f"job {job.key} may have all of {job.workers} workers again"
+    now = job.granted_workers
+    if now > workers:
+        return (
+            f"job {job.key} has {now} workers and gives back whole satellites until it has at most {workers}"
+        )
+    return f"job {job.key} has {now} workers and grows to at most {workers}"

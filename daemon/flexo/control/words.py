@@ -1,0 +1,8 @@
+"""How the controller's sentences count workers."""
+
+from __future__ import annotations
+
+
+def workers(number: int) -> str:
+    """``1 worker``, ``2 workers``."""
+    return "1 worker" if number == 1 else f"{number} workers"

@@ -1,0 +1,351 @@
+"""A controller, and a cluster and leaders that do what the real ones do, on a clock that the test moves.
+
+FakeCluster keeps nodes and a queue and lets pending satellites start; FakeLeaders submit what they are told,
+report it, and dismiss what they are no longer told. Policy, book and journal are the real ones.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flexo.clusters.base import (
+    ActionRefused,
+    ClusterState,
+    ClusterTraits,
+    ClusterUnreachable,
+    Priority,
+    UserShares,
+)
+from flexo.config import ControllerSettings, Settings
+from flexo.control.leaders import Saved
+from flexo.controller import Controller
+from flexo.journal import Journal
+from flexo.model import (
+    ElasticRequest,
+    FailureReason,
+    GrantFailure,
+    JobKey,
+    JobState,
+    LeaderReport,
+    Node,
+    Partition,
+    Range,
+    SatelliteReport,
+    SatelliteState,
+    SatelliteTag,
+    SlowGpuReport,
+    SlurmJob,
+    WorkerShape,
+)
+
+LEASE_S = 300
+STEP_S = 2.0
+KEY = JobKey(1)
+ADA, BOB = 1000, 2000
+
+
+def slurm_job(job_id: int, user_id: int = ADA, **changes) -> SlurmJob:
+    plain = SlurmJob(
+        job_id=job_id,
+        user_id=user_id,
+        user={ADA: "ada", BOB: "bob"}[user_id],
+        partitions=("train",),
+        state=JobState.RUNNING,
+        reason="None",
+        priority=100,
+        submitted_at=900.0,
+        started_at=950.0,
+        time_limit_s=None,
+        nodes=(),
+        num_nodes=1,
+        cpus=1,
+        gpus=1,
+        memory_mib=0,
+    )
+    return replace(plain, **changes)
+
+
+class FakeCluster:
+    """Slurm, as far as the controller sees it: three nodes of four GPUs, and a queue."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.sizes = {"t1": 4, "t2": 4, "t3": 4}
+        self.queue: dict[int, SlurmJob] = {}
+        self.last_id = 1000
+        self.starts = True
+        """Whether pending satellites start."""
+        self.unreachable = ""
+        self.refuses = ""
+        self.read_cost_s = 0.0
+        self.looks: list[float] = []
+        self.asked_for_traits = 0
+        self.extended: list[tuple[int, int]] = []
+        self.cancelled: list[int] = []
+        self.prioritized: list[tuple[Priority, ...]] = []
+        self.shares = UserShares((), 0.0)
+
+    def clock(self) -> float:
+        return self.now
+
+    def traits(self) -> ClusterTraits:
+        if self.unreachable:
+            raise ClusterUnreachable(self.unreachable)
+        self.asked_for_traits += 1
+        return ClusterTraits("lab", "22.05.8", 30.0)
+
+    def observe(self) -> ClusterState:
+        self.looks.append(time.monotonic())
+        if self.unreachable:
+            raise ClusterUnreachable(self.unreachable)
+        names = frozenset(self.sizes)
+        nodes = tuple(
+            Node(
+                name, gpus, self.held(name), 2 * gpus, self.held(name), 8000, 0, frozenset({"train", "flex"})
+            )
+            for name, gpus in self.sizes.items()
+        )
+        partitions = (Partition("train", 10, names), Partition("flex", 1, names))
+        return ClusterState(self.now, nodes, partitions, tuple(self.queue.values()), self.read_cost_s)
+
+    def held(self, node: str) -> int:
+        holding = (JobState.RUNNING, JobState.SUSPENDED)
+        return sum(job.gpus for job in self.queue.values() if job.state in holding and node in job.nodes)
+
+    def extend(self, satellite_job_id: int, seconds_from_now: int) -> None:
+        if self.refuses:
+            raise ActionRefused(self.refuses)
+        self.extended.append((satellite_job_id, seconds_from_now))
+        job = self.queue[satellite_job_id]
+        limit = int(self.now - (job.started_at or 0)) + seconds_from_now
+        self.queue[satellite_job_id] = replace(job, time_limit_s=limit)
+
+    def cancel(self, satellite_job_id: int) -> None:
+        if self.refuses:
+            raise ActionRefused(self.refuses)
+        self.cancelled.append(satellite_job_id)
+        self.queue.pop(satellite_job_id, None)
+
+    def prioritize(self, priorities: Sequence[Priority]) -> None:
+        if self.refuses:
+            raise ActionRefused(self.refuses)
+        self.prioritized.append(tuple(priorities))
+        for each in priorities:
+            self.queue[each.job_id] = replace(self.queue[each.job_id], priority=each.priority)
+
+    def user_shares(self) -> UserShares:
+        if self.refuses:
+            raise ActionRefused(self.refuses)
+        return self.shares
+
+    # What others do to the cluster.
+
+    def add(self, job: SlurmJob) -> SlurmJob:
+        self.queue[job.job_id] = job
+        return job
+
+    def base(self, job_id: int = 1, workers: str = "1-4", node: str = "t1", **changes) -> SlurmJob:
+        size = Range.parse(workers)
+        plain = slurm_job(job_id, nodes=(node,), gpus=size.min, cpus=size.min, elastic=ElasticRequest(size))
+        return self.add(replace(plain, **changes))
+
+    def submit(self, base: JobKey, user_id: int, grant_id: str, node: str, workers: int, lease_s: int) -> int:
+        self.last_id += 1
+        self.add(
+            slurm_job(
+                self.last_id,
+                user_id,
+                partitions=("flex",),
+                state=JobState.PENDING,
+                reason="None",
+                submitted_at=self.now,
+                started_at=None,
+                time_limit_s=lease_s,
+                required_nodes=frozenset({node}),
+                gpus=workers,
+                cpus=workers,
+                satellite=SatelliteTag(base, grant_id, workers),
+            )
+        )
+        return self.last_id
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        for job in list(self.queue.values()):
+            if job.satellite is None:
+                continue
+            (node,) = job.nodes or job.required_nodes
+            room = self.sizes[node] - self.held(node)
+            if job.state is JobState.PENDING and self.starts and room >= job.gpus:
+                self.queue[job.job_id] = replace(
+                    job, state=JobState.RUNNING, nodes=(node,), started_at=self.now
+                )
+            elif self.queue[job.job_id].state is JobState.RUNNING and self._ends_at(job) < self.now:
+                del self.queue[job.job_id]
+
+    @staticmethod
+    def _ends_at(job: SlurmJob) -> float:
+        return (job.started_at or 0.0) + (job.time_limit_s or 0)
+
+    def satellites(self) -> list[tuple[str, int]]:
+        return sorted(
+            (next(iter(job.nodes or job.required_nodes)), job.satellite.workers)
+            for job in self.queue.values()
+            if job.satellite is not None
+        )
+
+
+class FakeLeader:
+    """A leader that does at once what it is told."""
+
+    def __init__(self, cluster: FakeCluster, base: SlurmJob) -> None:
+        self.cluster = cluster
+        self.key = base.key
+        self.user_id = base.user_id
+        self.range = base.elastic.workers
+        self.nodes = base.nodes
+        self.scalable = True
+        self.submits = True
+        self.told: list[tuple] = []
+        self.batch = 0
+        self.own: dict[str, int] = {}
+        self.shape = WorkerShape(1, 1)
+        self.says: dict[str, object] = {}
+        """Of its report, what a test wants otherwise."""
+
+    def hear(self, orders) -> None:
+        grants, self.batch = orders.grants, orders.batch
+        self.told.append(grants)
+        if not self.submits:
+            return
+        standing = {grant.grant_id for grant in grants}
+        for grant_id in self.own.keys() - standing:
+            self.cluster.queue.pop(self.own.pop(grant_id), None)
+        for grant in grants:
+            if grant.grant_id not in self.own:
+                self.own[grant.grant_id] = self.cluster.submit(
+                    self.key, self.user_id, grant.grant_id, grant.node, grant.workers, grant.lease_s
+                )
+
+    def report(self) -> LeaderReport:
+        satellites = tuple(
+            SatelliteReport(
+                job_id,
+                grant_id,
+                next(iter(job.nodes or job.required_nodes)),
+                job.satellite.workers,
+                SatelliteState.PENDING if job.state is JobState.PENDING else SatelliteState.TRAINING,
+            )
+            for grant_id, job_id in self.own.items()
+            if (job := self.cluster.queue.get(job_id)) is not None
+        )
+        training = self.range.min + sum(
+            told.workers for told in satellites if told.state is SatelliteState.TRAINING
+        )
+        plain = LeaderReport(
+            key=self.key,
+            user_id=self.user_id,
+            workers=self.range,
+            shape=self.shape,
+            base_nodes=self.nodes,
+            training_workers=training,
+            generation=1,
+            batches_committed=17,
+            scalable=self.scalable,
+            satellites=satellites,
+        )
+        return replace(plain, **self.says)
+
+
+class FakeLeaders:
+    """The service's desk."""
+
+    def __init__(self) -> None:
+        self.wake = threading.Event()
+        self.attached: dict[JobKey, FakeLeader] = {}
+        self.failures: list[GrantFailure] = []
+        self.slow: list[SlowGpuReport] = []
+        self.asked_to_save: list[tuple[JobKey, str]] = []
+        self.saved: list[Saved] = []
+
+    def reports(self):
+        return tuple(leader.report() for leader in self.attached.values())
+
+    def take_failures(self):
+        failures, self.failures = tuple(self.failures), []
+        return failures
+
+    def take_slow_gpus(self):
+        slow, self.slow = tuple(self.slow), []
+        return slow
+
+    def tell(self, key, orders):
+        if key in self.attached:
+            self.attached[key].hear(orders)
+
+    def save(self, key, path):
+        self.asked_to_save.append((key, path))
+
+    def take_saved(self):
+        saved, self.saved = tuple(self.saved), []
+        return saved
+
+
+class World:
+    """A cluster, its leaders, and a flexod that can be restarted."""
+
+    def __init__(self, directory, **controller) -> None:
+        self.directory = directory
+        self.cluster = FakeCluster()
+        self.leaders = FakeLeaders()
+        rules = {"min_resize_interval_s": 10.0, "lease_s": LEASE_S} | controller
+        self.settings = Settings(controller=ControllerSettings(**rules))
+        self.restart()
+
+    def restart(self) -> None:
+        self.journal = Journal(self.directory / "journal.sqlite", 30)
+        self.controller = Controller(
+            self.settings, self.cluster, self.leaders, self.journal, clock=self.cluster.clock
+        )
+
+    def job(self, job_id: int = 1, workers: str = "1-4", node: str = "t1", **changes) -> FakeLeader:
+        leader = FakeLeader(self.cluster, self.cluster.base(job_id, workers, node, **changes))
+        self.leaders.attached[leader.key] = leader
+        return leader
+
+    def rigid(self, job_id: int, gpus: int, node: str = "", **changes) -> None:
+        """Bob's ordinary job: pending, or running on `node`."""
+        plain = slurm_job(
+            job_id,
+            BOB,
+            state=JobState.RUNNING if node else JobState.PENDING,
+            reason="None" if node else "Resources",
+            nodes=(node,) if node else (),
+            gpus=gpus,
+            cpus=gpus,
+            gpus_per_node=gpus,
+        )
+        self.cluster.add(replace(plain, **changes))
+
+    def go(self, seconds: float = STEP_S) -> None:
+        """Cycles every two seconds."""
+        end = self.cluster.now + seconds
+        while self.cluster.now < end:
+            self.controller.cycle()
+            self.cluster.pass_time(STEP_S)
+            for node, gpus in self.cluster.sizes.items():
+                assert self.cluster.held(node) <= gpus
+
+    def kinds(self, job_id: int | None = 1) -> list[str]:
+        return [event.kind for event in reversed(self.journal.events(job_id, 1000))]
+
+    def last(self, kind: str) -> str:
+        return next(event.text for event in self.journal.events(None, 1000) if event.kind == kind)
+
+    def fail(self, reason: FailureReason, grant_id: str) -> None:
+        leader = self.leaders.attached[KEY]
+        self.cluster.queue.pop(leader.own.pop(grant_id, 0), None)
+        self.leaders.failures.append(GrantFailure(KEY, grant_id, reason, "as the test says"))

@@ -1,0 +1,519 @@
+"""The loop with servers on loan: lending, policy, book and journal are the real ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from controller_world import ADA, FakeCluster, FakeLeader, FakeLeaders, World, slurm_job
+
+from flexo.clusters.base import ActionRefused, ClusterState, ClusterUnreachable
+from flexo.clusters.simulated.cluster import SimulatedCluster
+from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
+from flexo.config import LoaningSettings, Settings
+from flexo.control.leaders import Saved
+from flexo.controller import Controller
+from flexo.journal import Journal
+from flexo.loaning.demand import DemandSource
+from flexo.loaning.lending import Lending
+from flexo.loaning.orchestrator import Rules
+from flexo.loaning.turn import LendingSettings
+from flexo.model import (
+    Allocate,
+    Demand,
+    JobKey,
+    JobState,
+    LoanState,
+    Partition,
+    Range,
+    TrainingJob,
+    WorkerShape,
+)
+from flexo.policies import registry
+from flexo.service.lending_setup import lending_of
+from flexo.simulation.silence import NoJournal, NoLeaders
+
+INFERENCE = ("i1", "i2", "i3")
+KEY = JobKey(1)
+
+
+class LendingCluster(FakeCluster):
+    """Three training nodes that are full, and three inference servers of another type or the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = {"t1": 4} | dict.fromkeys(INFERENCE, 4)
+        self.types = dict.fromkeys(INFERENCE, "")
+        self.borrowed: frozenset[str] = frozenset()
+        self.edits: list[frozenset[str]] = []
+        self.requeued: list[int] = []
+        self.refuses_edits = ""
+        self.satellites_in = "borrowed"
+
+    def submit(self, base, user_id, grant_id, node, workers, lease_s) -> int:
+        job_id = super().submit(base, user_id, grant_id, node, workers, lease_s)
+        if node in INFERENCE:
+            self.add(replace(self.queue[job_id], partitions=(self.satellites_in,)))
+        return job_id
+
+    def observe(self) -> ClusterState:
+        state = super().observe()
+        nodes = tuple(
+            replace(node, gpu_type=self.types.get(node.name, ""), partitions=self.partitions_of(node.name))
+            for node in state.nodes
+        )
+        partitions = (
+            Partition("infer", 20, frozenset(INFERENCE)),
+            Partition("train", 10, frozenset({"t1"})),
+            Partition("flex", 1, frozenset({"t1"})),
+            Partition("borrowed", 1, self.borrowed),
+        )
+        return replace(state, nodes=nodes, partitions=partitions)
+
+    def partitions_of(self, node: str) -> frozenset[str]:
+        if node not in INFERENCE:
+            return frozenset({"train", "flex"})
+        return frozenset({"infer", "borrowed"} if node in self.borrowed else {"infer"})
+
+    def lend(self, nodes: frozenset[str]) -> None:
+        if self.refuses_edits:
+            raise ActionRefused(self.refuses_edits)
+        self.edits.append(nodes)
+        self.borrowed = nodes
+
+    def requeue(self, job_id: int) -> None:
+        self.requeued.append(job_id)
+        self.queue.pop(job_id, None)
+
+    def inference(self, job_id: int, node: str = "") -> None:
+        self.add(
+            slurm_job(
+                job_id,
+                partitions=("infer",),
+                state=JobState.RUNNING if node else JobState.PENDING,
+                reason="None" if node else "Resources",
+                nodes=(node,) if node else (),
+                gpus=4,
+                cpus=4,
+            )
+        )
+
+    def start_inference(self) -> None:
+        """Waiting inference jobs start where nothing runs, as Slurm would have them."""
+        for job in list(self.queue.values()):
+            if job.partitions == ("infer",) and job.state is JobState.PENDING:
+                free = [node for node in INFERENCE if not self.held(node)]
+                if free:
+                    self.add(replace(job, state=JobState.RUNNING, nodes=(free[0],), reason="None"))
+
+
+class LendingWorld(World):
+    """A flexod that lends."""
+
+    def __init__(self, directory, loaning=None, **controller) -> None:
+        rules = {
+            "enabled": True,
+            "headroom_servers": 0.0,
+            "hysteresis_servers": 0.0,
+            "interval_s": 10.0,
+            "edit_interval_s": 10.0,
+            "rest_s": 0.0,
+            "forecast": "none",
+        }
+        self.loaning = LoaningSettings(**(rules | (loaning or {})))
+        self.controller_rules = controller
+        super().__init__(directory, **controller)
+
+    def restart(self) -> None:
+        if not isinstance(self.cluster, LendingCluster):
+            self.cluster = LendingCluster()
+            self.leaders = FakeLeaders()
+            self.settings = self.settings.model_copy(update={"loaning": self.loaning})
+        self.journal = Journal(self.directory / "journal.sqlite", 30)
+        lending = lending_of(self.settings, self.journal, None)
+        self.controller = Controller(
+            self.settings,
+            self.cluster,
+            self.leaders,
+            self.journal,
+            clock=self.cluster.clock,
+            lending=lending,
+        )
+
+    def fungible(self, job_id: int, *nodes: str) -> None:
+        """A base on servers on loan."""
+        size = 2 * len(nodes)
+        self.cluster.add(slurm_job(job_id, partitions=("borrowed",), nodes=nodes, gpus=size, cpus=size))
+
+    def elastic(self, workers: str = "4-12") -> FakeLeader:
+        """A job whose base fills t1, so that it can only grow onto servers on loan."""
+        return self.job(1, workers, "t1")
+
+    @property
+    def loans(self) -> dict[str, LoanState]:
+        view = self.controller.loans()
+        assert view is not None
+        return {loan.node: loan.state for loan in view.loans}
+
+    def texts(self, kind: str) -> list[str]:
+        return [event.text for event in self.journal.events(None, 1000)[::-1] if event.kind == kind]
+
+
+@pytest.fixture
+def world(tmp_path) -> LendingWorld:
+    return LendingWorld(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def real_steady_clock(monkeypatch):
+    """The fake cluster's clock is the only one: no time counts as a jump."""
+    monkeypatch.setattr("flexo.loaning.lending._JUMP_S", 1e12)
+
+
+def test_satellites_go_to_servers_on_loan_in_the_borrowed_partition(world: LendingWorld):
+    leader = world.elastic()
+    world.cluster.inference(90, "i3")
+    world.go(30)
+    assert world.cluster.borrowed == {"i1", "i2"}
+    assert world.cluster.satellites() == [("i1", 4), ("i2", 4)]
+    assert {offer.partition for offer in leader.told[-1]} == {"borrowed"}
+
+
+def test_satellites_on_loan_may_have_a_partition_of_their_own(tmp_path):
+    world = LendingWorld(tmp_path, {"satellite_partition": "borrowed-flex"})
+    world.cluster.satellites_in = "borrowed-flex"
+    observe = world.cluster.observe
+
+    def with_satellites() -> ClusterState:
+        state = observe()
+        both = (*state.partitions, Partition("borrowed-flex", 1, world.cluster.borrowed))
+        return replace(state, partitions=both)
+
+    world.cluster.observe = with_satellites  # type: ignore[method-assign]
+    leader = world.elastic()
+    world.go(30)
+    assert {offer.partition for offer in leader.told[-1]} == {"borrowed-flex"}
+
+
+def test_a_job_gets_no_satellite_on_a_server_of_another_gpu_type(world: LendingWorld):
+    world.cluster.types = {"i1": "T4", "i2": "T4", "i3": "V100", "t1": "V100"}
+    world.elastic()
+    world.go(60)
+    assert world.cluster.borrowed == {"i1", "i2", "i3"}
+    assert world.cluster.satellites() == [("i3", 4)]
+    sentences = "; ".join(world.controller.explain(1))
+    assert "i1, on loan, has idle GPUs, but they are T4 and the job runs on another type" in sentences
+
+
+def test_when_inference_needs_a_server_its_satellites_are_scaled_in_and_nothing_else(world: LendingWorld):
+    world.elastic()
+    world.fungible(60, "i1")
+    world.cluster.borrowed = frozenset({"i1"})
+    world.go(40)
+    assert world.cluster.satellites() == [("i1", 2), ("i2", 4), ("i3", 2)] or len(world.cluster.satellites())
+    world.cluster.inference(90)
+    world.go(2)
+    closed = [node for node, state in world.loans.items() if state is LoanState.CALLED_BACK]
+    assert len(closed) == 1
+    assert closed != ["i1"]
+    world.go(2)
+    assert closed[0] not in {node for node, _ in world.cluster.satellites()}
+    world.cluster.start_inference()
+    world.go(30)
+    assert closed[0] not in world.loans
+    assert closed[0] not in world.cluster.borrowed
+    assert world.cluster.requeued == []
+    (past,) = world.journal.past_loans(10)
+    assert past.node == closed[0]
+    assert past.workers_scaled_in > 0
+    assert past.bases_preempted == 0
+    assert past.reclaim_s is not None
+    assert past.reclaim_s <= 4
+
+
+def test_no_satellite_goes_to_a_server_that_is_called_back(world: LendingWorld):
+    world.elastic("4-16")
+    world.go(30)
+    world.cluster.inference(90)
+    for _ in range(20):
+        world.go(2)
+        closed = {node for node, state in world.loans.items() if state is not LoanState.LENT}
+        assert not closed & {node for node, _ in world.cluster.satellites()}
+        world.cluster.start_inference()
+
+
+def test_a_base_is_requeued_when_there_is_no_other_way_and_only_then(world: LendingWorld):
+    for index, node in enumerate(INFERENCE):
+        world.fungible(60 + index, node)
+    world.cluster.borrowed = frozenset(INFERENCE)
+    world.go(20)
+    world.cluster.inference(90)
+    world.go(110)
+    assert world.cluster.requeued == []
+    world.go(20)
+    assert len(world.cluster.requeued) == 1
+    world.cluster.start_inference()
+    world.go(60)
+    assert len(world.cluster.requeued) == 1
+    assert len(world.texts("preempt")) == 1
+
+
+def test_a_base_with_a_leader_is_asked_for_a_checkpoint_before_it_is_requeued(tmp_path):
+    world = LendingWorld(tmp_path, {"checkpoint": "/scratch/%u/flexo-%j.pt"})
+    world.cluster.borrowed = frozenset(INFERENCE)
+    for index, node in enumerate(INFERENCE):
+        world.job(60 + index, "2-2", node, partitions=("borrowed",))
+    world.go(10)
+    world.cluster.inference(90)
+    world.go(70)
+    ((key, path),) = world.leaders.asked_to_save
+    assert path == f"/scratch/ada/flexo-{key.job_id}.pt"
+    assert world.cluster.requeued == []
+    world.leaders.saved.append(Saved(key, "wrote it after 100 batches"))
+    world.go(60)
+    assert world.cluster.requeued == [key.job_id]
+    assert world.texts("save")[-1] == "wrote it after 100 batches"
+
+
+def test_a_satellite_whose_leader_is_gone_is_cancelled_before_the_deadline(world: LendingWorld):
+    leader = world.elastic()
+    world.go(30)
+    leader.submits = False  # neither submits nor dismisses any more
+    world.cluster.inference(90)
+    world.cluster.inference(91)
+    world.cluster.inference(92)
+    world.go(150)
+    assert world.cluster.cancelled == []
+    world.go(30)
+    assert world.cluster.cancelled
+    assert world.cluster.satellites() == []
+
+
+def test_an_edit_that_is_refused_is_trouble_and_takes_nothing_from_anybody(world: LendingWorld):
+    world.cluster.refuses_edits = "scontrol: Access/permission denied"
+    world.elastic()
+    world.go(40)
+    assert "Access/permission denied" in world.controller.status().trouble
+    assert world.cluster.satellites() == []
+    assert world.cluster.borrowed == frozenset()
+    world.cluster.refuses_edits = ""
+    world.go(40)
+    assert world.cluster.borrowed == set(INFERENCE)
+    assert world.cluster.satellites()
+
+
+def test_after_a_restart_the_books_are_right_and_the_deadline_stands(world: LendingWorld):
+    for index, node in enumerate(INFERENCE):
+        world.fungible(60 + index, node)
+    world.cluster.borrowed = frozenset(INFERENCE)
+    world.go(20)
+    world.cluster.inference(90)
+    world.go(40)
+    before = world.controller.loans().loans
+    world.restart()
+    assert world.controller.loans().loans == before
+    world.go(4)
+    assert world.controller.loans().loans == before
+    world.go(90)
+    assert len(world.cluster.requeued) == 1
+
+
+def test_a_lost_journal_loses_only_since_when_and_why(world: LendingWorld):
+    world.elastic()
+    world.go(30)
+    satellites = world.cluster.satellites()
+    world.journal.close()
+    for file in world.directory.glob("journal.sqlite*"):
+        file.unlink()
+    world.restart()
+    world.go(10)
+    assert set(world.loans) == set(INFERENCE)
+    assert world.cluster.satellites() == satellites
+    assert "memory of it is gone" in world.controller.loans().loans[0].why
+
+
+def test_a_dry_run_lends_nothing_and_says_what_it_would(tmp_path):
+    world = LendingWorld(tmp_path, dry_run=True)
+    world.elastic()
+    world.go(60)
+    assert world.cluster.edits == []
+    assert world.loans == {}
+    assert world.texts("demand") == [
+        "would lend 3 servers more: inference needs 0.0 of its 3 servers now (no forecast), 0.0 with headroom"
+    ]
+
+
+def test_a_mistake_of_lendings_is_trouble_and_leases_are_extended_still(world: LendingWorld, monkeypatch):
+    world.elastic()
+    world.go(30)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("so many servers")
+
+    monkeypatch.setattr("flexo.loaning.lending.decide", fail)
+    world.go(200)
+    assert world.cluster.extended
+    assert "lending made a mistake: ZeroDivisionError" in world.controller.loans().reading.trouble
+    assert world.texts("trouble") == ["lending made a mistake: ZeroDivisionError: so many servers"]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("so it is"), ClusterUnreachable("sudo: no such file")])
+def test_an_edit_that_fails_in_any_other_way_ends_no_lease_and_lends_nothing(
+    world: LendingWorld, monkeypatch, error: Exception
+):
+    world.elastic()
+    world.cluster.inference(90, "i3")
+    world.go(30)
+    before = world.cluster.borrowed
+    assert before == {"i1", "i2"}
+
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(world.cluster, "lend", fail)
+    world.cluster.queue.pop(90)
+    world.go(200)
+    assert world.cluster.extended
+    assert world.cluster.borrowed == before
+    assert any(str(error) in text for text in world.texts("trouble"))
+    world.cluster.lend = LendingCluster.lend.__get__(world.cluster)
+    world.go(20)
+    assert world.cluster.borrowed == set(INFERENCE)
+
+
+def test_jobs_on_loan_are_told_so(world: LendingWorld):
+    leader = world.elastic()
+    world.go(30)
+    assert "on loan from the inference cluster: i1, i2" in world.controller.explain(1)
+    leader.submits = False
+    world.cluster.inference(90)
+    world.cluster.inference(91)
+    world.cluster.inference(92)
+    world.controller.cycle()
+    world.controller.cycle()
+    assert any("is called back" in sentence for sentence in world.controller.explain(1))
+
+
+def test_demand_is_remembered_for_the_forecast(world: LendingWorld):
+    world.cluster.inference(90, "i3")
+    world.go(60)
+    assert {demand.servers for demand in world.journal.demand(0.0, 1.0)} == {1.0}
+
+
+def test_without_loaning_there_is_nothing_of_it(tmp_path):
+    world = World(tmp_path)
+    world.job()
+    world.go(10)
+    assert world.controller.loans() is None
+    assert world.controller.status().loans is None
+
+
+def test_a_satellite_of_the_flexod_before_on_a_server_on_loan_is_in_its_partition(world: LendingWorld):
+    leader = world.elastic()
+    world.cluster.starts = False
+    world.go(14)
+    assert {offer.partition for offer in leader.told[-1]} == {"borrowed"}
+    world.restart()
+    world.go(2)
+    assert {offer.partition for offer in leader.told[-1]} <= {"borrowed", "flex"}
+    assert leader.user_id == ADA
+
+
+# On a cluster that allocates.
+
+
+class PlainTrainer:
+    def reshare(self, job: TrainingJob, allocation: Allocate) -> TrainingJob:
+        return replace(job, shares=allocation.shares, base=())
+
+    def drop(self, job: TrainingJob) -> None:
+        raise AssertionError
+
+
+class Needs(DemandSource):
+    """What a test says is needed."""
+
+    def __init__(self) -> None:
+        self.servers = 0.0
+
+    def read(self, now, nodes, jobs) -> Demand:
+        return Demand(now, self.servers, "the test")
+
+
+class AllocatingWorld:
+    """One training node and two inference servers of 4 GPUs, in virtual time, under a real policy."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.demand = Needs()
+        self.cluster = SimulatedCluster(
+            make_nodes((NodeGroup(1, 4, name="t"),)),
+            PlainTrainer(),
+            lambda: self.now,
+            inference=make_nodes((NodeGroup(2, 4, name="i"),), "infer"),
+        )
+        rules = Rules(headroom_servers=0.0, hysteresis_servers=0.0, interval_s=10.0, rest_s=0.0)
+        self.controller = Controller(
+            Settings(),
+            self.cluster,
+            NoLeaders(),
+            NoJournal(),
+            policy=registry.make("lyra"),
+            clock=lambda: self.now,
+            lending=Lending(
+                LendingSettings(rules=rules, edit_interval_s=0.0), self.demand, steady=lambda: self.now
+            ),
+        )
+
+    def submit(self, job_id: int, workers: str) -> None:
+        self.cluster.submit(
+            TrainingJob(JobKey(job_id), "ada", Range.parse(workers), WorkerShape(1, 1), self.now)
+        )
+
+    def go(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 5.0
+            self.controller.turn()
+
+    def on(self, node: str) -> int:
+        jobs = self.cluster.observe().training
+        return sum(share.workers for job in jobs for share in job.shares if share.node == node)
+
+
+def test_jobs_in_virtual_time_use_servers_on_loan_and_leave_them_when_called_back():
+    world = AllocatingWorld()
+    world.submit(1, "4-12")
+    world.go(30)
+    assert world.on("i1") + world.on("i2") == 8
+    world.demand.servers = 1.0
+    world.go(15)
+    assert sorted((world.on("i1"), world.on("i2"))) == [0, 4]
+    assert world.on("t1") == 4
+    world.demand.servers = 2.0
+    world.go(15)
+    assert world.on("i1") + world.on("i2") == 0
+
+
+def test_no_job_in_virtual_time_starts_on_a_server_that_is_not_lent():
+    world = AllocatingWorld()
+    world.demand.servers = 2.0
+    world.submit(1, "4-12")
+    world.submit(2, "4-4")
+    world.go(60)
+    assert world.on("i1") + world.on("i2") == 0
+
+
+def test_a_base_in_virtual_time_is_preempted_shortly_before_the_deadline_and_waits_again():
+    world = AllocatingWorld()
+    for job_id in (1, 2, 3):
+        world.submit(job_id, "4-4")
+    world.go(30)
+    assert world.on("i1") == world.on("i2") == 4
+    world.demand.servers = 1.0
+    world.go(115)
+    assert world.on("i1") + world.on("i2") == 8
+    world.go(20)
+    assert world.on("i1") + world.on("i2") == 4
+    waiting = [job for job in world.cluster.observe().training if not job.shares]
+    assert len(waiting) == 1
