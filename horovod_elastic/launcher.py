@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 from flexo_protos.credentials import Munge
 from flexo_protos.lease_place import Kind, LeasePlace
-from horovod_elastic import network, progress, slurm_job, wire
+from horovod_elastic import network, preemption, progress, slurm_job, wire
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW
 from horovod_elastic.core import choice
@@ -123,9 +123,12 @@ def _run(base: BaseJob, command: list[str]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: agents.terminate(number))
         try:
-            return agents.run()
+            code = agents.run()
         finally:
             store.close()
+        if code == TERMINATED:
+            preemption.requeue_if_preempted(base.job_id, os.environ)
+        return code
 
 
 @contextmanager

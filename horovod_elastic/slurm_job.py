@@ -125,7 +125,7 @@ def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
     job_id = environment.get("SLURM_JOB_ID", "")
     if "FLEXO_ELASTIC" in environment or not job_id:
         return environment
-    shown = _ask(["scontrol", "show", "job", job_id, "--oneliner"], environment)
+    shown = ask(["scontrol", "show", "job", job_id, "--oneliner"], environment)
     match = re.search(r" AdminComment=(?:\S+ )*?flexo\{workers=(\d+-\d+)(\S*)\}", shown)
     if match is None:
         return environment
@@ -151,12 +151,12 @@ def node_address(node: str, environment: Mapping[str, str]) -> str:
 
 def show_node(node: str, environment: Mapping[str, str]) -> str:
     """What scontrol says of a node, in one line."""
-    return _ask(["scontrol", "show", "node", node, "--oneliner"], environment)
+    return ask(["scontrol", "show", "node", node, "--oneliner"], environment)
 
 
 def site(environment: Mapping[str, str]) -> Site:
     """What Slurm says of its own configuration."""
-    shown = _ask(["scontrol", "show", "config"], environment)
+    shown = ask(["scontrol", "show", "config"], environment)
     settings = dict(re.findall(r"^(\S+)\s*= (.*)$", shown, re.MULTILINE))
     return Site(
         binds_cpus=re.search("affinity|cgroup", settings.get("TaskPlugin", "")) is not None,
@@ -167,7 +167,7 @@ def site(environment: Mapping[str, str]) -> Site:
 
 def output_path(job_id: int, environment: Mapping[str, str]) -> str | None:
     """The file that the base's standard output goes to, so that satellites can write there too."""
-    shown = _ask(["scontrol", "show", "job", str(job_id), "--oneliner"], environment)
+    shown = ask(["scontrol", "show", "job", str(job_id), "--oneliner"], environment)
     match = re.search(r" StdOut=(.*?)(?: Power=| \w+=|$)", shown)
     return match[1] if match and match[1].startswith("/") else None
 
@@ -175,7 +175,7 @@ def output_path(job_id: int, environment: Mapping[str, str]) -> str | None:
 def _node_names(nodelist: str) -> list[str]:
     if not re.search(r"[\[\],]", nodelist):
         return [nodelist]
-    return _ask(["scontrol", "show", "hostnames", nodelist], None).split()
+    return ask(["scontrol", "show", "hostnames", nodelist], None).split()
 
 
 def _tasks_per_node(environment: Mapping[str, str], nodes: int) -> list[int]:
@@ -232,7 +232,8 @@ def _memory(environment: Mapping[str, str], gpus: int, cpus: int, tasks: list[in
     return 0
 
 
-def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:
+def ask(command: list[str], environment: Mapping[str, str] | None) -> str:
+    """What a Slurm command prints, run without what Slurm put into `environment`. Raises NotInAJob."""
     try:
         done = subprocess.run(
             command,

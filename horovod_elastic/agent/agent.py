@@ -32,7 +32,7 @@ from pathlib import Path
 from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator, Munge, NotAuthentic
 from flexo_protos.v1 import workers_pb2 as pb
-from horovod_elastic import job_plan, network, slurm_job, wire
+from horovod_elastic import job_plan, network, preemption, slurm_job, wire
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW
 from horovod_elastic.agent.keeper_link import KeeperLink, NoKeeper
 from horovod_elastic.agent.leader_link import LeaderLink
@@ -176,6 +176,8 @@ class Agent:
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             # sbatch --signal=USR1@60 is meant for the script, and would end this process.
             signal.signal(number, self._pass_on)
+        if not self._post.base and preemption.was_told_to_go(self._job_id, os.environ):
+            self._events.put(self._leave)
         self._keeper.listen(lambda *ended: self._events.put(lambda: self._ended(*ended)))
         try:
             self._wait_for_the_kept()
@@ -368,8 +370,11 @@ class Agent:
             link.send(pb.FromAgent(alive=pb.Alive()))
         elif self._leaderless_since and now > self._leaderless_since + NOBODY_LEADS_S:
             self._give_up_if_idle()
-        if self._leaderless_since and self._leaving and self._post.base:
-            self._end(TERMINATED)
+        if self._leaderless_since and self._leaving:
+            if self._post.base:
+                self._end(TERMINATED)
+            elif not self._workers:
+                self._end(0)  # nobody would miss it, and there is nobody to ask
 
     def _give_up_if_idle(self) -> None:
         phases = [worker.standing.phase for worker in self._workers.values()]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from horovod_elastic import patching
 from horovod_elastic.core import choice
-from horovod_elastic.worker import plain_samplers, sigterm
+from horovod_elastic.worker import departure, plain_samplers, sigterm
 
 _PATCHED = {
     "horovod.common.basics": "patch_basics",
@@ -27,6 +27,7 @@ def install() -> None:
     sigterm.prepare()
     if "FLEXO_WORKER_ID" not in os.environ:
         return
+    departure.install()
     patching.after_import({module: _hook(name) for module, name in _PATCHED.items()})
     patching.after_import({"torch.utils.data.distributed": lambda: plain_samplers.patch_distributed})
     if choice.chosen() == choice.TORCH:

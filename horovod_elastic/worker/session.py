@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import NoReturn
 
 import grpc
 
@@ -26,6 +27,7 @@ from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic.core.interface import Core, CoreFailed, Place
 from horovod_elastic.phase import Phase
 from horovod_elastic.wire import CHANNEL_OPTIONS, SECRET_KEY
+from horovod_elastic.worker import departure
 from horovod_elastic.worker.part import Called, Part
 
 STANDING_INTERVAL_S = 1.0
@@ -208,10 +210,10 @@ class Session:
         self._core().leave()
         return self._wait_to_be_called(Part.wait_ready)
 
-    def leave(self) -> None:
+    def leave(self) -> NoReturn:
         """Out of the generation at a boundary, and out of the job: SystemExit with 0."""
         self._core().leave()
-        sys.exit(0)
+        departure.leave()
 
     def hang_up(self) -> None:
         """A collective failed: let everybody notice."""
@@ -236,11 +238,11 @@ class Session:
         with self._changed:
             while (word := self._part.take_call()) is None:
                 if self._told_to_leave is not None:
-                    sys.exit(0)
+                    departure.leave()
                 self._check_agent()
                 self._changed.wait()
         if word.leave:
-            sys.exit(0)
+            departure.leave()
         return self.enter(word)
 
     def _check_agent(self) -> None:

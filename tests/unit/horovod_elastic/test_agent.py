@@ -13,7 +13,7 @@ from flexo_protos.credentials import NotAuthentic
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan
 from horovod_elastic.agent import agent as agents
-from horovod_elastic.agent.agent import Agent, LocalWorker, Post, devices_seen
+from horovod_elastic.agent.agent import TERMINATED, Agent, LocalWorker, Post, devices_seen
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW
 from horovod_elastic.agent.keeper_link import KeeperLink
 
@@ -85,3 +85,25 @@ def test_what_was_there_for_the_agent_before_is_away_only_for_now(
     monkeypatch.setattr(agents, "Agent", fail)
     assert agents.main(["--slots", "1", "--job", "{}", "--base", "--", "train"]) == code
     assert str(error) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("base", "workers", "leaderless", "code"),
+    [
+        (False, 0, True, 0),
+        (False, 1, True, None),
+        (False, 0, False, None),
+        (True, 1, True, TERMINATED),
+    ],
+)
+def test_an_agent_that_has_to_go_and_has_no_leader_ends_unless_workers_train_beside_it(
+    base: bool, workers: int, leaderless: bool, code: int | None
+) -> None:
+    agent = object.__new__(Agent)
+    agent._events = queue.SimpleQueue()
+    agent._post = Post(1, base, "", False, False, ())
+    agent._workers = {f"w{n}": LocalWorker(pb.StartWorker(worker_id=f"w{n}")) for n in range(workers)}
+    agent._link, agent._exit_code, agent._leaving = None, None, True
+    agent._leaderless_since = 10.0 if leaderless else 0.0
+    agent._watch_leader(11.0)
+    assert agent._exit_code == code

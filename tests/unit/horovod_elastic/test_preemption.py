@@ -1,4 +1,4 @@
-"""A base asks Slurm to requeue it when it is preempted for that, and at no other end."""
+"""A base asks Slurm to requeue it when it is preempted for that; a satellite learns that it has to go."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod_elastic.requeueing import requeue_if_preempted
+from horovod_elastic.preemption import requeue_if_preempted, was_told_to_go
 
 JOB = (
     "JobId=7 JobName=train UserId=ada(1000) JobState={state} Requeue={requeue} Restarts=0 BatchFlag=1 "
@@ -98,3 +98,13 @@ def test_a_refusal_is_told_to_the_user_and_the_job_ends(
     assert not requeue_if_preempted(7, environment)
     assert "was not asked to requeue the job" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_satellite_that_was_told_to_go_before_it_could_hear_learns_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, environment := slurm(tmp_path, PREEMPTED | {"requeue": "0"}, "CANCEL"))
+    assert was_told_to_go(7, environment)
+    use(monkeypatch, environment := slurm(tmp_path, PREEMPTED | {"preempted": "None"}))
+    assert not was_told_to_go(7, environment)
+    assert not was_told_to_go(8, environment), "Slurm says nothing of it"
