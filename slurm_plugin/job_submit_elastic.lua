@@ -5,14 +5,21 @@
 -- --comment="elastic=2-8". Clients may lie: everything is checked here, whatever the client has checked before.
 --
 -- Nothing of the job is rewritten except that the token, such as flexo{workers=2-8;fungible;batch=32-256}, is
--- appended to its AdminComment, which a user cannot write. A job that does not ask costs two look-ups.
+-- appended to its AdminComment, which a user cannot write, and, where the site lends servers to whole jobs
+-- (borrowed_partition), the borrowed partition to the partitions of a fungible one. A job that does not ask costs two
+-- look-ups, there three.
 
 local elastic = {}
 
 -- What a site may change here, or in its job_submit.lua after loading this file.
 elastic.config = {
   -- Partitions of satellites; there the options are ignored.
-  satellite_partitions = { "flex", "borrowed" },
+  satellite_partitions = { "flex", "borrowed", "borrowed-flex" },
+  -- The partition of borrowed servers, one of the above, if the bases of --elastic-fungible jobs may start there as
+  -- well, on what GPUs there are: each such job may then start there or where it asked to, wherever is room first. All
+  -- other jobs but satellites are refused there. nil: satellites alone use borrowed servers. Leave it nil where the
+  -- partition is static in slurm.conf: nobody would keep bases off servers that are not lent.
+  borrowed_partition = nil,
   -- The largest MAX of --elastic; nil: no limit. plugstack.conf repeats it, so that users hear of it sooner.
   max_workers = nil,
   -- Whether an elastic job may do without GPUs.
@@ -134,13 +141,17 @@ local function asked_for(job_desc)
   return by_option
 end
 
-local function is_satellite_partition(name)
-  for _, satellite in ipairs(elastic.config.satellite_partitions) do
-    if name == satellite then
+local function contains(names, wanted)
+  for _, name in ipairs(names) do
+    if name == wanted then
       return true
     end
   end
   return false
+end
+
+local function is_satellite_partition(name)
+  return contains(elastic.config.satellite_partitions, name)
 end
 
 -- The partitions the job may start in. Without any named, Slurm takes the default one.
@@ -159,11 +170,11 @@ local function partitions_of(job_desc, part_list)
   return names
 end
 
--- "none", "some" or "all" of the partitions the job may start in are satellites'.
-local function satellite_share(job_desc, part_list)
-  local names, satellites = partitions_of(job_desc, part_list), 0
+-- "none", "some" or "all" of the partitions the job may start in are satellites', apart from `open`.
+local function satellite_share(names, open)
+  local satellites = 0
   for _, name in ipairs(names) do
-    if is_satellite_partition(name) then
+    if name ~= open and is_satellite_partition(name) then
       satellites = satellites + 1
     end
   end
@@ -286,9 +297,43 @@ local function record(job_desc, token)
   job_desc.admin_comment = before and before ~= "" and before .. " " .. token or token
 end
 
+-- Where whole jobs may start on borrowed servers, others may not: nobody would know that they can be requeued. A
+-- satellite says what it is in its comment; who lies in his gets no more than a satellite gets.
+local function check_stranger(job_desc, names)
+  local borrowed = elastic.config.borrowed_partition
+  if borrowed and contains(names, borrowed) and not (job_desc.comment or ""):find("^flexo%-satellite ") then
+    refuse("the servers in %s are borrowed: only satellites and --elastic-fungible jobs start there", borrowed)
+  end
+end
+
+-- Lets the base of a fungible job start on borrowed servers, if Slurm can requeue it when they are needed back.
+local function open_borrowed(job_desc, names)
+  local borrowed, hindrance = elastic.config.borrowed_partition, nil
+  if job_desc.requeue == 0 then
+    hindrance = "--no-requeue"
+  elseif not job_desc.script then
+    hindrance = "salloc or srun"
+  end
+  if hindrance and contains(names, borrowed) then
+    refuse("a job on borrowed servers is requeued when they are needed back, which %s does not allow; leave %s out of "
+      .. "%s", hindrance, borrowed, shown(job_desc.partition))
+  elseif hindrance then
+    slurm.log_user("flexo: this job does not start on borrowed servers: they are taken back by requeueing, which %s "
+      .. "does not allow", hindrance)
+    return
+  end
+  job_desc.requeue = 1 -- whatever JobRequeue in slurm.conf says for jobs that do not say
+  if #names > 0 and not contains(names, borrowed) then
+    job_desc.partition = table.concat(names, ",") .. "," .. borrowed
+  end
+end
+
 local function check_asked(job_desc, part_list, asked)
-  local share = satellite_share(job_desc, part_list)
+  local names = partitions_of(job_desc, part_list)
+  local borrowed = asked.elastic and asked.fungible and elastic.config.borrowed_partition or nil
+  local share = satellite_share(names, borrowed)
   if share == "all" then
+    check_stranger(job_desc, names)
     slurm.log_user("flexo: --elastic is ignored in partition %s", job_desc.partition or "(default)")
     return
   end
@@ -305,6 +350,9 @@ local function check_asked(job_desc, part_list, asked)
   check_request(job_desc, workers)
   if (job_desc.admin_comment or ""):find(TOKEN_MARK, 1, true) then
     refuse("the job's AdminComment has a flexo token already; it is flexo's to write")
+  end
+  if borrowed then
+    open_borrowed(job_desc, names)
   end
   record(job_desc, make_token(workers, asked.fungible ~= nil, batch))
 end
@@ -326,23 +374,32 @@ end
 
 -- For slurm_job_submit: slurm.SUCCESS, or slurm.ERROR after telling the user why.
 function elastic.job_submit(job_desc, part_list, submit_uid)
-  if (job_desc.spank_job_env_size or 0) == 0 and not job_desc.comment then
+  local plain = (job_desc.spank_job_env_size or 0) == 0 and not job_desc.comment
+  if plain and not (elastic.config.borrowed_partition and job_desc.partition) then
     return slurm.SUCCESS
   end
   return explained(function()
-    local asked = asked_for(job_desc)
+    local asked = not plain and asked_for(job_desc)
     if asked then
       check_asked(job_desc, part_list, asked)
+    else
+      check_stranger(job_desc, partitions_of(job_desc, part_list))
     end
   end)
 end
 
--- For slurm_job_modify: an elastic job keeps the request that was checked.
+-- For slurm_job_modify: an elastic job keeps the request that was checked, and no other job moves to borrowed servers.
 function elastic.job_modify(job_desc, job_rec, part_list, modify_uid)
-  if not (job_rec.admin_comment or ""):find(TOKEN_MARK, 1, true) then
+  local token = (job_rec.admin_comment or ""):match("flexo{[^{}%s]*}")
+  if not token and not (elastic.config.borrowed_partition and job_desc.partition) then
     return slurm.SUCCESS
   end
   return explained(function()
+    local names = job_desc.partition and partitions_of(job_desc, part_list) or {}
+    if not token then
+      check_stranger(job_rec, names)
+      return
+    end
     local changed = said(job_desc.num_tasks) and "the number of tasks"
       or said(job_desc.min_nodes) and "the number of nodes"
       or (job_desc.tres_per_task or job_desc.tres_per_node or job_desc.tres_per_job or job_desc.tres_per_socket)
@@ -352,9 +409,12 @@ function elastic.job_modify(job_desc, job_rec, part_list, modify_uid)
       refuse("%s of an elastic job cannot be changed: the ordinary request is its minimum; cancel it and submit anew",
         changed)
     end
-    if job_desc.partition and satellite_share(job_desc, part_list) ~= "none" then
+    local open = token:find(";fungible", 1, true) and elastic.config.borrowed_partition or nil
+    if satellite_share(names, open) ~= "none" then
       refuse("an elastic job cannot move to a partition of satellites (%s)",
         table.concat(elastic.config.satellite_partitions, ", "))
+    elseif open and contains(names, open) then
+      job_desc.requeue = 1
     end
   end)
 end

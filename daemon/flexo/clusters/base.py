@@ -1,4 +1,4 @@
-"""The interface between the controller and a cluster: look, extend a satellite's lease, cancel one.
+"""The interface between the controller and a cluster: look, extend a lease, cancel, requeue, lend servers.
 
 Satellites are submitted by the job's leader as its user, so granting is not here. A cluster that starts,
 resizes and preempts jobs itself (`ClusterTraits.allocates`) is told what jobs are to have instead.
@@ -55,6 +55,30 @@ class ClusterTraits:
     """Whether it gives jobs what `allocate` says, and needs no satellites for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """What a pending job's priority is to be: of those of one tier the highest starts first."""
+
+    job_id: int
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserShare:
+    """A user's fairshare factor: from 0, has had far more than is due, to 1, has had nothing."""
+
+    user: str
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class UserShares:
+    """One look at all users' shares."""
+
+    shares: tuple[UserShare, ...]
+    read_cost_s: float
+
+
 class Cluster(Protocol):
     """What the controller needs of a cluster. All calls block; each raises the errors above."""
 
@@ -72,6 +96,32 @@ class Cluster(Protocol):
 
     def cancel(self, satellite_job_id: int) -> None:
         """End a satellite whose job is gone; no error if it has ended meanwhile."""
+        ...
+
+    def requeue(self, job_id: int) -> None:
+        """Preempt a running base: it waits again, as a new job (its restart count grows).
+
+        A job that has ended meanwhile stays ended, and is no error. Raises ActionRefused where it may not be
+        requeued.
+        """
+        ...
+
+    def lend(self, nodes: frozenset[str]) -> None:
+        """Let the borrowed partition have exactly these nodes; said again, it changes nothing.
+
+        Jobs on nodes that it loses run on.
+        """
+        ...
+
+    def prioritize(self, priorities: Sequence[Priority]) -> None:
+        """Set the priorities of pending jobs; no error for those that have started or ended meanwhile.
+
+        Raises ActionRefused where others are refused; the rest is set all the same.
+        """
+        ...
+
+    def user_shares(self) -> UserShares:
+        """What users have had of what is due to them. Raises ActionRefused where nobody keeps that."""
         ...
 
     def allocate(self, allocations: Sequence[Allocate], drops: Sequence[Drop]) -> None:

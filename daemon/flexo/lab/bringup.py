@@ -6,13 +6,13 @@ import fcntl
 import os
 import signal
 import stat
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flexo.lab import accounting
+from flexo.lab.controller import node_states, start_slurmctld
 from flexo.lab.errors import LabBusy, LabExists, LabFailed, LabUnavailable
 from flexo.lab.flexod import write_flexo_toml
 from flexo.lab.lab import Lab, all_labs
@@ -26,7 +26,7 @@ from flexo.lab.spec import LabSpec, Profile
 from flexo.lab.teardown import Progress, dismantle, locked, silent, take_down
 
 _LOCAL_MAJORS = range(240, 255)  # Linux, admin-guide/devices.txt: for local and experimental use
-_CONTROLLER_S, _NODES_S = 30.0, 60.0
+_NODES_S = 60.0
 
 
 def bring_up(spec: LabSpec, progress: Progress = silent) -> Lab:
@@ -98,7 +98,7 @@ def _build(layout: Layout, spec: LabSpec, progress: Progress) -> Lab:
         accounting.start_slurmdbd(layout, record, environment)
         accounting.add_users(record, environment)
     progress("starting slurmctld")
-    _start_slurmctld(layout, environment)
+    start_slurmctld(layout, environment)
     progress(f"starting {len(spec.node_names)} slurmd")
     _start_slurmds(layout, spec, environment)
     if spec.flexod:
@@ -148,7 +148,7 @@ def _make_devices(layout: Layout, spec: LabSpec) -> None:
     """A character device with numbers of its own for each GPU; nothing answers when one is opened."""
     major = _unused_major()
     minor = 0
-    for node, gpus in gpus_of_nodes(spec):
+    for node, gpus, _ in gpus_of_nodes(spec):
         (layout.devices / node).mkdir(parents=True)
         for gpu in range(gpus):
             device = layout.devices / node / f"nvidia{gpu}"
@@ -189,13 +189,6 @@ def _start_munged(layout: Layout, environment: Mapping[str, str]) -> None:
     start_daemonizing(command, layout.logs / "munged.out", environment, munge)
 
 
-def _start_slurmctld(layout: Layout, environment: Mapping[str, str]) -> None:
-    command = [program("slurmctld"), "-i", "-f", str(layout.slurm_conf)]
-    start_daemonizing(command, layout.logs / "slurmctld.out", environment)
-    log = layout.logs / "slurmctld.log"
-    wait_until(lambda: bool(_node_states(environment)), "slurmctld to answer", _CONTROLLER_S, log)
-
-
 def _start_slurmds(layout: Layout, spec: LabSpec, environment: Mapping[str, str]) -> None:
     for node in spec.node_names:
         command = [program("slurmd"), "-f", str(layout.slurm_conf), "-N", node]
@@ -203,28 +196,13 @@ def _start_slurmds(layout: Layout, spec: LabSpec, environment: Mapping[str, str]
     patience_s = _NODES_S + len(spec.node_names)
     try:
         wait_until(
-            lambda: set(_node_states(environment)) == {"idle"},
+            lambda: set(node_states(environment)) == {"idle"},
             f"{len(spec.node_names)} nodes to be idle",
             patience_s,
             layout.logs / "slurmctld.log",
         )
     except LabFailed as failure:
-        raise LabFailed(f"nodes are {', '.join(_node_states(environment))}; {failure}") from None
-
-
-def _node_states(environment: Mapping[str, str]) -> list[str]:
-    """State of each node in each of its partitions; empty while slurmctld does not answer."""
-    try:
-        asked = subprocess.run(
-            [program("sinfo"), "--noheader", "--Node", "--format=%T"],
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except subprocess.TimeoutExpired:
-        return []
-    return asked.stdout.split() if asked.returncode == 0 else []
+        raise LabFailed(f"nodes are {', '.join(node_states(environment))}; {failure}") from None
 
 
 @contextmanager

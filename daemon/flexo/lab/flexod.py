@@ -17,10 +17,27 @@ from flexo.lab.layout import Layout
 from flexo.lab.ports import is_listening
 from flexo.lab.processes import Account, belonging_to, daemons_of, start, wait_until
 from flexo.lab.record import Record
-from flexo.lab.slurm_files import SATELLITE_PARTITION
+from flexo.lab.slurm_files import (
+    BORROWED_PARTITION,
+    BORROWED_SATELLITES,
+    INFERENCE_PARTITION,
+    SATELLITE_PARTITION,
+)
 from flexo.lab.spec import Profile
 
 _START_S = 30
+_FAST_LOANS = """
+        edit_interval_s = 5.0
+        interval_s = 2.0
+        rest_s = 4.0
+        hysteresis_servers = 0.0
+        reclaim_s = 60.0
+        preempt_within_s = 35.0
+        save_within_s = 5.0
+        force_within_s = 10.0
+        forecast = "none"
+    """
+"""A minute of a real cluster's loans takes a few seconds."""
 
 
 def write_flexo_toml(layout: Layout, record: Record) -> None:
@@ -64,11 +81,20 @@ def flexo_toml(layout: Layout, record: Record) -> str:
         path = "{layout.flexod}/journal.sqlite"
     """
     if record.spec.profile is not Profile.PRODUCTION:
-        text += """
+        text += f"""
         [controller]
-        max_interval_s = 5.0
+        max_interval_s = {2.0 if record.spec.loans else 5.0}
         min_resize_interval_s = 5.0
     """
+    if record.spec.loans:
+        text += f"""
+        [loaning]
+        enabled = true
+        inference_partition = "{INFERENCE_PARTITION}"
+        partition = "{BORROWED_PARTITION}"
+        satellite_partition = "{BORROWED_SATELLITES}"
+    """
+        text = text.rstrip() + ("\n" if record.spec.profile is Profile.PRODUCTION else _FAST_LOANS)
     return textwrap.dedent(text)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from flexo.lab import flexod, processes
+from flexo.lab import controller, flexod, processes
 from flexo.lab.errors import LabCommandFailed, NoSuchLab
 from flexo.lab.layout import Layout, labs_root
 from flexo.lab.processes import Account
@@ -148,6 +148,13 @@ class Lab:
     def flexod_processes(self) -> list[psutil.Process]:
         """flexod's own process, if it lives (not the commands that it runs)."""
         return flexod.flexod_processes(self.layout)
+
+    def restart_slurmctld(self) -> None:
+        """End slurmctld and start it again; jobs run on. Raises LabFailed."""
+        pids = {daemon.pid for daemon in processes.daemons_of(self.directory) if daemon.name == "slurmctld"}
+        found = [each for each in processes.belonging_to(self.directory) if each.pid in pids]
+        processes.end(found, patience_s=20)
+        controller.start_slurmctld(self.layout, self.environment())
 
     def down(self, progress: Progress = silent) -> None:
         """Take it down; nothing happens if it is down already. Raises LabFailed if something stays."""

@@ -17,6 +17,10 @@ MEMORY_PER_CPU_MIB = 4000
 SPANK_PLUGIN = "spank_elastic.so"
 LUA_MODULE = "job_submit_elastic.lua"
 SATELLITE_PARTITION = "flex"
+INFERENCE_PARTITION = "infer"
+BORROWED_PARTITION = "borrowed"
+BORROWED_SATELLITES = "borrowed-flex"
+"""Satellites on lent servers, below the bases there: Slurm takes them first."""
 
 _QUICK = """
     SchedulerParameters=sched_interval=2,bf_interval=3
@@ -60,13 +64,15 @@ def write_slurm_files(layout: Layout, record: Record) -> tuple[str, ...]:
     layout.gres_conf.write_text(gres_conf(layout, record.spec))
     layout.plugstack_conf.write_text(plugstack_conf(layout, spank=SPANK_PLUGIN not in missing))
     if lua:
-        layout.job_submit.write_text(job_submit_lua(layout))
+        layout.job_submit.write_text(job_submit_lua(layout, record.spec))
     return missing
 
 
 def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
     """slurm.conf."""
     spec, ports, host = record.spec, record.ports, socket.gethostname().split(".")[0]
+    # a credential's life is also how long a requeued job waits, two minutes by default
+    requeued_soon = ",cred_expire=30" if spec.loans and spec.profile is not Profile.PRODUCTION else ""
     general = f"""
         ClusterName={cluster_name(spec)}
         SlurmctldHost={host}(127.0.0.1)
@@ -74,7 +80,7 @@ def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
         SlurmUser=slurm
         SlurmdUser=root
         AuthType=auth/munge
-        AuthInfo=socket={layout.munge_socket}
+        AuthInfo=socket={layout.munge_socket}{requeued_soon}
         CredType=cred/munge
 
         StateSaveLocation={layout.state}
@@ -124,12 +130,10 @@ def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
 
 def gres_conf(layout: Layout, spec: LabSpec) -> str:
     """gres.conf: a device file for each GPU."""
-    typed = f"Type={spec.gpu_type} " if spec.gpu_type else ""
     return "".join(
-        f"NodeName={node} Name=gpu {typed}File={layout.devices}/{node}/nvidia[0-{gpus - 1}]\n"
-        if gpus > 1
-        else f"NodeName={node} Name=gpu {typed}File={layout.devices}/{node}/nvidia0\n"
-        for node, gpus in gpus_of_nodes(spec)
+        f"NodeName={node} Name=gpu {f'Type={kind} ' if kind else ''}"
+        f"File={layout.devices}/{node}/nvidia{f'[0-{gpus - 1}]' if gpus > 1 else '0'}\n"
+        for node, gpus, kind in gpus_of_nodes(spec)
     )
 
 
@@ -140,11 +144,13 @@ def plugstack_conf(layout: Layout, *, spank: bool) -> str:
     return f"required {layout.plugin / SPANK_PLUGIN}\n"
 
 
-def job_submit_lua(layout: Layout) -> str:
+def job_submit_lua(layout: Layout, spec: LabSpec) -> str:
     """job_submit.lua as a site without one of its own writes it (slurm_plugin/job_submit.lua.example)."""
+    borrowed = f'elastic.config.borrowed_partition = "{BORROWED_PARTITION}"' if spec.loans else ""
     return textwrap.dedent(
         f"""\
         local elastic = dofile("{layout.plugin / LUA_MODULE}")
+        {borrowed}
 
         function slurm_job_submit(job_desc, part_list, submit_uid)
           return elastic.job_submit(job_desc, part_list, submit_uid)
@@ -157,27 +163,33 @@ def job_submit_lua(layout: Layout) -> str:
     )
 
 
-def gpus_of_nodes(spec: LabSpec) -> Iterable[tuple[str, int]]:
-    """(node, number of its GPUs) in order."""
-    yield from ((node, spec.gpus_per_node) for node in spec.train_names)
-    yield from ((node, spec.gpus_per_infer_node) for node in spec.infer_names)
+def gpus_of_nodes(spec: LabSpec) -> Iterable[tuple[str, int, str]]:
+    """(node, number of its GPUs, their type or "") in order."""
+    yield from ((node, spec.gpus_per_node, spec.gpu_type) for node in spec.train_names)
+    yield from ((node, spec.gpus_per_infer_node, spec.type_of_infer_gpus) for node in spec.infer_names)
 
 
 def _nodes(spec: LabSpec, ports: tuple[int, ...], host: str) -> str:
-    kind = f"gpu:{spec.gpu_type}" if spec.gpu_type else "gpu"
     memory = spec.cpus_per_node * MEMORY_PER_CPU_MIB
     return "\n" + "".join(
         f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
-        f"CPUs={spec.cpus_per_node} RealMemory={memory} Gres={kind}:{gpus}\n"
-        for (node, gpus), port in zip(gpus_of_nodes(spec), ports, strict=True)
+        f"CPUs={spec.cpus_per_node} RealMemory={memory} Gres=gpu:{f'{kind}:' if kind else ''}{gpus}\n"
+        for (node, gpus, kind), port in zip(gpus_of_nodes(spec), ports, strict=True)
     )
 
 
 def _partitions(spec: LabSpec) -> str:
     train, infer = ",".join(spec.train_names), ",".join(spec.infer_names) or '""'
-    return f"""
+    lines = f"""
         PartitionName=train Nodes={train} Default=YES PriorityTier=10 PreemptMode=OFF
         PartitionName={SATELLITE_PARTITION} Nodes={train} PriorityTier=1 PreemptMode=CANCEL GraceTime=20
-        PartitionName=infer Nodes={infer} PriorityTier=20 PreemptMode=OFF
-        PartitionName=borrowed Nodes="" PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+        PartitionName={INFERENCE_PARTITION} Nodes={infer} PriorityTier=20 PreemptMode=OFF
+    """
+    if not spec.loans:
+        return f"""{lines.rstrip()}
+        PartitionName={BORROWED_PARTITION} Nodes="" PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+    """
+    return f"""{lines.rstrip()}
+        PartitionName={BORROWED_PARTITION} Nodes="" PriorityTier=2 PreemptMode=REQUEUE GraceTime=20
+        PartitionName={BORROWED_SATELLITES} Nodes="" PriorityTier=1 PreemptMode=CANCEL GraceTime=20
     """

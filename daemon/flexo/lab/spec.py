@@ -48,9 +48,13 @@ class LabSpec:
     """GPUs of an inference node; None: as many as a training node has."""
     gpu_type: str = ""
     """Makes the GPUs of all nodes typed: gpu:v100:4 instead of gpu:4."""
+    infer_gpu_type: str | None = None
+    """The type of inference nodes' GPUs; None: that of training nodes."""
     profile: Profile = Profile.QUICK
     flexod: bool = True
     """Start flexod as well."""
+    loans: bool = False
+    """flexod lends inference nodes to training, at a fast clock."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -60,14 +64,23 @@ class LabSpec:
         _check_number("infer_nodes", self.infer_nodes, 0, 256)
         if self.infer_gpus is not None:
             _check_number("infer_gpus", self.infer_gpus, 1, 64)
-        if self.gpu_type and not _GPU_TYPE.fullmatch(self.gpu_type):
-            raise BadSpec(f"gpu_type '{self.gpu_type}': up to 24 of a-z, 0-9 and _ are allowed")
+        for field, kind in (("gpu_type", self.gpu_type), ("infer_gpu_type", self.infer_gpu_type)):
+            if kind and not _GPU_TYPE.fullmatch(kind):
+                raise BadSpec(f"{field} '{kind}': up to 24 of a-z, 0-9 and _ are allowed")
         object.__setattr__(self, "profile", Profile.named(self.profile))  # tests like to write "quick"
+        if self.loans and self.profile is Profile.ACCOUNTING:
+            raise BadSpec("loans are allowed in the other profiles: in accounting flexod is an Operator, "
+                          "who may not edit partitions")  # fmt: skip
 
     @property
     def gpus_per_infer_node(self) -> int:
         """GPUs of an inference node, the default resolved."""
         return self.gpus_per_node if self.infer_gpus is None else self.infer_gpus
+
+    @property
+    def type_of_infer_gpus(self) -> str:
+        """Type of inference nodes' GPUs, the default resolved; "" for none."""
+        return self.gpu_type if self.infer_gpu_type is None else self.infer_gpu_type
 
     @property
     def train_names(self) -> tuple[str, ...]:

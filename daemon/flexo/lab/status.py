@@ -100,7 +100,7 @@ def _nodes(lab: Lab) -> tuple[NodeStatus, ...]:
     text = lab.run(["sinfo", "--noheader", "--Node", f"--Format={columns}"]).stdout
     rows = {words[0]: words for line in text.splitlines() if len(words := line.split()) == 4}
     return tuple(
-        _node(rows[node], gpus) for node, gpus in gpus_of_nodes(lab.spec) if node in rows
+        _node(rows[node], gpus) for node, gpus, _ in gpus_of_nodes(lab.spec) if node in rows
     )  # a node stands once for each of its partitions
 
 

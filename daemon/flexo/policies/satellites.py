@@ -306,7 +306,7 @@ class _Planner:
         if node not in self._lent:
             return True
         types = {self._rooms[name].node.gpu_type for name in job.base_nodes if name in self._rooms}
-        return not types or self._rooms[node].node.gpu_type in types
+        return self._rooms[node].node.gpu_type in types
 
     def _pays(self, share: _Share, node: str) -> bool:
         """Whether a satellite there does more than it costs until its GPUs are likely to be wanted back.

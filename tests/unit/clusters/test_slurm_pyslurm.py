@@ -132,6 +132,7 @@ def a_job(**changes: object) -> Job:
         "resource_sharing": "OK",
         "requeue_count": 1,
         "admin_comment": None,
+        "account": None,
         "written": "flexo-satellite base=5 restart=0 grant=g workers=2",
     }
     return Job(**(fields | changes))

@@ -42,6 +42,25 @@ def test_a_gpu_type_stands_with_the_nodes_and_with_the_devices() -> None:
     )
 
 
+def test_inference_nodes_may_have_gpus_of_another_type() -> None:
+    nodes = [line for line in lines_of(gpu_type="v100", infer_gpu_type="t4") if line.startswith("NodeName")]
+    assert [line.rpartition(" ")[2] for line in nodes] == ["Gres=gpu:v100:4"] * 3 + ["Gres=gpu:t4:4"]
+    assert "NodeName=i1 Name=gpu Type=t4 " in gres_conf(LAYOUT, LabSpec(infer_gpu_type="t4"))
+
+
+def test_where_servers_are_lent_slurm_takes_satellites_before_bases_and_both_before_anything_else() -> None:
+    partitions = [line for line in lines_of(loans=True) if line.startswith("PartitionName=")]
+    tiers = {line.split()[0][14:]: int(line.partition("PriorityTier=")[2].split()[0]) for line in partitions}
+    assert tiers["borrowed-flex"] < tiers["borrowed"] < tiers["train"] < tiers["infer"]
+    assert [line.split()[1] for line in partitions[3:]] == ['Nodes=""', 'Nodes=""']
+
+
+def test_whole_jobs_may_start_on_borrowed_servers_only_where_servers_are_lent() -> None:
+    switch = 'elastic.config.borrowed_partition = "borrowed"'
+    assert switch in job_submit_lua(LAYOUT, LabSpec(loans=True))
+    assert switch not in job_submit_lua(LAYOUT, LabSpec())
+
+
 def test_a_node_with_one_gpu_has_one_device_and_no_range() -> None:
     assert gres_conf(LAYOUT, LabSpec(nodes=1, gpus_per_node=1, infer_nodes=0)) == (
         "NodeName=t1 Name=gpu File=/labs/mine/dev/t1/nvidia0\n"
@@ -78,7 +97,7 @@ def test_without_the_lua_module_slurm_is_not_told_to_load_one() -> None:
 def test_the_plugin_is_loaded_from_the_labs_own_copy() -> None:
     assert plugstack_conf(LAYOUT, spank=True) == "required /labs/mine/plugin/spank_elastic.so\n"
     assert plugstack_conf(LAYOUT, spank=False).startswith("#")
-    assert 'dofile("/labs/mine/plugin/job_submit_elastic.lua")' in job_submit_lua(LAYOUT)
+    assert 'dofile("/labs/mine/plugin/job_submit_elastic.lua")' in job_submit_lua(LAYOUT, LabSpec())
 
 
 @pytest.mark.parametrize("profile", list(Profile))

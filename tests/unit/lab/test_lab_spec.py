@@ -53,6 +53,14 @@ def test_a_profile_may_be_given_by_its_name() -> None:
 def test_a_gpu_type_that_slurm_would_misread_is_refused() -> None:
     with pytest.raises(BadSpec, match="gpu_type 'a:b'"):
         LabSpec(gpu_type="a:b")
+    with pytest.raises(BadSpec, match="infer_gpu_type 'A'"):
+        LabSpec(infer_gpu_type="A")
+
+
+def test_servers_are_lent_only_where_flexod_may_edit_partitions() -> None:
+    assert LabSpec(loans=True).flexod_account == "slurm"
+    with pytest.raises(BadSpec, match="loans are allowed in the other profiles"):
+        LabSpec(loans=True, profile=Profile.ACCOUNTING)
 
 
 def test_flexod_is_an_ordinary_user_only_where_slurmdbd_can_make_it_operator() -> None:

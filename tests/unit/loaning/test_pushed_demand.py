@@ -66,10 +66,9 @@ def test_no_push_and_a_stale_push_are_missing_demand():
 @pytest.mark.parametrize(
     ("servers", "at", "words"),
     [
-        (-1, NOW, "0 to 6"),
-        (6.1, NOW, "0 to 6"),
-        (math.nan, NOW, "0 to 6"),
-        (math.inf, NOW, "0 to 6"),
+        (-1, NOW, "a number from 0"),
+        (math.nan, NOW, "a number from 0"),
+        (math.inf, NOW, "a number from 0"),
         (3, 0.0, "since the epoch"),
         (3, math.nan, "since the epoch"),
         (3, NOW - STALE_S - 1, "clock"),
@@ -83,6 +82,12 @@ def test_a_push_that_cannot_be_is_refused_and_the_last_one_stands(servers, at, w
         pushed.push(servers, at, "serve", NOW)
     assert refused.value.fault is Fault.WRONG
     assert servers_of(pushed) == 2
+
+
+def test_more_than_there_are_says_that_all_are_needed():
+    pushed = source()
+    pushed.push(8, NOW, "serve", NOW)
+    assert servers_of(pushed) == 8
 
 
 def test_an_older_push_does_not_replace_a_newer_one():

@@ -358,13 +358,15 @@ function checks.a_fault_of_this_file_refuses_the_elastic_job_only_and_is_logged(
   expect(elastic.job_submit(request(), partitions, 1000) == slurm.SUCCESS, "should let other jobs pass")
 end
 
-local function modify(changes, admin_comment)
+local function modify(changes, admin_comment, config)
   local elastic = load_module()
-  local job = { num_tasks = slurm.NO_VAL, min_nodes = slurm.NO_VAL, max_nodes = slurm.NO_VAL }
-  for key, value in pairs(changes) do
-    job[key] = value
+  for key, value in pairs(config or {}) do
+    elastic.config[key] = value
   end
-  return elastic.job_modify(job, { admin_comment = admin_comment }, partitions, 1000)
+  for _, key in ipairs({ "num_tasks", "min_nodes", "max_nodes" }) do
+    changes[key] = changes[key] or slurm.NO_VAL
+  end
+  return elastic.job_modify(changes, { admin_comment = admin_comment }, partitions, 1000)
 end
 
 function checks.the_request_of_an_elastic_job_stays_as_it_was_checked()
@@ -384,6 +386,75 @@ end
 function checks.everything_else_of_an_elastic_job_may_change()
   expect(modify({ time_limit = 10 }, "flexo{workers=2-8}") == slurm.SUCCESS, "should be accepted")
   expect(modify({ partition = "infer" }, "flexo{workers=2-8}") == slurm.SUCCESS, "should be accepted")
+end
+
+local BORROWED = { borrowed_partition = "borrowed" }
+
+local function fungible(changes)
+  local job = request(option({ FLEXO_ELASTIC = "2-8", FLEXO_ELASTIC_FUNGIBLE = "1" }))
+  job.script, job.requeue = "#!/bin/sh", slurm.NO_VAL16
+  for key, value in pairs(changes or {}) do
+    job[key] = value ~= "absent" and value or nil
+  end
+  return job
+end
+
+function checks.a_fungible_base_may_start_on_borrowed_servers_where_the_site_says_so()
+  for named, expected in pairs({ absent = "train,borrowed", infer = "infer,borrowed",
+    ["train,infer"] = "train,infer,borrowed", ["train,borrowed"] = "train,borrowed", borrowed = "borrowed" }) do
+    local job = fungible({ partition = named })
+    expect_accepted(job, "flexo{workers=2-8;fungible}", BORROWED)
+    expect(job.partition == expected, "should start in " .. expected .. ", not in " .. tostring(job.partition))
+    expect(job.requeue == 1, "should be requeued when the servers are needed back")
+  end
+end
+
+function checks.elsewhere_a_fungible_base_stays_where_it_was_submitted()
+  local job = fungible()
+  expect_accepted(job, "flexo{workers=2-8;fungible}")
+  expect(job.partition == nil and job.requeue == slurm.NO_VAL16, "should be left alone")
+  expect_refused(fungible({ partition = "train,borrowed" }), { "'train,borrowed'" })
+end
+
+function checks.a_base_that_is_not_fungible_is_kept_off_borrowed_servers()
+  local job = asking("2-8", { script = "#!/bin/sh" })
+  expect_accepted(job, "flexo{workers=2-8}", BORROWED)
+  expect(job.partition == nil, "should stay where it was submitted")
+  expect_refused(asking("2-8", { partition = "train,borrowed" }), { "'train,borrowed'" }, BORROWED)
+  expect_refused(asking("2-8", { partition = "borrowed" }), { "only satellites and --elastic-fungible" }, BORROWED)
+  expect_refused(fungible({ partition = "train,flex" }), { "'train,flex'" }, BORROWED)
+end
+
+function checks.a_base_that_cannot_be_requeued_is_kept_off_borrowed_servers()
+  for word, changes in pairs({ ["--no-requeue"] = { requeue = 0 }, salloc = { script = "absent" } }) do
+    local job = fungible(changes)
+    expect_accepted(job, "flexo{workers=2-8;fungible}", BORROWED)
+    expect(job.partition == nil and told():find(word, 1, true), "should stay off them and the user hear why")
+    changes.partition = "train,borrowed"
+    expect_refused(fungible(changes), { word, "'train,borrowed'" }, BORROWED)
+  end
+end
+
+function checks.ordinary_jobs_are_kept_off_borrowed_servers_and_satellites_are_not()
+  for _, named in ipairs({ "borrowed", "train,borrowed" }) do
+    expect_refused(request({ partition = named }), { "only satellites" }, BORROWED)
+    expect_refused(request({ partition = named, comment = "a flexo-satellite " }), { "only satellites" }, BORROWED)
+    expect_accepted(request({ partition = named }), nil)
+  end
+  expect_accepted(request({ partition = "train" }), nil, BORROWED)
+  local satellite = request({ partition = "borrowed", comment = "flexo-satellite base=7 restart=0 grant=g1 workers=2" })
+  expect_accepted(satellite, nil, BORROWED)
+end
+
+function checks.only_fungible_jobs_move_to_borrowed_servers_later()
+  local there = { partition = "borrowed" }
+  expect(modify(there, "flexo{workers=2-8;fungible}", BORROWED) == slurm.SUCCESS, "should be accepted")
+  expect(there.requeue == 1, "should be requeued when the servers are needed back")
+  for _, token in ipairs({ "flexo{workers=2-8}", "project=42", "" }) do
+    expect(modify({ partition = "train,borrowed" }, token, BORROWED) == slurm.ERROR, "should be refused")
+  end
+  expect(modify({ partition = "train" }, "project=42", BORROWED) == slurm.SUCCESS, "should be accepted")
+  expect(modify({ partition = "borrowed" }, "flexo{workers=2-8;fungible}") == slurm.ERROR, "should be refused")
 end
 
 local function run_checks()

@@ -11,12 +11,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flexo.clusters.base import ActionRefused, ClusterState, ClusterTraits, ClusterUnreachable
+from flexo.clusters.base import (
+    ActionRefused,
+    ClusterState,
+    ClusterTraits,
+    ClusterUnreachable,
+    Priority,
+    UserShares,
+)
+from flexo.clusters.slurm.borrowed import BorrowedPartition, let_have
 from flexo.clusters.slurm.commands import SlurmCommands
 from flexo.clusters.slurm.parse_config import parse_traits
+from flexo.clusters.slurm.priorities import set_priorities
 from flexo.clusters.slurm.reader import Reader
 from flexo.clusters.slurm.reader_commands import CommandReader
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader, is_installed
+from flexo.clusters.slurm.shares import read_shares
 from flexo.model import Allocate, Drop, Node, Partition, SlurmJob
 
 _PARTITIONS_STAY_S = 60.0
@@ -32,11 +42,14 @@ class SlurmCluster:
         satellite_partitions: frozenset[str],
         timeout_s: float = 10.0,
         reader: Reader | None = None,
+        borrowed: BorrowedPartition | None = None,
     ) -> None:
         """`slurm_conf` None: the cluster of this host. `timeout_s` bounds each single command.
 
         A tag in a job's comment counts only in `satellite_partitions`. `reader` None: Slurm's commands.
+        `borrowed` None: no servers are lent.
         """
+        self._borrowed = borrowed
         self._commands = SlurmCommands(slurm_conf, timeout_s)
         self._reader = reader or CommandReader(self._commands, satellite_partitions)
         self._partitions: tuple[Partition, ...] = ()
@@ -70,6 +83,26 @@ class SlurmCluster:
         """End a job; no error if it has ended meanwhile."""
         self._commands.act("scancel", "--quiet", str(satellite_job_id))
 
+    def requeue(self, job_id: int) -> None:
+        """Preempt a running base. Slurm's own word keeps a job that has just ended from running again."""
+        self._commands.act("scontrol", "requeue", "Incomplete", str(job_id))
+
+    def lend(self, nodes: frozenset[str]) -> None:
+        """Edit the borrowed partition; a reconfigure or restart of slurmctld forgets it."""
+        if self._borrowed is None:
+            raise ActionRefused("no partition is set up to lend servers into")
+        let_have(self._commands, self._borrowed, nodes)
+
+    def prioritize(self, priorities: Sequence[Priority]) -> None:
+        """Set priorities of pending jobs; a job that has started meanwhile keeps its own."""
+        set_priorities(self._commands, priorities)
+
+    def user_shares(self) -> UserShares:
+        """Users' fairshare factors, as slurmctld has them."""
+        started = time.monotonic()
+        shares = read_shares(self._commands)
+        return UserShares(shares, time.monotonic() - started)
+
     def allocate(self, allocations: Sequence[Allocate], drops: Sequence[Drop]) -> None:
         """Not on Slurm, where it is Slurm that starts jobs, and satellites that resize them."""
         raise ActionRefused("Slurm starts and ends jobs itself")
@@ -88,12 +121,17 @@ class SlurmCluster:
         )
 
 
-def connect(slurm_conf: Path | None, satellite_partitions: frozenset[str], timeout_s: float) -> SlurmCluster:
+def connect(
+    slurm_conf: Path | None,
+    satellite_partitions: frozenset[str],
+    timeout_s: float,
+    borrowed: BorrowedPartition | None = None,
+) -> SlurmCluster:
     """The cluster, read with pyslurm where that is installed, fits and is enough; else with commands.
 
     `read_with` of what is returned says which, and why. Needs no slurmctld: while it is away, commands it is.
     """
-    with_commands = SlurmCluster(slurm_conf, satellite_partitions, timeout_s)
+    with_commands = SlurmCluster(slurm_conf, satellite_partitions, timeout_s, borrowed=borrowed)
     if not is_installed():
         return with_commands
     reader = PyslurmReader(slurm_conf, satellite_partitions, timeout_s)
@@ -102,7 +140,7 @@ def connect(slurm_conf: Path | None, satellite_partitions: frozenset[str], timeo
         reader.close()
         with_commands.read_with = f"Slurm's commands (pyslurm is installed, but {reason})"
         return with_commands
-    return SlurmCluster(slurm_conf, satellite_partitions, timeout_s, reader)
+    return SlurmCluster(slurm_conf, satellite_partitions, timeout_s, reader, borrowed)
 
 
 def _why_not(reader: PyslurmReader, cluster: SlurmCluster) -> str:

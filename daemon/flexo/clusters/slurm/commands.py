@@ -45,9 +45,12 @@ _UNREACHABLE_WORDS = (
 class CommandFailed(Exception):
     """A command ended with an error: `said` are its own words, the message holds the command too."""
 
-    def __init__(self, replay: str, said: str) -> None:
-        super().__init__(f"`{replay}` failed: {said}")
-        self.said = said
+    def __init__(self, replay: str, lines: Sequence[str]) -> None:
+        self.replay = replay
+        self.lines = lines
+        """Its words, line by line."""
+        self.said = " ".join(lines)
+        super().__init__(f"`{replay}` failed: {self.said}")
 
 
 class SlurmCommands:
@@ -65,29 +68,34 @@ class SlurmCommands:
         except CommandFailed as failure:
             raise ClusterUnreachable(str(failure)) from failure
 
-    def act(self, *argv: str) -> str:
-        """Run a command that changes something. Raises ActionRefused when Slurm answers no.
+    def act(self, *argv: str, lines: str = "", harmless: Sequence[str] = ()) -> str:
+        """Run a command that Slurm may refuse. Raises ActionRefused when it does.
 
-        After ClusterUnreachable it may still be carried out: slurmctld answers late what it received in time.
+        `lines` are for its standard input. What Slurm says in `harmless` words, in small letters, refuses
+        nothing. After ClusterUnreachable it may still be carried out: slurmctld answers late what it
+        received in time.
         """
         try:
-            return self.run(argv, {})
+            return self.run(argv, {}, lines)
         except CommandFailed as failure:
-            if any(words in failure.said.lower() for words in _UNREACHABLE_WORDS):
+            serious = [line for line in failure.lines if not _says(line, harmless)]
+            if not serious:
+                return ""
+            if _says(failure.said, _UNREACHABLE_WORDS):
                 raise ClusterUnreachable(str(failure)) from failure
-            raise ActionRefused(str(failure)) from failure
+            raise ActionRefused(str(CommandFailed(failure.replay, serious))) from failure
 
-    def run(self, argv: Sequence[str], variables: Mapping[str, str]) -> str:
+    def run(self, argv: Sequence[str], variables: Mapping[str, str], lines: str = "") -> str:
         """Run one command. Raises CommandFailed when it says no, ClusterUnreachable when it cannot say.
 
-        `variables` are set in the environment of this command alone.
+        `variables` are set in the environment of this command alone, `lines` are for its standard input.
         """
         replay = self._replay(argv)
         try:
             done = subprocess.run(
                 list(argv),
                 env=self._environment(variables),
-                stdin=subprocess.DEVNULL,
+                input=lines.encode(),
                 capture_output=True,
                 timeout=self._timeout_s,
                 check=False,
@@ -98,8 +106,9 @@ class SlurmCommands:
             raise ClusterUnreachable(f"`{replay}` could not be started: {missing.strerror}") from missing
         # Users write some of these bytes (job comments), in whatever encoding they like.
         if done.returncode != 0:
-            said = " ".join((done.stderr + b" " + done.stdout[:500]).decode("utf-8", "replace").split())
-            raise CommandFailed(replay, said or f"exit status {done.returncode}, no words")
+            said = (done.stderr.strip() or done.stdout[:500]).decode("utf-8", "replace").splitlines()
+            words = [" ".join(line.split()) for line in said if line.strip()]
+            raise CommandFailed(replay, words or [f"exit status {done.returncode}, no words"])
         return done.stdout.decode("utf-8", "replace")
 
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
@@ -116,3 +125,7 @@ class SlurmCommands:
     def _replay(self, argv: Sequence[str]) -> str:
         pointed_at = [f"{name}={shlex.quote(value)}" for name, value in self._pointed_at().items()]
         return " ".join([*pointed_at, shlex.join(argv)])
+
+
+def _says(text: str, words: Sequence[str]) -> bool:
+    return any(each in text.lower() for each in words)

@@ -102,6 +102,7 @@ def _to_job(job: Any, satellites: frozenset[str]) -> SlurmJob:
         restart_count=job.requeue_count,
         elastic=elastic_request(_written(lambda: job.admin_comment)),
         satellite=tag_in(_written(lambda: job.comment), partitions, satellites),
+        account=job.account or "",
     )
 
 

@@ -61,6 +61,7 @@ class QueueRecord:
     restarts: str = _printed_by("RestartCnt")
     comment: str = _printed_by("Comment")
     admin_comment: str = _printed_by("admin_comment")
+    account: str = _printed_by("Account")
     # Not in every release, in the order in which releases brought them.
     excluded_nodes: str = field(default="", metadata={"squeue": "ExcNodes"})
     exclusive: str = field(default="", metadata={"squeue": "Exclusive"})
@@ -155,6 +156,7 @@ def to_job(record: QueueRecord, excluded_nodes: frozenset[str], satellites: froz
         restart_count=number(record.restarts),
         elastic=elastic_request(record.admin_comment),
         satellite=tag_in(record.comment, partitions, satellites),
+        account=or_empty(record.account),
     )
 
 

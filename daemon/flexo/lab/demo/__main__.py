@@ -6,39 +6,25 @@ Exit codes: 0 the story happened, 1 it did not, 2 this machine cannot have a lab
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from flexo.lab import (
-    BadSpec,
-    Lab,
-    LabError,
-    LabExists,
-    LabSpec,
-    all_labs,
-    bring_up,
-    take_down,
-    why_unavailable,
-)
+from flexo.lab import BadSpec, Lab, LabError, LabExists, LabSpec, why_unavailable
 from flexo.lab.demo import picture, report
 from flexo.lab.demo.measure import EpochPlan, balance, course, loss_curve, read_logs
 from flexo.lab.demo.queue import holdings
 from flexo.lab.demo.report import Report, claims, elastic_of, table
 from flexo.lab.demo.runs import Reference, RunResult
 from flexo.lab.demo.signals import Interrupted, interruptible, undisturbed_afterwards
+from flexo.lab.demo.stage import LOGS, Options, clear, lab_of
 from flexo.lab.demo.story import EXAMPLE, Plot, Seen, Story, StoryFailed
 from flexo.lab.demo.tell import Teller
-from flexo.lab.layout import Layout
 
 _OURS = (
     "elastic",
     "reference",
-    "lab-logs",
+    LOGS,
     "elastic.out",
     "rigid.out",
     "rigid.started",
@@ -47,23 +33,13 @@ _OURS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The command line."""
-
-    out: Path
-    name: str
-    keep: bool
-    as_json: bool
-
-
 def main() -> int:
     """Run the demo; the exit code."""
     options = _parse()
     if (reason := why_unavailable()) is not None:
         print(f"The demo cannot run here: {reason}.", file=sys.stderr)
         return 2
-    _clear(options.out)
+    clear(options.out, _OURS)
     with interruptible(), Teller() as teller:
         try:
             return _run(options, teller)
@@ -90,17 +66,6 @@ def _parse() -> Options:
     return Options(arguments.out.resolve(), arguments.name, arguments.keep, arguments.json)
 
 
-def _clear(out: Path) -> None:
-    """Remove what an earlier demo wrote, and nothing else."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name in _OURS:
-        path = out / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-
-
 def _run(options: Options, teller: Teller) -> int:
     """Play it, then judge it by what was logged."""
     plot = Plot()
@@ -111,7 +76,7 @@ def _run(options: Options, teller: Teller) -> int:
         with undisturbed_afterwards():
             teller.say(f"Everything that happens is kept in {options.out}")
             reference.start()
-            with _lab(options, plot, teller) as lab:
+            with lab_of(_spec(options, plot), options, teller, Lab.start_flexod) as lab:
                 _tell_reference(reference.result(), teller)
                 Story(lab, options.out, plot, seen, teller).play()
     except LabExists:
@@ -125,41 +90,8 @@ def _run(options: Options, teller: Teller) -> int:
     return _judge(options, _found(options, plot, seen, failure, teller.elapsed_s), teller)
 
 
-@contextmanager
-def _lab(options: Options, plot: Plot, teller: Teller) -> Iterator[Lab]:
-    """A lab with flexod for the time of the story; its daemons' logs are kept."""
-    spec = LabSpec(name=options.name, nodes=plot.nodes, gpus_per_node=plot.gpus_per_node, flexod=False)
-    teller.say(
-        f"A real Slurm cluster comes up: {spec.nodes} training nodes and {spec.infer_nodes} inference node, "
-        f"{spec.gpus_per_node} GPUs each"
-    )
-    ours, keep = spec.name not in all_labs(), options.keep
-    try:
-        with undisturbed_afterwards():
-            lab = bring_up(spec, teller.now)
-            ours = True
-            lab.start_flexod()
-            teller.say("Slurm is up, and flexod watches it")
-            yield lab
-    except Interrupted:
-        keep = False
-        raise
-    finally:
-        if ours:
-            _leave(options, teller, keep=keep)
-
-
-def _leave(options: Options, teller: Teller, *, keep: bool) -> None:
-    """Keep the daemons' logs, and take the lab down, whatever state it is in."""
-    with suppress(OSError):
-        shutil.copytree(Layout.of(options.name).logs, options.out / "lab-logs")
-    if keep:
-        teller.say(
-            f"The lab stays: `flexo lab shell {options.name}` enters, `flexo lab down {options.name}` ends it"
-        )
-    else:
-        teller.say("Taking the cluster down")
-        take_down(options.name, teller.now)
+def _spec(options: Options, plot: Plot) -> LabSpec:
+    return LabSpec(name=options.name, nodes=plot.nodes, gpus_per_node=plot.gpus_per_node, flexod=False)
 
 
 def _tell_reference(result: RunResult | None, teller: Teller) -> None:

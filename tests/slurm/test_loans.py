@@ -1,0 +1,289 @@
+"""Servers lent on a real cluster: who may edit, who is taken first, and what Slurm does with flexod dead."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import LabFactory, cancel_all_jobs
+
+from flexo.clusters.base import ActionRefused
+from flexo.clusters.slurm import BorrowedPartition, SlurmCluster
+from flexo.lab import Lab
+
+PLUGIN = Path(__file__).parents[2] / "slurm_plugin"
+SCRIPT = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
+BOUND_S = 90
+GRACE_S, KILL_WAIT_S, EPILOG_S = 20, 10, 5
+"""As the lab's slurm.conf has them; it has no epilog, so that is what ending a job's processes takes."""
+SLEEP = "exec srun sleep 600"
+FUNGIBLE = ("-N1", "-n2", "--gpus-per-task=1", "--elastic=2-2", "--elastic-fungible")
+TAG = "--comment=flexo-satellite base=987654 restart=0 grant=g1 workers=2"
+SATELLITE = ("-N1", "--gres=gpu:2", "--no-requeue", "--time=5", TAG, "--partition=borrowed-flex")
+
+
+@pytest.fixture(scope="module")
+def lending_lab(make_lab: LabFactory) -> Iterator[Lab]:
+    lab = make_lab(nodes=2, gpus_per_node=2, infer_nodes=2, loans=True, flexod=False)
+    yield lab
+    lab.down()
+
+
+@pytest.fixture
+def quiet_lab(lending_lab: Lab) -> Iterator[Lab]:
+    """That lab, with nothing lent and flexod away; handed on like that, and without jobs."""
+    yield lending_lab
+    lending_lab.stop_flexod(kill=True)
+    cancel_all_jobs(lending_lab)
+    _cluster(lending_lab).lend(frozenset())
+
+
+def _cluster(lab: Lab, *command: str) -> SlurmCluster:
+    borrowed = BorrowedPartition("borrowed", command, "borrowed-flex")
+    return SlurmCluster(lab.layout.slurm_conf, frozenset({"flex", *borrowed.names}), 20.0, borrowed=borrowed)
+
+
+def _lent(lab: Lab) -> set[str]:
+    """What both partitions of lent servers hold."""
+    partitions = {part.name: part.nodes for part in _cluster(lab).observe().partitions}
+    assert partitions["borrowed"] == partitions["borrowed-flex"]
+    return set(partitions["borrowed"])
+
+
+def _submit(lab: Lab, *options: str, script: str = SLEEP) -> int:
+    command = ["sbatch", "--parsable", "--output=%j.out", *options]
+    return int(lab.run(command, stdin=f"#!/bin/sh\n{script}\n").stdout)
+
+
+def _show(lab: Lab, job_id: int) -> dict[str, str]:
+    shown = lab.run(["scontrol", "show", "job", str(job_id), "--oneliner"]).stdout
+    return dict(reversed(re.findall(r"(\S+?)=(\S*)", shown)))
+
+
+def _state(lab: Lab, job_id: int) -> str:
+    return _show(lab, job_id)["JobState"]
+
+
+def _runs(lab: Lab, job_id: int) -> Callable[[], bool]:
+    return lambda: _state(lab, job_id) == "RUNNING"
+
+
+def _wait(what: Callable[[], object], sentence: str, bound_s: float = BOUND_S) -> None:
+    deadline = time.monotonic() + bound_s
+    while not what():
+        assert time.monotonic() < deadline, f"{sentence} within {bound_s:.0f} s"
+        time.sleep(0.3)
+
+
+def _loans(lab: Lab) -> dict[str, Any]:
+    done = lab.run(["flexo", "loans", "--all", "--json"], check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else {"loans": [], "past": []}
+
+
+def _in_the_book(lab: Lab) -> set[str]:
+    return {loan["node"] for loan in _loans(lab)["loans"]}
+
+
+# --- edits ----------------------------------------------------------------------------------------
+
+
+def test_an_edit_lends_servers_and_takes_them_back_and_jobs_there_run_on(quiet_lab: Lab) -> None:
+    cluster = _cluster(quiet_lab)
+    cluster.lend(frozenset({"i1", "i2"}))
+    assert _lent(quiet_lab) == {"i1", "i2"}
+    satellite = _submit(quiet_lab, *SATELLITE, "--nodelist=i1")
+    _wait(_runs(quiet_lab, satellite), "the satellite starts")
+    cluster.lend(frozenset({"i2"}))
+    cluster.lend(frozenset({"i2"}))
+    assert _lent(quiet_lab) == {"i2"}
+    cluster.lend(frozenset())
+    assert (_lent(quiet_lab), _state(quiet_lab, satellite)) == (set(), "RUNNING")
+    (seen,) = (job for job in cluster.observe().jobs if job.job_id == satellite)
+    assert seen.satellite is not None
+
+
+def test_a_server_that_there_is_not_is_refused_in_slurms_words_and_nothing_changes(quiet_lab: Lab) -> None:
+    _cluster(quiet_lab).lend(frozenset({"i1"}))
+    with pytest.raises(ActionRefused, match="Nodes=i1,i77` failed"):
+        _cluster(quiet_lab).lend(frozenset({"i1", "i77"}))
+    assert _lent(quiet_lab) == {"i1"}
+
+
+_LEND = """
+import sys
+from pathlib import Path
+from flexo.clusters.slurm import BorrowedPartition, SlurmCluster
+conf, nodes, *command = sys.argv[1:]
+borrowed = BorrowedPartition("borrowed", tuple(command), "borrowed-flex")
+SlurmCluster(Path(conf), frozenset(), 20.0, borrowed=borrowed).lend(frozenset(nodes.split()))
+"""
+
+
+def test_an_ordinary_account_edits_through_the_helper_and_only_as_the_helper_allows(quiet_lab: Lab) -> None:
+    helper, rules = _install_helper(quiet_lab)
+
+    def lend(nodes: str, *command: str) -> str:
+        """As the account `daemon`, on a host whose sudoers file is ours."""
+        program = [sys.executable, "-c", _LEND, str(quiet_lab.layout.slurm_conf), nodes, *command]
+        return _on_a_host_with(rules, quiet_lab, program)
+
+    through = ("sudo", "-n", "-u", "slurm", str(helper))
+    assert "Invalid user id" in lend("i1")
+    assert _lent(quiet_lab) == set()
+    assert lend("i1 i2", *through) == ""
+    assert _lent(quiet_lab) == {"i1", "i2"}
+    assert "'t1' is not a node of the partition 'infer'" in lend("t1", *through)
+    assert _lent(quiet_lab) == {"i1", "i2"}
+    assert lend("", *through) == ""
+    assert _lent(quiet_lab) == set()
+    scontrol = ["scontrol", "update", "PartitionName=train", "State=DOWN"]
+    words = _on_a_host_with(rules, quiet_lab, ["sudo", "-n", "-u", "slurm", *scontrol])
+    assert "password is required" in words, "sudo allows the helper and nothing else"
+    words = _on_a_host_with(rules, quiet_lab, [*through, "set", "train", ""])
+    assert "may not be edited" in words
+
+
+def _install_helper(lab: Lab) -> tuple[Path, Path]:
+    """The helper as `make install-partition` puts it, and sudo's rules as the example has them."""
+    if not (shutil.which("sudo") and shutil.which("unshare")):
+        pytest.skip("needs sudo and unshare")
+    config = lab.layout.plugin / "partition.conf"
+    config.write_text(f"borrowed = borrowed, borrowed-flex\nslurm_conf = {lab.layout.slurm_conf}\n")
+    make = ["make", "-s", "-C", str(PLUGIN), "install-partition"]
+    subprocess.run([*make, f"DESTDIR={lab.layout.plugin}", "PREFIX=", f"FLEXO_CONF={config}"], check=True)
+    helper = lab.layout.plugin / "sbin" / "flexo-partition"
+    example = (PLUGIN / "sudoers.example").read_text().replace("/usr/sbin/flexo-partition", str(helper))
+    rules = lab.layout.plugin / "sudoers"
+    rules.write_text(f"root ALL=(ALL:ALL) ALL\n{example.replace('flexo ALL', 'daemon ALL')}")
+    rules.chmod(0o440)
+    return helper, rules
+
+
+def _on_a_host_with(rules: Path, lab: Lab, command: list[str]) -> str:
+    """Standard error of a command of the account `daemon`; it alone sees the mount, which ends with it."""
+    script = f'mount --bind {rules} /etc/sudoers && exec runuser -u daemon -- "$@"'
+    return lab.run(["unshare", "--mount", "sh", "-c", script, "sh", *command], check=False).stderr.strip()
+
+
+# --- who is taken, and what becomes of it ---------------------------------------------------------
+
+
+def test_a_base_is_requeued_unless_it_may_not_be_and_one_that_has_ended_stays_ended(quiet_lab: Lab) -> None:
+    cluster = _cluster(quiet_lab)
+    base, fixed = _submit(quiet_lab, "--gres=gpu:1"), _submit(quiet_lab, "--gres=gpu:1", "--no-requeue")
+    ended = _submit(quiet_lab, script="exit 0")
+    for job_id in (base, fixed):
+        _wait(_runs(quiet_lab, job_id), "the job starts")
+    _wait(lambda: _state(quiet_lab, ended) == "COMPLETED", "the short job ends")
+    cluster.requeue(base)
+    _wait(lambda: _show(quiet_lab, base)["Restarts"] == "1", "the base is requeued")
+    with pytest.raises(ActionRefused, match=f"presently disabled for job {fixed}"):
+        cluster.requeue(fixed)
+    cluster.requeue(ended)
+    assert (_state(quiet_lab, fixed), _state(quiet_lab, ended)) == ("RUNNING", "COMPLETED")
+
+
+def test_whole_jobs_start_on_lent_servers_only_if_they_are_fungible(quiet_lab: Lab) -> None:
+    _wait(_runs(quiet_lab, _submit(quiet_lab, "-N2", "--gpus-per-node=2")), "the training nodes are full")
+    fungible = _submit(quiet_lab, *FUNGIBLE)
+    _wait(lambda: _show(quiet_lab, fungible)["Partition"] == "train,borrowed", "it may start in both")
+    refused = quiet_lab.run(["sbatch", "-p", "borrowed", "-n1", "--wrap=true"], check=False)
+    assert "only satellites and --elastic-fungible jobs start there" in refused.stderr
+    assert _state(quiet_lab, fungible) == "PENDING"
+    _cluster(quiet_lab).lend(frozenset({"i2"}))
+    _wait(_runs(quiet_lab, fungible), "it starts on the lent server")
+    shown = _show(quiet_lab, fungible)
+    assert (shown["Partition"], shown["NodeList"], shown["Requeue"]) == ("borrowed", "i2", "1")
+
+
+def test_slurm_itself_takes_a_server_with_satellites_before_one_with_an_older_base(quiet_lab: Lab) -> None:
+    _wait(_runs(quiet_lab, _submit(quiet_lab, "-N2", "--gpus-per-node=2")), "the training nodes are full")
+    _cluster(quiet_lab).lend(frozenset({"i1", "i2"}))
+    base = _submit(quiet_lab, *FUNGIBLE)
+    _wait(_runs(quiet_lab, base), "the base starts")
+    satellite = _submit(quiet_lab, *SATELLITE)
+    _wait(_runs(quiet_lab, satellite), "the satellite starts")
+    inference = _submit(quiet_lab, "--partition=infer", "-N1", "--gpus-per-node=2")
+    _wait(_runs(quiet_lab, inference), "the inference job starts")
+    assert _state(quiet_lab, base) == "RUNNING"
+    assert _show(quiet_lab, inference)["NodeList"] == _show(quiet_lab, satellite)["NodeList"]
+
+
+def _training(*options: str) -> str:
+    lines = "".join(f"#SBATCH {option}\n" for option in options)
+    return f"{lines}exec flexo run python {SCRIPT} --step-seconds 0.2 --epochs 100000"
+
+
+@pytest.mark.training
+def test_a_training_base_that_slurm_preempts_is_requeued_and_not_lost(quiet_lab: Lab) -> None:
+    """Within the grace time it ends by itself, and Slurm would count it as failed."""
+    _wait(_runs(quiet_lab, _submit(quiet_lab, "-N2", "--gpus-per-node=2")), "the training nodes are full")
+    _cluster(quiet_lab).lend(frozenset({"i1"}))
+    base = _submit(quiet_lab, *FUNGIBLE, script=_training("--open-mode=append"))
+    output = quiet_lab.scratch / f"{base}.out"
+    _wait(_runs(quiet_lab, base), "the base starts")
+    steps = ["squeue", "--noheader", "--steps", f"--jobs={base}", "--format=%j"]
+    _wait(lambda: "flexo-agent" in quiet_lab.run(steps).stdout, "its agent runs")
+    inference = _submit(quiet_lab, "--partition=infer", "-w", "i1", "-N1", "--gpus-per-node=2")
+    _wait(_runs(quiet_lab, inference), "the inference job starts", GRACE_S + 30 + KILL_WAIT_S + EPILOG_S)
+    _wait(lambda: _show(quiet_lab, base)["Restarts"] == "1", "the base is requeued")
+    assert _state(quiet_lab, base) == "PENDING", output.read_text()
+    assert "the job is requeued" in output.read_text()
+
+
+# --- with flexod, and without ---------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_idle_servers_are_lent_but_for_the_headroom_and_again_when_slurmctld_forgot(
+    quiet_lab: Lab,
+) -> None:
+    quiet_lab.start_flexod()
+    _wait(lambda: len(_lent(quiet_lab)) == 1, "one of two idle servers is lent")
+    (server,) = _lent(quiet_lab)
+    _wait(lambda: _in_the_book(quiet_lab) == {server}, "flexod says so")
+    for forget in (lambda: quiet_lab.run(["scontrol", "reconfigure"]), quiet_lab.restart_slurmctld):
+        forget()
+        _wait(lambda: _lent(quiet_lab) == {server}, "it is put back")
+    assert _in_the_book(quiet_lab) == {server}
+    waiting = [_submit(quiet_lab, "--partition=infer", "-N1", "--gpus-per-node=2") for _ in range(2)]
+    for job_id in waiting:
+        _wait(_runs(quiet_lab, job_id), "the inference job starts")
+    _wait(
+        lambda: _lent(quiet_lab) == set() and _in_the_book(quiet_lab) == set(),
+        "the server is inference's own again",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.training
+@pytest.mark.timeout(600)
+def test_with_flexod_killed_in_the_middle_of_a_loan_slurm_alone_gives_the_server_back(quiet_lab: Lab) -> None:
+    quiet_lab.start_flexod()
+    base = _submit(quiet_lab, script=_training("-n 1", "--gpus-per-task=1", "--elastic=1-3"))
+    _wait(_runs(quiet_lab, base), "the base starts")
+    _wait(_runs(quiet_lab, _submit(quiet_lab, "-n3", "--gpus-per-task=1")), "the training nodes are full")
+
+    output = quiet_lab.scratch / f"{base}.out"
+    _wait(lambda: output.exists() and "3 workers on 2 nodes" in output.read_text(), "it trains there", 180)
+    listed = ["squeue", "--noheader", "--partition=borrowed-flex", "--states=R", "--format=%N"]
+    (server,) = quiet_lab.run(listed).stdout.split()
+    quiet_lab.stop_flexod(kill=True)
+    inference = _submit(quiet_lab, "--partition=infer", f"--nodelist={server}", "-N1", "--gpus-per-node=2")
+    _wait(_runs(quiet_lab, inference), "it has its server", GRACE_S + 30 + KILL_WAIT_S + EPILOG_S)
+    assert _state(quiet_lab, base) == "RUNNING"
+    assert _lent(quiet_lab) == {server}, "nobody has edited the partition"
+    other = _submit(quiet_lab, "--partition=infer", "-N1", "--gpus-per-node=2")
+    _wait(_runs(quiet_lab, other), "the other server is inference's as well")
+    quiet_lab.start_flexod()
+    _wait(lambda: _lent(quiet_lab) == _in_the_book(quiet_lab) == set(), "the books are right")
+    assert server in {loan["node"] for loan in _loans(quiet_lab)["past"]}
+    assert _state(quiet_lab, inference) == _state(quiet_lab, other) == _state(quiet_lab, base) == "RUNNING"
