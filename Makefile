@@ -9,7 +9,7 @@ export PATH := $(BIN):$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export MPLBACKEND := Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help setup demo test test-unit test-slurm test-training test-chaos bench-load bench-runtime bench-papers bench-scheduler lint clean
+.PHONY: help setup demo demo-loan test test-unit test-slurm test-training test-chaos bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity deb lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,10 @@ setup: ## install what everything below needs (as root on Debian: packages too)
 demo: ## an elastic job on a real Slurm cluster on this machine, start to end
 	@./setup.sh all
 	@$(BIN)/python -m flexo.lab.demo
+
+demo-loan: ## inference servers lent to training and taken back, one day in four minutes, on the same kind of cluster
+	@./setup.sh all
+	@$(BIN)/python -m flexo.lab.loan_demo $(ARGS)
 
 test: ## lint, the plugin's own checks, and all tests
 	@./setup.sh all
@@ -59,6 +63,18 @@ bench-papers: ## published figures beside ours (about an hour; ARGS='--parts ibm
 bench-scheduler: ## what deciding and simulating cost (about ten minutes; ARGS='--parts decision pollux' for one)
 	@./setup.sh unit
 	@PYTHONPATH=tests $(BIN)/python -m bench.scheduler $(ARGS)
+
+bench-fidelity: ## one workload on a real lab and in the simulator (about 20 minutes; ARGS='--policies lyra --repeats 3')
+	@./setup.sh all
+	@PYTHONPATH=tests $(BIN)/python -m bench.fidelity $(ARGS)
+
+deb: ## Debian packages of daemon and plugin, in build/deb
+	@./setup.sh unit
+	@$(BIN)/python packages/build_debs.py $(ARGS)
+
+bench-loaning: ## inference servers on loan beside Lyra's figures (about 40 minutes; ARGS='--scale 0.0625 --seeds 3')
+	@./setup.sh unit
+	@PYTHONPATH=tests $(BIN)/python -m bench.loaning $(ARGS)
 
 lint: ## ruff and mypy
 	@./setup.sh lint

@@ -23,6 +23,8 @@ readonly PACKAGES=(
   slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurm-wlm-basic-plugins:slurmctld slurmdbd:slurmdbd
   slurm-wlm-mysql-plugin:slurmdbd libslurm-dev:/usr/include/slurm/spank.h munge:munged
   mariadb-server-core:mariadbd mariadb-client-core:mariadb lua5.1:lua5.1 procps:ps iproute2:ip etcd-server:etcd
+  mmdebstrap:mmdebstrap
+  prometheus:prometheus sudo:sudo
 )
 
 # What the environment says about other Pythons, and the make that calls, must not decide what is installed here.

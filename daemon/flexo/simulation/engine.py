@@ -1,7 +1,7 @@
 """Discrete events in virtual time: a workload under the controller that flexod runs, and any policy.
 
 What happens: jobs arrive and end, time limits run out, estimates are outrun, a run says that its speed will
-change, or the policy wants to be asked again. Then, or at every multiple of `Scenario.interval_s`, the
+change, or the policy or lending wants to be asked again. Then, or at multiples of `Scenario.interval_s`, the
 controller goes round once. A job that is paying for a start or a change holds its GPUs and does not train.
 """
 
@@ -23,11 +23,15 @@ from flexo.policies import registry
 from flexo.policies.base import Policy
 from flexo.simulation.capacity import Capacity
 from flexo.simulation.estimates import Estimator
+from flexo.simulation.inference_side import InferenceSide
 from flexo.simulation.live_job import LiveJob
+from flexo.simulation.loan_story import LoanStory
+from flexo.simulation.on_slurm.world import simulate_on_slurm
 from flexo.simulation.records import End, JobRecord
 from flexo.simulation.results import Outcome, summarize
 from flexo.simulation.scenario import Scenario
 from flexo.simulation.silence import NoJournal, NoLeaders
+from flexo.simulation.true_paces import TruePaces
 from flexo.simulation.workload import TraceJob, Workload
 
 Progress = Callable[[int, int], None]
@@ -37,6 +41,8 @@ _PROGRESS_EVERY: Final = 256
 """Instants between two calls of `Progress`."""
 _MOST_AT_ONCE: Final = 10_000
 """Besides one for each job, things that can happen at one instant."""
+_MOST_PREEMPTIONS: Final = 1000
+"""For each job that is there, without one that ends: they take turns, and none gets on."""
 _SAME_S: Final = 1e-6
 """Two instants that are nearer are one: sums of times are not exact."""
 _STALLED_S: Final = 86400.0
@@ -44,7 +50,7 @@ _STALLED_S: Final = 86400.0
 
 
 class SimulationStuck(RuntimeError):
-    """A run wants to be looked at again and again, and never trains on."""
+    """It would go on for ever: the message says why."""
 
 
 def simulate(
@@ -56,18 +62,22 @@ def simulate(
     where the workload's jobs are not in the order of submission, or two have one number.
     """
     _check(workload)
+    if scenario.on_slurm is not None:
+        return simulate_on_slurm(workload, policy, scenario, scenario.on_slurm, progress)
     begun = time.perf_counter()
     world = _World(workload, policy, scenario)
     world.run(progress or (lambda ended, jobs: None))
     records = world.records()
+    loans = world.loan_story()
     result = summarize(
         records,
         world.gpus,
+        loans,
         wall_s=time.perf_counter() - begun,
         events=world.events,
         oracle=policy.oracle or (world.told_truth and registry.goes_by_running_times(policy.name)),
     )
-    return Outcome(policy.name, result, records, world.gpus)
+    return Outcome(policy.name, result, records, world.gpus, loans)
 
 
 def _check(workload: Workload) -> None:
@@ -101,6 +111,8 @@ class _World:
         self._ended: dict[int, JobRecord] = {}
         self._due: list[tuple[float, int, int]] = []
         """A heap of (when, job, version): jobs to look at. Void if the job has another version by now."""
+        self._preempted = 0
+        """Times that a job was, since one last ended."""
         self._changed_at = 0.0
         """When a job last arrived, ended, or was given or refused something."""
         self._news = False
@@ -108,10 +120,21 @@ class _World:
         self._wanted_at = math.inf
         """When the policy wants to be asked although nothing has happened."""
         self._estimator = Estimator(scenario.estimates)
-        self._capacity = Capacity(nodes)
-        self._cluster = SimulatedCluster(nodes, self, self._clock, scenario.quotas)
+        servers = scenario.inference.nodes_to_lend if scenario.inference else ()
+        self._capacity = Capacity((*nodes, *servers))
+        self._paces = TruePaces((*nodes, *servers), scenario.gpu_speeds)
+        self._cluster = SimulatedCluster(nodes, self, self._clock, scenario.quotas, servers)
+        self._inference = (
+            InferenceSide(scenario.inference, self._cluster, self._clock) if scenario.inference else None
+        )
         self._controller = Controller(
-            Settings(), self._cluster, NoLeaders(), NoJournal(), policy=policy, clock=self._clock
+            Settings(),
+            self._cluster,
+            NoLeaders(),
+            NoJournal(),
+            policy=policy,
+            lending=self._inference.lending if self._inference else None,
+            clock=self._clock,
         )
 
     def run(self, progress: Progress) -> None:
@@ -123,15 +146,36 @@ class _World:
                 self._look_at(job)
             if self._news or at >= self._wanted_at:
                 self._decide()
+                self._give_back()
             if turn % _PROGRESS_EVERY == 0:
                 progress(len(self._ended), len(self._jobs))
         progress(len(self._ended), len(self._jobs))
 
     def _decide(self) -> None:
         self._news = False
+        self._look_at_inference()
         self._controller.turn()
         again_at = self._controller.again_at
         self._wanted_at = math.inf if again_at is None else again_at
+        if self._inference is not None:
+            self._wanted_at = min(self._wanted_at, self._inference.again_at)
+            self._look_at_inference()
+
+    def _give_back(self) -> None:
+        """Servers that have become empty come back, and those whose deadlines are over are taken."""
+        if self._inference is None:
+            return
+        overdue = self._inference.take_overdue(self._now)
+        if self._inference.vacated() or overdue:
+            self._decide()
+
+    def _look_at_inference(self) -> None:
+        if self._inference is not None:
+            self._inference.look(self._now)
+
+    def loan_story(self) -> LoanStory | None:
+        """What became of the inference cluster's servers, if there is one."""
+        return self._inference.story() if self._inference else None
 
     def records(self) -> tuple[JobRecord, ...]:
         """Every job's story, in the order of submission; those that still wait never started."""
@@ -151,6 +195,8 @@ class _World:
 
     def _each_event(self) -> Iterator[float]:
         while (at := min(self._next_at(), self._wanted_at)) < math.inf:
+            if self._inference is not None and (self._is_over() or self._is_stalled()):
+                return
             yield at
 
     def _ticks(self, interval_s: float) -> Iterator[float]:
@@ -165,6 +211,9 @@ class _World:
             self._news = True
             yield number * interval_s
             number += 1
+
+    def _is_over(self) -> bool:
+        return self._arrived == len(self._jobs) and not self._live
 
     def _is_stalled(self) -> bool:
         nothing_comes = self._arrived == len(self._jobs) and not self._running
@@ -228,18 +277,21 @@ class _World:
     def _picture(self, job: LiveJob) -> TrainingJob:
         """The job as policies see it, with what is believed of it by now."""
         job.estimate(self._estimator)
-        seen = job.picture(self._scenario.costs)
+        seen = job.picture(self._scenario.costs, self._scenario.checkpoints)
         self.told_truth |= seen.source is Source.ORACLE and seen.remaining_work is not None
         return seen
 
     def _end(self, job: LiveJob, end: End, at: float) -> None:
         self._cluster.end(job.key)
+        if job.on_loan:
+            self._look_at_inference()
         self._running -= 1
         self._forget(job, end, at)
 
     def _forget(self, job: LiveJob, end: End, at: float) -> None:
         number = job.trace.job_id
         self._changed_at, self._news = self._now, True
+        self._preempted = 0
         self._live.pop(number)
         self._unsteady.pop(number, None)
         self._ended[number] = job.record(end, at)
@@ -262,17 +314,38 @@ class _World:
     def reshare(self, seen: TrainingJob, allocation: Allocate) -> TrainingJob:
         """A job has what `allocation` says from now on."""
         job, scenario = self._live[seen.key.job_id], self._scenario
-        job.reshare(self._now, allocation.shares, allocation.samples, scenario.costs, scenario.checkpoints)
+        pace = self._paces.of(job.trace, allocation.shares)
+        job.reshare(
+            self._now, allocation.shares, pace, allocation.samples, scenario.costs, scenario.checkpoints
+        )
         job.guaranteed = allocation.guaranteed
+        if self._inference is not None:
+            self._inference_sees(job, seen, allocation)
         self._changed_at = self._now
         self._running += bool(allocation.shares) - bool(seen.shares)
         if not allocation.shares:
             self._unsteady.pop(seen.key.job_id, None)
+            self._count_preemption()
         elif not job.steady:
             self._unsteady[seen.key.job_id] = job
         seen = self._picture(job)
         self._plan_ahead(job)
         return seen
+
+    def _count_preemption(self) -> None:
+        self._preempted += 1
+        if self._preempted > _MOST_PREEMPTIONS * len(self._live):
+            raise SimulationStuck(
+                f"at {self._now:.0f} s the policy has preempted jobs {self._preempted:,} times"
+                f" since the last one ended; {len(self._live):,} are there, and none gets on"
+            )
+
+    def _inference_sees(self, job: LiveJob, seen: TrainingJob, allocation: Allocate) -> None:
+        assert self._inference is not None
+        if not allocation.shares:
+            self._inference.preempted(seen)
+        elif not job.on_loan:
+            job.on_loan = self._inference.hosts(allocation.shares)
 
     def drop(self, seen: TrainingJob) -> None:
         """A job is refused for good."""

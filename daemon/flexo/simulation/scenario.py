@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import Quota
+from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo.simulation.costs import Costs
 from flexo.simulation.estimates import Estimates
+from flexo.simulation.inference import Inference
+from flexo.simulation.on_slurm.times import SlurmTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,5 +27,12 @@ class Scenario:
     """GPUs that tenants are guaranteed."""
     limits_end_jobs: bool = False
     """A job that has run longer than its time limit is ended."""
+    gpu_speeds: GpuSpeeds = field(default_factory=GpuSpeeds)
+    """What GPUs really do by their type."""
     checkpoints: bool = True
     """A preempted job goes on where it was; else it begins anew."""
+    inference: Inference | None = None
+    """The inference cluster beside it, which may lend servers."""
+    on_slurm: SlurmTimes | None = None
+    """Jobs run as on Slurm, which starts bases and leaves them where they are, and grow by satellites; then
+    `costs`, `interval_s` and `estimates` do not matter. None: the policy starts and moves everything."""
