@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from multiprocessing.sharedctypes import SynchronizedArray
 from typing import Final
 
-from flexo.model import Source
 from flexo.policies.base import Policy
 from flexo.simulation.engine import simulate
-from flexo.simulation.estimates import Mode
 from flexo.simulation.results import Outcome
 from flexo.simulation.scenario import Scenario
 from flexo.simulation.workload import Workload
@@ -36,14 +34,6 @@ class Trial:
     workload: Workload
     scenario: Scenario
 
-    @property
-    def oracle(self) -> bool:
-        """Whether it goes by what no scheduler can know: of itself, or as it is told true running times."""
-        if self.policy.oracle:
-            return True
-        told = self.scenario.estimates.mode is Mode.ORACLE
-        return told and any(job.training.begin().source is Source.ORACLE for job in self.workload.jobs[:1])
-
 
 def run_trials(trials: Sequence[Trial], processes: int, told: Told) -> tuple[Outcome, ...]:
     """An outcome for each trial, in their order. With one process, here; else in as many children."""
@@ -57,7 +47,7 @@ def _run(number: int, trial: Trial, told: Told) -> Outcome:
         told(number, ended, jobs)
 
     outcome = simulate(trial.workload, trial.policy, trial.scenario, progress)
-    return replace(outcome, policy=trial.label, result=replace(outcome.result, oracle=trial.oracle))
+    return replace(outcome, policy=trial.label)
 
 
 class _Family:

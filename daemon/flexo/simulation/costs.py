@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flexo.model import Share
+from flexo.policies.payoff import PAUSE_S, START_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Costs:
 POLLUX: Final = Costs(start_s=30.0, resize_s=30.0)
 """As the simulator of Pollux charges (OSDI 2021, section 5.3): 30 s at the first start too."""
 
-MEASURED: Final = Costs(start_s=6.3, resize_s=0.09)
+MEASURED: Final = Costs(start_s=START_S, resize_s=PAUSE_S)
 """What flexo's own jobs pay, as `make bench-runtime` found it with 11.8 million parameters (docs/resize.md).
 
 A resize stands still for 0.09 s; the new workers start while the others train. A start is what stopping,

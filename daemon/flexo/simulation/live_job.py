@@ -22,6 +22,7 @@ class LiveJob:
         "_gpu_s",
         "_last_change_at",
         "_most_workers",
+        "_pace",
         "_preemptions",
         "_resizes",
         "_resumes_at",
@@ -35,6 +36,7 @@ class LiveJob:
         "due_at",
         "guaranteed",
         "key",
+        "on_loan",
         "run",
         "trace",
         "version",
@@ -50,7 +52,11 @@ class LiveJob:
         """Of what was put down to be done then: an older version is void."""
         self.guaranteed = False
         """Whether it runs within its tenant's quota."""
+        self.on_loan = False
+        """Whether it has ever had GPUs of inference servers."""
         self._shares: tuple[Share, ...] = ()
+        self._pace = 1.0
+        """Of the types of GPUs that those are on, to that which its training is the truth of."""
         self._workers = 0
         self._samples = 0
         self._advanced_at = trace.submitted_at
@@ -82,16 +88,24 @@ class LiveJob:
             return now
         trained_s = now - max(since, self._resumes_at)
         if trained_s > 0:
-            now -= trained_s - self.run.advance(trained_s, self._shares, self._samples)
+            trained = self.run.advance(trained_s * self._pace, self._shares, self._samples)
+            now -= trained_s - trained / self._pace
         self._gpu_s += self._workers * self.trace.shape.gpus * (now - since)
         return now
 
     def reshare(
-        self, now: float, shares: tuple[Share, ...], samples: int, costs: Costs, checkpoints: bool
+        self,
+        now: float,
+        shares: tuple[Share, ...],
+        pace: float,
+        samples: int,
+        costs: Costs,
+        checkpoints: bool,
     ) -> None:
-        """It has `shares` from now on, and pays for it; with none it waits again."""
+        """It has `shares` from now on, at `pace`, and pays for it; with none it waits again."""
         self.advance(now)
         before, self._shares, self._samples = self._shares, shares, samples
+        self._pace = pace
         if _same(before, shares):
             return
         self._workers = sum(share.workers for share in shares)
@@ -119,7 +133,7 @@ class LiveJob:
         """When its run ends or wants to be looked at, or what is believed of it is outrun."""
         if not self._workers:
             return math.inf
-        left_s = self.run.time_left_s(self._shares, self._samples)
+        left_s = self.run.time_left_s(self._shares, self._samples) / self._pace
         if self._estimate is not None and self._estimate.good_for < math.inf:
             left = self.run.remaining_work()
             if left:
@@ -145,7 +159,7 @@ class LiveJob:
         if self._work is not None and self.run.source is Source.ORACLE:
             estimator.ended(self.trace, self._work, self.run.speed())
 
-    def picture(self, costs: Costs) -> TrainingJob:
+    def picture(self, costs: Costs, checkpoints: bool) -> TrainingJob:
         """It, as policies see it."""
         trace, run, estimate = self.trace, self.run, self._estimate
         return TrainingJob(
@@ -177,6 +191,8 @@ class LiveJob:
             as_of=self._advanced_at if self._workers else None,
             resumes_at=self._resumes_at,
             history=self._timeline,
+            pace=self._pace,
+            checkpoints=checkpoints,
         )
 
     def record(self, end: End, ended_at: float | None) -> JobRecord:
@@ -190,6 +206,7 @@ class LiveJob:
             self._resizes,
             self._preemptions,
             self._timeline,
+            self.on_loan,
         )
 
 

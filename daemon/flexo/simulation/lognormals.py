@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 _ROUNDS = 3000
 """Of expectation and maximization."""
@@ -30,6 +29,8 @@ class Lognormals:
 
     def draw(self, which: Numbers, where: Numbers, longest: float) -> Numbers:
         """As many values, at most `longest`, as `which` (choosing parts) and `where` have numbers in 0..1."""
+        from scipy.special import ndtr, ndtri  # takes a while to import, and most simulations draw nothing
+
         part = np.minimum(np.searchsorted(np.cumsum(self.weights), which), len(self.weights) - 1)
         mean, deviation = np.array(self.means)[part], np.array(self.deviations)[part]
         below_longest = ndtr((np.log(longest) - mean) / deviation)
@@ -38,6 +39,8 @@ class Lognormals:
 
     def share_below(self, value: Numbers) -> Numbers:
         """The distribution function."""
+        from scipy.special import ndtr
+
         scores = (np.log(value)[:, None] - np.array(self.means)) / np.array(self.deviations)
         below: Numbers = ndtr(scores) @ np.array(self.weights)
         return below

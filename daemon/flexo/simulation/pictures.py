@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from flexo.simulation.course import Stretch, course_of, stretches_of
+from flexo.simulation.loan_story import LoanStory, means
 from flexo.simulation.records import JobRecord
 
 _INK: Final = "#010203"
@@ -24,6 +25,11 @@ _INK: Final = "#010203"
 _COLOURS: Final = ("#3b82c4", "#e0803a", "#2a9d74", "#d1495b", "#8e6bbf", "#a3795c", "#c06aa0", "#7a8a2e")
 _DASHES: Final = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 _USED, _IDLE, _WANTED = "#3b82c4", "#9aa3ad", "#e0803a"
+_SERVER_KINDS: Final = (
+    ("in use by inference", "#8e6bbf"),
+    ("lent, in use by jobs (as whole servers)", _USED),
+    ("lent, idle", "#b9d3ec"),
+)
 _FEWER, _AS_ASKED, _MORE = "#e0a03a", "#3b82c4", "#2a9d74"
 _POINTS: Final = 400
 _STRETCHES: Final = 500
@@ -116,6 +122,29 @@ def gpus_over_time(records: Sequence[JobRecord], gpus: int, span: tuple[float, f
             )
         axes.legend(ncols=3, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1.0))
         return _svg(figure, "GPUs in use, idle, and wanted by waiting jobs over time")
+
+
+def servers_over_time(story: LoanStory, span: tuple[float, float]) -> str:
+    """Of an inference cluster: in use by itself, lent and in use by jobs, lent and idle, idle."""
+    begin, end = span
+    size, unit = _unit(end - begin)
+    edges = np.linspace(begin, end, _STRETCHES + 1)
+    used, away, held = (means(story, kind, edges) for kind in ("used", "away", "held"))
+    times = (edges - begin) / size
+    levels = (used, used + held / story.gpus_each, used + away)
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(11.2, 3.0), layout="constrained")
+        axes = figure.subplots()
+        below = np.zeros(len(times))
+        for level, (label, colour) in zip(levels, _SERVER_KINDS, strict=True):
+            top = np.append(level, level[-1])
+            axes.fill_between(times, below, top, step="post", color=colour, alpha=0.85, lw=0, label=label)
+            below = top
+        axes.axhline(story.servers, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.set(xlim=(0, times[-1]), ylim=(0, story.servers * 1.05))
+        axes.set(xlabel=f"{unit} since the first submission", ylabel="servers")
+        axes.legend(ncols=3, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1.0))
+        return _svg(figure, "Inference servers in use, lent, and idle over time")
 
 
 def bars(records: Sequence[JobRecord], span: tuple[float, float]) -> str:

@@ -17,7 +17,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from scipy.spatial import Delaunay
 from threadpoolctl import threadpool_limits
 
 from flexo.model import Range
@@ -146,6 +145,8 @@ class _Surface:
     """
 
     def __init__(self, points: Iterable[tuple[int, int, int, float, float]]) -> None:
+        from scipy.spatial import Delaunay  # half of the start of `flexo simulate`, and few traces need it
+
         table = np.array(list(points), dtype=float)
         self._triangulation = Delaunay(table[:, :3])
         self._values = table[:, 3:]

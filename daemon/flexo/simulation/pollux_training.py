@@ -33,6 +33,8 @@ class PolluxTraining:
     """The aggregate batch that its user chose; 0: the job chooses, by what it has found out."""
     declared: bool = True
     """Whether it says how many epochs it will train, so that remaining work is known."""
+    caution: float = 0.0
+    """By how many standard errors it lowers what it expects of sizes that it has not tried."""
 
     def begin(self) -> PolluxRun:
         """A run from the start."""
@@ -49,7 +51,7 @@ class PolluxRun:
     def __init__(self, training: PolluxTraining) -> None:
         self._training = training
         self._application = training.application
-        self._learner = Learner(training.application.limits, training.batch)
+        self._learner = Learner(training.application.limits, training.batch, training.caution)
         self._epoch = 0
         self._progress = 0.0
         self._clock_s = 0.0

@@ -40,6 +40,8 @@ class JobRecord:
     preemptions: int = 0
     """How often all of it was taken."""
     timeline: tuple[Held, ...] = ()
+    on_loan: bool = False
+    """Whether it ever had GPUs of inference servers on loan."""
 
     @property
     def jct_s(self) -> float | None:

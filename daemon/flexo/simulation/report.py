@@ -8,7 +8,7 @@ from pathlib import Path
 from flexo.simulation import page, pictures
 from flexo.simulation.about import About
 from flexo.simulation.course import span_of
-from flexo.simulation.result_words import FIGURES, ORACLE, title
+from flexo.simulation.result_words import ORACLE, rows, title
 from flexo.simulation.results import Outcome
 
 
@@ -31,9 +31,8 @@ def _parts(outcomes: Sequence[Outcome], about: About) -> Iterator[str]:
 
 def comparison(outcomes: Sequence[Outcome]) -> str:
     """The table, with what its words mean."""
-    rows = [(name, *(figure(outcome.result) for outcome in outcomes)) for name, figure in FIGURES]
     columns = ("seconds, if nothing else is said", *(title(outcome) for outcome in outcomes))
-    parts = [page.table(columns, rows)]
+    parts = [page.table(columns, rows(outcomes))]
     if any(outcome.result.oracle for outcome in outcomes):
         parts.append(page.paragraph(ORACLE, "warning"))
     parts.append(
@@ -75,6 +74,9 @@ def courses(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield page.heading(title(outcome))
         yield page.heading(f"The {outcome.gpus} GPUs over time", 3)
         yield pictures.gpus_over_time(outcome.records, outcome.gpus, span)
+        if outcome.loans is not None:
+            yield page.heading(f"The {outcome.loans.servers} inference servers over time", 3)
+            yield pictures.servers_over_time(outcome.loans, span)
         shown, jobs = len(pictures.thinned(outcome.records)), len(outcome.records)
         which = f"{shown} of the {jobs} jobs, evenly chosen" if shown < jobs else "each job"
         yield page.heading(f"A bar for {which}", 3)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from flexo.simulation.loan_story import LoanFigures
 from flexo.simulation.results import Outcome, Result
 
 Figure = tuple[str, Callable[[Result], str]]
+LoanFigure = tuple[str, Callable[[LoanFigures], str]]
 
 
 def seconds(value: float) -> str:
@@ -40,7 +42,35 @@ FIGURES: Final[tuple[Figure, ...]] = (
     ("the simulation took", lambda result: f"{result.wall_s:.1f} s"),
 )
 """What is printed of a result. Times are seconds."""
+LOAN_FIGURES: Final[tuple[LoanFigure, ...]] = (
+    ("servers lent, each time", lambda loans: f"{loans.loans:,}"),
+    ("  hours of them", lambda loans: f"{loans.server_hours:,.0f}"),
+    ("reclaims", lambda loans: f"{loans.reclaims:,}"),
+    ("  of servers", lambda loans: f"{loans.servers_reclaimed:,}"),
+    ("  emptied beside them", lambda loans: f"{loans.servers_emptied_aside:,}"),
+    ("  longest", lambda loans: seconds(loans.longest_reclaim_s)),
+    ("deadlines missed", lambda loans: f"{loans.deadlines_missed:,}"),
+    ("jobs on loaned servers", lambda loans: f"{loans.jobs_on_loan:,}"),
+    ("  preempted to vacate them", lambda loans: percent(loans.preempted_of_on_loan)),
+    ("preemptions to vacate servers", lambda loans: f"{loans.bases_preempted:,}"),
+    ("  to all jobs", lambda loans: percent(loans.preemptions_per_job)),
+    ("workers scaled in for it", lambda loans: f"{loans.workers_scaled_in:,}"),
+    ("GPUs in use on training nodes", lambda loans: percent(loans.training_use)),
+    ("  on loaned servers", lambda loans: percent(loans.on_loan_use)),
+    ("  on both clusters, by inference too", lambda loans: percent(loans.overall_use)),
+    ("server hours inference lacked", lambda loans: f"{loans.inference_short_server_hours:,.1f}"),
+)
+"""What is printed of loans, where there is an inference cluster."""
 ORACLE: Final = "oracle: goes by true running times, which no scheduler knows"
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    """The lines of a table: a figure's name, and its value for each outcome."""
+    lines = [(name, *(figure(outcome.result) for outcome in outcomes)) for name, figure in FIGURES]
+    loans = [outcome.result.loans for outcome in outcomes]
+    if any(loans):
+        lines += [(name, *(figure(each) if each else "-" for each in loans)) for name, figure in LOAN_FIGURES]
+    return lines
 
 
 def title(outcome: Outcome) -> str:

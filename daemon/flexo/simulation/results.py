@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from flexo.model import Share
+from flexo.simulation.course import span_of
+from flexo.simulation.loan_story import LoanFigures, LoanStory, loan_figures
 from flexo.simulation.records import End, JobRecord
 from flexo.simulation.training import Training
 from flexo.simulation.workload import TraceJob
@@ -39,7 +41,7 @@ class Result:
     makespan_s: float
     """From the first submission to the last end."""
     gpu_utilization: float
-    """GPU seconds held by jobs, over those of all nodes during the makespan."""
+    """GPU seconds held by jobs, over those of all nodes, and of servers on loan, during the makespan."""
     resizes: int
     """Changes of where a running job's workers were."""
     preemptions: int
@@ -64,13 +66,14 @@ class Result:
     """Jobs that the cluster could never hold, by number and, where it has one, name: they were left out."""
     never_started: tuple[str, ...]
     """Jobs that still waited when nothing could happen any more."""
+    loans: LoanFigures | None = None
+    """Of inference servers on loan; None: there is no inference cluster, and the JSON has no such key."""
 
     def to_json(self) -> dict[str, object]:
         """For `json.dumps`: a figure of nothing is null."""
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in asdict(self).items()
-        }
+        figures = asdict(self)
+        loans = figures.pop("loans")
+        return _without_nan(figures) | ({} if loans is None else {"loans": _without_nan(loans)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +85,36 @@ class Outcome:
     records: tuple[JobRecord, ...]
     """In the order of submission."""
     gpus: int
-    """Of the cluster."""
+    """Of the cluster; without those of inference servers."""
+    loans: LoanStory | None = None
+    """What became of inference servers; None: there are none."""
+
+
+def _without_nan(figures: dict[str, object]) -> dict[str, object]:
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in figures.items()
+    }
 
 
 def summarize(
-    records: Sequence[JobRecord], gpus: int, *, wall_s: float = 0.0, events: int = 0, oracle: bool = False
+    records: Sequence[JobRecord],
+    gpus: int,
+    loans: LoanStory | None = None,
+    *,
+    wall_s: float = 0.0,
+    events: int = 0,
+    oracle: bool = False,
 ) -> Result:
     """The figures of a simulation on a cluster of `gpus` GPUs."""
     finished = [record for record in records if record.end is End.FINISHED]
     jct = np.array([record.jct_s for record in finished], dtype=float)
     queue = np.array([record.queue_s for record in records if record.queue_s is not None], dtype=float)
     makespan_s = _makespan(records)
+    on_loan = loan_figures(loans, records, gpus, span_of(records)) if loans else None
+    had_gpu_s = gpus * makespan_s
+    if loans and on_loan:
+        had_gpu_s += on_loan.server_hours * 3600 * loans.gpus_each
     held_gpu_s = sum(record.gpu_s for record in records)
     dropped = sum(1 for record in records if record.end is End.DROPPED)
     return Result(
@@ -106,7 +128,7 @@ def summarize(
         median_queue_s=_percentile(queue, 50),
         p95_queue_s=_percentile(queue, 95),
         makespan_s=makespan_s,
-        gpu_utilization=held_gpu_s / (gpus * makespan_s) if makespan_s > 0 and gpus else math.nan,
+        gpu_utilization=held_gpu_s / had_gpu_s if makespan_s > 0 and gpus else math.nan,
         resizes=sum(record.resizes for record in records),
         preemptions=sum(record.preemptions for record in records),
         sjs_efficiency=_sjs_efficiency(finished),
@@ -117,6 +139,7 @@ def summarize(
         finished=len(finished),
         never_fit=_names(records, End.NEVER_FITS),
         never_started=_names(records, End.NEVER_STARTED),
+        loans=on_loan,
     )
 
 

@@ -6,9 +6,20 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from flexo.controller import Orders
+from flexo.control.leaders import Orders, Saved
 from flexo.journal import Event
-from flexo.model import GrantFailure, JobKey, LeaderReport, RunningTime, ScalingPoint, SlowGpu, SlowGpuReport
+from flexo.model import (
+    Demand,
+    GrantFailure,
+    JobKey,
+    LeaderReport,
+    Loan,
+    PastLoan,
+    RunningTime,
+    ScalingPoint,
+    SlowGpu,
+    SlowGpuReport,
+)
 
 
 class NoLeaders:
@@ -31,6 +42,13 @@ class NoLeaders:
 
     def tell(self, key: JobKey, orders: Orders) -> None:
         """Nobody hears it."""
+
+    def save(self, key: JobKey, path: str) -> None:
+        """Nobody hears it."""
+
+    def take_saved(self) -> tuple[Saved, ...]:
+        """None."""
+        return ()
 
 
 class NoJournal:
@@ -68,4 +86,24 @@ class NoJournal:
         return ()
 
     def add_running_times(self, times: Iterable[RunningTime]) -> None:
+        """Not kept."""
+
+    def priorities(self) -> dict[JobKey, int]:
+        """None."""
+        return {}
+
+    def set_priorities(self, given: Iterable[tuple[JobKey, int]], forgotten: Iterable[JobKey]) -> None:
+        """Not kept."""
+
+    def loans(self) -> tuple[Loan, ...]:
+        """None."""
+        return ()
+
+    def set_loans(self, loans: Iterable[Loan]) -> None:
+        """Not kept."""
+
+    def add_past_loans(self, loans: Iterable[PastLoan]) -> None:
+        """Not kept."""
+
+    def add_demand(self, demand: Demand) -> None:
         """Not kept."""

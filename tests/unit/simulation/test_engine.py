@@ -256,3 +256,19 @@ class Restless:
 def test_a_run_that_never_trains_on_is_named_and_does_not_hold_up_the_simulation_for_ever():
     with pytest.raises(SimulationStuck, match=r"for ever at 3\.0 s, to job 7"):
         on_one_node([trace_job(7, at=3.0, training=Restless())])
+
+
+def test_jobs_that_take_turns_for_ever_are_told_of():
+    """A policy that takes one GPU from each job before it has started up, and gives it to the next."""
+
+    def take_turns(snapshot: Snapshot) -> list[Allocate]:
+        has = next((job for job in snapshot.training if job.shares), snapshot.training[-1])
+        after = snapshot.training[(snapshot.training.index(has) + 1) % len(snapshot.training)]
+        gives = [Allocate(has.key, (), "its turn is over")] if has.shares else []
+        return [*gives, allocate(after.key.job_id, 1)]
+
+    jobs = [trace_job(1, 100.0), trace_job(2, 100.0)]
+    with pytest.raises(
+        SimulationStuck, match=r"preempted jobs 2,001 times since the last one ended; 2 are there"
+    ):
+        on_one_node(jobs, take_turns, gpus=1, costs=Costs(start_s=10.0), interval_s=5.0)

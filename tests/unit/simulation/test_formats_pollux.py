@@ -6,7 +6,7 @@ import pytest
 from small_application import write_application
 from traces import needs_traces
 
-from flexo.model import Range
+from flexo.model import Range, Share
 from flexo.simulation.costs import POLLUX
 from flexo.simulation.formats import pollux
 from flexo.simulation.formats.errors import BadTrace
@@ -85,6 +85,20 @@ def test_jobs_may_choose_their_batch_and_keep_their_epochs_to_themselves(workloa
     assert isinstance(job.training, PolluxTraining)
     assert (job.training.batch, job.training.declared) == (0, False)
     assert pollux.adapted(found, choose_batch=False, declare=True) == found
+
+
+def test_a_cautious_job_expects_less_of_sizes_that_it_has_not_tried(workloads):
+    found = pollux.read(write(workloads, HEADER + GOOD), ReadOptions())
+    rates = []
+    for caution in (0.0, 1.0):
+        (job,) = pollux.adapted(found, choose_batch=False, declare=True, caution=caution).jobs
+        run = job.training.begin()
+        run.advance(100.0, (Share("n1", 1),), 0)
+        speed = run.speed()
+        assert speed is not None
+        rates.append(speed.rate(2, 1))
+    hopes, expects = rates
+    assert 0 < expects < hopes
 
 
 def test_the_format_brings_the_setting_of_its_authors():

@@ -245,14 +245,14 @@ def test_several_clusters_are_refused_unless_one_is_chosen(read):
         read(text)
     found = read(text, ReadOptions(cluster="south"))
     assert [run.job_id for run in found.runs] == ["2"]
-    assert found.left_out == (LeftOut("ran on other clusters", 1),)
+    assert found.left_out == (LeftOut("ran on cluster north", 1),)
 
 
 def test_partitions_are_chosen_also_from_the_list_of_a_pending_job(read):
     text = dump([line("1", Partition="gpu"), line("2", Partition="cpu,gpu2"), line("3", Partition="debug")])
     found = read(text, ReadOptions(partitions=frozenset({"gpu", "gpu2"})))
     assert [run.job_id for run in found.runs] == ["1", "2"]
-    assert found.left_out == (LeftOut("ran in other partitions", 1),)
+    assert found.left_out == (LeftOut("ran in partition debug", 1),)
 
 
 BAD = {
@@ -292,6 +292,25 @@ def test_what_is_no_dump_says_how_to_ask_for_one(read, text, says):
     with pytest.raises(BadTrace) as error:
         read(text)
     assert says in error.value.problems[0]
+
+
+def test_a_partition_that_ran_nothing_is_answered_with_those_that_did(tmp_path):
+    path = tmp_path / "dump.txt"
+    path.write_text(dump([line("1", Partition="gpu"), line("2", Partition="debug")]))
+    with pytest.raises(BadTrace) as error:
+        sacct.read(path, ReadOptions(partitions=frozenset({"gpus"})))
+    (problem,) = error.value.problems
+    assert "of its lines, 1 ran in partition gpu, 1 ran in partition debug" in problem
+    assert "AccountingStorageTRES" not in problem
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_dump_in_utf_16_says_what_to_do(tmp_path, encoding):
+    path = tmp_path / "dump.txt"
+    mark = "" if encoding == "utf-16" else "\ufeff"
+    path.write_bytes((mark + dump([line("1")])).encode(encoding))
+    with pytest.raises(BadTrace, match="is text in UTF-16; it takes UTF-8, as iconv -f UTF-16"):
+        read_dump(path, ReadOptions())
 
 
 def test_a_dump_without_gpus_says_what_slurm_needs_to_count_them(tmp_path):

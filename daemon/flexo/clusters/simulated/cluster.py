@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from flexo.clusters.base import ActionRefused, ClusterState, ClusterTraits, ImpossiblePlan
+from flexo.clusters.base import (
+    ActionRefused,
+    ClusterState,
+    ClusterTraits,
+    ImpossiblePlan,
+    Priority,
+    UserShares,
+)
+from flexo.clusters.simulated.inference import InferenceServers
 from flexo.clusters.simulated.ledger import Ledger
 from flexo.clusters.simulated.nodes import PARTITION
 from flexo.clusters.simulated.queue import Queue
@@ -39,12 +47,16 @@ class SimulatedCluster:
         trainer: Trainer,
         clock: Callable[[], float],
         quotas: tuple[Quota, ...] = (),
+        inference: Sequence[Node] = (),
     ) -> None:
-        self._ledger = Ledger(nodes)
+        """`inference`: the servers of the inference cluster, none of them lent at first."""
+        self._ledger = Ledger(nodes, inference)
+        self.inference = InferenceServers(inference, self._ledger) if inference else None
         self._trainer = trainer
         self._clock = clock
         self._quotas = quotas
-        self._partitions = (Partition(PARTITION, 1, frozenset(node.name for node in nodes)),)
+        self._training = Partition(PARTITION, 1, frozenset(node.name for node in nodes))
+        self._partitions = self._all_partitions()
         self._queue = Queue()
         self._ended = 0
 
@@ -90,7 +102,33 @@ class SimulatedCluster:
         """There are no satellites here."""
         raise ActionRefused(f"there is no satellite {satellite_job_id}: this cluster allocates itself")
 
+    def requeue(self, job_id: int) -> None:
+        """Jobs are preempted by `allocate` here."""
+        raise ActionRefused(
+            f"job {job_id} is preempted by what it is allocated: this cluster allocates itself"
+        )
+
+    def lend(self, nodes: frozenset[str]) -> None:
+        """Exactly these servers of the inference cluster are lent. Raises ActionRefused."""
+        if self.inference is None:
+            raise ActionRefused("there is no inference cluster that could lend its servers")
+        self.inference.lend(nodes)
+        self._partitions = self._all_partitions()
+
+    def prioritize(self, priorities: Sequence[Priority]) -> None:
+        """Jobs start when they are allocated something here."""
+        raise ActionRefused("jobs have no priorities: this cluster allocates itself")
+
+    def user_shares(self) -> UserShares:
+        """Nobody counts what users have had here."""
+        raise ActionRefused("users have no shares in this cluster")
+
     # What the simulator does.
+
+    @property
+    def gpus_held_on_loan(self) -> int:
+        """GPUs of inference servers that jobs hold."""
+        return self._ledger.held_apart
 
     def submit(self, job: TrainingJob) -> None:
         """A new job waits, behind all that are there."""
@@ -104,6 +142,22 @@ class SimulatedCluster:
         """A job is over; what it held is free."""
         self._ledger.free(self._queue.remove(key))
         self._ended += 1
+
+    def take_back(self, name: str) -> tuple[JobKey, ...]:
+        """The inference cluster takes a server whatever is on it; jobs that are preempted for it."""
+        assert self.inference is not None
+        there = [job for job in self._queue.jobs if any(share.node == name for share in job.shares)]
+        why = f"the inference cluster takes {name} back"
+        changes = [(job, Allocate(job.key, (), why)) for job in there]
+        self._ledger.carry_out(changes)
+        for job, allocation in changes:
+            self._queue.replace(self._trainer.reshare(job, allocation))
+        self.lend(self.inference.lent - {name})
+        return tuple(job.key for job in there)
+
+    def _all_partitions(self) -> tuple[Partition, ...]:
+        """The same object until one of them changes, as `observe` says."""
+        return (self._training,) if self.inference is None else (self._training, *self.inference.partitions)
 
     def _known(self, key: JobKey) -> TrainingJob:
         job = self._queue.get(key)

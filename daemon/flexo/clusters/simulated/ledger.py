@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from flexo.clusters.base import ImpossiblePlan
+from flexo.clusters.simulated.nodes import BORROWED, INFERENCE
 from flexo.model import Allocate, Node, Share, TrainingJob
 
 Change = tuple[TrainingJob, Allocate]
@@ -19,7 +20,12 @@ Change = tuple[TrainingJob, Allocate]
 class Ledger:
     """GPUs held by node. Mutable: belongs to the cluster."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], apart: Sequence[Node] = ()) -> None:
+        """`apart`: more nodes, on which GPUs that jobs hold are counted."""
+        nodes = (*nodes, *apart)
+        self._apart = frozenset(node.name for node in apart)
+        self.held_apart = 0
+        """GPUs that jobs hold on those."""
         self._nodes = {node.name: node for node in nodes}
         self._held = dict.fromkeys(self._nodes, 0)
         self._seen: dict[str, dict[int, Node]] = {name: {0: node} for name, node in self._nodes.items()}
@@ -49,6 +55,26 @@ class Ledger:
                 raise ImpossiblePlan(self._overcommitted(name, more, changes))
         self._move(delta)
 
+    def held(self, name: str) -> int:
+        """GPUs of a node that somebody holds."""
+        return self._held[name]
+
+    def node(self, name: str) -> Node:
+        """A node, as it looks with nothing held."""
+        return self._nodes[name]
+
+    def change(self, node: Node) -> None:
+        """A node looks otherwise from now on, whatever is held there: `node` is it with nothing held."""
+        self._nodes[node.name] = node
+        self._seen[node.name] = {0: node}
+        self._current[node.name] = self._picture(node.name, self._held[node.name])
+        self._tuple = None
+
+    def hold(self, name: str, gpus: int) -> None:
+        """Somebody who is no job holds so many GPUs more, or fewer; there must be room."""
+        assert 0 <= self._held[name] + gpus <= self._nodes[name].gpus
+        self._hold(name, gpus)
+
     def free(self, job: TrainingJob) -> None:
         """What `job` held is nobody's any more."""
         self._move(_gpus_of(job.shares, -job.shape.gpus))
@@ -56,9 +82,14 @@ class Ledger:
     def _move(self, delta: Mapping[str, int]) -> None:
         for name, more in delta.items():
             if more:
-                held = self._held[name] = self._held[name] + more
-                self._current[name] = self._picture(name, held)
-                self._tuple = None
+                self._hold(name, more)
+                if name in self._apart:
+                    self.held_apart += more
+
+    def _hold(self, name: str, more: int) -> None:
+        held = self._held[name] = self._held[name] + more
+        self._current[name] = self._picture(name, held)
+        self._tuple = None
 
     def _picture(self, name: str, held: int) -> Node:
         pictures = self._seen[name]
@@ -92,6 +123,10 @@ class Ledger:
         node = self._nodes.get(share.node)
         if node is None or share.workers < 1:
             raise ImpossiblePlan(f"job {job.key} is to have {share.workers} workers on node '{share.node}'")
+        if INFERENCE in node.partitions and BORROWED not in node.partitions and not _has(job, share):
+            raise ImpossiblePlan(
+                f"job {job.key} is to have {share.workers} workers on {node.name}, which is not lent"
+            )
         wanted = job.shape.gpu_type
         if wanted and node.gpu_type != wanted and not job.fungible and not job.heterogeneous:
             raise ImpossiblePlan(
@@ -126,6 +161,10 @@ def _check_preemption(job: TrainingJob) -> None:
         raise ImpossiblePlan(f"job {job.key} waits, and is to have nothing")
     if not job.preemptible or job.base:
         raise ImpossiblePlan(f"job {job.key} is not preemptible, and is to have nothing: {_text(job.shares)}")
+
+
+def _has(job: TrainingJob, share: Share) -> bool:
+    return any(own.node == share.node and own.workers >= share.workers for own in job.shares)
 
 
 def _gpus_of(shares: Iterable[Share], gpus: int) -> Mapping[str, int]:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from flexo.model import Node
 
 PARTITION = "all"
-"""The one partition of a simulated cluster."""
+"""Of all training nodes."""
+INFERENCE = "infer"
+"""The partition of the inference cluster's servers, where there is one."""
+BORROWED = "borrowed"
+"""The partition of those of its servers that training may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class NodeGroup:
     """As policies look for them: "inference" marks servers on loan."""
 
 
-def make_nodes(groups: Sequence[NodeGroup]) -> tuple[Node, ...]:
+def make_nodes(groups: Sequence[NodeGroup], partition: str = PARTITION) -> tuple[Node, ...]:
     """Idle nodes, in the order of the groups. Raises ValueError where two would have one name.
 
     CPUs and memory are not simulated: a node has one CPU for each GPU, so that they never decide anything.
@@ -39,7 +43,7 @@ def make_nodes(groups: Sequence[NodeGroup]) -> tuple[Node, ...]:
             cpus_allocated=0,
             memory_mib=0,
             memory_allocated_mib=0,
-            partitions=frozenset({PARTITION}),
+            partitions=frozenset({partition}),
             gpu_type=group.gpu_type,
             features=group.features,
         )

@@ -35,10 +35,11 @@ def read(path: Path, options: ReadOptions) -> Workload:
         return sieve.workload(sieve.sift(rows, lambda row: _job(row, folder)), begin=0.0)
 
 
-def adapted(workload: Workload, *, choose_batch: bool, declare: bool) -> Workload:
+def adapted(workload: Workload, *, choose_batch: bool, declare: bool, caution: float = 0.0) -> Workload:
     """`workload`, with jobs that choose their batch instead of their user, or do not declare their epochs.
 
-    One application keeps its largest batch, as in Pollux' own simulator, where it is pinned to that.
+    `caution`: standard errors by which they lower what they expect of sizes that they have not tried. One
+    application keeps its largest batch, as in Pollux' own simulator, where it is pinned to that.
     """
 
     def adapt(job: TraceJob) -> TraceJob:
@@ -47,7 +48,7 @@ def adapted(workload: Workload, *, choose_batch: bool, declare: bool) -> Workloa
             return job
         pinned = training.application.limits.largest if job.application == _PINNED else 0
         batch = pinned if choose_batch else training.batch
-        return replace(job, training=replace(training, batch=batch, declared=declare))
+        return replace(job, training=replace(training, batch=batch, declared=declare, caution=caution))
 
     return replace(workload, jobs=tuple(map(adapt, workload.jobs)))
 

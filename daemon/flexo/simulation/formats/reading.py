@@ -8,13 +8,14 @@ counted by reason.
 from __future__ import annotations
 
 import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from io import TextIOWrapper
+from io import BufferedReader, RawIOBase, TextIOWrapper
 from pathlib import Path
-from typing import Final, TextIO, TypeVar
+from typing import BinaryIO, Final, TextIO, TypeVar, cast
 
 from flexo.simulation.formats.errors import BadTrace, BadValue, NotSimulated
 from flexo.simulation.formats.rows import Row
@@ -51,12 +52,19 @@ def opened(path: Path) -> Iterator[TextIO]:
     """
     try:
         if path == STANDARD_INPUT:
-            yield TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", errors="replace", newline="")
+            yield _text(sys.stdin.buffer, shown(path))
             return
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            yield file
+        with path.open("rb") as file:
+            yield _text(file, shown(path))
     except OSError as error:
         raise BadTrace((f"{path}: cannot be read: {error.strerror or error}",)) from error
+
+
+def _text(file: BinaryIO, name: str) -> TextIO:
+    buffered = file if isinstance(file, BufferedReader) else BufferedReader(cast(RawIOBase, file))
+    if buffered.peek(2)[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
+        raise BadTrace((f"{name}: is text in UTF-16; it takes UTF-8, as iconv -f UTF-16 -t UTF-8 makes it",))
+    return TextIOWrapper(buffered, encoding="utf-8-sig", errors="replace", newline="")
 
 
 def shown(path: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flexo.simulation.formats.errors import BadTrace
 from flexo.simulation.formats.jobs import linear_job
-from flexo.simulation.formats.reading import ReadOptions, in_order
+from flexo.simulation.formats.reading import NO_GPUS, ReadOptions, in_order
 from flexo.simulation.formats.sacct_dump import SacctDump, SacctRun, read_dump
 from flexo.simulation.workload import TraceJob, Workload
 
@@ -21,8 +21,10 @@ def workload_of(dump: SacctDump) -> Workload:
     """The dump's runs, none elastic yet. Raises BadTrace where there is none."""
     if not dump.runs:
         reasons = ", ".join(f"{each.jobs} {each.why}" for each in dump.left_out) or "none is a job"
-        hint = "Slurm counts GPUs only where AccountingStorageTRES in slurm.conf has gres/gpu"
-        raise BadTrace((f"{dump.name}: holds no run of a GPU job: of its lines, {reasons}; {hint}",))
+        hint = "; Slurm counts GPUs only where AccountingStorageTRES in slurm.conf has gres/gpu"
+        if not any(each.why == NO_GPUS for each in dump.left_out):
+            hint = ""
+        raise BadTrace((f"{dump.name}: holds no run of a GPU job: of its lines, {reasons}{hint}",))
     return Workload(dump.name, in_order(map(_job, dump.runs)), dump.skipped, dump.left_out, dump.notes)
 
 

@@ -168,9 +168,9 @@ def _run(row: Row, options: ReadOptions) -> SacctRun:
 
 def _check_wanted(row: Row, options: ReadOptions) -> None:
     if options.cluster and row.text("Cluster") != options.cluster:
-        raise NotSimulated("ran on other clusters")
+        raise NotSimulated(f"ran on cluster {row.text('Cluster')}")
     if options.partitions and options.partitions.isdisjoint(row.text("Partition").split(",")):
-        raise NotSimulated("ran in other partitions")
+        raise NotSimulated(f"ran in partition {row.text('Partition')}")
 
 
 def _gpus(row: Row) -> tuple[int, str]:

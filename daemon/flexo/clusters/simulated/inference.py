@@ -1,0 +1,92 @@
+"""The servers of a simulated inference cluster: which it uses itself, and which are lent to training.
+
+A server that is lent is in the partition `borrowed` and stays in its own, as on Slurm. The inference cluster
+uses only servers that are not lent and that training has left: no server is ever used by both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flexo.clusters.base import ActionRefused
+from flexo.clusters.simulated.ledger import Ledger
+from flexo.clusters.simulated.nodes import BORROWED, INFERENCE
+from flexo.model import Node, Partition
+
+
+class InferenceServers:
+    """Mutable: belongs to the cluster. What is held there is in its ledger."""
+
+    def __init__(self, nodes: Sequence[Node], ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._gpus = {node.name: node.gpus for node in nodes}
+        self._lent: frozenset[str] = frozenset()
+        self._left_behind: frozenset[str] = frozenset()
+        """Not lent any more, and training may still hold GPUs there."""
+        self._busy: dict[str, None] = {}
+        """Those that the inference cluster uses, in the order in which it took them."""
+        self.times_lent = 0
+        """Servers lent, each time."""
+
+    @property
+    def lent(self) -> frozenset[str]:
+        """Those in the partition `borrowed`."""
+        return self._lent
+
+    @property
+    def busy(self) -> frozenset[str]:
+        """Those that the inference cluster uses."""
+        return frozenset(self._busy)
+
+    @property
+    def away(self) -> int:
+        """How many the inference cluster cannot use: lent, or not yet left by training."""
+        self._left_behind = frozenset(filter(self._ledger.held, self._left_behind))
+        return len(self._lent) + len(self._left_behind)
+
+    def held(self, name: str) -> int:
+        """GPUs of a server that jobs hold."""
+        return 0 if name in self._busy else self._ledger.held(name)
+
+    def lend(self, names: frozenset[str]) -> None:
+        """Exactly these are lent from now on; training keeps what it holds on others until it leaves.
+
+        Raises ActionRefused for unknown servers, and for those that the inference cluster uses.
+        """
+        if unknown := names - self._gpus.keys():
+            raise ActionRefused(f"no servers of the inference cluster: {', '.join(sorted(unknown))}")
+        if used := names & self._busy.keys():
+            raise ActionRefused(f"in use by the inference cluster: {', '.join(sorted(used))}")
+        changed, self._left_behind = names ^ self._lent, (self._left_behind | self._lent) - names
+        self.times_lent += len(names - self._lent)
+        self._lent = names
+        for name in sorted(changed):
+            partitions = frozenset({INFERENCE, BORROWED} if name in names else {INFERENCE})
+            self._ledger.change(replace(self._ledger.node(name), partitions=partitions))
+
+    def use(self, servers: int) -> int:
+        """The inference cluster uses so many, or as many as it has; how many those are.
+
+        It keeps those that it has, and gives the last ones up first.
+        """
+        while len(self._busy) > servers:
+            name, _ = self._busy.popitem()
+            self._ledger.hold(name, -self._gpus[name])
+        if len(self._busy) < servers:
+            idle = [name for name in self._gpus if name not in self._lent and not self._ledger.held(name)]
+            for name in idle[: servers - len(self._busy)]:
+                self._busy[name] = None
+                self._ledger.hold(name, self._gpus[name])
+        return len(self._busy)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._gpus
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Inference goes first (a higher tier), as on Slurm."""
+        return (
+            Partition(INFERENCE, 10, frozenset(self._gpus)),
+            Partition(BORROWED, 1, self._lent),
+        )

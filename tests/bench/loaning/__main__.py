@@ -1,0 +1,95 @@
+"""make bench-loaning: Lyra's setting with and without loaning. A missed goal is no failure, but explained."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.loaning import choices, picture, report
+from bench.loaning.cases import CHOOSERS, READINGS, Case, Measured, run
+
+ROOT = Path(__file__).resolve().parents[3]
+RESULTS = ROOT / "build" / "bench" / "loaning.json"
+PICTURE = ROOT / "build" / "bench" / "loaning.png"
+SCALE = 1 / 8
+SEEDS = 10
+
+
+def main() -> None:
+    """Simulate what was asked for; print tables; write JSON and a picture."""
+    options = _parse(sys.argv[1:])
+    began = time.monotonic()
+    cases = list(_cases(options))
+    measured: list[Measured] = []
+    compared: list[choices.Compared] = []
+    with ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("fork")) as pool:
+        futures = [pool.submit(_measure, case) for case in cases]
+        for number, future in enumerate(as_completed(futures), start=1):
+            one, some = future.result()
+            measured.append(one)
+            compared += some
+            said = f"{number} of {len(cases)}: {one.case.label}"
+            print(f"{time.monotonic() - began:6.0f} s  {said}", flush=True)
+    ordered = sorted(compared, key=lambda each: (each.case.mode, each.which, each.case.seed))
+    found = report.Found(options.scale, tuple(measured), tuple(ordered))
+    report.show(found, Console(width=max(190, Console().width)))
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(report.as_json(found), indent=1) + "\n")
+    picture.draw(found, PICTURE)
+    print(f"{time.monotonic() - began:6.0f} s  written: {RESULTS} and {PICTURE}")
+
+
+def _measure(case: Case) -> tuple[Measured, list[choices.Compared]]:
+    """One simulation; where it says much about choices, those of its states, too."""
+    if case.chooser == "heuristic" and case.checkpoints and case.reading == READINGS_IN_FULL:
+        measured, compared = choices.compare(case)
+        # one course is drawn; those of all would fill the memory
+        return measured if case.seed == 1 else replace(measured, course=()), compared
+    return replace(run(case), course=()), []
+
+
+def _cases(options: argparse.Namespace) -> Iterator[Case]:
+    """Seed by seed: baselines, every mode without loaning and with it, by every chooser."""
+    for seed in range(1, options.seeds + 1):
+        for policy in ("backfill", "lyra"):
+            yield Case(seed, options.scale, "baseline", policy=policy)
+        for mode in report.LENDING_MODES:
+            for reading in options.readings:
+                yield from _of_reading(Case(seed, options.scale, mode, reading=reading))
+
+
+def _of_reading(without: Case) -> Iterator[Case]:
+    """All choosers, with and without checkpoints; of the other reading the heuristic alone."""
+    yield without
+    if without.reading != READINGS_IN_FULL:
+        yield replace(without, chooser="heuristic")
+        return
+    for chooser in CHOOSERS:
+        yield replace(without, chooser=chooser)
+        yield replace(without, chooser=chooser, checkpoints=False)
+
+
+READINGS_IN_FULL = next(iter(READINGS))
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench-loaning ARGS=", description=__doc__)
+    parser.add_argument("--scale", type=float, default=SCALE, help="of both clusters and the number of jobs")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"from 1 (default: {SEEDS})")
+    parser.add_argument("--readings", nargs="+", choices=READINGS, default=list(READINGS), help="of a T4")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()
