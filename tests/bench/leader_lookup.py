@@ -38,6 +38,7 @@ from pathlib import Path
 import psutil
 
 from flexo.service.admin_service import AdminService
+from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService
 from flexo.service.server import listen
 from flexo_protos.credentials import SOCKET_VARIABLE, Munge
@@ -260,7 +261,8 @@ def _flexod() -> Iterator[tuple[str, int]]:
 async def _serve(address: str) -> None:
     # Nobody attaches, and people ask nothing: those two services are there, with nothing behind them.
     jobs, people = JobService.__new__(JobService), AdminService.__new__(AdminService)
-    server = await listen(address, Munge(), jobs, people)
+    inference = InferenceService(None, frozenset(), lambda: None)
+    server = await listen(address, Munge(), jobs, people, inference)
     print("ready", flush=True)
     await server.wait_for_termination()
 
