@@ -32,6 +32,8 @@ _LIKE_JOBS: Final = 10
 """The last so many of a kind are gone by."""
 _LEAST_LEFT_S: Final = 60.0
 """Of a job that should be over."""
+_NO_LIMIT_S: Final = 365 * 86400
+"""What Slurm gives a job that nobody limits, once it runs: it says nothing of how long that will take."""
 _CHANGE_COST_S: Final = 1.0
 """What a change of its satellites costs a job, in its training time. It stands still for less
 (docs/resize.md), but estimates waver, and GPUs train nobody while a satellite starts."""
@@ -180,7 +182,9 @@ def _time_left(job: SlurmJob, known: Known, done_s: float) -> tuple[float | None
     report = known.reports.get(job.key)
     if report is not None and 0.0 < report.progress < 1.0:
         return done_s * (1.0 - report.progress) / report.progress, Source.PROGRESS
-    limit_s = None if job.time_limit_s is None else max(_LEAST_LEFT_S, job.time_limit_s - ran_s)
+    limit_s = None
+    if job.time_limit_s is not None and job.time_limit_s < _NO_LIMIT_S:
+        limit_s = max(_LEAST_LEFT_S, job.time_limit_s - ran_s)
     like_s = known.history.left_s(job, ran_s)
     if like_s is None:
         return limit_s, Source.TIME_LIMIT

@@ -83,6 +83,14 @@ def test_the_time_limit_is_gone_by_where_nothing_else_is_known():
     assert not job.preemptible
 
 
+@pytest.mark.parametrize("limit_s", [None, 365 * 86_400])
+def test_where_nobody_limits_a_job_its_running_time_is_not_known(limit_s):
+    """Slurm gives such a job a year once it runs."""
+    base = queued(1, time_limit_s=limit_s)
+    (job,) = training_jobs([base], [elastic(base)], known())
+    assert job.remaining_work is None
+
+
 def test_like_jobs_of_the_user_tell_more_than_a_time_limit():
     base = queued(1)
     times = [RunningTime("ada", 2, seconds, NOW) for seconds in (1_500.0, 1_600.0, 9_000.0)]

@@ -45,6 +45,7 @@ class Servers:
             members.setdefault(kind, []).append(node)
         self._groups = [_Group(kind, FreeGpus(alike)) for kind, alike in members.items()]
         self._group_of = {node.name: group for group in self._groups for node in members[group.kind]}
+        self._base_types: dict[tuple[str, bool, bool, bool], list[tuple[str, ...]]] = {}
         types = dict.fromkeys(kind.gpu_type for kind in members)
         self.gpu_types = tuple(sorted(types, key=self._without_inference))
         """Of all nodes; those that inference servers have come first."""
@@ -75,6 +76,12 @@ class Servers:
 
     def base_types(self, job: TrainingJob) -> list[tuple[str, ...]]:
         """On which GPU types its base may be, each time all of it, the best first."""
+        kind = (job.shape.gpu_type, job.fungible, job.heterogeneous, job.elastic)
+        if kind not in self._base_types:  # a plan asks of every pending job, and there are few kinds
+            self._base_types[kind] = self._base_types_of(job)
+        return self._base_types[kind]
+
+    def _base_types_of(self, job: TrainingJob) -> list[tuple[str, ...]]:
         own = [each for each in self.gpu_types if job.shape.gpu_type in ("", each)]
         others = [each for each in self.gpu_types if each not in own]
         choices = [*own, *others] if job.fungible or job.heterogeneous else own

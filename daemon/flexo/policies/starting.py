@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop
 from itertools import chain
+from operator import attrgetter
 
 from flexo.model import JobKey, TrainingJob, WorkerShape
 from flexo.policies.demand import least
@@ -41,6 +42,7 @@ class Starting:
         self._times = times
         self._room = servers.total + taking.total
         """GPUs that are idle, or of flexible workers."""
+        self._all_types = frozenset(servers.gpu_types)
         self._starts: dict[JobKey, Start] = {}
         self._refused: dict[tuple[WorkerShape, bool, bool, bool], int] = {}
         """By all that matters for a place but the number of workers, a number that found none."""
@@ -62,19 +64,22 @@ class Starting:
             self._place_decreasing()
 
     def _start_shortest_first(self, waiting: Sequence[TrainingJob], kept: _Kept | None) -> None:
+        asked = [job.workers.min * job.shape.gpus for job in waiting]  # _gpus, which here takes as long again
         queue = [
             (self._times.on_base(job), index, job)
             for index, job in enumerate(waiting)
-            if _gpus(job) <= self._room and job.key not in self._starts
+            if asked[index] <= self._room and job.key not in self._starts
         ]
         heapify(queue)
-        fewest = min((_gpus(job) for _, _, job in queue), default=0)
+        fewest = min((asked[index] for _, index, _ in queue), default=0)
         while queue and self._room >= fewest:
             seconds, _, job = heappop(queue)
             if kept is None:
                 self._start(job)
                 continue
             room, gpu_types = kept
+            if room.spare < fewest and self._times.now + seconds > room.at and gpu_types >= self._all_types:
+                return  # this one would delay the head, and so would all after it, which run longer
             gpus = _gpus(job) if gpu_types & self._types_for(job) else 0
             ends_at = self._times.now + job.start_cost_s + seconds
             if room.allows(gpus, ends_at) and self._start(job):
@@ -157,10 +162,12 @@ def in_order(waiting: Sequence[TrainingJob], times: RunningTimes, patience: Pati
     return [*overdue, *sorted(others, key=times.on_base)]
 
 
-def _overdue(waiting: Iterable[TrainingJob], times: RunningTimes, patience: Patience) -> list[TrainingJob]:
-    """Those that have waited for too long, the longest first."""
-    overdue = [job for job in waiting if _is_overdue(job, times, patience)]
-    return sorted(overdue, key=lambda job: job.waiting_since)
+def _overdue(
+    waiting: Iterable[TrainingJob], times: RunningTimes, patience: Patience
+) -> Iterator[TrainingJob]:
+    """Those that have waited for too long, the longest first; mostly nobody asks for more than one."""
+    by_wait = sorted(waiting, key=attrgetter("waiting_since"))
+    return (job for job in by_wait if _is_overdue(job, times, patience))
 
 
 def _is_overdue(job: TrainingJob, times: RunningTimes, patience: Patience) -> bool:
