@@ -1,23 +1,16 @@
-"""`python -m flexo.lab.demo`: bring a lab up, play the story on it, take it down, and say whether it held.
-
-Exit codes: 0 the story happened, 1 it did not, 2 this machine cannot have a lab, 128 + n ended by signal n.
-"""
+"""`python -m flexo.lab.demo`: bring a lab up, play the story on it, take it down, and say whether it held."""
 
 from __future__ import annotations
 
-import argparse
-import subprocess
 import sys
-from pathlib import Path
 
-from flexo.lab import BadSpec, Lab, LabError, LabExists, LabSpec, why_unavailable
-from flexo.lab.demo import picture, report
+from flexo.lab import Lab, LabSpec
+from flexo.lab.demo import command, picture, report
 from flexo.lab.demo.measure import EpochPlan, balance, course, loss_curve, read_logs
 from flexo.lab.demo.queue import holdings
 from flexo.lab.demo.report import Report, claims, elastic_of, table
 from flexo.lab.demo.runs import Reference, RunResult
-from flexo.lab.demo.signals import Interrupted, interruptible, undisturbed_afterwards
-from flexo.lab.demo.stage import LOGS, Options, clear, lab_of
+from flexo.lab.demo.stage import LOGS, Options, lab_of
 from flexo.lab.demo.story import EXAMPLE, Plot, Seen, Story, StoryFailed
 from flexo.lab.demo.tell import Teller
 
@@ -35,35 +28,8 @@ _OURS = (
 
 def main() -> int:
     """Run the demo; the exit code."""
-    options = _parse()
-    if (reason := why_unavailable()) is not None:
-        print(f"The demo cannot run here: {reason}.", file=sys.stderr)
-        return 2
-    clear(options.out, _OURS)
-    with interruptible(), Teller() as teller:
-        try:
-            return _run(options, teller)
-        except (LabExists, BadSpec) as error:
-            teller.say(f"{error}.", "red")
-            return 2
-        except Interrupted as interrupted:
-            teller.say(f"Ended by {interrupted}; nothing is left of the lab. Logs: {options.out}", "red")
-            return 128 + interrupted.number
-
-
-def _parse() -> Options:
-    parser = argparse.ArgumentParser(
-        prog="python -m flexo.lab.demo",
-        description="An elastic Horovod job on a real Slurm cluster on this machine, told as it happens.",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("build/demo"), help="logs, picture and report go here"
-    )
-    parser.add_argument("--name", default="demo", help="the lab's name")
-    parser.add_argument("--keep", action="store_true", help="leave the lab up (flexo lab down NAME ends it)")
-    parser.add_argument("--json", action="store_true", help="print report.json at the end")
-    arguments = parser.parse_args()
-    return Options(arguments.out.resolve(), arguments.name, arguments.keep, arguments.json)
+    description = "An elastic Horovod job on a real Slurm cluster on this machine, told as it happens."
+    return command.run("flexo.lab.demo", "demo", description, _OURS, _run)
 
 
 def _run(options: Options, teller: Teller) -> int:
@@ -71,20 +37,15 @@ def _run(options: Options, teller: Teller) -> int:
     plot = Plot()
     reference = Reference(EXAMPLE / "train.py", options.out / "reference", plot.epochs, plot.batch)
     seen = Seen()
-    failure = ""
+
+    def play() -> None:
+        reference.start()
+        with lab_of(_spec(options, plot), options, teller, Lab.start_flexod) as lab:
+            _tell_reference(reference.result(), teller)
+            Story(lab, options.out, plot, seen, teller).play()
+
     try:
-        with undisturbed_afterwards():
-            teller.say(f"Everything that happens is kept in {options.out}")
-            reference.start()
-            with lab_of(_spec(options, plot), options, teller, Lab.start_flexod) as lab:
-                _tell_reference(reference.result(), teller)
-                Story(lab, options.out, plot, seen, teller).play()
-    except LabExists:
-        raise
-    except (StoryFailed, LabError) as error:
-        failure = str(error)
-    except subprocess.TimeoutExpired as error:
-        failure = f"The cluster did not answer: {error}."
+        failure = command.failure_of(play, options, teller)
     finally:
         reference.stop()
     return _judge(options, _found(options, plot, seen, failure, teller.elapsed_s), teller)

@@ -1,19 +1,12 @@
-"""`python -m flexo.lab.loan_demo`: a lab that lends servers, one day of traffic on it, and what came of it.
-
-Exit codes: 0 the story held, 1 it did not, 2 this machine cannot have a lab, 128 + n ended by signal n.
-"""
+"""`python -m flexo.lab.loan_demo`: a lab that lends servers, a day of traffic on it, and what came of it."""
 
 from __future__ import annotations
 
-import argparse
-import subprocess
 import sys
-from pathlib import Path
 
-from flexo.lab import BadSpec, LabError, LabExists, LabSpec, why_unavailable
-from flexo.lab.demo.signals import Interrupted, interruptible, undisturbed_afterwards
-from flexo.lab.demo.stage import LOGS, Options, clear, lab_of
-from flexo.lab.demo.story import StoryFailed
+from flexo.lab import LabSpec
+from flexo.lab.demo import command
+from flexo.lab.demo.stage import LOGS, Options, lab_of
 from flexo.lab.demo.tell import Teller
 from flexo.lab.loan_demo import picture, report
 from flexo.lab.loan_demo.book import Book
@@ -26,53 +19,20 @@ _OURS = ("elastic", "fungible", "inference", "elastic.out", "fungible.out", LOGS
 
 def main() -> int:
     """Run the demo; the exit code."""
-    options = _parse()
-    if (reason := why_unavailable()) is not None:
-        print(f"The demo cannot run here: {reason}.", file=sys.stderr)
-        return 2
-    clear(options.out, _OURS)
-    (options.out / "inference").mkdir()
-    with interruptible(), Teller() as teller:
-        try:
-            return _run(options, teller)
-        except (LabExists, BadSpec) as error:
-            teller.say(f"{error}.", "red")
-            return 2
-        except Interrupted as interrupted:
-            teller.say(f"Ended by {interrupted}; nothing is left of the lab. Logs: {options.out}", "red")
-            return 128 + interrupted.number
-
-
-def _parse() -> Options:
-    parser = argparse.ArgumentParser(
-        prog="python -m flexo.lab.loan_demo",
-        description="Inference servers lent to training and taken back, on a real Slurm cluster here.",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("build/demo-loan"), help="logs, picture and report go here"
-    )
-    parser.add_argument("--name", default="demo-loan", help="the lab's name")
-    parser.add_argument("--keep", action="store_true", help="leave the lab up (flexo lab down NAME ends it)")
-    parser.add_argument("--json", action="store_true", help="print report.json at the end")
-    arguments = parser.parse_args()
-    return Options(arguments.out.resolve(), arguments.name, arguments.keep, arguments.json)
+    description = "Inference servers lent to training and taken back, on a real Slurm cluster here."
+    return command.run("flexo.lab.loan_demo", "demo-loan", description, _OURS, _run)
 
 
 def _run(options: Options, teller: Teller) -> int:
     """Play it, then judge it by what was seen."""
-    plot, seen, failure = Plot(), Seen(), ""
-    try:
-        with undisturbed_afterwards():
-            teller.say(f"Everything that happens is kept in {options.out}")
-            with lab_of(_spec(options, plot), options, teller, lambda _lab: None) as lab:
-                Story(lab, options.out, plot, seen, teller).play()
-    except LabExists:
-        raise
-    except (StoryFailed, LabError) as error:
-        failure = str(error)
-    except subprocess.TimeoutExpired as error:
-        failure = f"The cluster did not answer: {error}."
-    return _judge(options, plot, seen, failure, teller)
+    plot, seen = Plot(), Seen()
+    (options.out / "inference").mkdir()
+
+    def play() -> None:
+        with lab_of(_spec(options, plot), options, teller, lambda _lab: None) as lab:
+            Story(lab, options.out, plot, seen, teller).play()
+
+    return _judge(options, plot, seen, command.failure_of(play, options, teller), teller)
 
 
 def _spec(options: Options, plot: Plot) -> LabSpec:
