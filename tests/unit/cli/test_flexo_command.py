@@ -6,29 +6,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from pathlib import Path
 
 import grpc
 import pytest
+from admin_server import SayingWho, serving
 
 import flexo
 from flexo.cli import app, connection
 from flexo.config import DEFAULT_ADDRESS
-from flexo_protos.credentials import METADATA_KEY, Caller
+from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-class SayingWho:
-    """The authenticator at the process boundary: a credential that is readable, of no worth."""
-
-    def credential(self, method: str) -> str:
-        return f"me {method}"
-
-    def verify(self, credential: str, method: str) -> Caller:
-        raise NotImplementedError
 
 
 def _point(workers: int, efficiency: float) -> admin_pb2.ScalingPoint:
@@ -116,15 +106,9 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
 
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
-    server = grpc.server(futures.ThreadPoolExecutor(2))
     service = Admin()
-    admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    monkeypatch.setenv("FLEXO_DAEMON", f"127.0.0.1:{port}")
-    monkeypatch.setattr(connection, "Munge", SayingWho)
-    yield service
-    server.stop(None)
+    with serving(service, monkeypatch):
+        yield service
 
 
 @pytest.fixture

@@ -7,14 +7,12 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from pathlib import Path
 
-import grpc
 import pytest
+from admin_server import SayingWho, serving
 
 from flexo.cli import app, connection
-from flexo_protos.credentials import Caller
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 Run = Callable[..., tuple[int, str, str]]
@@ -198,16 +196,6 @@ def test_a_back_test_of_too_little_is_refused(forecast: Run) -> None:
     assert "half a day before" in err
 
 
-class SayingWho:
-    """The authenticator at the process boundary: a credential that is readable, of no worth."""
-
-    def credential(self, method: str) -> str:
-        return f"me {method}"
-
-    def verify(self, credential: str, method: str) -> Caller:
-        raise NotImplementedError
-
-
 class Admin(admin_pb2_grpc.AdminServiceServicer):
     """Answers as flexod would of its journal."""
 
@@ -223,15 +211,9 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
 
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
-    server = grpc.server(futures.ThreadPoolExecutor(2))
     service = Admin()
-    admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    monkeypatch.setenv("FLEXO_DAEMON", f"127.0.0.1:{port}")
-    monkeypatch.setattr(connection, "Munge", SayingWho)
-    yield service
-    server.stop(None)
+    with serving(service, monkeypatch):
+        yield service
 
 
 def test_without_a_file_flexods_journal_is_the_history(admin: Admin, forecast: Run) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from concurrent import futures
 
-import grpc
 import pytest
+from admin_server import serving
 
-from flexo.cli import app, connection
+from flexo.cli import app
 from flexo_protos.v1 import admin_pb2 as pb
 from flexo_protos.v1 import admin_pb2_grpc
 
@@ -90,26 +89,15 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         return pb.GetStatusReply(lending=reply(0).view if self.lends else None)
 
 
-class Nobody:
-    def credential(self, method: str) -> str:
-        return method
-
-
 @pytest.fixture
-def admin() -> Iterator[tuple[Admin, str]]:
-    server = grpc.server(futures.ThreadPoolExecutor(2))
+def admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Admin, str]]:
     service = Admin()
-    admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield service, f"127.0.0.1:{port}"
-    server.stop(None)
+    with serving(service, monkeypatch) as address:
+        yield service, address
 
 
 @pytest.fixture
-def run(admin, monkeypatch, capsys) -> Callable[..., str]:
-    monkeypatch.setattr(connection, "Munge", Nobody)
-
+def run(admin, capsys) -> Callable[..., str]:
     def call(*arguments: str) -> str:
         assert app.run([*arguments, "--daemon", admin[1]]) == 0
         return capsys.readouterr().out
