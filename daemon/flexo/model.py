@@ -77,6 +77,10 @@ class ElasticRequest:
     batch: Range | None = None
 
 
+_SLURMS_TURN = frozenset({"COMPLETING", "PLANNED"})
+"""Flags of a node on which an epilog runs, or that backfill keeps for a job."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node at one instant. `unusable` says why nothing may be placed here, "" when it may."""
@@ -92,6 +96,16 @@ class Node:
     gpu_type: str = ""
     features: frozenset[str] = frozenset()
     unusable: str = ""
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """Slurm's flags of an unusable node: "MIXED+DRAIN: bad fan" -> {"DRAIN"}."""
+        return frozenset(self.unusable.partition(":")[0].split("+")[1:])
+
+    @property
+    def slurms_turn(self) -> bool:
+        """Whether it is free for the job that Slurm has in mind and for nobody else, and so in order."""
+        return bool(self.flags) and self.flags <= _SLURMS_TURN
 
     @property
     def gpus_idle(self) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from flexo.clusters.base import ClusterState
-from flexo.control.words import workers
 from flexo.grants import Sight
 from flexo.journal import Event
 from flexo.model import Action, Allocate, Grow, JobState, Plan, TrainingJob
+from flexo.words import workers
 
 _FACTS_OF_PENDING: Final = 50
 

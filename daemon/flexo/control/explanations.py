@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from flexo.control.views import JobView, UnknownJob, View
-from flexo.control.words import workers
 from flexo.model import ElasticJob, JobKey, JobState, ScalingPoint, Source
 from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
+from flexo.words import workers
 
 _BY: Final = {
     Source.PROGRESS: "going by its own progress",

@@ -11,8 +11,8 @@ from typing import Final
 
 from flexo.control.logbook import Logbook
 from flexo.control.views import JobView
-from flexo.control.words import workers as workers_of
 from flexo.model import ElasticJob, JobKey
+from flexo.words import workers as workers_of
 
 _CAP_OUTLIVES_JOB_S: Final = 600.0
 """A job that one look does not show may be there in the next, as when slurmctld restarts."""

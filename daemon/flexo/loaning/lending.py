@@ -22,6 +22,7 @@ from flexo.loaning.reclaim import Chooser, emptied_by, heuristic
 from flexo.loaning.turn import LendingPlan, LendingSettings, Reading, Turn, View
 from flexo.loaning.vacating import Preempt, ScaleIn, next_steps, steps_at
 from flexo.model import Demand, JobKey, Loan, LoanState, Partition
+from flexo.words import workers
 
 _AGAIN_S: Final = 30.0
 """Between two tries to preempt the same job, or to cancel the same satellite."""
@@ -380,7 +381,7 @@ class Lending:
         name = order.job, order.grant_id or str(order.satellite_job_id)
         if name not in entry.scaled_in:
             entry.scaled_in[name] = order.workers
-            text = f"gives back its {words.workers(order.workers)} on {order.node}: {order.why}"
+            text = f"gives back its {workers(order.workers)} on {order.node}: {order.why}"
             turn.events.append(LoanEvent("vacate", text, order.job))
         if order.force:
             cancelled_at = entry.cancelled.get(order.satellite_job_id, -math.inf)

@@ -15,8 +15,6 @@ from flexo.loaning.partition import waits_for_servers
 from flexo.loaning.vacating import Preempt, Save, Saving, ScaleIn, Timing
 from flexo.model import Demand, ElasticJob, Loan, Node, Partition, PastLoan, SlurmJob, TrainingJob
 
-_IN_ORDER: Final = frozenset({"COMPLETING", "PLANNED"})
-"""Flags of a node that Slurm starts jobs on all the same, now or in a moment."""
 _EXCLUSIVE: Final = "held exclusively"
 """How `unusable` begins of a node that one job has for itself alone: it is in order."""
 
@@ -261,8 +259,7 @@ class Turn:
 
 def _is_in_order(node: Node) -> bool:
     """Whether Slurm starts jobs there, now or in a moment."""
-    flags = frozenset(node.unusable.partition(":")[0].split("+")[1:])
-    return not node.unusable or (bool(flags) and flags <= _IN_ORDER) or node.unusable.startswith(_EXCLUSIVE)
+    return not node.unusable or node.slurms_turn or node.unusable.startswith(_EXCLUSIVE)
 
 
 def _is_idle(node: Node) -> bool:

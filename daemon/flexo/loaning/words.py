@@ -30,8 +30,3 @@ def returned(loan: Loan, now: float) -> str:
         return text
     left_s = loan.deadline_at - now
     return f"{text}, {left_s:.0f} s before its deadline" if left_s >= 0 else f"{text}, {-left_s:.0f} s late"
-
-
-def workers(number: int) -> str:
-    """``1 worker``, ``2 workers``."""
-    return "1 worker" if number == 1 else f"{number} workers"

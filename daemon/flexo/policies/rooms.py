@@ -15,9 +15,6 @@ _UNBOUNDED = 1 << 30
 
 NOT_ALLOCATED = frozenset({SatelliteState.GRANTED, SatelliteState.PENDING})
 """In these states the cluster does not count a grant's resources as taken yet."""
-_SLURMS_TURN = frozenset({"COMPLETING", "PLANNED"})
-"""Flags of a node that is free for the job that Slurm has in mind and for nobody else: an epilog runs, or
-backfill keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +131,13 @@ def build_rooms(snapshot: Snapshot) -> dict[str, Room]:
     return rooms
 
 
-def flags_of(node: Node) -> frozenset[str]:
-    """Slurm's flags of an unusable node: "MIXED+DRAIN: bad fan" -> {"DRAIN"}."""
-    return frozenset(node.unusable.partition(":")[0].split("+")[1:])
-
-
 def _room(node: Node) -> Room:
     free = Resources.of_node(node).minus(
         Resources(node.gpus_allocated, node.cpus_allocated, node.memory_allocated_mib)
     )
     if not node.unusable:
         return Room(node, usable=True, idle=free)
-    if flags_of(node) and flags_of(node) <= _SLURMS_TURN:
+    if node.slurms_turn:
         return Room(node, usable=True, coming=free)
     return Room(node, usable=False)
 

@@ -36,7 +36,6 @@ from flexo.policies.rooms import (
     Room,
     Standing,
     build_rooms,
-    flags_of,
     lent_nodes,
     satellite_nodes,
     satellite_partition,
@@ -151,7 +150,7 @@ class _Planner:
     def _clear_nodes(self) -> None:
         """Off the nodes that an administrator wants empty: extended leases would never end by themselves."""
         for name, room in self._rooms.items():
-            for flag in sorted(flags_of(room.node) & _WANTED_EMPTY):
+            for flag in sorted(room.node.flags & _WANTED_EMPTY):
                 for standing in tuple(room.standing):
                     room.take_back(standing)
                     self._withdraw(standing, f"{name} is wanted empty ({flag})")

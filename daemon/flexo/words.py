@@ -1,4 +1,4 @@
-"""How the controller's sentences count workers."""
+"""How sentences for people count things. Imports nothing of flexo."""
 
 from __future__ import annotations
 
