@@ -73,18 +73,17 @@ class SlurmTimes:
 
 
 MEASURED: Final = SlurmTimes(
-    submit_s=1.0,
-    free_s=1.0,
+    submit_s=1.1,
+    free_s=2.0,
     boot=StartTime(costs.MEASURED.start_s),
-    end_s=2.2,
-    satellite_s=1.0,
+    end_s=0.8,
+    satellite_s=1.1,
     warm=StartTime(2.4),
-    leave_s=1.2,
+    leave_s=1.3,
     join_s=costs.MEASURED.resize_s,
     part_s=costs.MEASURED.resize_s,
 )
 """On a lab whose nodes are one machine: booting, warming up and standing still by `make bench-runtime`
-(docs/resize.md, 11.8 million parameters), the rest by `make bench-fidelity` (docs/simulate.md), its least
-samples where others used the machine. Intervals are Slurm's and flexod's defaults. Starting grows with the
-model: say your own.
+(docs/resize.md, 11.8 million parameters), the rest by `make bench-fidelity` (docs/simulate.md, seed 1).
+Intervals are Slurm's and flexod's defaults. Starting grows with the model: say your own.
 """
