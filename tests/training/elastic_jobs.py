@@ -100,13 +100,18 @@ class Job:
         self.wait_until(f"{size} workers", lambda: len(self.committing(size, after)) == size)
 
     def committing(self, size: int, after: float = 0.0) -> set[str]:
-        """Logs of the workers that have committed since it last became `size` workers, if it is as many."""
+        """Logs of the workers that have committed since it last became `size` workers, if it is as many.
+
+        Of those who entered then: who was told to leave may write down its last commit a moment later.
+        """
         entered = [event for event in self.events("enter") if event["time"] >= after]
         if not entered or entered[-1]["size"] != size:
             return set()
         since = max((event["time"] for event in entered if event["size"] != size), default=after)
+        members = {event["log"] for event in entered if event["time"] >= since and event["size"] == size}
         commits = self.events("commit", "kept")
-        return {event["log"] for event in commits if event["time"] > since and event["size"] == size}
+        late = [event for event in commits if event["time"] > since and event["size"] == size]
+        return members & {event["log"] for event in late}
 
     def stop(self) -> None:
         """Let the training function return after the next batch."""
