@@ -6,6 +6,7 @@ horovod_elastic.training.
 
 from __future__ import annotations
 
+import enum
 import os
 from pathlib import Path
 from typing import Any
@@ -47,35 +48,51 @@ def begin(session: Session, state: Any, *, origin: Origin, sync: bool) -> None:
     from horovod_elastic.worker import spare_memory, state_sync
 
     if sync:
-        commits, had_it = _take_over(session, state, origin)
+        commits, taken = _take_over(session, state, origin)
     else:
         state_sync.carry_on(state)
-        commits, had_it = session.commits, True
+        commits, taken = session.commits, _Taken.NOT
     training.generation_begins(session.aggregate_of_this_generation())
-    if had_it:
+    # Everybody waits for who was given the state: it saves that with its first commit. Until then those who
+    # gave it have it; before the first commit of all the leader could not tell them from who was given it.
+    unsaved = taken is _Taken.FROM_ONE and commits > 0
+    if unsaved or taken is _Taken.NOT:
         state_sync.save_after_carry_on(state)
-    else:  # what a newcomer has saved is a model never trained, whatever it has received
+    else:
         state.save()
-    spare_memory.drop(state)
+    spare_memory.drop(state, but_to_save=unsaved)
     session.samples_per_step = training.samples_in_a_step() or session.samples_per_step
-    session.begins(commits)
+    session.begins(commits, saved=not unsaved)
 
 
-def _take_over(session: Session, state: Any, origin: Origin) -> tuple[int, bool]:
-    """By all at once; the commits of what everybody has now, and whether this worker had it before."""
+class _Taken(enum.Enum):
+    """How a worker came by the state that it has in this generation."""
+
+    NOT = enum.auto()
+    """It had it before."""
+    FROM_ONE = enum.auto()
+    """Who stays gave it to this worker, which is new."""
+    FROM_ALL = enum.auto()
+    """Rank 0's went to everybody: nobody may have had it."""
+
+
+def _take_over(session: Session, state: Any, origin: Origin) -> tuple[int, _Taken]:
+    """By all at once; the commits of what everybody has now, and how this worker came by it."""
     from horovod_elastic.worker import state_sync
 
     assert session.core is not None
     courier = session.core.courier()
     able = courier is not None and state_sync.can_hand_over(state)
-    route = state_route.agree(origin, session.commits, can_hand_over=able)
-    if courier is None or not route.givers:
+    asked = state_route.ask(origin, session.commits, can_hand_over=able)
+    shared = state_sync.share(state) if able else None  # while they answer
+    route = asked()
+    if courier is None or shared is None or not route.givers:
         state_sync.broadcast(state)
-        return route.commits, False
+        return route.commits, _Taken.FROM_ALL
     own = session.rank
     source = route.givers.get(own)
-    state_sync.hand_over(state, courier, source=source, receivers=route.receivers(own))
-    return route.commits, source is None
+    state_sync.hand_over(state, shared, courier, source=source, receivers=route.receivers(own))
+    return route.commits, _Taken.NOT if source is None else _Taken.FROM_ONE
 
 
 def restore(state: Any) -> None:

@@ -207,6 +207,7 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
                 except module.HostsUpdatedInterrupt:
                     if not getattr(state, "_flexo_saved", False):
                         state.save()
+                        session.has_saved()
                     sync, origin = _switch(session, state._flexo_word)
                 state._flexo_saved = False
                 _reset(state)

@@ -41,6 +41,9 @@ class Part:
     rank: int = 0
     size: int = 0
     commits: int = 0
+    """Of the state that it holds and could come back to."""
+    received: int = 0
+    """Of the one that it was given and has not saved yet; 0: it has none such."""
     progress: float = 0.0
     boundary: int = 0
     in_loop: bool = False
@@ -108,7 +111,7 @@ class Part:
 
     def go_back(self) -> None:
         """A collective failed: out of the generation, with the state of the last commit."""
-        self.phase, self.promised = Phase.ARRIVED, 0
+        self.phase, self.promised, self.received = Phase.ARRIVED, 0, 0
         if self.word is not None and not self.word.leave:
             self.word = None
 
@@ -121,6 +124,19 @@ class Part:
         self.phase, self.generation = Phase.TRAINING, word.generation
         self.rank, self.size = rank, size
         self.boundary = self.promised = 0
+
+    def begins(self, commits: int, *, saved: bool) -> None:
+        """It has the state of so many commits; not `saved`: it could not come back to that."""
+        self.commits, self.received = (commits, 0) if saved else (0, commits)
+
+    def has_saved(self) -> None:
+        """The state that it has, whoever gave it."""
+        self.commits, self.received = max(self.commits, self.received), 0
+
+    def committed(self) -> None:
+        """One more mini-batch."""
+        self.has_saved()
+        self.commits += 1
 
     def finish(self) -> None:
         """The training function has returned."""

@@ -111,7 +111,7 @@ class Session:
 
     @property
     def commits(self) -> int:
-        """Mini-batches committed by the state that this worker holds."""
+        """Mini-batches committed by the state that this worker could come back to."""
         return self._part.commits
 
     def send(self, message: pb.FromWorker) -> None:
@@ -160,16 +160,23 @@ class Session:
                 self._part.phase = Phase.TRAINING
         self._stand()
 
-    def begins(self, commits: int) -> None:
-        """The state has been synchronised; training goes on from its `commits` mini-batches."""
+    def begins(self, commits: int, *, saved: bool = True) -> None:
+        """The state has been synchronised; training goes on from its `commits` mini-batches.
+
+        Not `saved`: if this generation broke now, others would have to give it to this worker again.
+        """
         with self._changed:
-            self._part.commits = commits
+            self._part.begins(commits, saved=saved)
         self._steps.begin(self._waited())
 
     def committed(self, progress: float = 0.0) -> None:
         """A mini-batch was committed; `progress` is the part of the whole training that is done, if known."""
-        self._part.commits += 1
+        self._part.committed()
         self._part.progress = progress
+
+    def has_saved(self) -> None:
+        """The state was saved between two commits."""
+        self._part.has_saved()
 
     def at_boundary(self) -> Called | None:
         """A mini-batch has ended. Blocks where that was promised; the word, if it is to be carried out."""

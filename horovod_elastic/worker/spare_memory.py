@@ -30,13 +30,13 @@ def make(state: Any) -> None:
             setattr(handler, _TO_SAVE, copy.deepcopy(made))
             setattr(handler, _TO_RECEIVE, made)
         except Exception:  # whatever a script's own optimizer makes of it: it is only slower
-            _drop(handler)
+            _drop(handler, _TO_RECEIVE, _TO_SAVE)
 
 
-def drop(state: Any) -> None:
-    """What was made, and is not used."""
+def drop(state: Any, *, but_to_save: bool = False) -> None:
+    """What was made, and is not used; `but_to_save`: what the first save may be written to stays."""
     for handler in _handlers(state):
-        _drop(handler)
+        _drop(handler, _TO_RECEIVE, *(() if but_to_save else (_TO_SAVE,)))
 
 
 def to_receive(handler: Any) -> dict[int, Any]:
@@ -56,8 +56,8 @@ def _handlers(state: Any) -> Iterator[Any]:
             yield handler
 
 
-def _drop(handler: Any) -> None:
-    for attribute in (_TO_RECEIVE, _TO_SAVE):
+def _drop(handler: Any, *attributes: str) -> None:
+    for attribute in attributes:
         handler.__dict__.pop(attribute, None)
 
 

@@ -9,7 +9,7 @@ necessarily the same; where all are new; where the core carries nothing between 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -82,15 +82,20 @@ def _spread(members: Sequence[Member], staying: list[int], new: list[int]) -> di
     return givers
 
 
-def agree(origin: Origin, commits: int, *, can_hand_over: bool) -> Route:
-    """By all members of the present communicator at once, with what each says of itself.
+def ask(origin: Origin, commits: int, *, can_hand_over: bool) -> Callable[[], Route]:
+    """Of all members of the present communicator at once what each says of itself; begins, does not wait.
 
-    Raises HorovodInternalError if one of them is gone.
+    What is returned waits, and raises HorovodInternalError if one of them is gone.
     """
     import torch
     from horovod.torch import mpi_ops
 
     node = mpi_ops.rank() - mpi_ops.local_rank()  # a node's workers stand together
     said = torch.tensor([[origin, commits, node, can_hand_over]], dtype=torch.int64)
-    told = mpi_ops.allgather(said, name="flexo.route").tolist()
-    return decide([Member(Origin(each[0]), each[1], each[2], bool(each[3])) for each in told])
+    handle = mpi_ops.allgather_async(said, name="flexo.route")
+
+    def route() -> Route:
+        told = mpi_ops.synchronize(handle).tolist()
+        return decide([Member(Origin(each[0]), each[1], each[2], bool(each[3])) for each in told])
+
+    return route

@@ -63,22 +63,49 @@ def can_hand_over(state: State) -> bool:
     return _synced_by_horovod(state)
 
 
-def hand_over(state: State, courier: Courier, *, source: int | None, receivers: Sequence[int]) -> None:
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Rank 0's samplers and attributes, which count once `hand_over` is called."""
+
+    parts: Sequence[_Part]
+    small: Sequence[_Part]
+    """Those of them that are shared."""
+    theirs: Sequence[Any] | None
+    """What rank 0 has sent of them; None on rank 0."""
+
+
+def share(state: State) -> Shared:
+    """Samplers and attributes are small and may differ: rank 0's go to all ranks; by all workers at once.
+
+    Nothing of the state changes yet: if somebody is lost meanwhile all go back to what they have saved.
+    Raises HorovodInternalError if a peer is gone.
+    """
+    parts = _parts(state)
+    small = [part for part in parts if not isinstance(part, _Model | _Optimizer)]
+    if mpi_ops.rank() != ROOT:
+        return Shared(parts, small, _received([None] * len(small), _from_root))
+    if mpi_ops.size() > 1:
+        _send(small, _from_root)
+    return Shared(parts, small, None)
+
+
+def hand_over(
+    state: State, shared: Shared, courier: Courier, *, source: int | None, receivers: Sequence[int]
+) -> None:
     """Models and optimizers go from those who have them to those who do not; by all workers at once.
 
     `source`: the rank that gives them to this one; None if it has them. `receivers`: the ranks that this one
-    gives them to. Samplers and attributes, which are small and may differ, are rank 0's on all ranks, as
-    after `broadcast`. Raises HorovodInternalError if a peer is gone.
+    gives them to. Raises HorovodInternalError if a peer is gone.
     """
-    parts = _parts(state)
-    alike: list[_Part] = [part for part in parts if isinstance(part, _Model | _Optimizer)]
-    _broadcast([part for part in parts if part not in alike])
-    alike.append(_Orders(state))
+    if shared.theirs is not None:
+        _take_over(shared.small, shared.theirs)
+    rest: list[_Part] = [part for part in shared.parts if part not in shared.small]
+    rest.append(_Orders(state))
     if source is not None:
-        _receive(alike, functools.partial(_from, courier, source))
+        _receive(rest, functools.partial(_from, courier, source))
     elif receivers:
-        _send(alike, functools.partial(_to, courier, receivers))
-    _settle(state, parts)
+        _send(rest, functools.partial(_to, courier, receivers))
+    _settle(state, shared.parts)
 
 
 def carry_on(state: State) -> None:
@@ -445,9 +472,19 @@ def _send(parts: Iterable[_Part], carry: _Carry) -> None:
 
 
 def _receive(parts: Sequence[_Part], carry: _Carry) -> None:
+    _take_over(parts, _received([part.room() for part in parts], carry))
+
+
+def _take_over(parts: Sequence[_Part], theirs: Sequence[Any]) -> None:
+    for part, each in zip(parts, theirs, strict=True):
+        part.take_over(each)
+
+
+def _received(rooms: Sequence[Any], carry: _Carry) -> list[Any]:
+    """What the giver has of these parts, in these rooms where it fits; taken over by nobody yet."""
     messages, replaced = cloudpickle.loads(_receive_structure(carry))
     unpacking = _Unpacking(messages)
-    theirs = [unpacking.replace(each, part.room()) for part, each in zip(parts, replaced, strict=True)]
+    theirs = [unpacking.replace(each, room) for each, room in zip(replaced, rooms, strict=True)]
     under_way = _UnderWay()
     for number, (message, placed) in enumerate(_by_message(messages, unpacking.placed)):
         buffer, copied, missing = _memory_of(placed, message), 0, placed[1:]
@@ -456,8 +493,7 @@ def _receive(parts: Sequence[_Part], carry: _Carry) -> None:
         wait = carry(buffer, f"flexo.state.{number}")
         under_way.add(copied, functools.partial(_unpack, wait, buffer, missing))
     under_way.finish()
-    for part, each in zip(parts, theirs, strict=True):
-        part.take_over(each)
+    return theirs
 
 
 def _unpack(wait: Callable[[], object], buffer: torch.Tensor, placed: _Placed) -> None:

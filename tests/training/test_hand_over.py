@@ -73,14 +73,15 @@ class Session:
 
     def __init__(self, rank: int, commits: int, courier: Any) -> None:
         self.rank, self.commits = rank, commits
+        self.saved = False
         self.core = self
         self.courier: Callable[[], Any] = lambda: courier
 
     def aggregate_of_this_generation(self) -> int:
         return 0
 
-    def begins(self, commits: int) -> None:
-        self.commits = commits
+    def begins(self, commits: int, *, saved: bool) -> None:
+        self.commits, self.saved = commits, saved
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,10 @@ class Begun:
     """A digest of those of models and optimizers."""
     went_on: bool
     """They are what they were before, bit for bit."""
+    saved: bool
+    """It could come back to them at once, not only after its first commit."""
     restored: bool
-    """They are so again after they were spoilt, and restored."""
+    """They are so again after they were spoilt, and restored, at the latest after that."""
     attributes: tuple[Any, ...]
     commits: int
     carried: list[int]
@@ -153,16 +156,18 @@ def begin_in_small_messages(me: Me) -> Begun:
         return begin(me)
 
 
-def begin(me: Me, of_those_who_train: Origin = Origin.STAYS) -> Begun:
+def begin(me: Me, of_those_who_train: Origin = Origin.STAYS, commits: int = COMMITS) -> Begun:
     """The generation, in which `train` has said who is new."""
     from horovod_elastic.worker import boundary
 
     state = me.kept["state"]
     origin = Origin.NEW if me.kept["new"] else of_those_who_train
-    session: Any = Session(me.hvd.rank(), 0 if me.kept["new"] else COMMITS, me.kept["courier"])
+    session: Any = Session(me.hvd.rank(), 0 if me.kept["new"] else commits, me.kept["courier"])
     before = tensors(me, state)
     boundary.begin(session, state, origin=origin, sync=True)
     after = tensors(me, state)
+    if not session.saved:
+        state.save()
     for parameter in state.model.parameters():
         parameter.data.fill_(77)
     state.optimizer.param_groups[0]["lr"] = 77
@@ -170,6 +175,7 @@ def begin(me: Me, of_those_who_train: Origin = Origin.STAYS) -> Begun:
     return Begun(
         tensors=after,
         went_on=after == before,
+        saved=session.saved,
         restored=tensors(me, state) == after,
         attributes=(state.epoch, state.notes, state.sampler.state_dict()),
         commits=session.commits,
@@ -207,6 +213,7 @@ def test_each_newcomer_is_given_all_by_one_of_those_who_stay_and_can_go_back_to_
     first, second, one, other = begun = each(members, begin)
     assert one.tensors == first.tensors != second.tensors == other.tensors
     assert [told.went_on for told in begun] == [True, True, False, False]
+    assert [told.saved for told in begun] == [True, True, False, False]
     assert all(told.restored for told in begun)
     assert {told.commits for told in begun} == {COMMITS}
 
@@ -247,13 +254,22 @@ def test_one_gives_it_to_several_of_them(cluster: Cluster, tmp_path: Path) -> No
     assert giver.carried
 
 
+def test_before_anything_was_committed_all_can_come_back_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    """If only newcomers were left then, nobody could tell that what they trained before is not it."""
+    members = formed(cluster, tmp_path, 3)
+    each(members, train, "Adam", 1)
+    begun = each(members, begin, Origin.STAYS, 0)
+    assert all(told.saved and told.restored for told in begun)
+
+
 def test_after_a_break_all_take_over_rank_0s(cluster: Cluster, tmp_path: Path) -> None:
     members = formed(cluster, tmp_path, 3)
     each(members, train, "Adam", 1)
     begun = each(members, begin, Origin.BACK)
     assert len({told.tensors for told in begun}) == 1
     assert [told.went_on for told in begun] == [True, False, False]
-    assert all(told.restored and told.commits == COMMITS and not told.carried for told in begun)
+    assert all(told.saved and told.restored for told in begun)
+    assert all(told.commits == COMMITS and not told.carried for told in begun)
 
 
 def lose_the_mail(me: Me) -> None:
@@ -358,6 +374,8 @@ def begin_ready(me: Me) -> tuple[bool, bool, int, list[int]]:
         patch.setattr(random.Random, "shuffle", lambda *given: shuffled.append(1) or shuffle(*given))
         origin = Origin.NEW if me.kept["new"] else Origin.STAYS
         boundary.begin(session, state, origin=origin, sync=True)
+    if not session.saved:
+        state.save()
     assert not [name for name in vars(handler) if name.startswith("_flexo")]
     return (
         bool(received) and places(me, state.optimizer.state) == received,

@@ -145,6 +145,16 @@ def test_what_was_not_used_can_be_dropped() -> None:
     assert vars(handler).keys() == {"value"}
 
 
+def test_what_a_newcomer_will_save_to_with_its_first_commit_can_be_kept() -> None:
+    state, handler = a_state(torch.optim.Adam(network().parameters()))
+    spare_memory.make(state)
+    spare_memory.drop(state, but_to_save=True)
+    assert spare_memory.to_receive(handler) == {}
+    assert vars(handler).keys() > {"value"}
+    spare_memory.drop(state)
+    assert vars(handler).keys() == {"value"}
+
+
 def test_samplers_and_models_are_no_concern_of_it() -> None:
     handlers = {"model": types.SimpleNamespace(value=network()), "other": types.SimpleNamespace(value=7)}
     state = types.SimpleNamespace(_handlers=handlers)

@@ -71,9 +71,12 @@ class Session:
     def enter_loop(self) -> None:
         self.calls.append("enter_loop")
 
-    def begins(self, commits: int) -> None:
+    def begins(self, commits: int, *, saved: bool) -> None:
         self.commits = commits
         self.calls.append("begins")
+
+    def has_saved(self) -> None:
+        self.calls.append("has saved")
 
     def committed(self, progress: float) -> None:
         self.commits += 1
@@ -144,11 +147,11 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     monkeypatch.setattr("horovod_elastic.worker.state_sync.broadcast", lambda state: state.sync())
     monkeypatch.setattr("horovod_elastic.worker.state_sync.carry_on", lambda state: None)
 
-    def agree(origin: Origin, commits: int, **_: bool) -> Route:
+    def ask(origin: Origin, commits: int, **_: bool) -> Callable[[], Route]:
         stand_in.origins.append(origin)
-        return Route(commits)
+        return lambda: Route(commits)
 
-    monkeypatch.setattr(hooks.boundary.state_route, "agree", agree)
+    monkeypatch.setattr(hooks.boundary.state_route, "ask", ask)
     return stand_in
 
 
@@ -270,7 +273,7 @@ def test_a_change_saves_what_was_trained_and_loses_nothing(
     assert seen == ["founded", "trained since the last commit"]
     assert model.saved == "trained since the last commit"
     assert model.resets == 1
-    assert session.calls == ["enter_loop", "begins", "enter 2 commits=0", "begins", "finished"]
+    assert session.calls == ["enter_loop", "begins", "has saved", "enter 2 commits=0", "begins", "finished"]
 
 
 def test_without_a_word_a_boundary_is_passed(session: Session, elastic: types.ModuleType) -> None:
