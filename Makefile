@@ -8,11 +8,13 @@ BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export MPLBACKEND := Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Labs are a machine's alone; everything else may share it.
+SIDE_BY_SIDE := --numprocesses=auto --maxprocesses=4
 
-.PHONY: help setup demo demo-loan test test-unit test-slurm test-training test-chaos bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity deb lint clean
+.PHONY: help setup demo demo-loan test test-unit test-slurm test-slurm-matrix test-training test-chaos bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale deb docs lint clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what everything below needs (as root on Debian: packages too)
 	@./setup.sh all
@@ -29,22 +31,27 @@ demo-loan: ## inference servers lent to training and taken back, one day in four
 test: ## lint, the plugin's own checks, and all tests
 	@./setup.sh all
 	@$(MAKE) --no-print-directory run-lint
-	$(MAKE) --no-print-directory -C slurm_plugin check
-	$(BIN)/pytest tests
+	$(MAKE) --no-print-directory -C slurm_plugin check fuzz
+	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE)
+	$(BIN)/pytest tests --ignore=tests/unit
 
 test-unit: ## tests that need neither Slurm nor training (a minute or two)
 	@./setup.sh unit
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE)
 
 test-slurm: ## tests against a real Slurm cluster on this machine (root)
 	@./setup.sh all
 	$(BIN)/pytest tests/slurm
 
+test-slurm-matrix: ## flexo on Slurm 22.05, 24.11 and 26.05, in folders that mmdebstrap makes (ARGS='--suites forky --parts qos')
+	@./setup.sh unit
+	@PYTHONPATH=tests/slurm $(BIN)/python -m matrix $(ARGS)
+
 test-training: ## tests with real Horovod and PyTorch
 	@./setup.sh all
 	$(BIN)/pytest tests/training
 
-test-chaos: ## kill and stop workers, agents, leaders, keepers of elastic jobs, 50 times (about 15 minutes; ARGS='--core horovod --seed 7')
+test-chaos: ## things fail at random: single jobs' processes, a whole cluster's daemons and connections (40 minutes; ARGS='--system --seeds 1-20')
 	@./setup.sh all
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
@@ -68,9 +75,18 @@ bench-fidelity: ## one workload on a real lab and in the simulator (about 20 min
 	@./setup.sh all
 	@PYTHONPATH=tests $(BIN)/python -m bench.fidelity $(ARGS)
 
+bench-scale: ## flexod beside a slurmctld with thousands of nodes (about 40 minutes; ARGS='--nodes 500 --jobs 2000 --leaders 100')
+	@./setup.sh all
+	@PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)
+
 deb: ## Debian packages of daemon and plugin, in build/deb
 	@./setup.sh unit
 	@$(BIN)/python packages/build_debs.py $(ARGS)
+
+docs: ## the documentation as a site, in build/site
+	@./setup.sh unit
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict --config-file docs/site/mkdocs.yml
+	@echo 'flexo: the site is build/site/index.html'
 
 bench-loaning: ## inference servers on loan beside Lyra's figures (about 40 minutes; ARGS='--scale 0.0625 --seeds 3')
 	@./setup.sh unit

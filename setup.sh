@@ -24,7 +24,7 @@ readonly PACKAGES=(
   slurm-wlm-mysql-plugin:slurmdbd libslurm-dev:/usr/include/slurm/spank.h munge:munged
   mariadb-server-core:mariadbd mariadb-client-core:mariadb lua5.1:lua5.1 procps:ps iproute2:ip etcd-server:etcd
   mmdebstrap:mmdebstrap
-  prometheus:prometheus sudo:sudo
+  prometheus:prometheus sudo:sudo openssl:openssl
 )
 
 # What the environment says about other Pythons, and the make that calls, must not decide what is installed here.
@@ -213,7 +213,7 @@ step_python() {
     fi
     stamp venv "$ROOT $version"
   fi
-  run_logged 'Python packages' install_flexo daemon,etcd,dev
+  run_logged 'Python packages' install_flexo daemon,etcd,docs,dev
   if [[ ! $ok ]]; then
     rm -f "$STAMPS/venv" # looked at again next time
     missing python 'pip could not install what flexo needs: is the network there? Nothing works without it.'
@@ -231,7 +231,7 @@ step_torch() {
   [[ -x $PYTHON && -f $STAMPS/flexo ]] || { failed+=(torch); return; }
   key=$(<"$STAMPS/flexo")
   stamped torch "$key" && return
-  run_logged 'PyTorch' install_flexo daemon,etcd,training,dev
+  run_logged 'PyTorch' install_flexo daemon,etcd,docs,training,dev
   if [[ $ok ]]; then
     stamp torch "$key"
   else

@@ -160,6 +160,8 @@ class _Store:
         connection.data += received
         if not connection.body_at:
             _parse_head(connection)
+            if connection.body_at and not connection.path.startswith(self._prefix):
+                connection.refused = 404  # without waiting for what such a one has to say
         head_is_there = connection.body_at > 0
         whole = head_is_there and len(connection.data) >= connection.body_at + connection.body_bytes
         return whole or connection.refused > 0
@@ -169,8 +171,6 @@ class _Store:
         path = connection.path.removeprefix(self._prefix)
         if connection.refused:
             _answer(connection, connection.refused)
-        elif path == connection.path:
-            _answer(connection, 404)
         elif connection.method == "GET":
             self._get(connection, path)
         elif connection.method == "PUT":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 SECRET_KEY = "flexo-worker-secret"
 """Metadata key with the secret that an agent gives its workers, and that they present to it."""
 
@@ -46,6 +48,9 @@ CHANNEL_OPTIONS = (
 )
 """For a channel of streams."""
 
+_FILES, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+_MOST_CONNECTIONS = 1 << 16 if _FILES == resource.RLIM_INFINITY else max(64, _FILES // 2)
+
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
@@ -54,4 +59,7 @@ SERVER_OPTIONS = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.max_receive_message_length", 1 << 20),
+    # Anybody can connect: they must not take up all the files that this process may open.
+    ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
+    ("grpc.server_handshake_timeout_ms", 10_000),
 )

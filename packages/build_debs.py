@@ -52,6 +52,8 @@ def daemon_package(out: Path) -> Path:
     _put(stage / "usr/lib/systemd/system/flexod.service", (systemd / "flexod.service").read_text())
     _put(stage / "usr/lib/sysusers.d/flexo.conf", (systemd / "flexo.sysusers").read_text())
     _put(stage / "usr/lib/tmpfiles.d/flexo.conf", (systemd / "flexo.tmpfiles").read_text())
+    for name in ("grafana-dashboard.json", "alerts.yml"):
+        _put(stage / "usr/share/flexo" / name, (ROOT / "daemon/flexo/metrics" / name).read_text())
     documents = stage / "usr/share/doc/flexo"
     _put(documents / "examples/flexod-lending.conf", (systemd / "flexod-lending.conf").read_text())
     _put(documents / "README.md", (ROOT / "README.md").read_text())

@@ -1,7 +1,8 @@
 """flexod's one configuration file: TOML in, frozen typed settings out, and every mistake named with its line.
 
 The library that checks (pydantic) knows keys, not lines, and the parser (tomllib) knows lines only while
-it reads; this file joins the two. docs/configuration.md is the reference of the keys.
+it reads; this file joins the two. The reference of the keys and the manual page flexo.toml(5) are made from
+the docstrings here and from `Allowed`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import stat
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ DEFAULT_PATH: Final = Path("/etc/flexo/flexo.toml")
 DEFAULT_ADDRESS: Final = "127.0.0.1:6836"
 """Beside Slurm's own 6817 to 6820."""
 _PARTITION: Final = r"^[A-Za-z0-9_.-]+$"
+_ADDRESS: Final = r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):([1-9]\d{0,4})$"
 _ORDERING: Final = ", ".join(registry.ordering())
 _WEIGHING: Final = ", ".join(registry.weighing())
 _BY_QUOTAS: Final = ", ".join(registry.by_quotas())
@@ -59,11 +62,20 @@ def _absolute(path: Path | None) -> Path | None:
     return path
 
 
+def _host_and_port(value: str) -> str:
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})", value)
+    if match is None or not 1 <= int(match[2]) <= 65535:
+        raise ValueError("no host and port")
+    return value
+
+
 AbsolutePath = Annotated[Path, BeforeValidator(_as_path)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, use_attribute_docstrings=True
+    )
 
 
 class ServiceSettings(_Section):
@@ -72,18 +84,18 @@ class ServiceSettings(_Section):
     address: Annotated[
         str, Allowed('"host:port" to listen on, as in "ctl1:6836"; the port from 1 to 65535')
     ] = DEFAULT_ADDRESS
+    """Where flexod listens, with the name by which compute nodes know the host: leaders dial it."""
     administrators: Annotated[
         tuple[str, ...], BeforeValidator(_as_tuple), Allowed('a list of user names, as in ["ada", "bob"]')
     ] = ()
+    """Users who may scale any job, besides root and the account that flexod runs as."""
     munge_socket: Annotated[AbsolutePath | None, Allowed("the absolute path of munged's socket")] = None
+    """munged's socket, where it is not libmunge's default (Slurm's `AuthInfo=socket=`)."""
 
     @field_validator("address")
     @classmethod
     def _check_address(cls, value: str) -> str:
-        match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})", value)
-        if match is None or not 1 <= int(match[2]) <= 65535:
-            raise ValueError("no host and port")
-        return value
+        return _host_and_port(value)
 
     @field_validator("munge_socket")
     @classmethod
@@ -91,14 +103,50 @@ class ServiceSettings(_Section):
         return _absolute(value)
 
 
+class TlsSettings(_Section):
+    """[tls]: flexod's certificate, and who has signed it. Callers read `ca` themselves."""
+
+    certificate: Annotated[
+        AbsolutePath | None, Allowed("the absolute path of flexod's certificate, beside key and ca")
+    ] = None
+    """Its certificate in PEM, with those between it and the authority. It holds the name in `address`."""
+    key: Annotated[
+        AbsolutePath | None, Allowed("the absolute path of its key, beside certificate and ca")
+    ] = None
+    """Its key in PEM, without a password. One that others can read is refused."""
+    ca: Annotated[
+        AbsolutePath | None, Allowed("the absolute path of the authorities' certificates, beside certificate")
+    ] = None
+    """The authority's certificates in PEM, which callers trust. On hosts of callers it stands alone."""
+
+    @field_validator("certificate", "key", "ca")
+    @classmethod
+    def _check_files(cls, value: Path | None) -> Path | None:
+        return _absolute(value)
+
+    @field_validator("key", "ca")
+    @classmethod
+    def _check_all_there(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        certificate = info.data.get("certificate")
+        if (certificate and not value) or (info.field_name == "key" and value and not certificate):
+            raise ValueError("certificate, key and ca go together")
+        return value
+
+
 class SlurmSettings(_Section):
     """[slurm]: the cluster that flexod looks after."""
 
     conf: Annotated[AbsolutePath | None, Allowed("the absolute path of slurm.conf")] = None
-    """None: where Slurm's own commands find it."""
+    """Which slurm.conf; unset: where Slurm's own commands find it."""
     satellite_partition: Annotated[
         str, Field(pattern=_PARTITION), Allowed('the name of one partition, as in "flex"')
     ] = "flex"
+    """The preemptible partition that satellites are submitted to."""
+    satellite_qos: Annotated[
+        str, Field(pattern=rf"{_PARTITION}|^$"), Allowed('the name of one QOS, or "": each user\'s own')
+    ] = ""
+    """The QOS that satellites are submitted with, for sites that preempt by QOS or bill by it; empty: the
+    default one of their user."""
     timeout_s: Annotated[float, Field(ge=1, le=600), Allowed("seconds, from 1 to 600")] = 20.0
     """How long one question to Slurm may take."""
 
@@ -112,26 +160,31 @@ class ControllerSettings(_Section):
     """[controller]: how the loop looks, decides and acts."""
 
     policy: Annotated[str, Allowed(f"one of {', '.join(registry.names())}")] = "lyra"
+    """How idle GPUs are shared."""
     min_interval_s: Annotated[float, Field(ge=0.2, le=600), Allowed("seconds, from 0.2 to 600")] = 2.0
+    """From one look at the cluster to the next, while elastic jobs run."""
     max_interval_s: Annotated[
         float, Field(ge=0.2, le=3600), Allowed("seconds, from 0.2 to 3600, not below min_interval_s")
     ] = 30.0
-    """Between two looks when no elastic job is there, and between tries while Slurm does not answer."""
+    """The same while none runs, and at most between tries while Slurm does not answer."""
     max_read_share: Annotated[float, Field(gt=0, le=1), Allowed("a share above 0, at most 1, as in 0.02")] = (
         0.02
     )
-    """Reading may take this share of the time: the interval is at least the cost of a read over it."""
+    """Looking may take this share of the time: the interval is at least the cost of a look over it."""
     min_resize_interval_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 60.0
+    """Between two resizes of one job. It delays growing; giving back never waits."""
     lease_s: Annotated[
         int,
         Field(ge=60, le=86400),
         Allowed("whole seconds, from 60 to 86400, at least four times min_interval_s"),
     ] = 300
-    """The time limit that a satellite asks for. Slurm counts in minutes and rounds up."""
+    """The time limit that a satellite asks for; flexod extends it while its grant stands. Slurm counts in
+    minutes and rounds up."""
     start_within_s: Annotated[int | None, Field(ge=5, le=3600), Allowed("whole seconds, from 5 to 3600")] = (
         None
     )
-    """None: two of the cluster's backfill cycles and a little."""
+    """How long a satellite may wait for Slurm to start it; unset: two of the cluster's backfill cycles
+    (`bf_interval`) and 5 s, at least 15 s."""
     slow_gpu_s: Annotated[float, Field(ge=0, le=604800), Allowed("seconds, from 0 to 604800")] = 1800.0
     """How long a node with a GPU that held a job up gets no satellites; 0: such GPUs are only recorded."""
     order: Annotated[
@@ -144,7 +197,8 @@ class ControllerSettings(_Section):
         Field(ge=0, le=1),
         Allowed(f"a number from 0 to 1, above 0 only with a policy that weighs users: {_WEIGHING}"),
     ] = 0.0
-    """How much a user's fairshare factor weighs what is done for their elastic jobs; 0: not at all."""
+    """How much a user's fairshare factor weighs what is done for their elastic jobs: 0, not at all, to 1, in
+    proportion. Needs slurmdbd."""
     quotas: Annotated[
         dict[str, Annotated[int, Field(ge=0, le=10_000_000)]],
         Allowed(
@@ -152,8 +206,10 @@ class ControllerSettings(_Section):
             f" only with a policy that goes by quotas: {_BY_QUOTAS}"
         ),
     ] = {}
-    """GPUs that accounts are guaranteed; an account that is not named has none."""
+    """GPUs that Slurm accounts are guaranteed under the policy `antman`; an account that is not named has
+    none. Without accounting, users stand for accounts."""
     dry_run: Annotated[bool, Allowed("true or false")] = False
+    """Decide and record, tell nobody, change nothing. `flexod --dry-run` says the same."""
 
     @field_validator("policy")
     @classmethod
@@ -202,15 +258,19 @@ class LeaseSettings(_Section):
     """[lease]: where jobs keep the leases of their leaders. Jobs read this section themselves."""
 
     store: Annotated[str, Allowed(lease_place.GRAMMAR)] = "flexod"
+    """Who keeps the leases of jobs' leaders: flexod, each job itself (`run`), or etcd."""
     etcd_ca: Annotated[AbsolutePath | None, Allowed("the absolute path of a file with certificates")] = None
     """The authorities that sign etcd's certificate, where the system's own do not."""
     etcd_cert: Annotated[AbsolutePath | None, Allowed("the absolute path of a certificate")] = None
+    """A client certificate, where etcd wants one."""
     etcd_key: Annotated[AbsolutePath | None, Allowed("the absolute path of the certificate's key")] = None
+    """The key of that certificate."""
     etcd_user: Annotated[str, Allowed("the name of a user of etcd's, as a string")] = ""
-    """"": the caller's own account, where a password file is named."""
+    """etcd's name of the user; empty: the job's own account, where `etcd_password_file` is set."""
     etcd_password_file: Annotated[
         str, Allowed('the path of a file, absolute or in the user\'s home as in "~/.flexo/etcd"')
     ] = ""
+    """The file with that user's password."""
 
     @field_validator("store")
     @classmethod
@@ -233,55 +293,115 @@ class LeaseSettings(_Section):
         return value
 
 
+class HighAvailabilitySettings(_Section):
+    """[high_availability]: several flexods, of which one is active, and how they know which.
+
+    The same on all their hosts. Jobs and `flexo` read `hosts` themselves.
+    """
+
+    hosts: Annotated[
+        tuple[Annotated[str, Field(pattern=_ADDRESS)], ...],
+        BeforeValidator(_as_tuple),
+        Allowed('a list of two addresses or more, as in ["ctl1:6836", "ctl2:6836"], or []'),
+    ] = ()
+    """Where each flexod listens, instead of `[service] address`; the first is asked first. Empty: there is
+    only one."""
+    lease: Annotated[
+        str,
+        Allowed(
+            '"file:///FOLDER" or "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]" (etcds:// for TLS), beside hosts'
+        ),
+    ] = ""
+    """Where they keep which of them is active: in a folder that all of them share, or in etcd, which lets
+    them in as `[lease]` says (`etcd_user` and so on)."""
+    lease_s: Annotated[float, Field(ge=2, le=120), Allowed("seconds, from 2 to 120")] = 5.0
+    """How long the active one may be silent before another takes over."""
+
+    @field_validator("hosts")
+    @classmethod
+    def _check_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(value) == 1 or len(set(value)) < len(value):
+            raise ValueError("not several")
+        return value
+
+    @field_validator("lease")
+    @classmethod
+    def _check_lease(cls, value: str, info: ValidationInfo) -> str:
+        if bool(value) is not bool(info.data.get("hosts", value)):
+            raise ValueError("hosts and lease go together")
+        if value and not value.startswith("file:///") and not lease_place.parse(value).etcd:
+            raise ValueError("not a place for it")
+        return value
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the lease is kept in a folder; None where it is not."""
+        return Path(self.lease.removeprefix("file://")) if self.lease.startswith("file://") else None
+
+
 class LoaningSettings(_Section):
     """[loaning]: when servers of the inference cluster are lent to training, and how they come back."""
 
     enabled: Annotated[bool, Allowed("true or false")] = False
+    """Lend servers at all."""
     inference_partition: Annotated[
         str, Field(pattern=_PARTITION), Allowed('the name of one partition, as in "infer"')
     ] = "infer"
+    """The inference cluster's partition: its nodes are the servers that may be lent."""
     partition: Annotated[
         str, Field(pattern=_PARTITION), Allowed('the name of one partition, as in "borrowed"')
     ] = "borrowed"
-    """What servers on loan are put into: bases of fungible jobs are submitted there."""
+    """The partition that servers are put into while on loan: bases of fungible jobs are submitted there."""
     satellite_partition: Annotated[
         str, Field(pattern=rf"{_PARTITION}|^$"), Allowed('the name of one partition, or "": that of bases')
     ] = ""
-    """Where satellites on lent servers are submitted, if not beside the bases."""
+    """Where satellites on servers on loan are submitted; empty: to `partition`."""
     static: Annotated[bool, Allowed("true or false")] = False
-    """The partition holds all inference servers and is never edited."""
+    """The partition holds all inference servers and is never edited: grants alone decide who uses them."""
     edit_command: Annotated[
         tuple[str, ...],
         BeforeValidator(_as_tuple),
         Allowed('a list of words, as in ["sudo", "-n", "-u", "slurm", "/usr/sbin/flexo-partition"]'),
     ] = ()
-    """What edits the partition; (): scontrol itself."""
+    """Words of the command that edits the partition; empty: `scontrol`, which takes SlurmUser or root."""
     edit_interval_s: Annotated[float, Field(ge=1, le=3600), Allowed("seconds, from 1 to 3600")] = 60.0
+    """Between two edits, at least."""
     interval_s: Annotated[float, Field(ge=1, le=3600), Allowed("seconds, from 1 to 3600")] = 60.0
+    """Between two decisions."""
     headroom_servers: Annotated[float, Field(ge=0, le=100_000), Allowed("servers, from 0 to 100000")] = 1.0
+    """Servers kept idle beyond what inference needs; also parts of one."""
     headroom_share: Annotated[float, Field(ge=0, le=10), Allowed("a share, from 0 to 10, as in 0.1")] = 0.0
+    """The same, as a part of what it needs. Both are added."""
     hysteresis_servers: Annotated[float, Field(ge=0, le=1000), Allowed("servers, from 0 to 1000")] = 0.5
+    """So much more has to be spare before a server is lent."""
     most_servers: Annotated[
         int | None, Field(ge=0, le=100_000), Allowed("whole servers, from 0 to 100000")
     ] = None
-    """None: as many as are not needed."""
+    """Servers on loan at once; unset: no limit."""
     most_per_interval: Annotated[int, Field(ge=1, le=100_000), Allowed("whole servers, from 1 to 100000")] = 4
+    """Servers lent in one interval. Calling back has no limit."""
     rest_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 300.0
+    """After a call back nothing is lent for so long."""
     reclaim_s: Annotated[float, Field(ge=30, le=86400), Allowed("seconds, from 30 to 86400")] = 180.0
-    """The deadline that a server gets which is called back for demand."""
+    """How long servers have to become empty when demand calls them back."""
     preempt_within_s: Annotated[
         float, Field(ge=1, le=86400), Allowed("seconds, from 1 to 86400, at most reclaim_s")
     ] = 60.0
+    """So long before the deadline bases are preempted. A base needs Slurm's KillWait (30 s by default) and
+    its epilog to end: longer than both."""
     save_within_s: Annotated[
         float, Field(ge=0, le=86400), Allowed("seconds, from 0; with preempt_within_s at most reclaim_s")
     ] = 60.0
+    """So long before that bases are asked for a checkpoint. Counts only where `checkpoint` is set."""
     force_within_s: Annotated[
         float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400, at most preempt_within_s")
     ] = 15.0
+    """So long before the deadline satellites are cancelled that have not left."""
     checkpoint: Annotated[
         str, Allowed('an absolute path with %j in it, and maybe %u, as in "/scratch/%u/flexo-%j.pt"; or ""')
     ] = ""
-    """Where bases write a checkpoint before they are preempted; "": nowhere."""
+    """Where bases write a checkpoint before they are preempted, with `%j` for the job's id and `%u` for its
+    user; empty: nowhere."""
     source: Annotated[
         Literal["partition", "prometheus", "push"], Allowed('"partition", "prometheus" or "push"')
     ] = "partition"
@@ -289,25 +409,29 @@ class LoaningSettings(_Section):
     inference_users: Annotated[
         tuple[str, ...], BeforeValidator(_as_tuple), Allowed('a list of user names, as in ["triton"]')
     ] = ()
-    """Who may push demand, beside root and the account that flexod runs as."""
+    """Users that may push demand, besides administrators."""
     stale_s: Annotated[float, Field(ge=1, le=86400), Allowed("seconds, from 1 to 86400")] = 120.0
+    """How old what the source says may be."""
     prometheus_url: Annotated[
         str,
         Field(pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$"),
         Allowed('the address of a Prometheus server without a password, as in "http://metrics:9090"'),
     ] = ""
+    """The Prometheus server that is asked."""
     prometheus_query: Annotated[
         str, Allowed('PromQL with one value, as in "sum(servers_busy)", and prometheus_url beside it')
     ] = ""
+    """What it is asked."""
     servers_per_unit: Annotated[
         float, Field(gt=0, le=100_000), Allowed("a number above 0, at most 100000, as in 0.125")
     ] = 1.0
-    """Servers for each 1 that the query gives."""
+    """Servers for each 1 that the query gives: 0.125 where it counts GPUs, eight to a server."""
     every_s: Annotated[float, Field(ge=1, le=3600), Allowed("seconds, from 1 to 3600")] = 15.0
     """Between two questions to Prometheus."""
     forecast: Annotated[Literal["seasonal", "lstm", "none"], Allowed('"seasonal", "lstm" or "none"')] = (
         "seasonal"
     )
+    """How demand is forecast: by season, by a neural network (`lstm`, needs PyTorch), or not at all."""
 
     @field_validator("preempt_within_s")
     @classmethod
@@ -353,7 +477,9 @@ class JournalSettings(_Section):
     path: Annotated[AbsolutePath, Allowed("an absolute path of a file")] = Path(
         "/var/lib/flexo/journal.sqlite"
     )
+    """The journal, an SQLite file. flexod holds a lock beside it."""
     keep_days: Annotated[float, Field(gt=0, le=36500), Allowed("days, above 0, at most 36500")] = 30.0
+    """How long entries are kept."""
 
     @field_validator("path")
     @classmethod
@@ -361,23 +487,59 @@ class JournalSettings(_Section):
         return _absolute(value) or value
 
 
+class MetricsSettings(_Section):
+    """[metrics]: where Prometheus reads how flexod does."""
+
+    listen: Annotated[
+        str, Allowed('"host:port" to listen on, as in "127.0.0.1:9836"; the port from 1 to 65535; or ""')
+    ] = ""
+    """Where metrics can be read, over plain HTTP, by whoever reaches it; empty: nowhere."""
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, value: str) -> str:
+        return value and _host_and_port(value)
+
+
+class LogSettings(_Section):
+    """[log]: what flexod says of itself, and to whom."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Allowed('"debug", "info", "warning" or "error"')
+    ] = "info"
+    """The least that is logged. `flexod --log-level` says the same."""
+    format: Annotated[
+        Literal["auto", "text", "json", "journal"], Allowed('"auto", "text", "json" or "journal"')
+    ] = "auto"
+    """Lines for people on the error output (`text`), one JSON object a line there (`json`, or
+    `flexod --log-json`), or entries with fields in systemd's journal (`journal`); `auto`: the last under
+    systemd, else the first."""
+
+
 class Settings(_Section):
     """Everything that flexod can be told."""
 
     service: ServiceSettings = ServiceSettings()
+    tls: TlsSettings = TlsSettings()
     slurm: SlurmSettings = SlurmSettings()
     controller: ControllerSettings = ControllerSettings()
     loaning: LoaningSettings = LoaningSettings()
     lease: LeaseSettings = LeaseSettings()
+    high_availability: HighAvailabilitySettings = HighAvailabilitySettings()
     journal: JournalSettings = JournalSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    log: LogSettings = LogSettings()
 
 
 def load(path: Path) -> Settings:
     """Read and check `path`. Raises ConfigError with every mistake that it holds."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text, mode = path.read_text(encoding="utf-8"), path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError((f"{path}: cannot be read: {error}",)) from error
+    if mode & stat.S_IWOTH:
+        text = "everybody may write it, and whoever writes it decides what flexod runs"
+        raise ConfigError((f"{path}: {text}: chmod o-w {path}",))
     return parse(text, str(path))
 
 
@@ -414,34 +576,36 @@ def _problem(details: ErrorDetails) -> str:
         return _unknown_key(path)
     if len(path) == 1:
         return f"{path[0]} is a section, written [{path[0]}]; its keys: {_keys_of(path[0])}"
-    section, key = path
+    name, key = path
     value = details["input"] if len(details["loc"]) == 2 else None
     shown = "" if value is None else f" = {_toml(value)}"
-    return f"[{section}] {key}{shown} is not allowed: it takes {_allowed(section, key)}"
+    return f"[{name}] {key}{shown} is not allowed: it takes {allowed(name, key)}"
 
 
 def _unknown_key(path: tuple[str, ...]) -> str:
     if len(path) == 1:
         names, what = list(Settings.model_fields), f"[{path[0]}] is not a section"
     else:
-        names, what = list(_section(path[0]).model_fields), f"[{path[0]}] {path[1]} is not a key"
+        names, what = list(section(path[0]).model_fields), f"[{path[0]}] {path[1]} is not a key"
     near = difflib.get_close_matches(path[-1], names, n=1)
     hint = f"; did you mean {near[0]}?" if near else ";"
     return f"{what}{hint} Allowed: {', '.join(names)}"
 
 
-def _section(name: str) -> type[BaseModel]:
-    section = Settings.model_fields[name].annotation
-    assert isinstance(section, type)
-    return section
+def section(name: str) -> type[BaseModel]:
+    """The settings of the section [name]."""
+    found = Settings.model_fields[name].annotation
+    assert isinstance(found, type)
+    return found
 
 
-def _keys_of(section: str) -> str:
-    return ", ".join(_section(section).model_fields)
+def _keys_of(name: str) -> str:
+    return ", ".join(section(name).model_fields)
 
 
-def _allowed(section: str, key: str) -> str:
-    metadata: list[Any] = _section(section).model_fields[key].metadata
+def allowed(name: str, key: str) -> str:
+    """What `key` of the section [name] takes, in words."""
+    metadata: list[Any] = section(name).model_fields[key].metadata
     return next(item.text for item in metadata if isinstance(item, Allowed))
 
 

@@ -17,9 +17,10 @@ from typing import Final
 
 import structlog
 
-from flexo.clusters.base import Cluster, ClusterState, ClusterTraits, ClusterUnreachable
-from flexo.config import ControllerSettings, Settings
+from flexo.clusters.base import Cluster, ClusterState, ClusterTraits, ClusterUnreachable, MayNotAct
+from flexo.config import Settings
 from flexo.control import events
+from flexo.control.clock_watch import ClockWatch
 from flexo.control.explanations import explain, profile
 from flexo.control.fair_shares import FairShares
 from flexo.control.job_views import job_views
@@ -33,13 +34,15 @@ from flexo.control.patience import Patience
 from flexo.control.priorities import Priorities, in_training
 from flexo.control.quotas import guarantees
 from flexo.control.refusals import Refusals
+from flexo.control.roll_call import RollCall
 from flexo.control.seen_speeds import SeenSpeeds
 from flexo.control.slow_gpus import SlowGpus, nodes_of
 from flexo.control.stays import Stays
 from flexo.control.views import ControllerStatus, JobView, LoansView, View
+from flexo.control.watch import DONE, MISTAKE, UNREACHABLE, Unwatched, Watch
 from flexo.control.wishes import Wishes
 from flexo.grants import GrantBook, Sight
-from flexo.journal import Event
+from flexo.journal import ROUTINE, Event
 from flexo.loaning.lending import Lending
 from flexo.model import (
     Action,
@@ -60,6 +63,7 @@ from flexo.policies.greedy import Greedy
 from flexo.policies.ordering import order_of
 from flexo.policies.sizing import sizing_by
 from flexo.training_jobs import History, Known, training_jobs
+from flexo.words import names_in
 
 _START_CYCLES: Final = 2
 _START_EXTRA_S: Final = 5
@@ -86,41 +90,39 @@ class Controller:
         *,
         policy: Policy | None = None,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] | None = None,
         lending: Lending | None = None,
+        watch: Watch | None = None,
         new_grant_id: Callable[[], str] = _random_grant_id,
     ) -> None:
         """`policy` None: the one that the settings name. `lending` None: no servers are lent.
+        `watch` None: nobody counts what happens.
 
-        Grants' ids are never used twice, not even by the next flexod; a simulation counts.
+        `steady`: a clock that nobody sets; None: `clock` is one. Grants' ids are never used twice, not even
+        by the next flexod; a simulation counts.
         """
-        controller, now = settings.controller, clock()
-        self._settings = settings
+        now = clock()
         self._cluster = cluster
         self._leaders = leaders
         self._journal = journal
         self._clock = clock
+        self._clock_watch = ClockWatch(clock, steady or clock)
+        self._watch = Unwatched() if watch is None else watch
         self._new_grant_id = new_grant_id
-        self._policy = _policy_of(controller) if policy is None else policy
+        self._given_policy = policy
         self._started_at = now
         self._refusals = Refusals()
         self._wishes = Wishes(journal, now)
         # changed by the loop's thread alone
-        self._book = GrantBook()
         self._history = History(journal.running_times())
-        self._patience = Patience()
-        self._stays = Stays()
-        self._seen_speeds = SeenSpeeds()
-        self._pace = Pace(controller)
-        self._slow_gpus = SlowGpus(journal, controller.slow_gpu_s, now)
-        self._leases = Leases(cluster, self._refusals, controller.lease_s, now)
-        self._orphans = Orphans(cluster, self._refusals)
-        self._fair_shares = FairShares(cluster, self._refusals, controller.fairshare_weight)
+        self._begin(settings)
         self._loans = (
             None
             if lending is None
-            else Loans(lending, cluster, leaders, journal, self._refusals, settings.loaning.checkpoint)
+            else Loans(
+                lending, cluster, leaders, journal, self._refusals, settings.loaning.checkpoint, self._watch
+            )
         )
-        self._priorities = Priorities(cluster, journal, self._refusals, dry_run=controller.dry_run)
         self._dry_decided: frozenset[Action] = frozenset()
         self._decided_at = 0.0
         self._again_at: float | None = None
@@ -132,6 +134,29 @@ class Controller:
         self._view = View(loans=self._loans_view)
         self._scaling = journal.scaling()
         self._trouble = ""
+        self._next: Settings | None = None
+        self._unheeded = ""
+
+    def _begin(self, settings: Settings) -> None:
+        """Forget what counts for a while only, and go by `settings` from now on.
+
+        Whatever is lost with it may be lost, because flexod may be started again at any instant.
+        """
+        controller, cluster = settings.controller, self._cluster
+        self._settings = settings
+        self._policy = _policy_of(settings) if self._given_policy is None else self._given_policy
+        self._refusals.forget()
+        self._book = GrantBook()
+        self._roll_call = RollCall()
+        self._patience = Patience()
+        self._stays = Stays()
+        self._seen_speeds = SeenSpeeds()
+        self._pace = Pace(controller)
+        self._slow_gpus = SlowGpus(self._journal, controller.slow_gpu_s, self._clock())
+        self._leases = Leases(cluster, self._refusals, controller.lease_s, self._clock())
+        self._orphans = Orphans(cluster, self._refusals)
+        self._fair_shares = FairShares(cluster, self._refusals, controller.fairshare_weight)
+        self._priorities = Priorities(cluster, self._journal, self._refusals, dry_run=controller.dry_run)
 
     def run(self, stop: threading.Event) -> None:
         """Go round until `stop` is set. Survives an unreachable cluster and a full disk."""
@@ -173,7 +198,8 @@ class Controller:
         """The state of the loop and the cluster as last seen."""
         now = self._clock()
         with self._lock:
-            view, traits, trouble = self._view, self._traits, self._trouble
+            view, traits = self._view, self._traits
+            trouble = (self._trouble, self._unheeded)
         state = view.state
         nodes: tuple[Node, ...] = state.nodes if state else ()
         lending = view.loans.reading.trouble if view.loans else ""
@@ -187,7 +213,7 @@ class Controller:
             last_cycle_at=state.at if state else 0.0,
             read_cost_s=state.read_cost_s if state else 0.0,
             trouble="; ".join(
-                filter(None, (trouble, lending, self._refusals.recent(now), self._journal.trouble))
+                filter(None, (*trouble, lending, self._refusals.recent(now), self._journal.trouble))
             ),
             nodes=len(nodes),
             gpus=sum(node.gpus for node in nodes),
@@ -203,6 +229,11 @@ class Controller:
         """The servers on loan; None: none is ever lent."""
         with self._lock:
             return self._view.loans
+
+    def view(self) -> View:
+        """The last cycle as a whole."""
+        with self._lock:
+            return self._view
 
     def jobs(self) -> tuple[JobView, ...]:
         """All elastic jobs whose base runs."""
@@ -241,6 +272,17 @@ class Controller:
         """
         return self._scaled(key, self._wishes.scale_in(self.resizable(key), workers, node))
 
+    def reconfigure(self, settings: Settings, news: str, unheeded: str) -> None:
+        """Go by `settings` from the next cycle on; all but [controller] must be as it was.
+
+        `news`: what has become of the configuration, for the journal. `unheeded`: what of it is not gone by,
+        and why, for the status; "": nothing.
+        """
+        with self._lock:
+            self._next, self._unheeded = settings, unheeded
+        self._record((Event(self._clock(), "daemon", None, news),))
+        self._leaders.wake.set()
+
     def profiled(self, key: JobKey, points: tuple[ScalingPoint, ...]) -> None:
         """A profile has ended; what it measured is kept for people and policies."""
         with self._lock:
@@ -271,15 +313,22 @@ class Controller:
 
     def cycle(self) -> None:
         """Look once, decide, act and record. Never raises: what goes wrong is the status's `trouble`."""
+        begun, outcome = time.monotonic(), DONE
         try:
             self.turn()
+        except MayNotAct as error:
+            outcome = UNREACHABLE
+            self._be_in_trouble(str(error))
         except ClusterUnreachable as error:
+            outcome = UNREACHABLE
             self._be_in_trouble(f"Slurm does not answer: {error}")
         except Exception as error:  # a mistake of ours must not end what keeps leases alive
+            outcome = MISTAKE
             _log.exception("the cycle failed")
             self._be_in_trouble(f"flexod made a mistake: {type(error).__name__}: {error}")
         else:
             self._be_well()
+        self._watch.cycle_ended(outcome, time.monotonic() - begun)
 
     def _be_in_trouble(self, trouble: str) -> None:
         self._pace.failed()
@@ -304,6 +353,7 @@ class Controller:
 
     def turn(self) -> None:
         """One cycle, in which whatever goes wrong is raised."""
+        self._catch_up()
         traits = self._traits
         if traits is None:
             traits = self._cluster.traits()
@@ -313,6 +363,18 @@ class Controller:
             self._allocate()
         else:
             self._grant(traits)
+
+    def _catch_up(self) -> None:
+        """Take over settings that are new, and a clock that was set."""
+        with self._lock:
+            settings, self._next = self._next, None
+        jump = self._clock_watch.jump()
+        if jump:
+            text = f"the clock was set {'forward' if jump > 0 else 'back'} by {abs(jump):.0f} s"
+            text += ": what counts for a while only is forgotten, as after a restart"
+            self._record((Event(self._clock(), "daemon", None, text),))
+        if settings is not None or jump:
+            self._begin(settings or self._settings)
 
     def _snapshot(self, state: ClusterState, elastic: tuple[ElasticJob, ...]) -> Snapshot:
         return Snapshot(
@@ -383,7 +445,7 @@ class Controller:
         self._journal.add_running_times(self._history.see(state.jobs, state.at))
         sight = self._lend(state, sight, reports)
         snapshot = self._snapshot_of(state, sight, reports)
-        plan = self._plan_satellites(snapshot)
+        plan = self._roll_call.held_back(self._plan_satellites(snapshot), sight.jobs, reports, state.at)
         order = self._order(snapshot)
         told = [
             *sight.events,
@@ -523,12 +585,18 @@ class Controller:
         start_within_s: int,
         batches: Mapping[JobKey, int],
     ) -> None:
-        lease_s = self._settings.controller.lease_s
+        lease_s, qos = self._settings.controller.lease_s, self._settings.slurm.satellite_qos
         for job in jobs:
             if job.key in reports:
                 offers = tuple(
                     GrantOffer(
-                        grant.grant_id, grant.node, grant.workers, grant.partition, lease_s, start_within_s
+                        grant.grant_id,
+                        grant.node,
+                        grant.workers,
+                        grant.partition,
+                        lease_s,
+                        start_within_s,
+                        qos,
                     )
                     for grant in job.grants
                     if grant.state is not SatelliteState.LEAVING
@@ -538,13 +606,17 @@ class Controller:
     def _record(self, happened: tuple[Event, ...], facts: str = "") -> None:
         if not self._journal.keeps:
             return
+        self._watch.happened(happened)
+        known = {node.name for node in self._view.state.nodes} if happened and self._view.state else set()
         for event in happened:
-            log = _log.debug if event.kind == "extend" else _log.info
-            log(event.kind, job=str(event.job) if event.job else None, text=event.text)
+            log = _log.debug if event.kind == ROUTINE else _log.info
+            nodes = sorted(names_in(event.text) & known)
+            log(event.kind, job=str(event.job) if event.job else None, nodes=nodes, text=event.text)
         self._journal.record(self._clock(), happened, facts)
 
 
-def _policy_of(settings: ControllerSettings) -> Policy:
-    if settings.policy == "greedy":
-        return registry.make("greedy", min_resize_interval_s=settings.min_resize_interval_s)
-    return registry.make(settings.policy, **registry.on_slurm(settings.policy))
+def _policy_of(settings: Settings) -> Policy:
+    name = settings.controller.policy
+    if name == "greedy":
+        return registry.make(name, min_resize_interval_s=settings.controller.min_resize_interval_s)
+    return registry.make(name, **registry.on_slurm(name, settings.loaning.partition))

@@ -218,7 +218,8 @@ class GrantBook:
             node=node,
             workers=tag.workers,
             partition=satellite.partitions[0],
-            since_at=known.since_at if known else satellite.submitted_at,
+            # a clock that was set back must not have it resized in the future
+            since_at=known.since_at if known else min(satellite.submitted_at, now),
             state=self._state_of(satellite, known, told),
             satellite_job_id=satellite.job_id,
         )

@@ -16,11 +16,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
-from flexo.model import Demand, JobKey, Loan, LoanState, PastLoan, RunningTime, ScalingPoint, SlowGpu
+from flexo.journal_search import Search, look
+from flexo.model import (
+    Demand,
+    JobKey,
+    LeftAlone,
+    Loan,
+    LoanState,
+    PastLoan,
+    RunningTime,
+    ScalingPoint,
+    SlowGpu,
+)
 
 _DAY_S: Final = 86400.0
 _PRUNE_EVERY_S: Final = 3600.0
@@ -61,12 +72,59 @@ _SCHEMA_6: Final = (
     " bases_preempted INTEGER NOT NULL)",
     "CREATE INDEX past_loan_by_end ON past_loan (ended_at)",
 )
-_SCHEMAS: Final = (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5, _SCHEMA_6)
+_SCHEMA_7: Final = ("CREATE TABLE writer (epoch INTEGER NOT NULL)",)
+_SCHEMA_8: Final = (
+    "ALTER TABLE loan ADD COLUMN workers_scaled_in INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE loan ADD COLUMN bases_preempted INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE loan ADD COLUMN servers_emptied_beside INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE past_loan ADD COLUMN servers_emptied_beside INTEGER NOT NULL DEFAULT 0",
+    "CREATE TABLE left_alone (node TEXT PRIMARY KEY, until_at REAL NOT NULL)",
+)
+_SCHEMAS: Final = (
+    *(_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4),
+    *(_SCHEMA_5, _SCHEMA_6, _SCHEMA_7, _SCHEMA_8),
+)
 """What each version adds to the one before it."""
 _VERSION: Final = len(_SCHEMAS)
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("flexo.journal")
+
+
+ROUTINE: Final = "extend"
+"""What happens to each satellite again and again."""
+KINDS: Final = {
+    "daemon": "flexod began or ended, read its configuration again, or had its clock set",
+    "grow": "a job is granted workers",
+    "shrink": "a grant is taken back",
+    "left": "a satellite has ended, as it was to",
+    "lost": "a satellite has ended, unasked",
+    "adopt": "a satellite that an earlier flexod granted stands",
+    "failure": "a leader gave a grant back",
+    ROUTINE: "the lease of a satellite is extended",
+    "cancel": "a satellite is cancelled whose job is gone",
+    "wait": "a pending job is kept free for no longer",
+    "scale": "a job is capped, or scaled out or in by hand",
+    "profile": "a profile has ended",
+    "checkpoint": "a checkpoint was written that somebody asked for",
+    "slow": "a GPU held a job up",
+    "order": "priorities of pending jobs are set",
+    "trouble": "something is wrong, or well again",
+    "journal": "entries are missing",
+    "lend": "a server is lent to training",
+    "call back": "a server on loan is called back",
+    "reopen": "a server that was called back stays on loan",
+    "vacate": "workers are to leave a server on loan",
+    "save": "a base is asked for a checkpoint, and what came of it",
+    "preempt": "a base on a server on loan is preempted",
+    "escalate": "a deadline is near: what is left on a server is ended by force",
+    "returned": "a server is back",
+    "repair": "what was remembered of loans was not so",
+    "demand": "what inference needs, and who says so, has changed",
+    "allocate": "a job is started, resized or preempted, in a simulation",
+    "drop": "a job is refused, in a simulation",
+}
+"""What events there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +133,20 @@ class Event:
 
     at: float
     kind: str
-    """daemon, grow, shrink, left, lost, adopt, failure, extend, cancel, wait, scale, profile, checkpoint,
-    slow, order, trouble, journal; allocate and drop where the cluster allocates; of servers on loan what
-    `loaning.book.LoanEvent` lists."""
+    """One of KINDS."""
     job: JobKey | None
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search has found, newest first, by the numbers of the entries."""
+
+    events: tuple[tuple[int, Event], ...] = ()
+    before: int = 0
+    """Entries before this one were not looked at; 0: there are none left."""
+    newest: int = 0
+    """The last entry that the journal has; 0: it is empty."""
 
 
 class Journal:
@@ -88,14 +155,20 @@ class Journal:
     keeps: Final = True
     """Somebody may read it: events are worth their words."""
 
-    def __init__(self, path: Path, keep_days: float) -> None:
+    def __init__(self, path: Path, keep_days: float, epoch: int = 0) -> None:
+        """`epoch`: of the flexod that writes it from now on, where others may have the same file; 0: none."""
         self._path = path
+        self._epoch = epoch
         self._keep_s = keep_days * _DAY_S
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._trouble = ""
         self._unwritten = 0
+        self.events_lost = 0
+        """Events that could not be written, since this flexod began."""
+        self.failures = 0
+        """How often the disk refused, since then."""
         self._pruned_at = 0.0
         with self._lock:
             self._guarded(lambda connection: None)
@@ -124,6 +197,7 @@ class Journal:
         with self._lock:
             if self._guarded(write) is None:
                 self._unwritten += len(events)
+                self.events_lost += len(events)
             else:
                 self._unwritten = 0
 
@@ -300,60 +374,77 @@ class Journal:
             found = self._guarded(read)
         return found[0] if found else ()
 
-    def set_loans(self, loans: Iterable[Loan]) -> None:
-        """Remember the loans that stand, instead of those before."""
+    def set_loans(
+        self, loans: Iterable[Loan], over: Iterable[PastLoan] = (), left_alone: Iterable[LeftAlone] = ()
+    ) -> None:
+        """Remember the loans that stand and the servers that are left alone, instead of those before, and
+        the loans that are over.
+        """
         rows = [
             (
                 *(loan.node, loan.since_at, loan.why, loan.state.value),
                 *(loan.called_back_at, loan.deadline_at, loan.why_back),
+                *(loan.workers_scaled_in, loan.bases_preempted, loan.servers_emptied_beside),
             )
             for loan in loans
         ]
+        past = [
+            (
+                *(loan.node, loan.since_at, loan.why, loan.called_back_at, loan.deadline_at, loan.why_back),
+                *(loan.empty_at, loan.ended_at, loan.workers_scaled_in, loan.bases_preempted),
+                loan.servers_emptied_beside,
+            )
+            for loan in over
+        ]
+        alone = [(each.node, each.until_at) for each in left_alone]
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM loan")
-            connection.executemany("INSERT INTO loan VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            connection.executemany(
+                "INSERT INTO loan (node, since_at, why, state, called_back_at, deadline_at, why_back,"
+                " workers_scaled_in, bases_preempted, servers_emptied_beside)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+            connection.execute("DELETE FROM left_alone")
+            connection.executemany("INSERT INTO left_alone VALUES (?, ?)", alone)
+            connection.executemany(
+                "INSERT INTO past_loan (node, since_at, why, called_back_at, deadline_at, why_back, empty_at,"
+                " ended_at, workers_scaled_in, bases_preempted, servers_emptied_beside)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                past,
+            )
 
         with self._lock:
             self._guarded(write)
 
     def loans(self) -> tuple[Loan, ...]:
-        """The loans that stood when they were last written down."""
+        """The loans that stood when they were last written down.
+
+        One in a state that this flexod does not know is called back, and says so.
+        """
 
         def read(connection: sqlite3.Connection) -> tuple[Loan, ...]:
             rows = connection.execute(
-                "SELECT node, since_at, why, state, called_back_at, deadline_at, why_back FROM loan"
-                " ORDER BY node"
+                "SELECT node, since_at, why, state, called_back_at, deadline_at, why_back,"
+                " workers_scaled_in, bases_preempted, servers_emptied_beside FROM loan ORDER BY node"
             )
-            return tuple(
-                Loan(node, since_at, why, LoanState(state), *back)
-                for node, since_at, why, state, *back in rows
-            )
+            return tuple(_loan(*row) for row in rows)
 
         with self._lock:
             found = self._guarded(read)
         return found[0] if found else ()
 
-    def add_past_loans(self, loans: Iterable[PastLoan]) -> None:
-        """Remember loans that are over."""
-        rows = [
-            (
-                *(loan.node, loan.since_at, loan.why, loan.called_back_at, loan.deadline_at, loan.why_back),
-                *(loan.empty_at, loan.ended_at, loan.workers_scaled_in, loan.bases_preempted),
-            )
-            for loan in loans
-        ]
+    def left_alone(self) -> tuple[LeftAlone, ...]:
+        """Servers that somebody had taken back by hand when that was last written down."""
 
-        def write(connection: sqlite3.Connection) -> None:
-            connection.executemany(
-                "INSERT INTO past_loan (node, since_at, why, called_back_at, deadline_at, why_back, empty_at,"
-                " ended_at, workers_scaled_in, bases_preempted) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                rows,
-            )
+        def read(connection: sqlite3.Connection) -> tuple[LeftAlone, ...]:
+            rows = connection.execute("SELECT node, until_at FROM left_alone ORDER BY node")
+            return tuple(LeftAlone(*row) for row in rows)
 
-        if rows:
-            with self._lock:
-                self._guarded(write)
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else ()
 
     def past_loans(self, limit: int) -> tuple[PastLoan, ...]:
         """The last `limit` loans that ended, newest first."""
@@ -361,7 +452,8 @@ class Journal:
         def read(connection: sqlite3.Connection) -> tuple[PastLoan, ...]:
             rows = connection.execute(
                 "SELECT node, since_at, why, called_back_at, deadline_at, why_back, empty_at, ended_at,"
-                " workers_scaled_in, bases_preempted FROM past_loan ORDER BY id DESC LIMIT ?",
+                " workers_scaled_in, bases_preempted, servers_emptied_beside"
+                " FROM past_loan ORDER BY id DESC LIMIT ?",
                 (limit,),
             )
             return tuple(PastLoan(*row) for row in rows)
@@ -380,7 +472,7 @@ class Journal:
             conditions.append("job_id = ?")
             values.append(job_id)
         if not routine:
-            conditions.append("kind != 'extend'")
+            conditions.append(f"kind != '{ROUTINE}'")
         query = (
             "SELECT at, kind, job_id, restart_count, text FROM event"
             f" WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT ?"
@@ -395,6 +487,21 @@ class Journal:
         with self._lock:
             found = self._guarded(read)
         return found[0] if found else ()
+
+    def find(self, search: Search) -> Found:
+        """Events that `search` asks for. A long journal takes several searches: see `Found.before`."""
+
+        def read(connection: sqlite3.Connection) -> Found:
+            rows, before, newest = look(connection, search, ROUTINE)
+            events = tuple(
+                (number, Event(at, kind, None if job is None else JobKey(job, restart), text))
+                for number, at, kind, job, restart, text in rows
+            )
+            return Found(events, before, newest)
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else Found()
 
     def facts_of(self, event: Event) -> str:
         """The snapshot that `event` went by, as JSON; "" if none was kept."""
@@ -424,16 +531,30 @@ class Journal:
             try:
                 connection = self._connected()
                 with connection:
+                    self._check_epoch(connection)
                     result = work(connection)
-            except (sqlite3.Error, OSError) as error:
+            except (sqlite3.Error, OSError, ValueError) as error:
                 self._disconnect()
-                if _is_damage(error) and attempt == 1 and self._move_aside(str(error)):
+                if _is_damage(error) and attempt == 1 and self._move_aside(error):
                     continue
+                self.failures += 1
                 self._report(f"the journal {self._path} cannot be used: {error}")
                 return None
             self._trouble = ""
             return (result,)
         return None
+
+    def _check_epoch(self, connection: sqlite3.Connection) -> None:
+        """In the transaction of what is written, so that nothing is written after a later flexod began to."""
+        if not self._epoch:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        (newest,) = connection.execute("SELECT max(epoch) FROM writer").fetchone()
+        if newest is not None and newest > self._epoch:
+            raise _Replaced(f"another flexod writes it (epoch {newest})")
+        if newest != self._epoch:
+            connection.execute("DELETE FROM writer")
+            connection.execute("INSERT INTO writer VALUES (?)", (self._epoch,))
 
     def _report(self, trouble: str) -> None:
         if trouble != self._trouble:
@@ -446,7 +567,7 @@ class Journal:
             self._disconnect()
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = _open(self._path)
+            self._connection = _open(self._path, shared=self._epoch > 0)
             self._inode = self._path.stat().st_ino
         return self._connection
 
@@ -462,9 +583,10 @@ class Journal:
                 self._connection.close()
         self._connection = None
 
-    def _move_aside(self, why: str) -> bool:
-        """Keep a damaged file for whoever wants to look into it; False if even that fails."""
-        aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+    def _move_aside(self, why: Exception) -> bool:
+        """Keep a damaged file, or a newer flexod's, for whoever wants it; False if even that fails."""
+        kind = f"version-{why.version}" if isinstance(why, _Newer) else "damaged"
+        aside = self._path.with_name(f"{self._path.name}.{kind}-{time.strftime('%Y%m%dT%H%M%S')}")
         try:
             for suffix in ("", "-wal", "-shm"):
                 file = self._path.with_name(self._path.name + suffix)
@@ -472,7 +594,7 @@ class Journal:
                     file.rename(aside.with_name(aside.name + suffix))
         except OSError:
             return False
-        _log.error("the journal is damaged; a new one is begun", why=why, kept_as=str(aside))
+        _log.error(f"the journal is put aside ({kind}); a new one is begun", why=str(why), kept_as=str(aside))
         return True
 
     def _prune(self, connection: sqlite3.Connection, now: float) -> None:
@@ -487,6 +609,16 @@ class Journal:
         connection.execute("DELETE FROM running_time WHERE ended_at < ?", (oldest,))
         connection.execute("DELETE FROM demand WHERE at < ?", (oldest,))
         connection.execute("DELETE FROM past_loan WHERE ended_at < ?", (oldest,))
+
+
+def _loan(node: str, since_at: float, why: str, state: str, called_back_at: float | None, *more: Any) -> Loan:
+    """From a row of the table."""
+    try:
+        return Loan(node, since_at, why, LoanState(state), called_back_at, *more)
+    except ValueError:
+        deadline_at, _, *costs = more
+        unknown = f"the journal has it in a state that is not known, '{state}'"
+        return Loan(node, since_at, why, LoanState.CALLED_BACK, called_back_at, deadline_at, unknown, *costs)
 
 
 def _insert(connection: sqlite3.Connection, events: tuple[Event, ...], snapshot_id: int | None) -> None:
@@ -506,12 +638,21 @@ def _insert(connection: sqlite3.Connection, events: tuple[Event, ...], snapshot_
     )
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """A connection to a journal in order. Raises sqlite3.DatabaseError when the file is none."""
-    connection = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+def _open(path: Path, shared: bool) -> sqlite3.Connection:
+    """A connection to a journal in order. Raises sqlite3.DatabaseError when the file is none.
+
+    `shared`: hosts take turns with it. WAL needs memory that they do not share (sqlite.org/wal.html).
+    """
+    if not path.exists():
+        with suppress(OSError):  # SQLite says it better
+            path.touch(0o640)  # users' jobs stand in it; SQLite gives its other files the same mode
+    # Who holds a shared one has been stopped: nothing is to be waited for.
+    patience_s = 1.0 if shared else 5.0
+    connection = sqlite3.connect(path, timeout=patience_s, check_same_thread=False)
+    connection.text_factory = _text
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if shared else 'WAL'}")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if shared else 'NORMAL'}")
         _check(connection)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version < _VERSION:
@@ -521,7 +662,8 @@ def _open(path: Path) -> sqlite3.Connection:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
         elif version > _VERSION:
-            raise _Damaged(f"it is of version {version}, this flexod writes version {_VERSION}")
+            raise _Newer(version)
+        _check_kinds(connection)
     except BaseException:
         connection.close()
         raise
@@ -532,8 +674,25 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part)
 
 
+class _Replaced(sqlite3.OperationalError):
+    """Another flexod is the active one, and the journal is its."""
+
+
 class _Damaged(sqlite3.DatabaseError):
     """A file that SQLite opens, and that is no journal of ours all the same."""
+
+
+class _Newer(_Damaged):
+    """A newer flexod wrote it, which this one has taken the place of."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"it is of version {version}, this flexod writes version {_VERSION}")
+        self.version = version
+
+
+def _text(raw: bytes) -> str:
+    """A byte that the disk has changed is one letter of history, and no reason to lose all of it."""
+    return raw.decode("utf-8", "replace")
 
 
 def _check(connection: sqlite3.Connection) -> None:
@@ -542,9 +701,21 @@ def _check(connection: sqlite3.Connection) -> None:
         raise _Damaged(str(verdict))
 
 
+def _check_kinds(connection: sqlite3.Connection) -> None:
+    """That numbers are numbers and texts texts: SQLite reads whatever the bytes of a row have become."""
+    tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    for (table,) in tables:
+        wrong = [
+            f"typeof({name}) NOT IN ('{kind.lower()}', '{kind.lower() if required or key else 'null'}')"
+            for _, name, kind, required, _, key in connection.execute(f"PRAGMA table_info({table})")
+        ]
+        if connection.execute(f"SELECT 1 FROM {table} WHERE {' OR '.join(wrong)} LIMIT 1").fetchone():
+            raise _Damaged(f"the table {table} has values of the wrong kind")
+
+
 def _is_damage(error: Exception) -> bool:
-    """A broken file, and not a full disk, a lock or missing rights."""
-    if isinstance(error, _Damaged):
+    """A broken file or senseless values, and not a full disk, a lock or missing rights."""
+    if isinstance(error, _Damaged | ValueError):
         return True
     code = getattr(error, "sqlite_errorcode", None)
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _is_foreign(error)

@@ -96,6 +96,8 @@ class Node:
     gpu_type: str = ""
     features: frozenset[str] = frozenset()
     unusable: str = ""
+    held_by: int = 0
+    """The job that has it for itself alone, which makes it `unusable` and is in order; 0: none has."""
 
     @property
     def flags(self) -> frozenset[str]:
@@ -597,6 +599,12 @@ class Loan:
     deadline_at: float | None = None
     """When it is to be empty; None: nobody has asked for it."""
     why_back: str = ""
+    workers_scaled_in: int = 0
+    """Told to leave it so far."""
+    bases_preempted: int = 0
+    """For it so far."""
+    servers_emptied_beside: int = 0
+    """Other servers on loan that those preemptions emptied, though nobody wanted them back."""
 
     @property
     def closed(self) -> bool:
@@ -621,6 +629,8 @@ class PastLoan:
     """When it was out of the borrowed partition as well."""
     workers_scaled_in: int
     bases_preempted: int
+    servers_emptied_beside: int = 0
+    """Other servers on loan that those preemptions emptied, though nobody wanted them back."""
 
     @property
     def reclaim_s(self) -> float | None:
@@ -631,6 +641,14 @@ class PastLoan:
     def late(self) -> bool:
         """Whether it missed its deadline."""
         return self.deadline_at is not None and self.empty_at > self.deadline_at
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """An inference server that somebody has taken back by hand: it is not lent again before `until_at`."""
+
+    node: str
+    until_at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ class History:
         ended = tuple(
             RunningTime(job.user, job.gpus, self._missed_at[key] - job.started_at, self._missed_at[key])
             for key, job in self._running.items()
-            if key in self._missed_at and key not in running and job.started_at is not None
+            if key in self._missed_at and key not in running
+            if job.started_at is not None and job.started_at <= self._missed_at[key]
         )
         for time in ended:
             self._add(time)
@@ -178,7 +179,8 @@ def _time_left(job: SlurmJob, known: Known, done_s: float) -> tuple[float | None
 
     `done_s`: how long its base alone would have taken for what it has done, if satellites train as well.
     """
-    ran_s = known.now - job.started_at if job.started_at is not None and job.nodes else 0.0
+    begun = job.started_at is not None and bool(job.nodes)
+    ran_s = max(0.0, known.now - (job.started_at or 0.0)) if begun else 0.0
     report = known.reports.get(job.key)
     if report is not None and 0.0 < report.progress < 1.0:
         return done_s * (1.0 - report.progress) / report.progress, Source.PROGRESS
@@ -200,7 +202,8 @@ def _work(left_s: float | None, speed: Speed | None, workers: int, nodes: int) -
 
 
 def _service(base: SlurmJob, job: ElasticJob, now: float) -> float:
-    """GPU seconds of the base so far, and of the satellites that are there now."""
+    """GPU seconds of the base so far, and of the satellites that are there now. Not negative, whoever sets
+    the clock."""
     started = base.started_at if base.started_at is not None else now
     satellites = sum((now - grant.since_at) * grant.workers for grant in job.grants)
-    return ((now - started) * job.base_workers + satellites) * job.shape.gpus
+    return max(0.0, (now - started) * job.base_workers + satellites) * job.shape.gpus

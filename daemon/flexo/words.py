@@ -1,8 +1,18 @@
-"""How sentences for people count things. Imports nothing of flexo."""
+"""How sentences for people count things, and what they name. Imports nothing of flexo."""
 
 from __future__ import annotations
+
+import re
+from typing import Final
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def workers(number: int) -> str:
     """``1 worker``, ``2 workers``."""
     return "1 worker" if number == 1 else f"{number} workers"
+
+
+def names_in(text: str) -> frozenset[str]:
+    """All in `text` that could be the name of a node, without the full stop behind it."""
+    return frozenset(word.rstrip(".-_") for word in _NAME.findall(text))

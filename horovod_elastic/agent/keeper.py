@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
+import re
 import secrets
 import select
 import signal
@@ -49,6 +51,9 @@ CANNOT_WORK_NOW = 75
 """Exit code of one that lacks what the agent before it had, as when munged is away (EX_TEMPFAIL)."""
 ENDS_FOR_GOOD = (0, 2, CANNOT_WORK)
 """Dismissed, started with a wrong command line, or that."""
+_FOLDERS = ("/tmp", "/dev/shm")
+"""Of the node itself, and with short names: a socket's has at most 107 characters."""
+_NAME = re.compile(r"flexo-[0-9a-f]{32}")
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -78,7 +83,8 @@ class Keeper:
         self._pass_signals = pass_signals
         self._stands_still_s = stands_still_s
         self._workers: dict[str, _Worker] = {}
-        self._endpoint = f"unix-abstract:flexo-{secrets.token_hex(16)}"
+        self._folder = _Folder()
+        self._endpoint = f"unix:{self._folder.path}/agent"
         self._secret = secrets.token_hex(16)
         self._terminated = False
         self._ending = False
@@ -110,6 +116,7 @@ class Keeper:
             return code
         finally:
             self._end_workers()
+            self._folder.remove()
 
     # --- the agent ----------------------------------------------------------------------------------------
 
@@ -280,6 +287,59 @@ class _Patience:
         if self._away_since is None:
             self._away_since = now
         return AWAY_PAUSE_S if now < self._away_since + AWAY_S else None
+
+
+class _Folder:
+    """For the socket at which the agents listen, one after the other; locked while this process lives.
+
+    Nobody else may enter it, nor listen there while no agent does, as anybody could at an abstract name.
+    Raises OSError.
+    """
+
+    def __init__(self) -> None:
+        for place in _FOLDERS:
+            try:
+                self.path, self._lock = _made(place)
+            except OSError:
+                if place == _FOLDERS[-1]:
+                    raise
+            else:
+                _sweep(place)
+                return
+
+    def remove(self) -> None:
+        """With the last socket in it."""
+        _remove(self.path)
+        os.close(self._lock)
+
+
+def _made(place: str) -> tuple[str, int]:
+    """A new folder, and what holds its lock. It gets its name last: nobody sweeps it before."""
+    name = f"flexo-{secrets.token_hex(16)}"
+    os.mkdir(f"{place}/.{name}", 0o700)  # noqa: PTH102 (pathlib would be imported for this alone)
+    lock = os.open(f"{place}/.{name}", os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.rename(f"{place}/.{name}", f"{place}/{name}")  # noqa: PTH104
+    return f"{place}/{name}", lock
+
+
+def _sweep(place: str) -> None:
+    """Remove what this user's keepers have left there that were killed."""
+    for entry in os.scandir(place):
+        with contextlib.suppress(OSError):
+            if _NAME.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                lock = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(entry.path)
+                finally:
+                    os.close(lock)
+
+
+def _remove(folder: str) -> None:
+    for remove, path in ((os.unlink, f"{folder}/agent"), (os.rmdir, folder)):
+        with contextlib.suppress(OSError):
+            remove(path)
 
 
 def _signal_group(worker: _Worker, number: int) -> None:

@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 
 import grpc
 
-from flexo_protos import leases
+from flexo_protos import leases, tls
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
 from flexo_protos.lease_place import Kind, LeasePlace
 from flexo_protos.leases import Lease
@@ -38,14 +38,18 @@ _NAMES = {Kind.FLEXOD: "flexod", Kind.RUN: "flexo run"}
 
 
 class GrpcLeases:
-    """LeaseStore of one job, over one connection."""
+    """LeaseStore of one job, over one connection to each flexod that may be active.
+
+    Raises StoreAway where TLS is wanted and cannot be.
+    """
 
     def __init__(self, place: LeasePlace, job: JobRun, authenticator: Authenticator) -> None:
-        self._server = f"{_NAMES[place.kind]} at {place.hosts[0]}"
+        self._server = f"{_NAMES[place.kind]} at {','.join(place.hosts)}"
         self._job = pb.JobKey(job_id=job.job_id, restart_count=job.restart_count, run=place.run)
         self._authenticator = authenticator
-        self._channel = grpc.insecure_channel(place.hosts[0], options=(*CALLING_OPTIONS, *_DIAL_AGAIN))
-        self._stub = rpc.LeaseServiceStub(self._channel)
+        self._channels = [_channel(place.kind, host) for host in place.hosts]
+        self._stubs = [rpc.LeaseServiceStub(channel) for channel in self._channels]
+        self._within_s = ANSWER_WITHIN_S / len(place.hosts)
 
     def acquire(
         self,
@@ -59,25 +63,41 @@ class GrpcLeases:
         request = pb.AcquireRequest(
             job=self._job, holder=holder, address=address, ttl_s=ttl_s, claim=claim, seen=seen
         )
-        return self._ask("Acquire", self._stub.Acquire, request)
+        return self._ask("Acquire", request)
 
     def look(self) -> Lease:
         """See LeaseStore."""
-        return self._ask("Look", self._stub.Look, pb.LookRequest(job=self._job))
+        return self._ask("Look", pb.LookRequest(job=self._job))
 
     def release(self, holder: str, successor: str = "") -> Lease:
         """See LeaseStore."""
         request = pb.ReleaseRequest(job=self._job, holder=holder, successor=successor)
-        return self._ask("Release", self._stub.Release, request)
+        return self._ask("Release", request)
 
     def close(self) -> None:
         """See LeaseStore."""
-        self._channel.close()
+        for channel in self._channels:
+            channel.close()
 
-    def _ask(self, name: str, method: Callable[..., pb.Lease], request: object) -> Lease:
+    def _ask(self, name: str, request: object) -> Lease:
+        """From the first that answers; that one is asked first the next time."""
+        trouble: StoreAway | None = None
+        for stub in list(self._stubs):
+            try:
+                answer = self._ask_one(stub, name, request)
+            except StoreAway as error:
+                trouble = error
+            else:
+                self._stubs = [stub, *(other for other in self._stubs if other is not stub)]
+                return answer
+        assert trouble is not None
+        raise trouble
+
+    def _ask_one(self, stub: rpc.LeaseServiceStub, name: str, request: object) -> Lease:
         try:
             metadata = ((METADATA_KEY, self._authenticator.credential(_SERVICE + name)),)
-            return leases.from_message(method(request, metadata=metadata, timeout=ANSWER_WITHIN_S))
+            method: Callable[..., pb.Lease] = getattr(stub, name)
+            return leases.from_message(method(request, metadata=metadata, timeout=self._within_s))
         except NotAuthentic as error:
             raise StoreAway(str(error)) from error
         except grpc.RpcError as error:
@@ -86,6 +106,17 @@ class GrpcLeases:
             raise StoreAway(f"{self._server} serves no leases now: {error.details()}") from error
         except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
             raise StoreAway(f"{self._server}: {error}") from error
+
+
+def _channel(kind: Kind, host: str) -> grpc.Channel:
+    """To flexod as it is configured; to the job's own `flexo run`, which has no certificate, in the clear."""
+    options = (*CALLING_OPTIONS, *_DIAL_AGAIN)
+    if kind is Kind.RUN:
+        return grpc.insecure_channel(host, options=options)
+    try:
+        return tls.channel(host, options)
+    except tls.AuthorityUnusable as error:
+        raise StoreAway(f"flexod at {host}: {error}") from error
 
 
 class LeaseServer:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from flexo_protos import lease_place
+from flexo_protos import flexods, lease_place
 from flexo_protos.credentials import Authenticator
-from flexo_protos.lease_place import Kind, LeasePlace
+from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from flexo_protos.leases import Lease
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.leader.daemon_link import CONFIG, daemon_address
@@ -61,17 +61,6 @@ class JobRun:
 
     job_id: int
     restart_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdAccess:
-    """How a site's etcd lets callers in, from [lease] of flexo.toml; "" where it does not ask."""
-
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    user: str = ""
-    password_file: str = ""
 
 
 def configured(environment: Mapping[str, str]) -> LeasePlace:
@@ -133,7 +122,7 @@ def _with_host(site: LeasePlace) -> LeasePlace | None:
     if site.hosts:
         return site
     address = daemon_address()
-    return replace(site, hosts=(address,)) if address else None
+    return replace(site, hosts=flexods.several(address)) if address else None
 
 
 def _answers(

@@ -372,5 +372,11 @@ class Borrowing:
 
 def _grant(grant: jobs_pb2.Grant) -> Grant:
     return Grant(
-        grant.grant_id, grant.node, grant.workers, grant.partition, grant.lease_s, grant.start_within_s
+        grant.grant_id,
+        grant.node,
+        grant.workers,
+        grant.partition,
+        grant.lease_s,
+        grant.start_within_s,
+        grant.qos,
     )

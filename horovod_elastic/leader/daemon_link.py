@@ -10,11 +10,13 @@ import os
 import queue
 import threading
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
+from flexo_protos import flexods, tls
 from flexo_protos.credentials import METADATA_KEY, Munge, NotAuthentic
 from flexo_protos.v1 import jobs_pb2 as pb
 from flexo_protos.v1 import jobs_pb2_grpc as rpc
@@ -36,20 +38,43 @@ _REFUSALS = (
 
 
 def daemon_address() -> str | None:
-    """flexod's host:port: $FLEXO_DAEMON, else [service] address in $FLEXO_CONFIG or /etc/flexo/flexo.toml."""
+    """flexod's host:port, several of them with commas between.
+
+    $FLEXO_DAEMON, else [high_availability] hosts or [service] address in $FLEXO_CONFIG or in
+    /etc/flexo/flexo.toml.
+    """
     if address := os.environ.get("FLEXO_DAEMON"):
         return address
     try:
         with Path(os.environ.get("FLEXO_CONFIG", CONFIG)).open("rb") as file:
-            service = tomllib.load(file).get("service")
+            found = flexods.configured(tomllib.load(file))
     except (OSError, ValueError):  # TOMLDecodeError and UnicodeDecodeError are both of the latter
         return None
-    address = service.get("address") if isinstance(service, dict) else None
-    return address if isinstance(address, str) else None
+    return found[0] if found else None
+
+
+class _Outdated(Exception):
+    """What was heard comes from a flexod that another one has replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Silence:
+    """How a try at one flexod ended."""
+
+    why: str
+    then: str = ":"
+    """What stands between that and how training goes on; "": that need not be said."""
+    refused: bool = False
+    """Trying again soon will not change that."""
+    stands_by: bool = False
+    """Another one is active, or this one will be soon."""
 
 
 class DaemonLink:
-    """A thread that keeps the stream to flexod open. Callbacks run in that thread."""
+    """A thread that keeps the stream to flexod open. Callbacks run in that thread.
+
+    Of several flexods one after the other is asked, until the active one answers.
+    """
 
     def __init__(
         self,
@@ -59,7 +84,11 @@ class DaemonLink:
         on_command: Callable[[pb.Command], None],
         say: Callable[[str], None],
     ) -> None:
-        self._address = address
+        """`address`: host:port, several with commas between."""
+        self._addresses = flexods.several(address)
+        self._options = flexods.options_for(self._addresses, CHANNEL_OPTIONS)
+        self._epoch = 0
+        """The latest that was heard."""
         self._hello = hello
         self._on_grants = on_grants
         self._on_command = on_command
@@ -99,55 +128,81 @@ class DaemonLink:
 
     def _keep_open(self) -> None:
         while not self._ended.is_set():
-            refused = False
-            try:
-                self._converse()
-            except grpc.RpcError as error:
-                refused = self._explain(error)
-            except NotAuthentic as error:
-                self._say_once(f"{error}; training goes on with the workers it has")
-                refused = True
-            self._ended.wait(REFUSED_RETRY_S if refused else self._wait_s)
+            tried = [self._try(address) for address in self._addresses]
+            self._explain(tried)
+            if any(silence.refused for silence in tried):
+                self._ended.wait(REFUSED_RETRY_S)
+                continue
+            if any(silence.stands_by for silence in tried):
+                self._wait_s = FIRST_RETRY_S  # one of them is about to take over
+            self._ended.wait(self._wait_s)
             self._wait_s = min(LAST_RETRY_S, self._wait_s * 2)
 
-    def _converse(self) -> None:
-        with grpc.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+    def _try(self, address: str) -> _Silence:
+        """Converse with the flexod there, for as long as that lasts."""
+        if self._ended.is_set():
+            return _Silence("the job ends")
+        try:
+            self._converse(address)
+        except grpc.RpcError as error:
+            return _silence(address, error)
+        except _Outdated:
+            return _Silence(f"flexod at {address} is not the active one any more")
+        except (NotAuthentic, tls.AuthorityUnusable) as error:
+            return _Silence(str(error), ";", refused=True)
+        return _Silence(f"no flexod at {address}")
+
+    def _converse(self, address: str) -> None:
+        with tls.channel(address, self._options) as channel:
             outbox: queue.SimpleQueue[pb.FromLeader | None] = queue.SimpleQueue()
             outbox.put(pb.FromLeader(hello=self._hello()))
             self._outbox = outbox
             metadata = ((METADATA_KEY, Munge().credential(ATTACH)),)
             try:
                 for message in rpc.JobServiceStub(channel).Attach(_outgoing(outbox), metadata=metadata):
-                    self._hear(message)
+                    self._hear(message, address)
             finally:
                 self._outbox = None
                 outbox.put(None)
 
-    def _hear(self, message: pb.ToLeader) -> None:
+    def _hear(self, message: pb.ToLeader, address: str) -> None:
+        if 0 < message.epoch < self._epoch:
+            raise _Outdated
+        self._epoch = max(self._epoch, message.epoch)
         kind = message.WhichOneof("body")
         if kind == "welcome":
             self.report_interval_s = float(max(1, message.welcome.report_interval_s))
             self._wait_s = FIRST_RETRY_S
-            self._say_once(f"attached to flexod {message.welcome.flexod_version} at {self._address}")
+            self._say_once(f"attached to flexod {message.welcome.flexod_version} at {address}")
         elif kind == "grants":
             self._on_grants(message.grants)
         elif kind == "command":
             self._on_command(message.command)
 
-    def _explain(self, error: grpc.RpcError) -> bool:
-        """Say what is wrong, once a cause; whether it is one that trying again soon will not change."""
-        code = error.code()
-        if code in _REFUSALS:
-            self._say_once(f"flexod at {self._address} refuses this job: {error.details()}")
-            return True
-        if not self._ended.is_set():
-            self._say_once(f"no flexod at {self._address}: training goes on with the workers it has")
-        return False
+    def _explain(self, tried: Sequence[_Silence]) -> None:
+        """Say what is wrong, once a cause."""
+        if self._ended.is_set():
+            return
+        told = [silence for silence in tried if silence.refused] or tried
+        what = ", ".join(dict.fromkeys(silence.why for silence in told))
+        then = told[-1].then
+        self._say_once(f"{what}{then} training goes on with the workers it has" if then else what)
 
     def _say_once(self, sentence: str) -> None:
         if sentence != self._said:
             self._said = sentence
             self._say(sentence)
+
+
+def _silence(address: str, error: grpc.RpcError) -> _Silence:
+    code = error.code()
+    if code in _REFUSALS:
+        return _Silence(f"flexod at {address} refuses this job: {error.details()}", "", refused=True)
+    if flexods.stands_by(error):
+        return _Silence(f"flexod at {address} stands by", stands_by=True)
+    if why := tls.what_is_wrong(address):
+        return _Silence(f"flexod at {address}: {why}", ";")
+    return _Silence(f"no flexod at {address}")
 
 
 def _outgoing(outbox: queue.SimpleQueue[pb.FromLeader | None]) -> Iterator[pb.FromLeader]:

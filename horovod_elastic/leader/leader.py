@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
@@ -749,7 +750,16 @@ class Leader:
             ),
             base_nodes=[node.name for node in base.nodes],
             report=self._last_report or jobs_pb2.Report(),
+            flexo_version=_release(),
         )
+
+
+def _release() -> str:
+    """This package's; "" where it is not installed, as in a checkout on PYTHONPATH."""
+    try:
+        return version("flexo")
+    except PackageNotFoundError:
+        return ""
 
 
 def _standing(said: workers_pb2.Standing) -> Standing:

@@ -28,7 +28,11 @@ _BASE_STEP = "flexo-agent"
 _TAG = re.compile(r"flexo-satellite base=(\d+) restart=(\d+) grant=(\S+) workers=(\d+)")
 """The comment of a satellite; flexod reads it too."""
 # Reasons for which Slurm will not start it soon, however long we wait: limits, not the cluster's load.
-_LIMIT_REASONS = ("Assoc", "QOS", "Partition", "JobHeld", "MaxSubmit", "InvalidAccount", "InvalidQOS")
+_LIMIT_REASONS = (
+    *("Assoc", "QOS", "Account", "Max", "Partition", "JobHeld", "JobHoldMaxRequeue"),
+    *("InvalidAccount", "InvalidQOS"),
+)
+"""How they begin. A QOS's limits for each account are called MaxGRESPerAccount and the like."""
 
 
 class Refused(Exception):
@@ -45,6 +49,8 @@ class Grant:
     partition: str
     lease_s: int
     start_within_s: int
+    qos: str = ""
+    """"": the user's own default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +122,9 @@ class SlurmUser:
             *(f"--cpus-per-task={shape.cpus * grant.workers}", *([f"--gres=gpu:{gpus}"] if gpus else [])),
             *([f"--mem={shape.memory_mib * grant.workers}M"] if shape.memory_mib else []),
             *([f"--account={base.account}"] if base.account else []),
+            *([f"--qos={grant.qos}"] if grant.qos else []),
             f"--time={math.ceil(grant.lease_s / 60)}",
-            f"--job-name=flexo-{base.job_id}",
+            f"--job-name={self._name}",
             f"--comment={tag}",
             *(f"--output={output}", f"--error={output}", "--open-mode=append"),
         ]
@@ -155,35 +162,48 @@ class SlurmUser:
             self._run(["scancel", "--quiet", "--signal=TERM", *steps])
 
     def cancel(self, job_ids: Iterable[int]) -> None:
-        """End satellites, however far they are. Silent about those that have ended."""
-        if ids := [str(job_id) for job_id in job_ids]:
+        """End satellites, however far they are. Silent about those that have ended. Raises Refused."""
+        if ids := [str(job_id) for job_id in self.queue(job_ids)]:
             self._run(["scancel", "--quiet", *ids])
 
     def queue(self, job_ids: Iterable[int]) -> dict[int, QueueEntry]:
-        """What squeue says of those of `job_ids` that it still knows."""
+        """What squeue says of those satellites that it still knows. Raises Refused.
+
+        A slurmctld that is killed forgets what it accepted in the last seconds, and gives those numbers to
+        other jobs: only a job with the name of this job's satellites is one of them.
+        """
         ids = ",".join(map(str, job_ids))
+        return self._entries(f"--name={self._name}", f"--jobs={ids}") if ids else {}
+
+    def _entries(self, *which: str) -> dict[int, QueueEntry]:
         entries = {}
-        for line in self._run(["squeue", "--noheader", "--format=%i|%t|%r", f"--jobs={ids}"]).splitlines():
+        for line in self._run(["squeue", "--noheader", "--format=%i|%t|%r", *which]).splitlines():
             job_id, state, reason = line.split("|", 2)
             entries[int(job_id)] = QueueEntry(state, reason)
         return entries
 
     def base_runs(self) -> bool:
         """Whether Slurm still runs the base."""
-        entry = self.queue([self._plan.base.job_id]).get(self._plan.base.job_id)
+        base = self._plan.base.job_id
+        entry = self._entries(f"--jobs={base}").get(base)
         return entry is not None and entry.state in ("R", "S", "CF")
 
     def find(self) -> list[Found]:
         """The satellites of this job that are in the queue, whoever has submitted them. Raises Refused."""
         base = self._plan.base
         found = []
-        mine = [f"--user={os.getuid()}", f"--name=flexo-{base.job_id}"]
+        mine = [f"--user={os.getuid()}", f"--name={self._name}"]
         for line in self._run(["squeue", "--noheader", "--format=%i|%t|%n|%k", *mine]).splitlines():
             job_id, state, node, comment = (*line.split("|", 3), "", "", "")[:4]
             tag = _TAG.fullmatch(comment.strip())
             if tag and job_id.isdecimal() and tag.group(1, 2) == (str(base.job_id), str(base.restart_count)):
                 found.append(Found(int(job_id), tag[3], node, int(tag[4]), runs=state == "R"))
         return found
+
+    @property
+    def _name(self) -> str:
+        """What this job's satellites are called in Slurm."""
+        return f"flexo-{self._plan.base.job_id}"
 
     def _gpus(self, workers: int) -> str:
         """ "[TYPE:]NUMBER" for so many workers, "" if they have none."""

@@ -3,6 +3,7 @@
     flexod                                      flexod, wherever the job finds it
     run                                         each `flexo run` keeps its own
     flexod://ctl1:6836#3f9c                     that flexod, and which run of the job it is for
+    flexod://ctl1:6836,ctl2:6836#3f9c           whichever of them is active
     run://10.1.0.7:41234#3f9c                   the small server inside `flexo run`
     etcd://e1:2379,e2:2379/flexo#3f9c           etcd: its members, and the prefix of flexo's keys
     etcds://e1:2379/flexo                       the same over TLS
@@ -17,7 +18,7 @@ import re
 from dataclasses import dataclass
 
 GRAMMAR = (
-    '"flexod", "flexod://HOST:PORT", "run" (inside each job itself)'
+    '"flexod", "flexod://HOST:PORT[,HOST:PORT...]", "run" (inside each job itself)'
     ' or "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]" (etcds:// for TLS)'
 )
 DEFAULT_PREFIX = "flexo"
@@ -63,6 +64,17 @@ class LeasePlace:
         return f"{text}#{self.run}" if self.run else text
 
 
+@dataclass(frozen=True, slots=True)
+class EtcdAccess:
+    """How a site's etcd lets callers in, as flexo.toml says it; "" where it does not ask."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    user: str = ""
+    password_file: str = ""
+
+
 def parse(text: str) -> LeasePlace:
     """The place that `text` names. Raises ValueError, which says what is allowed."""
     match = _PLACE.fullmatch(text)
@@ -70,11 +82,10 @@ def parse(text: str) -> LeasePlace:
         raise ValueError(f"'{text}' names no place for leases: it takes {GRAMMAR}")
     kind = Kind(match["kind"])
     hosts = tuple(match["hosts"].split(",")) if match["hosts"] else ()
-    one_host = kind not in _ETCD
     if (
-        (len(hosts) > 1 and one_host)
+        (len(hosts) > 1 and kind is Kind.RUN)
         or (not hosts and kind in _ETCD)
-        or (match["prefix"] and one_host)
+        or (match["prefix"] and kind not in _ETCD)
         or any(not 1 <= int(host.rpartition(":")[2]) <= 65535 for host in hosts)
     ):
         raise ValueError(f"'{text}' names no place for leases: it takes {GRAMMAR}")

@@ -37,10 +37,11 @@ from pathlib import Path
 
 import psutil
 
+from flexo.availability import mandate
 from flexo.service.admin_service import AdminService
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService
-from flexo.service.server import listen
+from flexo.service.server import Switchboard, all_services, listen
 from flexo_protos.credentials import SOCKET_VARIABLE, Munge
 from flexo_protos.lease_place import Kind, LeasePlace, parse
 from flexo_protos.v1 import leases_pb2 as pb
@@ -262,7 +263,9 @@ async def _serve(address: str) -> None:
     # Nobody attaches, and people ask nothing: those two services are there, with nothing behind them.
     jobs, people = JobService.__new__(JobService), AdminService.__new__(AdminService)
     inference = InferenceService(None, frozenset(), lambda: None)
-    server = await listen(address, Munge(), jobs, people, inference)
+    switchboard = Switchboard()
+    switchboard.activate(all_services(jobs, people, inference), mandate.ALONE)
+    server = await listen(address, Munge(), switchboard)
     print("ready", flush=True)
     await server.wait_for_termination()
 

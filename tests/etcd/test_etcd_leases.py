@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from etcd_process import Etcd, running
 
-from flexo_protos.lease_place import Kind, LeasePlace
+from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election.election import Election, Following, Leading, Role
 from horovod_elastic.election.lease_etcd import EtcdLeases
-from horovod_elastic.election.leases import EtcdAccess, JobRun, LeaseStore, StoreAway, open_store, settled
+from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway, open_store, settled
 
 JOB = JobRun(7, 0)
 TTL_S = 2.0

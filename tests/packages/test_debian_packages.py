@@ -78,8 +78,11 @@ def test_what_is_installed_is_whole_and_works_for_everybody(system: CleanSystem)
     for path in (
         "/usr/lib/systemd/system/flexod.service",
         "/usr/share/man/man1/flexo-doctor.1.gz",
+        "/usr/share/man/man5/flexo.toml.5.gz",
         "/usr/share/man/man8/flexod.8.gz",
         "/usr/share/bash-completion/completions/flexo",
+        "/usr/share/flexo/grafana-dashboard.json",
+        "/usr/share/flexo/alerts.yml",
     ):
         assert system.path(path).is_file(), path
 

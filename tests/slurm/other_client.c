@@ -8,6 +8,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
+#define JOB_ID step_id.job_id
+#else
+#define JOB_ID job_id
+#endif
+
 static char *unless_empty(char *text)
 {
 	return *text ? text : NULL;
@@ -46,6 +52,6 @@ int main(int argc, char *argv[])
 		fprintf(stderr, "refused: %s\n", slurm_strerror(errno));
 		return 1;
 	}
-	printf("%u\n", response->job_id);
+	printf("%u\n", response->JOB_ID);
 	return 0;
 }

@@ -331,7 +331,7 @@ def test_priorities_are_set_and_those_of_jobs_that_are_gone_come_too_late(
 
 
 @pytest.mark.skipif(
-    not is_installed(), reason="pyslurm is not installed; other_release.sh makes a place where it is"
+    not is_installed(), reason="pyslurm is not installed; make test-slurm-matrix makes a place where it is"
 )
 def test_pyslurm_and_slurms_commands_see_the_same(make_lab: LabFactory) -> None:
     lab = make_lab(nodes=2, gpus_per_node=4, infer_nodes=1, flexod=False, profile=Profile.ACCOUNTING)
@@ -352,7 +352,7 @@ def test_pyslurm_and_slurms_commands_see_the_same(make_lab: LabFactory) -> None:
 
 
 @pytest.mark.skipif(
-    not is_installed(), reason="pyslurm is not installed; other_release.sh makes a place where it is"
+    not is_installed(), reason="pyslurm is not installed; make test-slurm-matrix makes a place where it is"
 )
 def test_pyslurm_is_left_alone_where_it_does_not_show_enough(quiet_lab: Lab) -> None:
     reader = PyslurmReader(quiet_lab.layout.slurm_conf, frozenset({"flex"}), 10.0)
@@ -364,7 +364,7 @@ def test_pyslurm_is_left_alone_where_it_does_not_show_enough(quiet_lab: Lab) -> 
 
 
 @pytest.mark.skipif(
-    not is_installed(), reason="pyslurm is not installed; other_release.sh makes a place where it is"
+    not is_installed(), reason="pyslurm is not installed; make test-slurm-matrix makes a place where it is"
 )
 def test_a_controller_that_does_not_answer_pyslurm_is_unreachable_too(quiet_lab: Lab) -> None:
     reader = PyslurmReader(quiet_lab.layout.slurm_conf, frozenset({"flex"}), 2.0)

@@ -287,3 +287,61 @@ def test_with_flexod_killed_in_the_middle_of_a_loan_slurm_alone_gives_the_server
     _wait(lambda: _lent(quiet_lab) == _in_the_book(quiet_lab) == set(), "the books are right")
     assert server in {loan["node"] for loan in _loans(quiet_lab)["past"]}
     assert _state(quiet_lab, inference) == _state(quiet_lab, other) == _state(quiet_lab, base) == "RUNNING"
+
+
+_SOON = {
+    "reclaim_s = 60.0": "reclaim_s = 30.0",
+    "preempt_within_s = 35.0": "preempt_within_s = 12.0",
+    "save_within_s = 5.0": 'save_within_s = 10.0\ncheckpoint = "{folder}/saved-%j.pt"',
+    "force_within_s = 10.0": "force_within_s = 3.0",
+}
+"""What is different from the lab's usual rules: a base is asked for a checkpoint, and all is over sooner."""
+
+
+@pytest.mark.slow
+@pytest.mark.training
+@pytest.mark.timeout(600)
+def test_on_another_gpu_type_only_fungible_jobs_train_and_they_save_before_they_are_preempted(
+    spared_lab: LabFactory,
+) -> None:
+    lab = spared_lab(nodes=1, gpus_per_node=2, infer_nodes=2, gpu_type="v100", infer_gpu_type="t4",
+                     loans=True, flexod=False)  # fmt: skip
+    text = lab.layout.flexo_toml.read_text()
+    for usual, here in _SOON.items():
+        assert usual in text
+        text = text.replace(usual, here.format(folder=lab.scratch))
+    lab.layout.flexo_toml.write_text(text)
+    lab.start_flexod()
+    plain = _submit(lab, script=_training("-n 1", "--gpus-per-task=1", "--elastic=1-3"))
+    _wait(_runs(lab, plain), "the job that is not fungible starts")
+    _wait(_runs(lab, _submit(lab, "-n1", "--gpus-per-task=1")), "the training node is full")
+    _wait(lambda: len(_in_the_book(lab)) == 1, "one of two idle servers is lent")
+    (server,) = _in_the_book(lab)
+    _wait(
+        lambda: "but they are t4" in lab.run(["flexo", "why", str(plain)], check=False).stdout,
+        "it might have more workers, and is told why not there",
+    )
+    assert (_job(lab, plain)["workers"], _job(lab, plain)["grants"]) == (1, [])
+    sized = [option.replace("2-2", "2-3") for option in FUNGIBLE]
+    fungible = _submit(lab, *sized, script=_training("--open-mode=append"))
+    _wait(_runs(lab, fungible), "the fungible job starts on the lent server")
+    assert _show(lab, fungible)["NodeList"] == server
+    _wait(lambda: _job(lab, fungible).get("workers") == 2, "it trains there", 180)
+    assert (_job(lab, plain)["workers"], _job(lab, plain)["grants"]) == (1, [])
+
+    other = _submit(lab, "--partition=infer", "-N1", "--gpus-per-node=2")
+    _wait(_runs(lab, other), "an inference job has the idle server: the other is the headroom")
+    _wait((lab.scratch / f"saved-{fungible}.pt").exists, "the base writes a checkpoint")
+    assert _show(lab, fungible)["Restarts"] == "0", "it saves before it is preempted"
+    _wait(lambda: _show(lab, fungible)["Restarts"] == "1", "the base is preempted and requeued")
+    _wait(lambda: len(_loans(lab)["past"]) == 1, "the server is back")
+    (past,) = _loans(lab)["past"]
+    assert (past["node"], past["bases_preempted"]) == (server, 1)
+    assert past["empty_at"] <= past["deadline_at"]
+    assert _state(lab, plain) == "RUNNING"
+
+
+def _job(lab: Lab, job_id: int) -> dict[str, Any]:
+    """What flexod shows of an elastic job; {} before it has seen it."""
+    shown = json.loads(lab.run(["flexo", "jobs", "--json"]).stdout)["jobs"]
+    return next((job for job in shown if job["job_id"] == job_id), {})

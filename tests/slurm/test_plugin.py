@@ -518,9 +518,9 @@ def test_the_request_of_an_elastic_job_stays_as_it_was_checked(site: Site, chang
     elastic, plain = site.sbatch(*ASKING), site.sbatch(*MINIMUM)
     refused = site.lab.run(["scontrol", "update", f"JobId={elastic.job_id}", change], user=USER, check=False)
     assert refused.returncode != 0
-    # Slurm 22.05 gives the reason to slurmctld's log alone; later releases tell the user
-    log = (site.lab.layout.logs / "slurmctld.log").read_text()
-    assert re.search(r"flexo: .* of an elastic job cannot be changed|flexo: an elastic job cannot move", log)
+    # Slurm 22.05 gives the reason to slurmctld's log alone; later releases tell the user alone
+    said = (site.lab.layout.logs / "slurmctld.log").read_text() + refused.stderr
+    assert re.search(r"flexo: .* of an elastic job cannot be changed|flexo: an elastic job cannot move", said)
     site.expect_token(elastic, "flexo{workers=2-8}")
     allowed = site.lab.run(["scontrol", "update", f"JobId={plain.job_id}", change], user=USER, check=False)
     assert "Unspecified error" not in allowed.stderr  # what a refusal by Lua looks like there

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from certificates import MadeAuthority
 
 from flexo.lab import Lab
 from flexo_protos.credentials import METADATA_KEY, Munge, NotAuthentic
@@ -247,6 +248,63 @@ def test_a_stranger_scales_nobodys_job_the_owner_and_root_do(flexod: Lab, job: i
         assert OWNER in text
         assert _scale(flexod, job, OWNER)[0] is grpc.StatusCode.OK
         assert _scale(flexod, job, "root")[0] is grpc.StatusCode.OK
+
+
+def test_hostile_names_of_a_job_are_text_to_flexod_and_to_who_reads_of_it(
+    flexod: Lab, job: int, tmp_path: Path
+) -> None:
+    hostile = "a'b\"$(touch pwned);`id`\n\x1b[2J|77\t\\u0000\u202e" + "x" * 300
+    flexod.run(
+        ["scontrol", "update", f"JobId={job}", f"JobName={hostile}", f"Comment=flexo-satellite {hostile}"]
+    )
+    with Stream(flexod, credential(flexod, OWNER, ATTACH), [hello(job)]) as stream:
+        assert stream.is_welcome()
+        _until(lambda: str(job) in as_user(flexod, OWNER, "flexo", "jobs"), "flexod to know the job")
+        said = "".join(as_user(flexod, OWNER, "flexo", *words) for words in (["why", str(job)], ["status"]))
+    assert not [character for character in said if not character.isprintable() and character != "\n"]
+    assert (
+        admin_pb2_grpc.AdminServiceStub(grpc.insecure_channel(flexod.daemon_address))
+        .GetStatus(
+            admin_pb2.GetStatusRequest(),
+            metadata=((METADATA_KEY, credential(flexod, STRANGER, STATUS)),),
+            timeout=60,
+        )
+        .trouble
+        == ""
+    )
+    assert not list(flexod.scratch.glob("pwned"))
+
+
+@pytest.fixture
+def over_tls(flexod: Lab, tmp_path: Path) -> Iterator[Lab]:
+    """The same, with the three lines in its configuration."""
+    folder = flexod.directory / "tls"
+    folder.mkdir()
+    authority = MadeAuthority(folder)
+    pair = authority.sign("flexod")
+    (process,) = flexod.flexod_processes()
+    os.chown(pair.key, process.uids().effective, -1)
+    toml = flexod.layout.flexo_toml
+    before = toml.read_text()
+    names = (("certificate", pair.certificate), ("key", pair.key), ("ca", authority.file))
+    toml.write_text(before + "\n[tls]\n" + "".join(f'{name} = "{path}"\n' for name, path in names))
+    flexod.restart_flexod()
+    yield flexod
+    toml.write_text(before)
+    flexod.restart_flexod()
+
+
+def test_over_tls_people_and_jobs_reach_flexod_and_nobody_does_in_the_clear(over_tls: Lab) -> None:
+    assert "elastic jobs" in as_user(over_tls, OWNER, "flexo", "status").lower()
+    code, _ = ask_status(over_tls, credential(over_tls, STRANGER, STATUS))
+    assert code is grpc.StatusCode.UNAVAILABLE
+    refused = ["env", "FLEXO_TLS_CA=", "flexo", "status"]
+    words = over_tls.run(["runuser", "-u", OWNER, "--", *refused], check=False).stderr
+    assert "it speaks TLS" in words
+    request = ["-n1", "--gpus-per-task=1", "--elastic=1-2", "--output=%j.out", "--wrap=flexo run sleep 5"]
+    job_id = over_tls.run(["sbatch", "--parsable", *request], user=OWNER).stdout.strip()
+    output = over_tls.scratch / f"{job_id}.out"
+    _until(lambda: output.exists() and "attached to flexod" in output.read_text(), "its leader to attach")
 
 
 def test_flexod_ends_at_sigterm_and_tells_its_leaders_that_grants_stand(flexod: Lab, job: int) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from controller_world import ADA, FakeCluster, FakeLeader, FakeLeaders, World, slurm_job
+from controller_world import ADA, World
+from lending_world import INFERENCE, LendingCluster, LendingWorld
 
-from flexo.clusters.base import ActionRefused, ClusterState, ClusterUnreachable
+from flexo.clusters.base import ClusterState, ClusterUnreachable
 from flexo.clusters.simulated.cluster import SimulatedCluster
 from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
-from flexo.config import LoaningSettings, Settings
+from flexo.config import Settings
 from flexo.control.leaders import Saved
 from flexo.controller import Controller
-from flexo.journal import Journal
 from flexo.loaning.demand import DemandSource
 from flexo.loaning.lending import Lending
 from flexo.loaning.orchestrator import Rules
@@ -22,7 +22,6 @@ from flexo.model import (
     Allocate,
     Demand,
     JobKey,
-    JobState,
     LoanState,
     Partition,
     Range,
@@ -30,133 +29,10 @@ from flexo.model import (
     WorkerShape,
 )
 from flexo.policies import registry
-from flexo.service.lending_setup import lending_of
+from flexo.policies.lyra import Lyra
 from flexo.simulation.silence import NoJournal, NoLeaders
 
-INFERENCE = ("i1", "i2", "i3")
 KEY = JobKey(1)
-
-
-class LendingCluster(FakeCluster):
-    """Three training nodes that are full, and three inference servers of another type or the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes = {"t1": 4} | dict.fromkeys(INFERENCE, 4)
-        self.types = dict.fromkeys(INFERENCE, "")
-        self.borrowed: frozenset[str] = frozenset()
-        self.edits: list[frozenset[str]] = []
-        self.requeued: list[int] = []
-        self.refuses_edits = ""
-        self.satellites_in = "borrowed"
-
-    def submit(self, base, user_id, grant_id, node, workers, lease_s) -> int:
-        job_id = super().submit(base, user_id, grant_id, node, workers, lease_s)
-        if node in INFERENCE:
-            self.add(replace(self.queue[job_id], partitions=(self.satellites_in,)))
-        return job_id
-
-    def observe(self) -> ClusterState:
-        state = super().observe()
-        nodes = tuple(
-            replace(node, gpu_type=self.types.get(node.name, ""), partitions=self.partitions_of(node.name))
-            for node in state.nodes
-        )
-        partitions = (
-            Partition("infer", 20, frozenset(INFERENCE)),
-            Partition("train", 10, frozenset({"t1"})),
-            Partition("flex", 1, frozenset({"t1"})),
-            Partition("borrowed", 1, self.borrowed),
-        )
-        return replace(state, nodes=nodes, partitions=partitions)
-
-    def partitions_of(self, node: str) -> frozenset[str]:
-        if node not in INFERENCE:
-            return frozenset({"train", "flex"})
-        return frozenset({"infer", "borrowed"} if node in self.borrowed else {"infer"})
-
-    def lend(self, nodes: frozenset[str]) -> None:
-        if self.refuses_edits:
-            raise ActionRefused(self.refuses_edits)
-        self.edits.append(nodes)
-        self.borrowed = nodes
-
-    def requeue(self, job_id: int) -> None:
-        self.requeued.append(job_id)
-        self.queue.pop(job_id, None)
-
-    def inference(self, job_id: int, node: str = "") -> None:
-        self.add(
-            slurm_job(
-                job_id,
-                partitions=("infer",),
-                state=JobState.RUNNING if node else JobState.PENDING,
-                reason="None" if node else "Resources",
-                nodes=(node,) if node else (),
-                gpus=4,
-                cpus=4,
-            )
-        )
-
-    def start_inference(self) -> None:
-        """Waiting inference jobs start where nothing runs, as Slurm would have them."""
-        for job in list(self.queue.values()):
-            if job.partitions == ("infer",) and job.state is JobState.PENDING:
-                free = [node for node in INFERENCE if not self.held(node)]
-                if free:
-                    self.add(replace(job, state=JobState.RUNNING, nodes=(free[0],), reason="None"))
-
-
-class LendingWorld(World):
-    """A flexod that lends."""
-
-    def __init__(self, directory, loaning=None, **controller) -> None:
-        rules = {
-            "enabled": True,
-            "headroom_servers": 0.0,
-            "hysteresis_servers": 0.0,
-            "interval_s": 10.0,
-            "edit_interval_s": 10.0,
-            "rest_s": 0.0,
-            "forecast": "none",
-        }
-        self.loaning = LoaningSettings(**(rules | (loaning or {})))
-        self.controller_rules = controller
-        super().__init__(directory, **controller)
-
-    def restart(self) -> None:
-        if not isinstance(self.cluster, LendingCluster):
-            self.cluster = LendingCluster()
-            self.leaders = FakeLeaders()
-            self.settings = self.settings.model_copy(update={"loaning": self.loaning})
-        self.journal = Journal(self.directory / "journal.sqlite", 30)
-        lending = lending_of(self.settings, self.journal, None)
-        self.controller = Controller(
-            self.settings,
-            self.cluster,
-            self.leaders,
-            self.journal,
-            clock=self.cluster.clock,
-            lending=lending,
-        )
-
-    def fungible(self, job_id: int, *nodes: str) -> None:
-        """A base on servers on loan."""
-        size = 2 * len(nodes)
-        self.cluster.add(slurm_job(job_id, partitions=("borrowed",), nodes=nodes, gpus=size, cpus=size))
-
-    def elastic(self, workers: str = "4-12") -> FakeLeader:
-        """A job whose base fills t1, so that it can only grow onto servers on loan."""
-        return self.job(1, workers, "t1")
-
-    @property
-    def loans(self) -> dict[str, LoanState]:
-        view = self.controller.loans()
-        assert view is not None
-        return {loan.node: loan.state for loan in view.loans}
-
-    def texts(self, kind: str) -> list[str]:
-        return [event.text for event in self.journal.events(None, 1000)[::-1] if event.kind == kind]
 
 
 @pytest.fixture
@@ -177,6 +53,13 @@ def test_satellites_go_to_servers_on_loan_in_the_borrowed_partition(world: Lendi
     assert world.cluster.borrowed == {"i1", "i2"}
     assert world.cluster.satellites() == [("i1", 4), ("i2", 4)]
     assert {offer.partition for offer in leader.told[-1]} == {"borrowed"}
+
+
+def test_the_policy_knows_servers_on_loan_by_the_partition_that_is_configured(tmp_path, monkeypatch):
+    made, make = [], registry.make
+    monkeypatch.setattr(registry, "make", lambda *name, **told: made.append(make(*name, **told)) or made[-1])
+    LendingWorld(tmp_path, {"partition": "lent"})
+    assert [policy.inference for policy in made if isinstance(policy, Lyra)] == ["lent"]
 
 
 def test_satellites_on_loan_may_have_a_partition_of_their_own(tmp_path):

@@ -14,7 +14,17 @@ from dataclasses import replace
 import pytest
 
 from flexo.journal import Event, Journal
-from flexo.model import Demand, JobKey, Loan, LoanState, PastLoan, RunningTime, ScalingPoint, SlowGpu
+from flexo.model import (
+    Demand,
+    JobKey,
+    LeftAlone,
+    Loan,
+    LoanState,
+    PastLoan,
+    RunningTime,
+    ScalingPoint,
+    SlowGpu,
+)
 
 NOW = 1_000_000.0
 DAY_S = 86_400.0
@@ -173,7 +183,7 @@ def test_a_damaged_file_is_moved_aside_and_a_new_one_begun(path, damage, capsys)
 def test_a_database_of_somebody_else_s_is_moved_aside(path):
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE recipes (id)")
-        other.execute("PRAGMA user_version = 12")
+        other.execute("PRAGMA user_version = 1")
     journal = Journal(path, 30)
     journal.record(NOW, (event("alive"),))
     assert texts(journal) == ["alive"]
@@ -196,12 +206,11 @@ def test_a_file_that_is_damaged_while_it_is_in_use_is_replaced(path):
 def test_loans_and_what_became_of_them_outlive_a_restart(journal, path):
     loans = (
         Loan("i1", NOW - 50, "spare"),
-        Loan("i2", NOW - 90, "spare", LoanState.CALLED_BACK, NOW, NOW + 180, "demand"),
+        Loan("i2", NOW - 90, "spare", LoanState.CALLED_BACK, NOW, NOW + 180, "demand", 4, 2, 1),
     )
     journal.set_loans((*loans, Loan("i3", NOW, "gone soon")))
-    journal.set_loans(loans)
-    past = PastLoan("i3", NOW - 9, "spare", NOW - 5, NOW + 175, "demand", NOW - 3, NOW, 4, 1)
-    journal.add_past_loans((replace(past, node="i4", called_back_at=None, deadline_at=None), past))
+    past = PastLoan("i3", NOW - 9, "spare", NOW - 5, NOW + 175, "demand", NOW - 3, NOW, 4, 1, 2)
+    journal.set_loans(loans, (replace(past, node="i4", called_back_at=None, deadline_at=None), past))
     journal.close()
     again = Journal(path, 30)
     assert again.loans() == loans
@@ -210,6 +219,28 @@ def test_loans_and_what_became_of_them_outlive_a_restart(journal, path):
     assert past.reclaim_s == 2.0
     assert not past.late
     assert again.past_loans(10)[1].reclaim_s is None
+
+
+def test_servers_that_are_left_alone_outlive_a_restart_until_others_are(journal, path):
+    alone = (LeftAlone("i1", NOW + 10), LeftAlone("i2", NOW + 3600))
+    journal.set_loans((), (), reversed(alone))
+    journal.close()
+    again = Journal(path, 30)
+    assert again.left_alone() == alone
+    again.set_loans((), (), alone[:1])
+    assert again.left_alone() == alone[:1]
+
+
+def test_a_loan_in_a_state_that_is_not_known_is_one_that_is_called_back_and_says_so(journal, path):
+    journal.set_loans([Loan("i1", NOW - 50, "spare", LoanState.LENT)])
+    journal.close()
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE loan SET state = 'mislaid'")
+    raw.close()
+    (loan,) = Journal(path, 30).loans()
+    assert loan.state is LoanState.CALLED_BACK
+    assert loan.why_back == "the journal has it in a state that is not known, 'mislaid'"
+    assert (loan.node, loan.since_at, loan.deadline_at) == ("i1", NOW - 50, None)
 
 
 def test_a_file_that_is_deleted_while_it_is_in_use_is_begun_anew(journal, path):

@@ -33,7 +33,7 @@ def test_the_wheel_holds_every_module_and_what_workers_and_administrators_need(t
     held = set(zipfile.ZipFile(wheel).namelist())
     for top, folder in (("flexo", "daemon/"), ("horovod_elastic", ""), ("flexo_protos", "protos/")):
         modules = [name.removeprefix(folder) for name in listed if name.startswith(f"{folder}{top}/")]
-        wanted = {name for name in modules if name.endswith(".py")}
+        wanted = {name for name in modules if name.endswith((".py", ".json", ".yml"))}
         assert wanted - held == set()
     protos = [Path(name) for name in listed if name.endswith(".proto")]
     made = {f"flexo_protos/v1/{proto.stem}_pb2.py" for proto in protos}

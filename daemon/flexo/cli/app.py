@@ -10,34 +10,31 @@ from typing import Annotated, TypeVar
 import typer
 
 import flexo
-from flexo.cli import completion, delegate, doctor, forecast, lab, loans, simulate, whatif
+from flexo.cli import (
+    completion,
+    delegate,
+    doctor,
+    events,
+    flexods,
+    forecast,
+    job_words,
+    lab,
+    loans,
+    simulate,
+    top,
+    whatif,
+)
+from flexo.cli.as_json import event_as_json, job_as_json, point_as_json, status_as_json
 from flexo.cli.connection import Busy, Daemon, Refusal, Unreachable, find_address
 from flexo.cli.exit_codes import ExitCode
-from flexo.cli.output import (
-    Json,
-    ago,
-    clock,
-    complain,
-    print_json,
-    print_line,
-    print_pairs,
-    print_table,
-    span,
-)
+from flexo.cli.options import DaemonOption, JsonOption
+from flexo.cli.output import ago, complain, print_json, print_line, print_pairs, print_table
 from flexo_protos.v1 import admin_pb2
 
-_TRAINING = "training"
 RETRY_S = 2.0
 
 _T = TypeVar("_T")
 
-DaemonOption = Annotated[
-    str | None,
-    typer.Option(
-        "--daemon", metavar="HOST:PORT", help="flexod's address; else $FLEXO_DAEMON, else the configuration."
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 JobArgument = Annotated[
     int, typer.Argument(metavar="JOB", min=1, help="Slurm's id of the elastic job (its base).")
 ]
@@ -79,19 +76,21 @@ def run(arguments: list[str]) -> int:
 def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
     """What flexod sees and does at large."""
     reply = Daemon(find_address(daemon)).status()
+    beside = flexods.each_of(reply.availability.hosts)
     if as_json:
-        print_json(_status_as_json(reply))
+        print_json(status_as_json(reply, beside))
         return
     print_pairs(
         [
             ("flexod", f"{reply.flexod_version}, up for {ago(reply.started_at)}"),
+            *(("flexods", each.sentence()) for each in beside),
             ("cluster", f"{reply.cluster}, Slurm {reply.slurm_version}"),
             ("policy", reply.policy + (" (dry run: decides, changes nothing)" if reply.dry_run else "")),
-            ("last look", _last_look(reply)),
-            ("GPUs", _gpus(reply)),
+            ("last look", job_words.last_look(reply)),
+            ("GPUs", job_words.gpus(reply)),
             ("elastic jobs", f"{reply.elastic_jobs}, {reply.leaders} with a leader attached"),
             *((("loans", loans.lending_line(reply.lending)),) if reply.HasField("lending") else ()),
-            *(("slow GPU", _slow_gpu(gpu)) for gpu in reply.slow_gpus),
+            *(("slow GPU", job_words.slow_gpu(gpu)) for gpu in reply.slow_gpus),
             ("trouble", reply.trouble or "none"),
         ]
     )
@@ -102,7 +101,7 @@ def jobs(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
     """All elastic jobs and the satellites that they have."""
     reply = Daemon(find_address(daemon)).jobs()
     if as_json:
-        print_json({"jobs": [_job_as_json(job) for job in reply.jobs]})
+        print_json({"jobs": [job_as_json(job) for job in reply.jobs]})
         return
     if not reply.jobs:
         print_line("no elastic jobs")
@@ -111,16 +110,16 @@ def jobs(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
         ("JOB", "USER", "RANGE", "CAP", "WORKERS", "GRANTED", "DONE", "LEFT", "STATE", "NODES"),
         [
             (
-                _job_name(job),
+                job_words.job_name(job),
                 job.user,
                 f"{job.min}-{job.max}",
                 str(job.wanted) if job.wanted else "",
                 str(job.workers),
                 str(job.granted),
                 f"{job.progress:.0%}" if job.progress else "",
-                _left(job),
-                _job_state(job),
-                _nodes(job),
+                job_words.left(job),
+                job_words.job_state(job),
+                job_words.nodes(job),
             )
             for job in reply.jobs
         ],
@@ -133,23 +132,14 @@ def why(job: JobArgument, daemon: DaemonOption = None, as_json: JsonOption = Fal
     """Why a job has the workers that it has, and what happened to it last."""
     reply = Daemon(find_address(daemon)).explain(job)
     if as_json:
-        print_json({"job_id": job, "sentences": list(reply.sentences), "events": _events_as_json(reply)})
+        told = [event_as_json(event) for event in reply.events]
+        print_json({"job_id": job, "sentences": list(reply.sentences), "events": told})
         return
     for sentence in reply.sentences or ["flexod has nothing to say of this job yet"]:
         print_line(sentence)
     if reply.events:
         print_line("")
-        _print_events(reply.events[:10])
-
-
-@app.command()
-def events(job: JobArgument, daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
-    """What the journal holds of a job, newest first."""
-    reply = Daemon(find_address(daemon)).explain(job)
-    if as_json:
-        print_json({"job_id": job, "events": _events_as_json(reply)})
-        return
-    _print_events(reply.events)
+        events.print_table_of(reply.events[:10], with_job=False)
 
 
 @app.command()
@@ -218,7 +208,7 @@ def profile(
     flexod = Daemon(find_address(daemon))
     last = _patiently(lambda: _profiled(flexod, job, low, high, batches), wait)
     if as_json:
-        print_json({"job_id": job, "left_out": last.text, "points": [_point_as_json(p) for p in last.points]})
+        print_json({"job_id": job, "left_out": last.text, "points": [point_as_json(p) for p in last.points]})
         return
     _print_points(last.points)
     if last.text:
@@ -252,6 +242,8 @@ def version(as_json: JsonOption = False) -> None:
 
 app.command()(doctor.doctor)
 app.command()(completion.completion)
+app.command()(events.events)
+app.command()(top.top)
 app.command()(loans.loans)
 app.command()(forecast.forecast)
 app.command(cls=simulate.JsonCommand)(simulate.simulate)
@@ -330,12 +322,6 @@ def _print_points(points: Iterable[admin_pb2.ScalingPoint]) -> None:
     )
 
 
-def _slow_gpu(gpu: admin_pb2.SlowGpuView) -> str:
-    which = f"{gpu.node}: GPU {', '.join(map(str, gpu.gpus))}" if gpu.gpus else f"{gpu.node}: not known which"
-    until = clock(gpu.until_at)
-    return f"{which}, {gpu.ratio:.1f} times as slow as others of job {gpu.job_id}; left alone until {until}"
-
-
 def _workers(text: str) -> int:
     if text == "auto":
         return 0
@@ -344,119 +330,3 @@ def _workers(text: str) -> int:
             f"'{text}' is neither a number of workers from 1 nor auto", param_hint="N|auto"
         )
     return int(text)
-
-
-def _last_look(reply: admin_pb2.GetStatusReply) -> str:
-    if not reply.last_cycle_at:
-        return "none yet"
-    took = f"took {reply.read_cost_s * 1000:.0f} ms"
-    return f"{ago(reply.last_cycle_at)} ago, {took}, every {reply.interval_s:g} s"
-
-
-def _gpus(reply: admin_pb2.GetStatusReply) -> str:
-    idle, taken = reply.gpus_idle, reply.gpus_in_satellites
-    return f"{reply.gpus} on {reply.nodes} nodes: {idle} idle, {taken} in satellites"
-
-
-def _job_name(job: admin_pb2.ElasticJob) -> str:
-    return f"{job.job_id}.r{job.restart_count}" if job.restart_count else str(job.job_id)
-
-
-def _job_state(job: admin_pb2.ElasticJob) -> str:
-    if not job.attached:
-        return "no leader"
-    if job.errand:
-        return job.errand
-    if not job.scalable:
-        return "starting"
-    moving = [grant for grant in job.grants if grant.state != _TRAINING]
-    return "resizing" if moving else "training"
-
-
-def _left(job: admin_pb2.ElasticJob) -> str:
-    """An estimate, marked with a ~ where it is not by the job's own progress."""
-    if not job.left_by:
-        return ""
-    return f"{'' if job.left_by == 'progress' else '~'}{span(job.left_s)}"
-
-
-def _nodes(job: admin_pb2.ElasticJob) -> str:
-    """Base nodes, then each satellite with its workers, and its state while it is on its way."""
-    satellites = [
-        f"{grant.node}+{grant.workers}" + ("" if grant.state == _TRAINING else f" ({grant.state})")
-        for grant in job.grants
-    ]
-    return " ".join([*job.base_nodes, *satellites])
-
-
-def _job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
-    return {
-        "job_id": job.job_id,
-        "restart_count": job.restart_count,
-        "user": job.user,
-        "min": job.min,
-        "max": job.max,
-        "workers": job.workers,
-        "granted": job.granted,
-        "gpus_per_worker": job.gpus_per_worker,
-        "wanted": job.wanted or None,
-        "attached": job.attached,
-        "scalable": job.scalable,
-        "batches_committed": job.batches_committed,
-        "errand": job.errand or None,
-        "batch": job.batch or None,
-        "progress": job.progress or None,
-        "left_s": job.left_s if job.left_by else None,
-        "left_by": job.left_by or None,
-        "scaling": [_point_as_json(point) for point in job.scaling],
-        "base_nodes": list(job.base_nodes),
-        "grants": [
-            {
-                "grant_id": grant.grant_id,
-                "node": grant.node,
-                "workers": grant.workers,
-                "state": grant.state,
-                "slurm_job_id": grant.slurm_job_id or None,
-                "since_at": grant.since_at,
-            }
-            for grant in job.grants
-        ],
-    }
-
-
-def _status_as_json(reply: admin_pb2.GetStatusReply) -> dict[str, Json]:
-    nested = ("slow_gpus", "lending")
-    plain = {key.name: getattr(reply, key.name) for key in reply.DESCRIPTOR.fields if key.name not in nested}
-    slow: list[Json] = [
-        {
-            "node": gpu.node,
-            "gpus": list(gpu.gpus),
-            "ratio": gpu.ratio,
-            "job_id": gpu.job_id,
-            "seen_at": gpu.seen_at,
-            "until_at": gpu.until_at,
-        }
-        for gpu in reply.slow_gpus
-    ]
-    lending = loans.lending_as_json(reply.lending) if reply.HasField("lending") else None
-    return {**plain, "slow_gpus": slow, "lending": lending}
-
-
-def _point_as_json(point: admin_pb2.ScalingPoint) -> dict[str, Json]:
-    return {
-        "workers": point.workers,
-        "samples_per_s": point.samples_per_s or None,
-        "step_s": point.step_s,
-        "sync_s": point.sync_s,
-        "efficiency": point.efficiency,
-        "batches": point.batches,
-        "measured_at": point.measured_at,
-    }
-
-
-def _events_as_json(reply: admin_pb2.ExplainJobReply) -> list[Json]:
-    return [{"at": event.at, "kind": event.kind, "text": event.text} for event in reply.events]
-
-
-def _print_events(found: Iterable[admin_pb2.Event]) -> None:
-    print_table(("TIME", "EVENT", "WHAT"), [(clock(event.at), event.kind, event.text) for event in found])

@@ -1,22 +1,25 @@
 """How the commands find flexod and talk to it, and what they say when it does not answer.
 
-The address is the command's --daemon, else $FLEXO_DAEMON, else [service] address in the configuration file,
-else flexod's default.
-Only that one key is read here: a user's machine need not have a configuration that flexod would accept.
+The address is the command's --daemon, else $FLEXO_DAEMON, else [high_availability] hosts or [service] address
+in the configuration file, else flexod's default. Of several, with commas between, the active one is asked.
+Only those keys are read here: a user's machine need not have a configuration that flexod would accept.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
+from flexo_protos import flexods, tls
 from flexo_protos.credentials import METADATA_KEY, Authenticator, Munge, NotAuthentic
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -24,6 +27,8 @@ ADDRESS_VARIABLE = "FLEXO_DAEMON"
 CONFIG_VARIABLE = "FLEXO_CONFIG"
 DEFAULT_CONFIG = Path("/etc/flexo/flexo.toml")
 ANSWER_WITHIN_S = 10.0
+OWN_WORD_WITHIN_S = 3.0
+"""How long one of several flexods may take to say how it is."""
 
 _SERVICE = "/flexo.v1.AdminService/"
 _CHANNEL_OPTIONS = (
@@ -33,6 +38,11 @@ _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
+if TYPE_CHECKING:  # not a name of grpc's own: its futures are grpc.Call and grpc.Future at once
+    from grpc import _CallFuture
+
+    _Call = _CallFuture[admin_pb2.GetStatusReply]
+
 _Request = TypeVar("_Request")
 _Reply = TypeVar("_Reply")
 
@@ -66,16 +76,16 @@ def find_address(option: str | None) -> Address:
     path = Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
     try:
         with path.open("rb") as file:
-            service = tomllib.load(file).get("service", {})
+            found = flexods.configured(tomllib.load(file))
     except OSError as error:
         return _default_address(f"{path}: {error.strerror or error}")
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Unreachable(f"no address of flexod: {path} is not TOML: {error}") from error
-    if not isinstance(service, dict) or "address" not in service:
+    except ValueError as error:
+        raise Unreachable(f"no address of flexod: {path}: {error}") from error
+    if found is None:
         return _default_address(f"{path} has no [service] address")
-    if not isinstance(service["address"], str):
-        raise Unreachable(f'no address of flexod: [service] address in {path} is not a text "HOST:PORT"')
-    return Address(service["address"], f"[service] address in {path}")
+    return Address(found[0], f"{found[1]} in {path}")
 
 
 def _default_address(why: str) -> Address:
@@ -88,13 +98,70 @@ class Daemon:
     """flexod as an administrator's or user's client sees it. Raises Unreachable and Refusal."""
 
     def __init__(self, address: Address, authenticator: Authenticator | None = None) -> None:
-        self._address = address
+        self._source = address.source
         self._authenticator = authenticator or Munge()
-        self._stub = admin_pb2_grpc.AdminServiceStub(grpc.insecure_channel(address.target, _CHANNEL_OPTIONS))
+        self._targets = flexods.several(address.target) or (address.target,)
+        self._target = self._targets[0]
+        """Who was asked last."""
+        try:
+            options = flexods.options_for(self._targets, _CHANNEL_OPTIONS)
+            channels = {target: tls.channel(target, options) for target in self._targets}
+        except tls.AuthorityUnusable as error:
+            raise Unreachable(f"flexod at {address.target} is to be called over TLS, but {error}") from error
+        self._stubs = {
+            target: admin_pb2_grpc.AdminServiceStub(channel) for target, channel in channels.items()
+        }
+        self._active = self._stubs[self._target] if len(self._targets) == 1 else None
+
+    @property
+    def _stub(self) -> admin_pb2_grpc.AdminServiceStub:
+        """Of the flexod that is active. Raises Unreachable."""
+        if self._active is None:
+            self._active = self._find()
+        return self._active
+
+    def _find(self) -> admin_pb2_grpc.AdminServiceStub:
+        """Asks all at once: a host that is off does not keep anybody waiting for the others."""
+        answers: queue.SimpleQueue[tuple[str, _Call]] = queue.SimpleQueue()
+        for target, stub in self._stubs.items():
+            with self._explained():
+                proof = self._proof("GetStatus")
+            call = stub.GetStatus.future(
+                admin_pb2.GetStatusRequest(), timeout=ANSWER_WITHIN_S, metadata=proof
+            )
+            call.add_done_callback(partial(_put, answers, target))
+        troubles = {}
+        for _ in self._stubs:
+            self._target, call = answers.get()
+            try:
+                with self._explained():
+                    reply = call.result()
+            except Unreachable as error:
+                troubles[self._target] = str(error)
+                continue
+            if not reply.HasField("availability") or reply.availability.active:
+                return self._stubs[self._target]
+            trouble = reply.availability.trouble
+            troubles[self._target] = f"flexod at {self._target} stands by{f' ({trouble})' if trouble else ''}"
+        raise Unreachable(f"no flexod is active: {'; '.join(troubles[target] for target in self._targets)}")
 
     def status(self) -> admin_pb2.GetStatusReply:
-        """What flexod does and sees at large."""
-        return self._call("GetStatus", self._stub.GetStatus, admin_pb2.GetStatusRequest())
+        """What flexod, the active one, does and sees at large."""
+        reply = self._call("GetStatus", self._stub.GetStatus, admin_pb2.GetStatusRequest())
+        if reply.HasField("availability") and not reply.availability.active:
+            active = reply.availability.holder
+            raise Unreachable(
+                f"flexod at {self._target} stands by;"
+                f" {f'the one at {active} is active' if active else 'none is active at present'}"
+            )
+        return reply
+
+    def own_status(self) -> admin_pb2.GetStatusReply:
+        """What the first of its addresses says of itself, whether it is active or stands by."""
+        stub = self._stubs[self._targets[0]]
+        with self._explained():
+            proof = self._proof("GetStatus")
+            return stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=OWN_WORD_WITHIN_S, metadata=proof)
 
     def jobs(self) -> admin_pb2.ListJobsReply:
         """All elastic jobs."""
@@ -112,6 +179,14 @@ class Daemon:
         """What the inference cluster needed: the highest of each `step_s`."""
         request = admin_pb2.ListDemandRequest(since_at=since_at, step_s=step_s)
         return self._call("ListDemand", self._stub.ListDemand, request)
+
+    def events(self, request: admin_pb2.ListEventsRequest) -> admin_pb2.ListEventsReply:
+        """What the journal holds; one answer looks at a part of a long one."""
+        return self._call("ListEvents", self._stub.ListEvents, request)
+
+    def nodes(self) -> admin_pb2.ListNodesReply:
+        """The cluster's nodes as flexod last saw them."""
+        return self._call("ListNodes", self._stub.ListNodes, admin_pb2.ListNodesRequest())
 
     def scale(self, job_id: int, workers: int) -> admin_pb2.ScaleJobReply:
         """Cap a job at `workers`; 0: back to automatic."""
@@ -158,23 +233,30 @@ class Daemon:
         except grpc.RpcError as error:
             code, details = error.code(), error.details() or ""
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                self._active = self._active if len(self._targets) == 1 else None
+                why = tls.what_is_wrong(self._target) or (
+                    f"{_reason(code, details)}; --daemon or ${ADDRESS_VARIABLE} names another address"
+                )
                 raise Unreachable(
-                    f"flexod does not answer at {self._address.target} (from {self._address.source}):"
-                    f" {_reason(code, details)}; --daemon or ${ADDRESS_VARIABLE} names another address"
+                    f"flexod does not answer at {self._target} (from {self._source}): {why}"
                 ) from error
             if code is grpc.StatusCode.UNIMPLEMENTED:
                 raise Unreachable(
-                    f"what answers at {self._address.target} (from {self._address.source}) is not this flexod"
+                    f"what answers at {self._target} (from {self._source}) is not this flexod"
                 ) from error
             if code is grpc.StatusCode.ABORTED:
                 raise Busy(details) from error
             raise Refusal(details or code.name) from error
 
 
+def _put(answers: queue.SimpleQueue[tuple[str, _Call]], target: str, call: _Call) -> None:
+    answers.put((target, call))
+
+
 def _reason(code: grpc.StatusCode, details: str) -> str:
     """gRPC's story of a failed connection, shortened to what a person can use."""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"no answer within {ANSWER_WITHIN_S:.0f} s"
+        return "no answer in time"
     return (
         details.rpartition("; last error: ")[2].removeprefix("UNKNOWN: ").removeprefix("UNAVAILABLE: ")
         or code.name

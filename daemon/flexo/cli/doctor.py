@@ -11,12 +11,13 @@ from typing import Annotated
 import typer
 
 from flexo.cli.connection import (
+    ADDRESS_VARIABLE,
     CONFIG_VARIABLE,
     DEFAULT_CONFIG,
+    Address,
     Daemon,
     Refusal,
     Unreachable,
-    find_address,
 )
 from flexo.cli.exit_codes import ExitCode
 from flexo.cli.output import Json, print_json, print_line
@@ -48,7 +49,9 @@ def doctor(
 
     path = config or Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
     # a configuration that was named on the command line says where its flexod is
-    findings = examine(path, lambda address: _asked(daemon or (address if config else None)))
+    elsewhere = daemon or (None if config else os.environ.get(ADDRESS_VARIABLE))
+    source = "--daemon" if daemon else f"${ADDRESS_VARIABLE}" if elsewhere else str(path)
+    findings = examine(path, lambda address: _asked(Address(address, source)), elsewhere or "")
     if as_json:
         print_json(_as_json(findings))
     else:
@@ -57,12 +60,17 @@ def doctor(
         raise typer.Exit(ExitCode.REFUSED)
 
 
-def _asked(daemon: str | None) -> FlexodAnswer:
+def _asked(address: Address) -> FlexodAnswer:
     try:
-        reply = Daemon(find_address(daemon)).status()
+        reply = Daemon(address).own_status()
     except (Refusal, Unreachable) as error:
         return FlexodAnswer(silent=str(error))
-    return FlexodAnswer(version=reply.flexod_version, trouble=reply.trouble, dry_run=reply.dry_run)
+    return FlexodAnswer(
+        version=reply.flexod_version,
+        trouble=reply.trouble or reply.availability.trouble,
+        dry_run=reply.dry_run,
+        stands_by=reply.HasField("availability") and not reply.availability.active,
+    )
 
 
 def _print(findings: Sequence[Finding], quiet: bool) -> None:

@@ -68,6 +68,9 @@ def up(
     ] = Profile.QUICK.value,
     flexod: Annotated[bool, typer.Option(help="Start flexod as well.")] = True,
     loans: Annotated[bool, typer.Option(help="flexod lends inference nodes to training.")] = False,
+    by_qos: Annotated[
+        bool, typer.Option(help="Satellites are preempted by QOS (profile accounting).")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a lab up."""
@@ -85,6 +88,7 @@ def up(
                 profile=Profile.named(profile),
                 flexod=flexod,
                 loans=loans,
+                by_qos=by_qos,
             )
             bring_up(spec, step)
         except KeyboardInterrupt:

@@ -32,7 +32,7 @@ def loans(
     """Servers of the inference cluster that are lent to training, and when they go back."""
     reply = Daemon(find_address(daemon)).loans(_ALL if show_all else last)
     if as_json:
-        print_json(_as_json(reply))
+        print_json(loans_as_json(reply))
         return
     if not reply.lending:
         print_line("flexod lends no servers: that needs enabled = true in [loaning] of its configuration")
@@ -67,6 +67,9 @@ def _summary(reply: admin_pb2.ListLoansReply) -> list[tuple[str, str]]:
     ]
     if view.source:
         pairs.append(("demand from", view.source))
+    if reply.left_alone:
+        alone = (f"{each.node} until {clock(each.until_at)}" for each in reply.left_alone)
+        pairs.append(("not lent", f"{', '.join(alone)}: taken out of the partition by hand"))
     return [*pairs, ("trouble", view.trouble or "none")]
 
 
@@ -83,10 +86,10 @@ def _print_loans(reply: admin_pb2.ListLoansReply) -> None:
                 loan.node,
                 clock(loan.since_at),
                 loan.state,
-                _due(loan.deadline_at, now),
+                due(loan.deadline_at, now),
                 str(loan.satellite_workers or ""),
                 ", ".join(map(str, loan.bases)),
-                loan.why_back or loan.why,
+                f"{loan.why_back or loan.why}{_cost(loan)}",
             )
             for loan in reply.loans
         ],
@@ -94,7 +97,19 @@ def _print_loans(reply: admin_pb2.ListLoansReply) -> None:
     )
 
 
-def _due(deadline_at: float, now: float) -> str:
+def _cost(loan: admin_pb2.LoanView) -> str:
+    """``; cost so far: 1 base preempted, 2 servers emptied beside``; "" where it is none."""
+    parts = []
+    if loan.bases_preempted:
+        parts.append(f"{loan.bases_preempted} {'base' if loan.bases_preempted == 1 else 'bases'} preempted")
+    if loan.servers_emptied_beside:
+        servers = "server" if loan.servers_emptied_beside == 1 else "servers"
+        parts.append(f"{loan.servers_emptied_beside} {servers} emptied beside")
+    return f"; cost so far: {', '.join(parts)}" if parts else ""
+
+
+def due(deadline_at: float, now: float) -> str:
+    """``in 3 min``, ``12 s late``; "" where there is no deadline."""
     if not deadline_at:
         return ""
     left = deadline_at - now
@@ -102,7 +117,10 @@ def _due(deadline_at: float, now: float) -> str:
 
 
 def _print_past(reply: admin_pb2.ListLoansReply) -> None:
-    columns = ("NODE", "SINCE", "BACK", "TOOK", "DEADLINE", "SCALED IN", "PREEMPTED", "WHY BACK")
+    columns = (
+        *("NODE", "SINCE", "BACK", "TOOK", "DEADLINE", "SCALED IN", "PREEMPTED", "EMPTIED BESIDE"),
+        "WHY BACK",
+    )
     print_table(
         columns,
         [
@@ -114,11 +132,12 @@ def _print_past(reply: admin_pb2.ListLoansReply) -> None:
                 _kept(loan),
                 str(loan.workers_scaled_in),
                 str(loan.bases_preempted),
+                str(loan.servers_emptied_beside),
                 loan.why_back,
             )
             for loan in reply.past
         ],
-        right=("SCALED IN", "PREEMPTED"),
+        right=("SCALED IN", "PREEMPTED", "EMPTIED BESIDE"),
     )
 
 
@@ -144,7 +163,8 @@ def lending_as_json(view: admin_pb2.LendingView) -> dict[str, Json]:
     }
 
 
-def _as_json(reply: admin_pb2.ListLoansReply) -> Json:
+def loans_as_json(reply: admin_pb2.ListLoansReply) -> Json:
+    """All of `flexo loans`."""
     return {
         "lending": reply.lending,
         "inference_partition": reply.inference_partition,
@@ -161,9 +181,13 @@ def _as_json(reply: admin_pb2.ListLoansReply) -> Json:
                 "why_back": loan.why_back,
                 "satellite_workers": loan.satellite_workers,
                 "bases": list(loan.bases),
+                "workers_scaled_in": loan.workers_scaled_in,
+                "bases_preempted": loan.bases_preempted,
+                "servers_emptied_beside": loan.servers_emptied_beside,
             }
             for loan in reply.loans
         ],
+        "left_alone": [{"node": each.node, "until_at": each.until_at} for each in reply.left_alone],
         "past": [
             {
                 "node": loan.node,
@@ -176,6 +200,7 @@ def _as_json(reply: admin_pb2.ListLoansReply) -> Json:
                 "ended_at": loan.ended_at,
                 "workers_scaled_in": loan.workers_scaled_in,
                 "bases_preempted": loan.bases_preempted,
+                "servers_emptied_beside": loan.servers_emptied_beside,
             }
             for loan in reply.past
         ],

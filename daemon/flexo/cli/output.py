@@ -49,7 +49,7 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 def print_line(text: str) -> None:
     """One sentence or heading."""
-    _console().print(Text(printable(text)))
+    console_for_output().print(Text(printable(text)))
 
 
 def print_json(value: Json) -> None:
@@ -83,13 +83,14 @@ def clock(at: float) -> str:
 
 
 def _print(table: Table) -> None:
-    console = _console()
+    console = console_for_output()
     with console.capture() as captured:
         console.print(table)
     sys.stdout.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
-def _console() -> Console:
+def console_for_output() -> Console:
+    """As wide as the terminal; a pipe has neither width nor colours."""
     if sys.stdout.isatty():
         return Console(highlight=False)
     return Console(highlight=False, width=_UNLIMITED, color_system=None)

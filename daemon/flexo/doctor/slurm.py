@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from flexo.clusters.slurm.releases import TESTED, Release
 from flexo.doctor.finding import Finding, ok, problem, warning
 from flexo.doctor.slurm_says import SlurmConfig
-
-TESTED: Final = ("22.05", "24.11", "26.05")
-"""Releases that flexo is tested with, oldest and newest first and last."""
 
 
 def check_slurm(config: SlurmConfig) -> list[Finding]:
@@ -17,21 +13,18 @@ def check_slurm(config: SlurmConfig) -> list[Finding]:
 
 
 def _release(version: str) -> Finding:
-    check, tested = "slurm.version", ", ".join(TESTED)
-    release = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    oldest, newest = (tuple(map(int, each.split("."))) for each in (TESTED[0], TESTED[-1]))
+    check, tested = "slurm.version", ", ".join(map(str, TESTED))
+    release, oldest, newest = Release.found_in(version), TESTED[0], TESTED[-1]
     said = f"Slurm {version or 'of an unknown release'}"
-    if len(release) != 2 or release < oldest:
-        return problem(
-            check, f"{said}; flexo is tested with {tested}", f"Update Slurm to {TESTED[0]} or later."
-        )
+    if release is None or release < oldest:
+        return problem(check, f"{said}; flexo is tested with {tested}", f"Update Slurm to {oldest} or later.")
     if release > newest:
         return warning(
             check,
             f"{said} is newer than what flexo is tested with ({tested})",
             "Watch `flexo status` in the first days, and begin with `flexod --dry-run`.",
         )
-    between = "" if version.startswith(TESTED) else f", between releases that flexo is tested with ({tested})"
+    between = "" if release in TESTED else f", between releases that flexo is tested with ({tested})"
     return ok(check, said + between)
 
 

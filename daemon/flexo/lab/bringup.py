@@ -90,7 +90,7 @@ def _build(layout: Layout, spec: LabSpec, progress: Progress) -> Lab:
     if missing:
         progress(f"(without {', '.join(missing)}: not built in {plugin_sources()})")
     progress("starting munged")
-    _start_munged(layout, environment)
+    start_munged(layout, environment)
     if spec.profile is Profile.ACCOUNTING:
         progress("starting MariaDB")
         accounting.start_database(layout, environment)
@@ -171,7 +171,8 @@ def _unused_major() -> int:
     return free[-1]
 
 
-def _start_munged(layout: Layout, environment: Mapping[str, str]) -> None:
+def start_munged(layout: Layout, environment: Mapping[str, str]) -> None:
+    """With a key of its own, at the lab's own socket. Raises LabFailed."""
     munge = Account.named("munge")
     key = layout.munge / "munge.key"
     key.touch(mode=0o600)

@@ -22,6 +22,7 @@ from flexo.lab.slurm_files import (
     BORROWED_SATELLITES,
     INFERENCE_PARTITION,
     SATELLITE_PARTITION,
+    SATELLITE_QOS,
 )
 from flexo.lab.spec import Profile
 
@@ -48,16 +49,24 @@ def write_flexo_toml(layout: Layout, record: Record) -> None:
     layout.flexo_toml.write_text(flexo_toml(layout, record))
 
 
-def start_flexod(layout: Layout, record: Record, environment: Mapping[str, str]) -> None:
-    """Start flexod as its account and wait until it listens. Raises LabFailed."""
+def start_flexod(
+    layout: Layout, record: Record, environment: Mapping[str, str], address: str = ""
+) -> subprocess.Popen[bytes]:
+    """Start flexod as its account and wait until it listens. Raises LabFailed.
+
+    `address`: which of several it is, where flexo.toml has been given [high_availability] hosts.
+    """
     account = Account.named(record.spec.flexod_account)
-    log = layout.logs / "flexod.log"
+    port = int(address.rpartition(":")[2]) if address else record.ports.flexod
+    log = layout.logs / (f"flexod-{port}.log" if address else "flexod.log")
     command = [str(Path(sys.executable).parent / "flexod"), "--config", str(layout.flexo_toml)]
+    command += ["--address", address] if address else []
     if _may_read_the_code(account, environment):
         process = start(command, log, environment, account)
     else:
         process = start([*_reading_all(account), *command], log, environment)
-    wait_until(lambda: is_listening(record.ports.flexod), "flexod to listen", _START_S, log, process)
+    wait_until(lambda: is_listening(port), "flexod to listen", _START_S, log, process)
+    return process
 
 
 def flexod_processes(layout: Layout) -> list[psutil.Process]:
@@ -76,6 +85,7 @@ def flexo_toml(layout: Layout, record: Record) -> str:
         [slurm]
         conf = "{layout.slurm_conf}"
         satellite_partition = "{SATELLITE_PARTITION}"
+        satellite_qos = "{SATELLITE_QOS if record.spec.by_qos else ""}"
 
         [journal]
         path = "{layout.flexod}/journal.sqlite"

@@ -62,6 +62,11 @@ class Layout:
         return self.directory / "plugstack.conf"
 
     @property
+    def cgroup_conf(self) -> Path:
+        """That there are no cgroups, for releases that want to be told."""
+        return self.directory / "cgroup.conf"
+
+    @property
     def job_submit(self) -> Path:
         """The site's job_submit.lua."""
         return self.directory / "job_submit.lua"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import subprocess
 
+from flexo.clusters.slurm.releases import Release
 from flexo.lab.errors import LabUnavailable
 from flexo.lab.spec import Profile
 
@@ -31,6 +33,15 @@ def program(name: str) -> str:
     if path is None:
         raise LabUnavailable(f"a lab needs the program {name}, which is not installed")
     return path
+
+
+def installed_release() -> Release:
+    """Of this machine's slurmctld. Raises LabUnavailable."""
+    said = subprocess.run([program("slurmctld"), "-V"], capture_output=True, text=True, timeout=30).stdout
+    release = Release.found_in(said)
+    if release is None:
+        raise LabUnavailable(f"`slurmctld -V` says '{said.strip()}', which names no release of Slurm")
+    return release
 
 
 def why_unavailable(profile: Profile = Profile.QUICK) -> str | None:

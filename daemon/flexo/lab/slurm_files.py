@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flexo.lab.layout import Layout
 from flexo.lab.record import Record
+from flexo.lab.requirements import installed_release
 from flexo.lab.spec import LabSpec, Profile
 
 MEMORY_PER_CPU_MIB = 4000
@@ -21,6 +22,9 @@ INFERENCE_PARTITION = "infer"
 BORROWED_PARTITION = "borrowed"
 BORROWED_SATELLITES = "borrowed-flex"
 """Satellites on lent servers, below the bases there: Slurm takes them first."""
+
+SATELLITE_QOS = "flex"
+"""Where satellites are preempted by QOS."""
 
 _QUICK = """
     SchedulerParameters=sched_interval=2,bf_interval=3
@@ -34,6 +38,7 @@ _ACCOUNTING = """
     AccountingStorageEnforce=associations,limits,qos
     AccountingStorageTRES=gres/gpu
     PriorityType=priority/multifactor
+    PriorityCalcPeriod=1
     PriorityWeightAge=1000
     PriorityWeightFairshare=1000
     PriorityWeightQOS=10000
@@ -61,6 +66,8 @@ def write_slurm_files(layout: Layout, record: Record) -> tuple[str, ...]:
             shutil.copy(sources / part, layout.plugin / part)
     lua = LUA_MODULE not in missing
     layout.slurm_conf.write_text(slurm_conf(layout, record, lua=lua))
+    if installed_release().cgroups_can_be_disabled:
+        layout.cgroup_conf.write_text("CgroupPlugin=disabled\n")
     layout.gres_conf.write_text(gres_conf(layout, record.spec))
     layout.plugstack_conf.write_text(plugstack_conf(layout, spank=SPANK_PLUGIN not in missing))
     if lua:
@@ -108,7 +115,7 @@ def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
         DefMemPerCPU={MEMORY_PER_CPU_MIB}
         GresTypes=gpu
 
-        PreemptType=preempt/partition_prio
+        PreemptType=preempt/{"qos" if spec.by_qos else "partition_prio"}
         PreemptMode=REQUEUE
         JobRequeue=1
         ReturnToService=2
@@ -180,9 +187,10 @@ def _nodes(spec: LabSpec, ports: tuple[int, ...], host: str) -> str:
 
 def _partitions(spec: LabSpec) -> str:
     train, infer = ",".join(spec.train_names), ",".join(spec.infer_names) or '""'
+    taken = "PreemptMode=CANCEL GraceTime=20" + (f" AllowQos={SATELLITE_QOS}" if spec.by_qos else "")
     lines = f"""
         PartitionName=train Nodes={train} Default=YES PriorityTier=10 PreemptMode=OFF
-        PartitionName={SATELLITE_PARTITION} Nodes={train} PriorityTier=1 PreemptMode=CANCEL GraceTime=20
+        PartitionName={SATELLITE_PARTITION} Nodes={train} PriorityTier=1 {taken}
         PartitionName={INFERENCE_PARTITION} Nodes={infer} PriorityTier=20 PreemptMode=OFF
     """
     if not spec.loans:

@@ -55,6 +55,8 @@ class LabSpec:
     """Start flexod as well."""
     loans: bool = False
     """flexod lends inference nodes to training, at a fast clock."""
+    by_qos: bool = False
+    """Satellites are preempted by their QOS, and not by their partition."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -71,6 +73,8 @@ class LabSpec:
         if self.loans and self.profile is Profile.ACCOUNTING:
             raise BadSpec("loans are allowed in the other profiles: in accounting flexod is an Operator, "
                           "who may not edit partitions")  # fmt: skip
+        if self.by_qos and self.profile is not Profile.ACCOUNTING:
+            raise BadSpec("by_qos is allowed in the profile accounting: without slurmdbd there are no QOS")
 
     @property
     def gpus_per_infer_node(self) -> int:

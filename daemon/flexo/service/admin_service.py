@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -18,11 +18,12 @@ import grpc.aio
 import structlog
 
 import flexo
-from flexo.control.views import ControllerStatus, JobView, UnknownJob
+from flexo.control.views import ControllerStatus, JobView, UnknownJob, View
 from flexo.control.wishes import BadScale, Busy, NotSteered
 from flexo.controller import Controller
-from flexo.journal import Journal
-from flexo.model import JobKey, Range, ScalingPoint
+from flexo.journal import KINDS, Event, Journal
+from flexo.journal_search import Search
+from flexo.model import JobKey, Node, Range, ScalingPoint
 from flexo.service.authentication import account, caller
 from flexo.service.errands import CheckpointOrder, Order, Outcome, ProfileOrder, Progress, Result
 from flexo.service.leaders import LeaderBusy, LeaderDesk, NoLeader
@@ -37,6 +38,8 @@ if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
 
 EVENTS = 200
 """How much of a job's history one answer holds."""
+MOST_EVENTS = 1000
+"""How many events one answer holds, however many are asked for."""
 WORD_WITHIN_S = 3600.0
 """How long a leader may take for its next word on a command: a mini-batch, or writing a checkpoint."""
 
@@ -53,24 +56,38 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     """See protos/flexo/v1/admin.proto."""
 
     def __init__(
-        self, controller: Controller, journal: Journal, desk: LeaderDesk, administrators: tuple[str, ...]
+        self,
+        controller: Controller,
+        journal: Journal,
+        desk: LeaderDesk,
+        administrators: tuple[str, ...],
+        availability: Callable[[], admin_pb2.Availability | None] = lambda: None,
     ) -> None:
+        """`availability`: what the status says of several flexods, if there are."""
+        self._availability = availability
         self._controller = controller
         self._journal = journal
         self._desk = desk
-        self._administrators = administrators
+        self.administrators = administrators
+        """Users who may steer any job; others may be named while flexod runs."""
 
     async def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: _Context
     ) -> admin_pb2.GetStatusReply:
         """What the loop does and has seen last."""
-        return _status(self._controller.status())
+        reply = _status(self._controller.status())
+        about = self._availability()
+        if about is not None:
+            reply.availability.CopyFrom(about)
+        return reply
 
     async def ListJobs(  # noqa: N802
         self, request: admin_pb2.ListJobsRequest, context: _Context
     ) -> admin_pb2.ListJobsReply:
         """All elastic jobs whose base runs."""
-        return admin_pb2.ListJobsReply(jobs=[_job(view) for view in self._controller.jobs()])
+        view = self._controller.view()
+        reasons = _reasons(view)
+        return admin_pb2.ListJobsReply(jobs=[_job(each, reasons.get(each.job.key, ())) for each in view.jobs])
 
     async def ExplainJob(  # noqa: N802
         self, request: admin_pb2.ExplainJobRequest, context: _Context
@@ -85,7 +102,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             sentences = (str(error),)
         return admin_pb2.ExplainJobReply(
             sentences=sentences,
-            events=[admin_pb2.Event(at=event.at, kind=event.kind, text=event.text) for event in events],
+            events=[_event(event) for event in events],
         )
 
     async def ScaleJob(  # noqa: N802
@@ -176,6 +193,42 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             samples=[admin_pb2.DemandSample(at=d.at, servers=d.servers, source=d.source) for d in found]
         )
 
+    async def ListEvents(  # noqa: N802
+        self, request: admin_pb2.ListEventsRequest, context: _Context
+    ) -> admin_pb2.ListEventsReply:
+        """What the journal holds."""
+        if unknown := sorted(set(request.kinds) - KINDS.keys()):
+            text = f"there are no events of kind '{one_line(unknown[0], 40)}'; there are: {', '.join(KINDS)}"
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+        if not math.isfinite(request.since_at) or max(request.before, request.after) >= 1 << 62:
+            text = f"since_at {request.since_at:g}, before {request.before}, after {request.after}: too far"
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+        search = Search(
+            job_id=request.job_id or None,
+            node=request.node,
+            kinds=tuple(dict.fromkeys(request.kinds)),
+            since=request.since_at,
+            before=request.before,
+            after=request.after,
+            limit=min(request.limit or EVENTS, MOST_EVENTS),
+        )
+        found = await asyncio.to_thread(self._journal.find, search)
+        return admin_pb2.ListEventsReply(
+            events=[_event(event, number) for number, event in found.events],
+            before=found.before,
+            newest=found.newest,
+        )
+
+    async def ListNodes(  # noqa: N802
+        self, request: admin_pb2.ListNodesRequest, context: _Context
+    ) -> admin_pb2.ListNodesReply:
+        """The nodes as last seen, and which pending jobs come next."""
+        view = self._controller.view()
+        return admin_pb2.ListNodesReply(
+            nodes=[_node(node) for node in (view.state.nodes if view.state else ())],
+            order=[key.job_id for key in view.order],
+        )
+
     async def _words(
         self, key: JobKey, order: Order, context: _Context
     ) -> AsyncGenerator[Progress | Outcome]:
@@ -218,9 +271,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         uid = caller().uid
         if uid in (view.user_id, 0, os.getuid()):
             return
-        if await asyncio.to_thread(account, uid) in self._administrators:
+        if await asyncio.to_thread(account, uid) in self.administrators:
             return
-        may = dict.fromkeys((view.job.user, "root", account(os.getuid()), *self._administrators))
+        may = dict.fromkeys((view.job.user, "root", account(os.getuid()), *self.administrators))
         text = f"uid {uid} may not steer job {view.job.key}: {', '.join(may)} may"
         _log.warning("steering denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=text)
         await _abort(context, grpc.StatusCode.PERMISSION_DENIED, text)
@@ -289,7 +342,37 @@ def _point(point: ScalingPoint) -> admin_pb2.ScalingPoint:
     )
 
 
-def _job(view: JobView) -> admin_pb2.ElasticJob:
+def _event(event: Event, number: int = 0) -> admin_pb2.Event:
+    return admin_pb2.Event(
+        at=event.at,
+        kind=event.kind,
+        text=event.text,
+        number=number,
+        job_id=event.job.job_id if event.job else 0,
+        restart_count=event.job.restart_count if event.job else 0,
+    )
+
+
+def _node(node: Node) -> admin_pb2.NodeView:
+    return admin_pb2.NodeView(
+        name=node.name,
+        gpus=node.gpus,
+        gpus_allocated=node.gpus_allocated,
+        gpu_type=node.gpu_type,
+        unusable=node.unusable,
+        partitions=sorted(node.partitions),
+    )
+
+
+def _reasons(view: View) -> dict[JobKey, list[str]]:
+    """The policy's, by job."""
+    found: dict[JobKey, list[str]] = {}
+    for note in view.notes:
+        found.setdefault(note.job, []).append(note.text)
+    return found
+
+
+def _job(view: JobView, reasons: Sequence[str]) -> admin_pb2.ElasticJob:
     job = view.job
     return admin_pb2.ElasticJob(
         job_id=job.key.job_id,
@@ -322,4 +405,5 @@ def _job(view: JobView) -> admin_pb2.ElasticJob:
         progress=view.progress,
         left_s=view.left.seconds if view.left else 0.0,
         left_by=view.left.source.value if view.left else "",
+        reasons=reasons,
     )

@@ -1,7 +1,8 @@
 """Who is calling: no method of flexod runs before the caller has proven a user id.
 
 One interceptor does it for every method there is, so that a new method cannot forget to ask. The credential
-names the method and is decoded once (flexo_protos/credentials.py).
+names the method and is decoded once (flexo_protos/credentials.py). Requests are parsed after that: what a
+stranger sends is not looked at, and what cannot be parsed is refused in a sentence instead of a traceback.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message import DecodeError
 
 from flexo_protos.credentials import METADATA_KEY, Authenticator, Caller, NotAuthentic
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Context = grpc.aio.ServicerContext[Any, Any]
     _Serve = Callable[[Any, _Context], Awaitable[Any]]
     _ServeMany = Callable[[Any, _Context], AsyncIterator[Any]]
+    _Parse = Callable[[bytes], Any]
 
 VERIFY_WITHIN_S = 10.0
 """munged answers in a fraction of a millisecond; one that hangs must not hold the callers."""
@@ -69,16 +72,16 @@ class Authentication(grpc.aio.ServerInterceptor):
                 handler.response_serializer,
             )
         if handler.response_streaming and not handler.request_streaming:
+            serve_many = cast("_ServeMany", handler.unary_stream)
             return grpc.unary_stream_rpc_method_handler(
-                self._asking_before_the_first(method, cast("_ServeMany", handler.unary_stream)),
-                handler.request_deserializer,
-                handler.response_serializer,
+                self._asking_before_the_first(method, handler.request_deserializer, serve_many),
+                response_serializer=handler.response_serializer,
             )
         if not handler.request_streaming and not handler.response_streaming:
+            serve = cast("_Serve", handler.unary_unary)
             return grpc.unary_unary_rpc_method_handler(
-                self._asking_first(method, cast("_Serve", handler.unary_unary)),
-                handler.request_deserializer,
-                handler.response_serializer,
+                self._asking_first(method, _parsing(handler.request_deserializer, serve)),
+                response_serializer=handler.response_serializer,
             )
         raise NotImplementedError(f"{method}: methods to which only the caller streams are not authenticated")
 
@@ -89,10 +92,10 @@ class Authentication(grpc.aio.ServerInterceptor):
 
         return ask_and_serve
 
-    def _asking_before_the_first(self, method: str, serve: _ServeMany) -> _ServeMany:
-        async def ask_and_serve(request: Any, context: _Context) -> AsyncIterator[Any]:
+    def _asking_before_the_first(self, method: str, parse: _Parse | None, serve: _ServeMany) -> _ServeMany:
+        async def ask_and_serve(request: bytes, context: _Context) -> AsyncIterator[Any]:
             await self._ask(context, method)
-            async for reply in serve(request, context):
+            async for reply in serve(await _parsed(parse, request, context), context):
                 yield reply
 
         return ask_and_serve
@@ -117,3 +120,18 @@ class Authentication(grpc.aio.ServerInterceptor):
                 return await verifying
         except TimeoutError:
             raise NotAuthentic(f"MUNGE did not answer flexod within {VERIFY_WITHIN_S:.0f} s") from None
+
+
+def _parsing(parse: _Parse | None, serve: _Serve) -> _Serve:
+    async def parse_and_serve(request: bytes, context: _Context) -> Any:
+        return await serve(await _parsed(parse, request, context), context)
+
+    return parse_and_serve
+
+
+async def _parsed(parse: _Parse | None, request: bytes, context: _Context) -> Any:
+    """The message, or the call aborts. Without `parse`: its bytes."""
+    try:
+        return parse(request) if parse else request
+    except DecodeError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))

@@ -1,7 +1,6 @@
-"""flexod's beginning and end: settings, lock, journal, cluster, controller thread, server, signals.
+"""flexod's beginning and end: options, settings, lock, journal, server; alone, or in turns with others.
 
-The event loop with the leaders' streams has the main thread, the controller one of its own. When flexod
-ends, streams close and nothing else happens: grants stand, and training goes on.
+The event loop with the leaders' streams has the main thread, the controller one of its own (active.py).
 """
 
 from __future__ import annotations
@@ -10,31 +9,32 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
-import logging
 import os
 import resource
 import signal
 import sys
-import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import structlog
 
 import flexo
-from flexo.clusters.base import ActionRefused, Cluster, ClusterUnreachable
-from flexo.clusters.slurm import BorrowedPartition, SlurmCluster, connect
-from flexo.config import DEFAULT_PATH, ConfigError, Settings, load
-from flexo.controller import Controller
+from flexo.availability.mandate import ALONE
+from flexo.availability.register import RegisterAway
+from flexo.availability.which_host import NotOneOfThem, own_address
+from flexo.config import DEFAULT_PATH, ConfigError, LogSettings, Settings
 from flexo.journal import Journal
 from flexo.loaning.lstm import TorchMissing
-from flexo.service import notify
-from flexo.service.admin_service import AdminService
-from flexo.service.inference_service import InferenceService
-from flexo.service.jobs_service import JobService, Pace
-from flexo.service.leaders import LeaderDesk
-from flexo.service.lending_setup import lending_of, pushed_demand
-from flexo.service.server import AddressUnusable, check_address, listen
+from flexo.service import logs, notify
+from flexo.service.active import Active, say_ready
+from flexo.service.metrics_endpoint import metrics_served
+from flexo.service.process import CannotServe, Process
+from flexo.service.reloading import Configuration
+from flexo.service.server import AddressUnusable, Switchboard, check_address, listen
+from flexo.service.tls import CertificateUnusable, server_credentials
+from flexo.service.turns import Turns
 from flexo_protos.credentials import Munge, NotAuthentic
 
 FAILED = 1
@@ -46,124 +46,92 @@ _LEVELS = ("debug", "info", "warning", "error")
 _log = structlog.get_logger("flexo.service")
 
 
-class CannotServe(Exception):
-    """flexod does not start or cannot go on; the message says why in a sentence."""
-
-
 def main() -> None:
     """Entry point of `flexod`: exit 0 after SIGTERM or SIGINT, 1 when it cannot go on, 2 for usage."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a leader that hangs up is no news to an administrator
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Slurm's commands are started beside it
+    signal.signal(signal.SIGHUP, lambda *_: None)  # it would end us; once we serve, it is heeded
     options = make_parser().parse_args()
-    _set_up_logging(options.log_level, options.log_json)
+    configuration = Configuration(options.config, options.dry_run)
     try:
-        settings = load(options.config)
+        settings = configuration.read()
+        if settings.high_availability.hosts and not options.check_config:
+            address = own_address(settings.high_availability.hosts, options.address)
+            configuration = replace(configuration, address=address)
+            settings = configuration.read()
+    except NotOneOfThem as error:
+        sys.stderr.write(f"flexod: {options.config}: {error}\n")
+        sys.exit(USAGE)
     except ConfigError as error:
         sys.stderr.write("".join(f"flexod: {problem}\n" for problem in error.problems))
         sys.exit(USAGE)
     if options.check_config:
         print(f"{options.config}: in order")
         return
-    if options.dry_run:
-        controller = settings.controller.model_copy(update={"dry_run": True})
-        settings = settings.model_copy(update={"controller": controller})
+    logs.set_up(_log_settings(settings.log, options))
     try:
-        serve(settings, everywhere=options.every_interface)
+        serve(configuration, settings, everywhere=options.every_interface)
     except CannotServe as error:
         sys.stderr.write(f"flexod: {error}\n")
         sys.exit(FAILED)
 
 
-def serve(settings: Settings, *, everywhere: bool = False) -> None:
-    """Be flexod until SIGTERM or SIGINT. Raises CannotServe."""
+def serve(configuration: Configuration, settings: Settings, *, everywhere: bool = False) -> None:
+    """Be flexod until SIGTERM or SIGINT; SIGHUP has it read `configuration` again. Raises CannotServe."""
     authenticator = _working_munge(settings)
     try:
         check_address(settings.service.address, everywhere)
-        with _only_flexod_of(settings.journal.path), _open_journal(settings) as journal:
-            _allow_many_connections()
-            asyncio.run(_serve(settings, authenticator, journal))
-    except (AddressUnusable, TorchMissing) as error:
+        if settings.metrics.listen:
+            check_address(settings.metrics.listen, everywhere, "[metrics] listen")
+        _allow_many_connections()
+        asyncio.run(_serve(configuration, settings, authenticator))
+    except (AddressUnusable, CertificateUnusable, RegisterAway, TorchMissing) as error:
         raise CannotServe(str(error)) from error
 
 
-async def _serve(settings: Settings, authenticator: Munge, journal: Journal) -> None:
-    cluster = _connect(settings)
-    _log.info(f"the cluster is read with {cluster.read_with}")
-    desk = LeaderDesk()
-    pushed = pushed_demand(settings.loaning)
-    lending = lending_of(settings, journal, pushed)
-    controller = Controller(settings, cluster, desk, journal, lending=lending)
-    jobs = JobService(desk, controller, Pace())
-    admin = AdminService(controller, journal, desk, settings.service.administrators)
-    may_push = frozenset((*settings.service.administrators, *settings.loaning.inference_users))
-    inference = InferenceService(pushed, may_push, desk.wake.set)
-    ended = asyncio.Event()
-    _end_on_signals(ended)
-    server = await listen(settings.service.address, authenticator, jobs, admin, inference)
-    await _say_ready(settings, cluster)
-    notify.tell(notify.READY)
-    with _controller_thread(controller, desk, asyncio.get_running_loop(), ended) as failed:
-        await ended.wait()
-        notify.tell(notify.STOPPING)
-        _log.info("flexod stops; grants stand")
-        jobs.close()
-        inference.close()
-        await server.stop(FAREWELL_S)
+async def _serve(configuration: Configuration, settings: Settings, authenticator: Munge) -> None:
+    credentials = server_credentials(settings.tls, settings.service.address)
+    process = Process(configuration, settings)
+    with metrics_served(settings.metrics.listen, process.registry):
+        if settings.high_availability.hosts:
+            await _serve_in_turns(process, authenticator, credentials)
+        else:
+            await _serve_alone(process, authenticator, credentials)
+
+
+async def _serve_alone(
+    process: Process, authenticator: Munge, credentials: grpc.ServerCredentials | None
+) -> None:
+    settings, ended = process.settings, process.ended
+    with _only_flexod_of(settings.journal.path), _open_journal(settings) as journal:
+        active = Active.begin(settings, journal, ALONE, process.happenings, lambda: None)
+        process.active = active
+        switchboard = Switchboard()
+        switchboard.activate(active.services, ALONE)
+        server = await listen(settings.service.address, authenticator, switchboard, credentials)
+        await say_ready(settings, active.cluster)
+        notify.tell(notify.READY)
+        with active.acting(process.registry, ended) as failed:
+            await ended.wait()
+            notify.tell(notify.STOPPING)
+            _log.info("flexod stops; grants stand")
+            active.close()
+            await server.stop(FAREWELL_S)
     if failed.is_set():
         raise CannotServe("the controller has failed; its error stands above")
 
 
-def _connect(settings: Settings) -> SlurmCluster:
-    slurm, loaning = settings.slurm, settings.loaning
-    if not loaning.enabled:
-        return connect(slurm.conf, frozenset({slurm.satellite_partition}), slurm.timeout_s)
-    borrowed = BorrowedPartition(loaning.partition, loaning.edit_command, loaning.satellite_partition)
-    satellites = frozenset({slurm.satellite_partition, *borrowed.names})
-    return connect(slurm.conf, satellites, slurm.timeout_s, None if loaning.static else borrowed)
-
-
-async def _say_ready(settings: Settings, cluster: Cluster) -> None:
-    """One line for people and scripts; the cluster has no other user yet, as it must (it is not shared)."""
+async def _serve_in_turns(
+    process: Process, authenticator: Munge, credentials: grpc.ServerCredentials | None
+) -> None:
+    turns = Turns(process)
+    server = await listen(process.settings.service.address, authenticator, turns.switchboard, credentials)
+    notify.tell(notify.READY)
     try:
-        traits = await asyncio.to_thread(cluster.traits)
-        slurm = f"Slurm {traits.version} (cluster {traits.name})"
-    except (ClusterUnreachable, ActionRefused) as error:
-        slurm = f"Slurm does not answer yet: {error}"
-    policy = settings.controller.policy + (" (dry run)" if settings.controller.dry_run else "")
-    print(
-        f"flexod {flexo.__version__} ready: address {settings.service.address}, policy {policy}, {slurm}",
-        flush=True,
-    )
-
-
-@contextlib.contextmanager
-def _controller_thread(
-    controller: Controller, desk: LeaderDesk, loop: asyncio.AbstractEventLoop, ended: asyncio.Event
-) -> Iterator[threading.Event]:
-    """The controller goes round while the context lasts; `ended` is set if it falls over before."""
-    stop, failed = threading.Event(), threading.Event()
-
-    def go_round() -> None:
-        try:
-            controller.run(stop)
-        except Exception:
-            _log.exception("the controller has failed")
-            failed.set()
-            loop.call_soon_threadsafe(ended.set)
-
-    thread = threading.Thread(target=go_round, name="controller")
-    thread.start()
-    try:
-        yield failed
+        await turns.take()
+        notify.tell(notify.STOPPING)
     finally:
-        stop.set()
-        desk.wake.set()
-        thread.join()
-
-
-def _end_on_signals(ended: asyncio.Event) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        await server.stop(FAREWELL_S)
 
 
 def _working_munge(settings: Settings) -> Munge:
@@ -192,9 +160,9 @@ def _only_flexod_of(journal: Path) -> Iterator[None]:
             file.seek(0)
             holder = file.read(20).strip() or "unknown"
             raise CannotServe(f"another flexod (pid {holder}) uses the journal {journal}") from error
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        with contextlib.suppress(OSError):  # the lock is what counts, also on a full disk
+            os.truncate(file.fileno(), 0)
+            os.write(file.fileno(), f"{os.getpid()}\n".encode())
         yield
 
 
@@ -213,23 +181,10 @@ def _allow_many_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _set_up_logging(level: str, as_json: bool) -> None:
-    """One line an event on the error output, which systemd keeps."""
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
-        if as_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+def _log_settings(settings: LogSettings, options: argparse.Namespace) -> LogSettings:
+    """What the command line says comes first."""
+    said = {"level": options.log_level, "format": "json" if options.log_json else None}
+    return settings.model_copy(update={key: value for key, value in said.items() if value is not None})
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -247,12 +202,20 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="decide and record, change nothing")
     parser.add_argument("--check-config", action="store_true", help="check the configuration and end")
     parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        default="",
+        help="which of [high_availability] hosts this one is, where its host has more than one of them",
+    )
+    parser.add_argument(
         "--every-interface", action="store_true", help="allow an address such as 0.0.0.0, on all networks"
     )
     parser.add_argument(
-        "--log-level", choices=_LEVELS, default="info", help="the least that is logged; else %(default)s"
+        "--log-level", choices=_LEVELS, help="the least that is logged; else [log] level, which is info"
     )
-    parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
+    parser.add_argument(
+        "--log-json", action="store_true", help="log one JSON object a line; else [log] format"
+    )
     parser.add_argument("--version", action="version", version=f"flexod {flexo.__version__}")
     return parser
 

@@ -41,7 +41,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     def __init__(self, pushed: PushedDemand | None, users: frozenset[str], wake: Callable[[], None]) -> None:
         self._pushed = pushed
-        self._users = users
+        self.users = users
+        """Others may be named while flexod runs."""
         self._wake = wake
         self._closing = False
         self._watchers: set[asyncio.Event] = set()
@@ -126,7 +127,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """Where pushes go and the caller's name; else the call aborts."""
         uid = caller().uid
         user = await asyncio.to_thread(account, uid)
-        if uid not in (0, os.getuid()) and user not in self._users:
+        if uid not in (0, os.getuid()) and user not in self.users:
             text = f"user {user} may not speak for the inference cluster: [loaning] inference_users may"
             _log.warning("push denied", user=user, peer=context.peer())
             await _abort(context, grpc.StatusCode.PERMISSION_DENIED, text)

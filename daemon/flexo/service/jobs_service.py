@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message import DecodeError
 
 import flexo
+from flexo.availability.mandate import ALONE, Mandate
 from flexo.clusters.base import ClusterState
 from flexo.model import JobState, SlurmJob
 from flexo.service import wire
@@ -34,6 +36,8 @@ HELLO_WITHIN_S = 10.0
 OBSERVED_WITHIN_S = 60.0
 """How long a leader waits for the controller to look at the cluster once more, to find a new job in it."""
 WRITE_WITHIN_S = 30.0
+LAST_WRITE_WITHIN_S = 2.0
+"""How long a stream's end waits for a message that is being written."""
 MISSED_REPORTS = 3
 STRANGERS_PER_USER = 2000
 """Streams of one user that lead no job yet; one user alone must not take up all that the server has."""
@@ -96,9 +100,11 @@ class TokenBucket:
 class JobService(jobs_pb2_grpc.JobServiceServicer):
     """See protos/flexo/v1/jobs.proto."""
 
-    def __init__(self, desk: LeaderDesk, observer: Observer, pace: Pace) -> None:
+    def __init__(self, desk: LeaderDesk, observer: Observer, pace: Pace, mandate: Mandate = ALONE) -> None:
+        """`mandate`: asked before a leader is told anything."""
         self._desk = desk
         self._observer = observer
+        self._mandate = mandate
         self._pace = pace
         self._closing = asyncio.Event()
         self._strangers: Counter[int] = Counter()
@@ -149,13 +155,20 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         return Line(report, context.peer()), introduced
 
     async def _converse(self, line: Line, introduced: wire.Introduction, context: _Context) -> None:
+        mouth = _Mouth(context)
         self._desk.attach(line)
-        _log.info("leader attached", job=str(introduced.key), uid=line.report.user_id, peer=line.peer)
+        _log.info(
+            "leader attached",
+            job=str(introduced.key),
+            uid=line.report.user_id,
+            peer=line.peer,
+            release=introduced.release or "unknown",
+        )
         ends = [
             asyncio.ensure_future(end)
             for end in (
                 self._hear(line, introduced, context),
-                self._tell(line, context),
+                self._tell(line, mouth),
                 self._until_replaced(line),
                 self._until_closed(),
             )
@@ -169,6 +182,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             for end in ends:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
+            await mouth.finish()
             _log.info("leader detached", job=str(introduced.key), peer=line.peer)
 
     async def _hear(self, line: Line, introduced: wire.Introduction, context: _Context) -> None:
@@ -181,36 +195,46 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             if not rate.take():
                 text = f"more than {MESSAGES_PER_S:.0f} messages a second from one leader"
                 raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-            body = message.WhichOneof("body")
+            if message.WhichOneof("body") == "goodbye":
+                why = wire.one_line(message.goodbye.reason)
+                _log.info("leader says goodbye", job=str(introduced.key), why=why)
+                return
             with _malformed_is_refused():
-                if body == "report":
-                    said = wire.leader_report(introduced, line.report.user_id, message.report, self._nodes())
-                    self._desk.update(line, said)
-                elif body == "grant_failed":
-                    self._desk.give_back(wire.grant_failure(introduced.key, message.grant_failed))
-                elif body == "slow_gpu":
-                    slow = wire.slow_gpu(introduced.key, message.slow_gpu, self._nodes())
-                    self._desk.note_slow_gpu(slow)
-                elif body == "command_progress":
-                    said_of_it = wire.progress(message.command_progress, time.time())
-                    line.hear(message.command_progress.id, said_of_it)
-                elif body == "command_done":
-                    line.hear(message.command_done.id, wire.outcome(message.command_done, time.time()))
-                elif body == "goodbye":
-                    why = wire.one_line(message.goodbye.reason)
-                    _log.info("leader says goodbye", job=str(introduced.key), why=why)
-                    return
-                else:
-                    raise wire.Malformed(f"{body or 'an empty message'} after Hello")
+                self._heed(message, line, introduced)
 
-    async def _tell(self, line: Line, context: _Context) -> None:
+    def _heed(self, message: jobs_pb2.FromLeader, line: Line, introduced: wire.Introduction) -> None:
+        """Take one message. Raises wire.Malformed."""
+        match body := message.WhichOneof("body"):
+            case "report":
+                said = wire.leader_report(introduced, line.report.user_id, message.report, self._nodes())
+                self._desk.update(line, said)
+            case "grant_failed":
+                self._desk.give_back(wire.grant_failure(introduced.key, message.grant_failed))
+            case "slow_gpu":
+                slow = wire.slow_gpu(introduced.key, message.slow_gpu, self._nodes())
+                self._desk.note_slow_gpu(slow)
+            case "command_progress":
+                said_of_it = wire.progress(message.command_progress, time.time())
+                line.hear(message.command_progress.id, said_of_it)
+            case "command_done":
+                line.hear(message.command_done.id, wire.outcome(message.command_done, time.time()))
+            case None:
+                # of a newer leader, which says something that this flexod does not know
+                _log.debug("message skipped", job=str(introduced.key), release=introduced.release)
+            case _:
+                raise wire.Malformed(f"{body} after Hello")
+
+    async def _tell(self, line: Line, mouth: _Mouth) -> None:
         """Welcome, then the orders whenever they change, and each command."""
         welcome = jobs_pb2.Welcome(
             report_interval_s=max(1, round(self._pace.report_interval_s)), flexod_version=flexo.__version__
         )
         message = jobs_pb2.ToLeader(welcome=welcome)
         while True:
-            await _within(WRITE_WITHIN_S, "reading of what it is told", context.write(message))
+            if not self._mandate.holds():
+                raise Refused(grpc.StatusCode.UNAVAILABLE, "this flexod is not the active one any more")
+            message.epoch = self._mandate.epoch
+            await _within(WRITE_WITHIN_S, "reading of what it is told", mouth.say(message))
             message = wire.to_leader(await line.next_to_tell())
 
     async def _until_replaced(self, line: Line) -> None:
@@ -285,6 +309,28 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         return self._known_nodes[1]
 
 
+class _Mouth:
+    """What a leader is told. What was begun is said to its end, also when the stream is about to be refused:
+    gRPC sends no status while a message is under way.
+    """
+
+    def __init__(self, context: _Context) -> None:
+        self._context = context
+        self._saying: asyncio.Future[None] | None = None
+
+    async def say(self, message: jobs_pb2.ToLeader) -> None:
+        """Returns when the connection has taken it. Whoever gives up waiting does not stop it."""
+        self._saying = asyncio.ensure_future(self._context.write(message))
+        await asyncio.shield(self._saying)
+
+    async def finish(self) -> None:
+        """Wait for what is being said, but not for one that never reads."""
+        if self._saying is not None:
+            await asyncio.wait({self._saying}, timeout=LAST_WRITE_WITHIN_S)
+            if self._saying.done():
+                self._saying.exception()  # if the connection has broken, that was noticed elsewhere
+
+
 @contextmanager
 def _malformed_is_refused() -> Iterator[None]:
     """Turns wire.Malformed into the status that says so."""
@@ -296,7 +342,10 @@ def _malformed_is_refused() -> Iterator[None]:
 
 async def _read(context: _Context) -> jobs_pb2.FromLeader | None:
     """The next message; None at the stream's end."""
-    message: object = await context.read()
+    try:
+        message: object = await context.read()
+    except DecodeError as error:
+        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
     return message if isinstance(message, jobs_pb2.FromLeader) else None  # else it is grpc.aio.EOF
 
 

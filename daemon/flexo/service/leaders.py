@@ -13,6 +13,8 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
+from typing import TypeVar
 
 from flexo.control.leaders import Orders, Saved
 from flexo.model import GrantFailure, JobKey, LeaderReport, SlowGpuReport
@@ -26,6 +28,13 @@ from flexo.service.errands import (
     Progress,
     Result,
 )
+
+_Waiting = TypeVar("_Waiting")
+
+
+MOST_WAITING = 1000
+"""Grants given back, and likewise slow GPUs, that one job may have waiting for the controller: while Slurm is
+away nobody takes them, and a leader can say anything."""
 
 
 class NoLeader(Exception):
@@ -145,8 +154,8 @@ class LeaderDesk:
         self.wake = threading.Event()
         self._lock = threading.Lock()
         self._lines: dict[JobKey, Line] = {}
-        self._failures: list[GrantFailure] = []
-        self._slow: list[SlowGpuReport] = []
+        self._failures: dict[JobKey, list[GrantFailure]] = {}
+        self._slow: dict[JobKey, list[SlowGpuReport]] = {}
         self._saved: list[Saved] = []
 
     # For the controller's thread.
@@ -159,14 +168,14 @@ class LeaderDesk:
     def take_failures(self) -> tuple[GrantFailure, ...]:
         """The grants given back since the last call."""
         with self._lock:
-            failures, self._failures = tuple(self._failures), []
-        return failures
+            failures, self._failures = self._failures, {}
+        return tuple(chain.from_iterable(failures.values()))
 
     def take_slow_gpus(self) -> tuple[SlowGpuReport, ...]:
         """The GPUs found slow since the last call."""
         with self._lock:
-            slow, self._slow = tuple(self._slow), []
-        return slow
+            slow, self._slow = self._slow, {}
+        return tuple(chain.from_iterable(slow.values()))
 
     def tell(self, key: JobKey, orders: Orders) -> None:
         """These are the orders of `key` now; nothing happens if its leader knows them or is away."""
@@ -233,14 +242,19 @@ class LeaderDesk:
     def give_back(self, failure: GrantFailure) -> None:
         """A leader returns a grant."""
         with self._lock:
-            self._failures.append(failure)
+            _add(self._failures.setdefault(failure.job, []), failure)
         self.wake.set()
 
     def note_slow_gpu(self, slow: SlowGpuReport) -> None:
         """A leader has found a slow GPU."""
         with self._lock:
-            self._slow.append(slow)
+            _add(self._slow.setdefault(slow.job, []), slow)
         self.wake.set()
+
+
+def _add(waiting: list[_Waiting], news: _Waiting) -> None:
+    if len(waiting) < MOST_WAITING:
+        waiting.append(news)
 
 
 def _matters(report: LeaderReport) -> tuple[object, ...]:

@@ -48,6 +48,7 @@ def lending_of(settings: Settings, journal: Journal, pushed: PushedDemand | None
         pushed or _source(loaning),
         outlook=_outlook(loaning, journal),
         remembered=journal.loans(),
+        left_alone=journal.left_alone(),
         dry_run=settings.controller.dry_run,
     )
 

@@ -32,6 +32,9 @@ def loans_reply(controller: Controller, past: Iterable[PastLoan]) -> admin_pb2.L
         view=lending_view(view),
         loans=[_loan(loan, there.get(loan.node, NOBODY)) for loan in view.loans],
         past=told,
+        left_alone=[
+            admin_pb2.LeftAloneView(node=each.node, until_at=each.until_at) for each in view.left_alone
+        ],
     )
 
 
@@ -62,6 +65,9 @@ def _loan(loan: Loan, there: Occupants) -> admin_pb2.LoanView:
         why_back=loan.why_back,
         satellite_workers=sum(each.workers for each in there.flexible),
         bases=[base.job.job_id for base in there.bases],
+        workers_scaled_in=loan.workers_scaled_in,
+        bases_preempted=loan.bases_preempted,
+        servers_emptied_beside=loan.servers_emptied_beside,
     )
 
 
@@ -77,4 +83,5 @@ def _past(loan: PastLoan) -> admin_pb2.PastLoanView:
         ended_at=loan.ended_at,
         workers_scaled_in=loan.workers_scaled_in,
         bases_preempted=loan.bases_preempted,
+        servers_emptied_beside=loan.servers_emptied_beside,
     )

@@ -36,6 +36,7 @@ MAX_MEMORY_MIB = 1 << 30
 MAX_TEXT = 500
 MAX_POINTS = 1_000
 MAX_PATH = 4_096
+_LONGEST_RELEASE = 40
 _MAX_COUNT = (1 << 63) - 1  # what SQLite keeps
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _GRANT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -74,6 +75,8 @@ class Introduction:
     workers: Range
     shape: WorkerShape
     base_nodes: tuple[str, ...]
+    release: str = ""
+    """Of the leader; "": it is older than that it would say so."""
 
 
 def introduction(hello: jobs_pb2.Hello) -> Introduction:
@@ -98,6 +101,7 @@ def introduction(hello: jobs_pb2.Hello) -> Introduction:
         workers=Range(hello.workers.min, hello.workers.max),
         shape=shape,
         base_nodes=tuple(_matching("base_nodes", name, _NAME) for name in hello.base_nodes),
+        release=one_line(hello.flexo_version, _LONGEST_RELEASE),
     )
 
 
@@ -216,6 +220,7 @@ def _orders(orders: Orders) -> jobs_pb2.ToLeader:
                     partition=offer.partition,
                     lease_s=offer.lease_s,
                     start_within_s=offer.start_within_s,
+                    qos=offer.qos,
                 )
                 for offer in orders.grants
             ],

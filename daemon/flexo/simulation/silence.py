@@ -13,6 +13,7 @@ from flexo.model import (
     GrantFailure,
     JobKey,
     LeaderReport,
+    LeftAlone,
     Loan,
     PastLoan,
     RunningTime,
@@ -99,10 +100,13 @@ class NoJournal:
         """None."""
         return ()
 
-    def set_loans(self, loans: Iterable[Loan]) -> None:
-        """Not kept."""
+    def left_alone(self) -> tuple[LeftAlone, ...]:
+        """None."""
+        return ()
 
-    def add_past_loans(self, loans: Iterable[PastLoan]) -> None:
+    def set_loans(
+        self, loans: Iterable[Loan], over: Iterable[PastLoan] = (), left_alone: Iterable[LeftAlone] = ()
+    ) -> None:
         """Not kept."""
 
     def add_demand(self, demand: Demand) -> None:

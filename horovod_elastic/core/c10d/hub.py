@@ -38,6 +38,10 @@ STALL_WARNING_S = 60.0
 """HOROVOD_STALL_CHECK_TIME_SECONDS says otherwise."""
 FAREWELL_S = 2.0
 """How long the last words may take to those who do not read them."""
+HELLO_WITHIN_S = 10.0
+"""Whoever connects says by then which rank it is; anybody on the network can connect."""
+MOST_STRANGERS = 1024
+"""Connections that have not said so yet."""
 
 
 @dataclass(eq=False, slots=True)
@@ -46,9 +50,10 @@ class _Far:
 
     connection: socket.socket
     numbers: NumbersOfARank
+    since_s: float
     rank: int = -1
     """Not known yet."""
-    frames: lines.Frames = field(default_factory=lines.Frames)
+    frames: lines.Frames = field(default_factory=lambda: lines.Frames(lines.MAX_HELLO_BYTES))
     unsaid: pb.ToRank = field(default_factory=pb.ToRank)
     unsent: bytearray = field(default_factory=bytearray)
     is_full: bool = False
@@ -156,6 +161,7 @@ class Hub:
         fits = hello.token == self._token and 0 < hello.rank < self._size and hello.rank not in self._ranks
         if fits:
             far.rank = hello.rank
+            far.frames.most_bytes = lines.MAX_MESSAGE_BYTES
             self._ranks[hello.rank] = far
             if len(self._ranks) == self._size - 1:
                 for each in self._ranks.values():
@@ -276,9 +282,13 @@ class Hub:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._acceptor.accept()
+                if len(self._far) - len(self._ranks) >= MOST_STRANGERS:
+                    connection.close()
+                    continue
                 connection.setblocking(False)
                 lines.watch(connection)
-                self._far[connection.fileno()] = _Far(connection, NumbersOfARank(self._interned))
+                numbers = NumbersOfARank(self._interned)
+                self._far[connection.fileno()] = _Far(connection, numbers, time.monotonic())
                 self._poll.register(connection, select.EPOLLIN)
 
     def _read(self, descriptor: int, far: _Far) -> None:
@@ -325,7 +335,13 @@ class Hub:
             if far.rank >= 0 and not far.unsent:
                 far.unsent += lines.NOTHING
                 self._send(descriptor, far)
+        self._drop_silent(now)
         self._look_for_stalls(now)
+
+    def _drop_silent(self, now: float) -> None:
+        for descriptor, far in list(self._far.items()):
+            if far.rank < 0 and now - far.since_s > HELLO_WITHIN_S:
+                self._let_go(descriptor, far, "")
 
     def _look_for_stalls(self, now: float) -> None:
         if now - self._last_word_s > SILENCE_S and self._negotiation.everybody_waits():

@@ -13,6 +13,7 @@ import select
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 
 from google.protobuf.message import Message
 
@@ -21,6 +22,8 @@ BEAT_S = 0.4
 GONE_AFTER_S = 1.1
 """A machine that has not answered for so long is gone; what closes its connection is noticed at once."""
 MAX_MESSAGE_BYTES = 256 * 2**20
+MAX_HELLO_BYTES = 1024
+"""Of the first message, which proves that the rest comes from a rank."""
 _LENGTH = struct.Struct("<I")
 NOTHING = _LENGTH.pack(0)
 """An empty message."""
@@ -35,25 +38,25 @@ def framed(message: Message) -> bytes:
 class Frames:
     """Puts messages together again from what arrives in pieces."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self.most_bytes = most_bytes
+        """Of one message; may be changed between two."""
         self._data = bytearray()
 
-    def add(self, data: bytes) -> list[bytes]:
-        """The messages that are whole now. Raises ValueError for one that is too long."""
+    def add(self, data: bytes) -> Iterator[bytes]:
+        """The messages that are whole now, to be taken to the last. Raises ValueError for one too long."""
         self._data += data
-        whole = []
         at = 0
         while len(self._data) - at >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._data, at)
-            if size > MAX_MESSAGE_BYTES:
+            if size > self.most_bytes:
                 raise ValueError(f"a message of {size} bytes")
             end = at + _LENGTH.size + size
             if len(self._data) < end:
                 break
-            whole.append(bytes(self._data[at + _LENGTH.size : end]))
+            yield bytes(self._data[at + _LENGTH.size : end])
             at = end
         del self._data[:at]
-        return whole
 
 
 def watch(connection: socket.socket) -> None:
@@ -102,7 +105,7 @@ class Line:
                     self._send(NOTHING)
                     continue
                 data = self._connection.recv(2**18)
-                self._whole = self._frames.add(data)
+                self._whole = list(self._frames.add(data))
             except (OSError, ValueError):
                 return None
             if not data:

@@ -111,6 +111,16 @@ def test_goals_are_judged_by_sums_and_by_seeds():
     assert better.figures.startswith("queueing on 2, completion on 1 of 2 seeds")
 
 
+def test_where_it_was_interrupted_only_whole_seeds_count():
+    asked = [Case(seed, 0.1, mode) for seed in (1, 2) for mode in ("basic", "ideal")]
+    done = [measured(case, 10.0, 20.0) for case in asked[:3]]
+    compared = [choices.Compared(each.case, "as asked", 1, 0.0, {}) for each in done]
+    found = report.of_whole_seeds(0.1, asked, done, compared)
+    assert [each.case for each in found.measured] == asked[:2]
+    assert [each.case for each in found.compared] == asked[:2]
+    assert report.of_whole_seeds(0.1, asked, done[1:2], ()).measured == ()
+
+
 def test_what_is_written_is_json_without_nan():
     found = report.Found(0.5, (measured(Case(1, 0.5, "basic"), 1.0, 2.0),), ())
     text = json.dumps(report.as_json(found), allow_nan=False)

@@ -177,11 +177,6 @@ def test_why_gives_the_reasons_and_the_last_events(admin: Admin, flexo_run: Run)
     assert "3 workers on n2" in out
 
 
-def test_events_as_json_carry_time_kind_and_text(admin: Admin, flexo_run: Run) -> None:
-    _, out, _ = flexo_run("events", "7", "--json")
-    assert json.loads(out)["events"] == [{"at": 1_700_000_000, "kind": "grow", "text": "3 workers on n2"}]
-
-
 def test_a_job_that_is_not_there_is_exit_1_with_the_daemons_words(admin: Admin, flexo_run: Run) -> None:
     assert flexo_run("why", "9") == (1, "", "flexo: no elastic job 9\n")
 

@@ -42,8 +42,11 @@ def reply(past: int) -> pb.ListLoansReply:
                 deadline_at=NOW + 10_000,
                 why_back="a big model",
                 bases=[60],
+                bases_preempted=1,
+                servers_emptied_beside=2,
             ),
         ],
+        left_alone=[pb.LeftAloneView(node="i7", until_at=NOW + 1000)],
         past=[
             pb.PastLoanView(
                 node="i3",
@@ -63,6 +66,7 @@ def reply(past: int) -> pb.ListLoansReply:
                 empty_at=NOW - 4900,
                 ended_at=NOW - 4900,
                 bases_preempted=1,
+                servers_emptied_beside=3,
             ),
         ][:past],
     )
@@ -117,7 +121,8 @@ def test_loans_are_shown_with_their_state_and_when_they_are_back(run):
     assert "called back" in rows[1]
     assert "in 2 h" in rows[1]
     assert "60" in rows[1]
-    assert "a big model" in rows[1]
+    assert "a big model; cost so far: 1 base preempted, 2 servers emptied beside" in rows[1]
+    assert any("i7 until" in line and "by hand" in line for line in lines)
 
 
 def test_past_loans_say_how_long_they_took_and_whether_the_deadline_was_kept(run):
@@ -126,6 +131,7 @@ def test_past_loans_say_how_long_they_took_and_whether_the_deadline_was_kept(run
     assert "12 s" in rows[0]
     assert "kept" in rows[0]
     assert "90 s late" in rows[1]
+    assert rows[1].split()[-3:] == ["0", "1", "3"]
     assert len([line for line in run("loans", "--last", "1").splitlines() if line.startswith("i4")]) == 0
 
 
@@ -137,6 +143,8 @@ def test_json_has_stable_keys(run):
     assert shown["loans"][0]["deadline_at"] is None
     assert shown["loans"][1]["bases"] == [60]
     assert shown["past"][1]["bases_preempted"] == 1
+    assert [loan["servers_emptied_beside"] for loan in (*shown["loans"], *shown["past"])] == [0, 2, 0, 3]
+    assert shown["left_alone"] == [{"node": "i7", "until_at": NOW + 1000}]
 
 
 def test_demand_that_is_missing_is_not_shown_as_a_number(run, admin):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flexo.clusters.base import ActionRefused, ClusterUnreachable
+from flexo.clusters.base import ActionRefused, ClusterUnreachable, MayNotAct
 from flexo.clusters.slurm.commands import SlurmCommands
 
 
@@ -90,3 +90,17 @@ def test_a_command_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterUnreachable, match=r"squeue.*could not be started: No such file"):
         SlurmCommands(None, 5).read("squeue")
+
+
+def test_without_the_right_to_act_no_changing_command_is_started_and_reading_goes_on(
+    commands_in: Path,
+) -> None:
+    def replaced() -> None:
+        raise MayNotAct("the one at b:1 is active")
+
+    script(commands_in, "scontrol", f'echo "$@" >> {commands_in}/done')
+    commands = SlurmCommands(None, 5, may_act=replaced)
+    with pytest.raises(MayNotAct, match="b:1"):
+        commands.act("scontrol", "requeue", "7")
+    commands.read("scontrol", "show", "node")
+    assert (commands_in / "done").read_text() == "show node\n"

@@ -1,6 +1,6 @@
 """The reader that uses pyslurm, with a small module in pyslurm's place.
 
-That it sees what Slurm's commands see is tested where the real one is: tests/slurm/other_release.sh.
+That it sees what Slurm's commands see is tested where the real one is: make test-slurm-matrix.
 """
 
 from __future__ import annotations

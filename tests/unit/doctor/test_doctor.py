@@ -126,7 +126,8 @@ def test_preemption_by_qos_is_not_judged_by_partitions(
 ) -> None:
     by_qos = replace(config, preempt_type="preempt/qos")
     found = levels([*check_preemption(by_qos), *check_partitions(by_qos, partitions, FLEX)])
-    assert found["preemption.type"] is found["partition.tier"] is Level.NOT_CHECKED
+    assert found["preemption.type"] is Level.OK
+    assert found["partition.tier"] is found["partition.grace"] is Level.NOT_CHECKED
     assert Level.PROBLEM not in found.values()
 
 

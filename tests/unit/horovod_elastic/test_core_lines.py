@@ -328,6 +328,42 @@ def test_a_stranger_is_let_go_and_nobody_else_hears_of_it(generation: Generation
     assert generation.goes_on()
 
 
+def test_a_stranger_cannot_have_rank_0_keep_more_than_a_hello(generation: Generation) -> None:
+    with socket.create_connection((HERE, generation.hub.port), timeout=LONG_S) as stranger:
+        stranger.sendall((lines.MAX_HELLO_BYTES + 1).to_bytes(4, "little"))
+        assert _is_let_go(stranger)
+    assert generation.goes_on()
+
+
+def test_a_stranger_who_says_nothing_does_not_stay(
+    generation: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "HELLO_WITHIN_S", 0.1)
+    with socket.create_connection((HERE, generation.hub.port), timeout=LONG_S) as stranger:
+        assert _is_let_go(stranger)
+    assert generation.goes_on()
+
+
+def test_strangers_are_not_without_number(generation: Generation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "MOST_STRANGERS", 3)
+    strangers = [socket.create_connection((HERE, generation.hub.port), timeout=LONG_S) for _ in range(4)]
+    assert _is_let_go(strangers[-1])
+    for stranger in strangers:
+        stranger.close()
+    assert generation.goes_on()
+
+
+def test_a_rank_may_say_more_than_a_hello_in_one_breath() -> None:
+    ear = Ear()
+    hub = Hub(HERE, 2, TOKEN, Negotiation(2, 100), ear)
+    value = b"x" * (10 * lines.MAX_HELLO_BYTES)
+    with socket.create_connection((HERE, hub.port), timeout=LONG_S) as rank:
+        entry = pb.FromRank(entries=[pb.StoreEntry(key="key", value=value)])
+        rank.sendall(hello(1, TOKEN) + lines.framed(entry))
+        assert eventually(lambda: ear.shelf.get("key") == value)
+    hub.close()
+
+
 def _is_let_go(stranger: socket.socket) -> bool:
     try:
         return stranger.recv(100) == b""

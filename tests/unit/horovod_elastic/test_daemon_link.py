@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from flexo_protos import flexods
 from flexo_protos.credentials import METADATA_KEY, NotAuthentic
 from flexo_protos.v1 import jobs_pb2 as pb
 from flexo_protos.v1 import jobs_pb2_grpc as rpc
@@ -31,6 +32,8 @@ class Flexod(rpc.JobServiceServicer):
     credentials: list[str] = field(default_factory=list)
     to_say: queue.SimpleQueue[pb.ToLeader | None] = field(default_factory=queue.SimpleQueue)
     refusal: grpc.StatusCode | None = None
+    stands_by: bool = False
+    epoch: int = 0
 
     def Attach(  # noqa: N802
         self, request_iterator: Iterator[pb.FromLeader], context: grpc.ServicerContext
@@ -39,7 +42,10 @@ class Flexod(rpc.JobServiceServicer):
         self.heard.append(next(request_iterator))
         if self.refusal is not None:
             context.abort(self.refusal, "not with you")
-        yield pb.ToLeader(welcome=pb.Welcome(report_interval_s=5, flexod_version="0.9"))
+        if self.stands_by:
+            context.set_trailing_metadata(((flexods.STANDS_BY_KEY, "1"),))
+            context.abort(grpc.StatusCode.UNAVAILABLE, "another one is active")
+        yield pb.ToLeader(welcome=pb.Welcome(report_interval_s=5, flexod_version="0.9"), epoch=self.epoch)
 
         def listen() -> None:
             with contextlib.suppress(Exception):  # grpc raises a bare one when the stream breaks
@@ -197,6 +203,41 @@ def test_closing_ends_its_thread_even_while_it_waits_to_try_again(
     assert not leader.link._thread.is_alive()
 
 
+def test_of_several_flexods_the_active_one_is_found_and_when_it_dies_its_successor(
+    start_link: Callable[[str], Leader],
+) -> None:
+    first, second = Flexod(stands_by=True), Flexod(epoch=4)
+    (one, a), (other, b) = serve(first), serve(second)
+    leader = start_link(f"127.0.0.1:{a},127.0.0.1:{b}")
+    wait_until(lambda: leader.said)
+    assert leader.said == [f"attached to flexod 0.9 at 127.0.0.1:{b}"], "not a word of who stands by"
+    other.stop(None)
+    wait_until(lambda: len(leader.said) == 2)
+    first.stands_by, first.epoch = False, 5
+    wait_until(lambda: len(leader.said) == 3)
+    assert leader.said[1:] == [
+        f"flexod at 127.0.0.1:{a} stands by, no flexod at 127.0.0.1:{b}:"
+        " training goes on with the workers it has",
+        f"attached to flexod 0.9 at 127.0.0.1:{a}",
+    ]
+    first.to_say.put(pb.ToLeader(grants=pb.Grants(), epoch=5))
+    wait_until(lambda: leader.grants)
+    one.stop(None)
+
+
+def test_a_flexod_that_has_been_replaced_is_not_obeyed_any_more(start_link: Callable[[str], Leader]) -> None:
+    new, old = Flexod(epoch=8), Flexod(epoch=7)
+    (one, a), (other, b) = serve(new), serve(old)
+    leader = start_link(f"127.0.0.1:{a},127.0.0.1:{b}")
+    wait_until(lambda: leader.said)
+    old.to_say.put(pb.ToLeader(grants=pb.Grants(grants=[pb.Grant(grant_id="old")]), epoch=7))
+    one.stop(None)
+    wait_until(lambda: len(old.heard) > 2)
+    assert f"attached to flexod 0.9 at 127.0.0.1:{b}" not in leader.said
+    assert leader.grants == []
+    other.stop(None)
+
+
 def test_where_flexod_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "flexo.toml"
     monkeypatch.delenv("FLEXO_DAEMON", raising=False)
@@ -207,5 +248,7 @@ def test_where_flexod_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert daemon_address() is None
     file.write_text('[service]\naddress = "head:1"\n')
     assert daemon_address() == "head:1"
+    file.write_text('[service]\naddress = "head:1"\n[high_availability]\nhosts = ["a:1", "b:2"]\n')
+    assert daemon_address() == "a:1,b:2"
     monkeypatch.setenv("FLEXO_DAEMON", "other:2")
     assert daemon_address() == "other:2"

@@ -16,11 +16,11 @@ import grpc
 import pytest
 
 from flexo_protos.credentials import Caller, NotAuthentic
-from flexo_protos.lease_place import Kind, LeasePlace, parse
+from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace, parse
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election import leases
 from horovod_elastic.election.lease_grpc import GrpcLeases, LeaseServer
-from horovod_elastic.election.leases import EtcdAccess, JobRun, StoreAway, configured, open_store, settled
+from horovod_elastic.election.leases import JobRun, StoreAway, configured, open_store, settled
 from horovod_elastic.network import NoAddress
 
 JOB = JobRun(7, 0)
@@ -175,6 +175,14 @@ def test_a_server_that_is_back_is_found_again_before_a_lease_runs_out() -> None:
             time.sleep(0.1)
     store.close()
     server.stop(None)
+
+
+def test_of_several_flexods_whoever_answers_is_asked(place: LeasePlace) -> None:
+    hosts = (f"127.0.0.1:{unused_port()}", *place.hosts)
+    store = GrpcLeases(LeasePlace(Kind.FLEXOD, hosts, run="r"), JOB, Stamps())
+    assert store.acquire("a", "a:1", 5.0).holder == "a"
+    assert store.look().holder == "a"
+    store.close()
 
 
 def test_a_closed_store_is_away(place: LeasePlace) -> None:

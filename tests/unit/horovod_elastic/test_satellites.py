@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,10 +85,15 @@ def test_a_satellite_says_everything_itself(recorder: Recorder) -> None:
     ]
 
 
+def test_a_grant_with_a_qos_is_submitted_with_it(recorder: Recorder) -> None:
+    user().submit(replace(GRANT, qos="spare"))
+    assert "--qos=spare" in recorder.call("sbatch")["argv"]
+
+
 def test_what_the_base_did_not_ask_for_the_satellite_does_not_either(recorder: Recorder) -> None:
     user(plan_of(Shape(gpus=0, cpus=1, memory_mib=0, gpu_type=""), output="")).submit(GRANT)
     options = recorder.call("sbatch")["argv"]
-    assert not [option for option in options if option.startswith(("--gres", "--mem", "--account"))]
+    assert not [option for option in options if option.startswith(("--gres", "--mem", "--account", "--qos"))]
     assert "--output=/dev/null" in options
 
 
@@ -162,13 +168,39 @@ def test_a_slurm_that_is_not_there_is_a_refusal(recorder: Recorder, monkeypatch:
 def test_the_queue_is_read(recorder: Recorder) -> None:
     recorder.answer("squeue", "5|PD|Resources\n6|R|None\n7|PD|QOSMaxGRESPerUser\n")
     entries = user().queue([5, 6, 7, 8])
-    assert recorder.call("squeue")["argv"][-1] == "--jobs=5,6,7,8"
+    assert recorder.call("squeue")["argv"][-2:] == ["--name=flexo-17", "--jobs=5,6,7,8"]
     assert entries == {
         5: QueueEntry("PD", "Resources"),
         6: QueueEntry("R", "None"),
         7: QueueEntry("PD", "QOSMaxGRESPerUser"),
     }
     assert [entry.held_by_a_limit for entry in entries.values()] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("reason", "limit"),
+    [
+        ("AssocGrpGRES", True),
+        ("AssocMaxJobsLimit", True),
+        ("QOSMaxJobsPerUserLimit", True),
+        ("QOSUsageThreshold", True),
+        ("MaxGRESPerAccount", True),
+        ("MaxJobsPerAccount", True),
+        ("AccountNotAllowed", True),
+        ("AccountingPolicy", True),
+        ("InvalidQOS", True),
+        ("PartitionTimeLimit", True),
+        ("JobHeldAdmin", True),
+        ("Priority", False),
+        ("Resources", False),
+        ("ReqNodeNotAvail, UnavailableNodes:t1", False),
+        ("Reservation", False),
+        ("Licenses", False),
+        ("BeginTime", False),
+    ],
+)
+def test_limits_are_told_from_a_cluster_that_is_full(reason: str, limit: bool) -> None:
+    assert QueueEntry("PD", reason).held_by_a_limit is limit
 
 
 def test_jobs_that_slurm_has_forgotten_are_not_in_the_queue(recorder: Recorder) -> None:
@@ -178,9 +210,17 @@ def test_jobs_that_slurm_has_forgotten_are_not_in_the_queue(recorder: Recorder) 
 
 def test_cancelling_nothing_asks_nobody(recorder: Recorder) -> None:
     user().cancel([])
+    assert user().queue([]) == {}
     assert not (recorder.folder / "scancel.json").exists()
+    assert not (recorder.folder / "squeue.json").exists()
+
+
+def test_only_jobs_that_are_called_as_satellites_are_cancelled(recorder: Recorder) -> None:
+    """slurmctld forgets what it had not written down when it was killed, and uses the numbers again."""
+    recorder.answer("squeue", "5|R|None\n")
     user().cancel([5, 6])
-    assert recorder.call("scancel")["argv"] == ["--quiet", "5", "6"]
+    assert recorder.call("squeue")["argv"][-2:] == ["--name=flexo-17", "--jobs=5,6"]
+    assert recorder.call("scancel")["argv"] == ["--quiet", "5"]
 
 
 def test_satellites_are_found_by_their_comment(recorder: Recorder) -> None:

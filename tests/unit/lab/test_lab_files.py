@@ -89,6 +89,17 @@ def test_only_accounting_talks_to_slurmdbd() -> None:
     assert not any(line.startswith("Accounting") for line in lines_of(profile=Profile.QUICK))
 
 
+def test_satellites_are_preempted_by_partition_or_by_a_qos_that_all_of_them_have() -> None:
+    by_qos = record_of(profile=Profile.ACCOUNTING, by_qos=True)
+    lines = slurm_conf(LAYOUT, by_qos, lua=True).splitlines()
+    assert "PreemptType=preempt/qos" in lines
+    assert any(line.startswith("PartitionName=flex ") and "AllowQos=flex" in line for line in lines)
+    settings = config.parse(flexod.flexo_toml(LAYOUT, by_qos), "flexo.toml")
+    assert settings.slurm.satellite_qos == "flex"
+    assert "PreemptType=preempt/partition_prio" in lines_of(profile=Profile.ACCOUNTING)
+    assert not any("AllowQos" in line for line in lines_of(profile=Profile.ACCOUNTING))
+
+
 def test_without_the_lua_module_slurm_is_not_told_to_load_one() -> None:
     assert "JobSubmitPlugins=lua" in slurm_conf(LAYOUT, record_of(), lua=True)
     assert "JobSubmitPlugins" not in slurm_conf(LAYOUT, record_of(), lua=False)

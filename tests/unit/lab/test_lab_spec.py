@@ -63,6 +63,12 @@ def test_servers_are_lent_only_where_flexod_may_edit_partitions() -> None:
         LabSpec(loans=True, profile=Profile.ACCOUNTING)
 
 
+def test_satellites_are_preempted_by_qos_only_where_there_is_one() -> None:
+    LabSpec(by_qos=True, profile=Profile.ACCOUNTING)
+    with pytest.raises(BadSpec, match="by_qos is allowed in the profile accounting"):
+        LabSpec(by_qos=True)
+
+
 def test_flexod_is_an_ordinary_user_only_where_slurmdbd_can_make_it_operator() -> None:
     assert LabSpec(profile=Profile.PRODUCTION).flexod_account == "slurm"
     assert LabSpec(profile=Profile.ACCOUNTING).flexod_account == "daemon"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,18 @@ def test_a_base_is_preempted_for_nothing_where_satellites_stood_on_an_open_serve
     assert preemptions([look(10, BASE_ON_I2), look(11, restarts=1)], []) == (1, 0)
 
 
+def test_a_base_has_to_go_where_more_inference_jobs_wait_than_servers_have_satellites_alone() -> None:
+    waiting = QueuedJob(REQUEST, "PENDING", "Resources", (), False)
+    another = QueuedJob(REQUEST + 1, "PENDING", "Resources", (), False)
+    for jobs, needless in (((waiting,), 1), ((waiting, another), 0)):
+        before = replace(
+            look(10, SATELLITE_ON_I1, BASE_ON_I2, *jobs), inference=frozenset({REQUEST, REQUEST + 1})
+        )
+        assert before.waiting == len(jobs)
+        after = look(11, SATELLITE_ON_I1, restarts=1)
+        assert preemptions([before, after], [(9, Book(frozenset(SERVERS)))]) == (1, needless)
+
+
 def test_satellites_that_left_lent_servers_are_counted_and_those_elsewhere_are_not() -> None:
     stays, elsewhere = job(4, "i2", satellite=True), job(5, "t1", satellite=True)
     looks = [look(10, SATELLITE_ON_I1, stays, elsewhere), look(11, stays, elsewhere), look(12, stays)]
@@ -140,6 +153,13 @@ def test_waits_are_told_from_those_on_idle_servers_of_the_same_run() -> None:
     assert (figures.delayed_s(SATELLITES), figures.delayed_s(BASE)) == ((4.0,), (29.0,))
 
 
+WAITS = (
+    InferenceJob(10, 0.0, 1.0, "i3", IDLE),
+    InferenceJob(12, 20.0, 25.2, "i1", SATELLITES, found_lent=True),
+    InferenceJob(13, 30.0, 37.0, "i2", BASE, found_lent=True),
+)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -150,16 +170,15 @@ def test_waits_are_told_from_those_on_idle_servers_of_the_same_run() -> None:
         {"sizes": (1,)},
         {"loans": 0},
         {"inference": ()},
+        {"inference": WAITS[:-1]},
+        {"inference": (*WAITS, InferenceJob(14, 30.0, 99.0, "i2", BASE, found_lent=True))},
     ],
 )
 def test_the_story_does_not_hold_when_something_went_wrong(fields: dict[str, object]) -> None:
     looks = [look(10, SATELLITE_ON_I1), look(13)]
     good = {
         "reclaims": reclaims_of(looks, [], Book(returned=(returned("i1", 1, 10, 70, 13),))),
-        "inference": (
-            InferenceJob(10, 0.0, 1.0, "i3", IDLE),
-            InferenceJob(12, 20.0, 25.2, "i1", SATELLITES, found_lent=True),
-        ),
+        "inference": WAITS,
     }
     assert all(claim.holds for claim in claims(found(**good)))
     assert not all(claim.holds for claim in claims(found(**{**good, **fields})))

@@ -12,6 +12,7 @@ import typer
 
 from flexo.cli.app import app
 from flexo.cli.exit_codes import ExitCode
+from flexo.config import Settings
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +20,10 @@ def pages() -> dict[str, manual.Page]:
     return {page.name: page for page in manual.pages()}
 
 
-def test_every_command_and_flexod_have_a_page(pages: dict[str, manual.Page]) -> None:
+def test_every_command_flexod_and_its_configuration_have_a_page(pages: dict[str, manual.Page]) -> None:
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
-    assert set(pages) == {"flexo", "flexod", *(f"flexo-{name}" for name in group.commands)}
+    assert set(pages) == {"flexo", "flexod", "flexo.toml", *(f"flexo-{name}" for name in group.commands)}
     assert pages["flexod"].path == Path("man8/flexod.8")
 
 
@@ -43,6 +44,18 @@ def test_a_group_s_page_has_its_commands_and_a_delegate_s_what_it_says_itself(
     assert ".SH FLEXO LAB UP" in pages["flexo-lab"].text
     assert "#SBATCH" in pages["flexo-run"].text
     assert r"\-\-check\-config" in pages["flexod"].text
+
+
+def test_the_page_of_the_configuration_has_every_key_with_its_default_and_what_it_takes(
+    pages: dict[str, manual.Page],
+) -> None:
+    text = pages["flexo.toml"].text
+    for section, field in Settings.model_fields.items():
+        part = text.split(f".SH [{section}]")[1].split("\n.SH ")[0]
+        for key in field.annotation.model_fields:
+            assert f"\\fB{key}\\fR = " in part
+    assert "\\fBlease_s\\fR = 300\n" in text
+    assert "Takes whole seconds, from 60 to 86400" in text
 
 
 def test_a_line_of_help_that_looks_like_a_command_of_roff_is_text() -> None:

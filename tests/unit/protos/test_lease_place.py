@@ -13,6 +13,7 @@ from flexo_protos.lease_place import GRAMMAR, Kind, LeasePlace, parse
         ("flexod", LeasePlace(Kind.FLEXOD)),
         ("run", LeasePlace(Kind.RUN)),
         ("flexod://ctl1:6836#3f9c", LeasePlace(Kind.FLEXOD, ("ctl1:6836",), run="3f9c")),
+        ("flexod://a:1,b:2#r", LeasePlace(Kind.FLEXOD, ("a:1", "b:2"), run="r")),
         ("run://10.1.0.7:41234#3f9c", LeasePlace(Kind.RUN, ("10.1.0.7:41234",), run="3f9c")),
         ("flexod://[fe80::1]:6836", LeasePlace(Kind.FLEXOD, ("[fe80::1]:6836",))),
         ("etcd://e1:2379", LeasePlace(Kind.ETCD, ("e1:2379",))),
@@ -27,7 +28,7 @@ def test_a_place_is_read_and_told_again(text: str, place: LeasePlace) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "etcd", "etcd://", "etcd://e1", "etcd://e1:0", "etcd://e1:70000", "flexod://a:1,b:2",
+        "", "etcd", "etcd://", "etcd://e1", "etcd://e1:0", "etcd://e1:70000", "run://a:1,b:2",
         "flexod://a:1/prefix", "runs", "zookeeper://a:1", "etcd://a:1#", "etcd://user:password@a:1",
         "flexod://a:1#r s",
     ],

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 
+from flexo.availability.mandate import ALONE, Mandate
 from flexo.clusters.base import ClusterState
 from flexo.model import ElasticRequest, JobState, Node, Range, SlurmJob
 from flexo.service.authentication import Authentication
@@ -92,10 +93,10 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def house(*jobs: SlurmJob, pace: Pace = QUICK) -> AsyncIterator[House]:
+async def house(*jobs: SlurmJob, pace: Pace = QUICK, mandate: Mandate = ALONE) -> AsyncIterator[House]:
     """A JobService over a cluster in which `jobs` run."""
     desk, observed = LeaderDesk(), Observed(cluster(*jobs))
-    service = JobService(desk, observed, pace)
+    service = JobService(desk, observed, pace, mandate)
     server = grpc.aio.server(
         interceptors=[Authentication(PlainAuthenticator())],
         options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import grpc.aio
@@ -13,14 +15,18 @@ import pytest
 from loop_in_thread import LoopThread
 from service_doubles import PlainAuthenticator
 
-from flexo.control.views import ControllerStatus, JobView, TimeLeft, UnknownJob
+from flexo.clusters.base import ClusterState
+from flexo.control.views import ControllerStatus, JobView, TimeLeft, UnknownJob, View
 from flexo.control.wishes import BadScale, Busy, NotSteered
-from flexo.journal import Event
+from flexo.journal import Event, Found
+from flexo.journal_search import Search
 from flexo.model import (
     Demand,
     ElasticJob,
     Grant,
     JobKey,
+    Node,
+    Note,
     Range,
     SatelliteState,
     ScalingPoint,
@@ -107,6 +113,16 @@ class Answers:
         )
         return (JobView(job, OWNER, True, 99, (POINT,), 64, 0.5, TimeLeft(60.0, Source.PROGRESS)),)
 
+    def view(self) -> View:
+        node = Node("n2", 4, 3, 8, 3, 8000, 0, frozenset({"train", "flex"}), "a100", unusable="DOWN: fan")
+        state = ClusterState(2.0, (node,), (), (), 0.1)
+        notes = (
+            Note(JobKey(7, 1), "it rests"),
+            Note(JobKey(8), "another's"),
+            Note(JobKey(7, 1), "n3 is kept"),
+        )
+        return View(state, self.jobs(), notes, order=(JobKey(9), JobKey(5)))
+
     def explain(self, job_id: int) -> tuple[str, ...]:
         if job_id != 7:
             raise UnknownJob(f"no elastic job {job_id} runs")
@@ -121,6 +137,12 @@ class Answers:
     def demand(self, since: float, step_s: float) -> tuple[Demand, ...]:
         self.steered.append(("demand", since, step_s))
         return (Demand(100.0, 2.5, "partition infer"), Demand(400.0, 3.0, "partition infer"))
+
+    def find(self, search: Search) -> Found:
+        self.steered.append(search)
+        grown = Event(5.0, "grow", JobKey(6, 1), "3 workers")
+        events = ((12, Event(6.0, "lend", None, "n3 is lent")), (11, grown))
+        return Found(events, 11, 40)
 
     def events(self, job_id: int | None, limit: int) -> tuple[Event, ...]:
         return (Event(5.0, "grow", JobKey(6), "3 workers"),) if job_id == 6 else ()
@@ -183,6 +205,56 @@ def test_jobs_carry_their_grants_and_cap(client: Client) -> None:
     assert (job.grants[0].state, job.grants[0].slurm_job_id) == ("warming", 8)
     assert (job.scaling[0].workers, job.scaling[0].samples_per_s, job.batch) == (2, 90.0, 64)
     assert (job.progress, job.left_s, job.left_by) == (0.5, 60.0, "progress")
+    assert list(job.reasons) == ["it rests", "n3 is kept"]
+
+
+def test_anybody_may_read_the_nodes_and_the_order_of_pending_jobs(client: Client) -> None:
+    reply = client.call("ListNodes", pb.ListNodesRequest())
+    (node,) = reply.nodes
+    assert (node.name, node.gpus, node.gpus_allocated, node.gpu_type) == ("n2", 4, 3, "a100")
+    assert (node.unusable, list(node.partitions)) == ("DOWN: fan", ["flex", "train"])
+    assert list(reply.order) == [9, 5]
+
+
+def test_anybody_may_read_events_of_all_jobs_and_is_told_where_to_go_on(
+    client: Client, answers: Answers
+) -> None:
+    asked = pb.ListEventsRequest(node="n3", kinds=["lend", "grow"], since_at=4.0, before=50, after=3, limit=9)
+    reply = client.call("ListEvents", asked)
+    assert [(each.number, each.kind, each.job_id, each.restart_count) for each in reply.events] == [
+        (12, "lend", 0, 0),
+        (11, "grow", 6, 1),
+    ]
+    assert (reply.before, reply.newest) == (11, 40)
+    assert answers.steered == [Search(None, "n3", ("lend", "grow"), 4.0, 50, 3, 9)]
+
+
+def test_one_answer_holds_so_many_events_and_no_more(client: Client, answers: Answers) -> None:
+    client.call("ListEvents", pb.ListEventsRequest(job_id=6, limit=1_000_000))
+    client.call("ListEvents", pb.ListEventsRequest(job_id=6))
+    assert [(asked.job_id, asked.limit) for asked in answers.steered] == [(6, 1000), (6, 200)]
+
+
+def test_a_kind_that_is_asked_for_often_is_looked_for_once(client: Client, answers: Answers) -> None:
+    client.call("ListEvents", pb.ListEventsRequest(kinds=["grow"] * 100_000))
+    assert answers.steered[0].kinds == ("grow",)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"kinds": ["grow", "grew\x1b"]}, "no events of kind 'grew"),
+        ({"since_at": float("nan")}, "since_at nan"),
+        ({"before": 1 << 63}, "too far"),
+    ],
+)
+def test_a_search_for_what_cannot_be_is_refused_with_what_can(
+    client: Client, wrong: dict[str, object], words: str
+) -> None:
+    code, text = client.refused("ListEvents", pb.ListEventsRequest(**wrong))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert words in text
+    assert text.isprintable()
 
 
 def test_anybody_may_read_what_inference_needed(client: Client, answers: Answers) -> None:
@@ -398,3 +470,24 @@ def test_without_a_leader_that_has_time_there_is_no_checkpoint(
     answers.refusal = refusal
     request = pb.CheckpointJobRequest(job_id=7, path="/a/b")
     assert client.refused("CheckpointJob", request, OWNER) == (code, str(refusal))
+
+
+def test_while_names_of_users_cannot_be_looked_up_all_others_are_answered(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def hanging(uid: int) -> str:
+        asked.set()
+        answered.wait(60)
+        return "nobody we know"
+
+    monkeypatch.setattr("flexo.service.admin_service.account", hanging)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.refused, "ScaleJob", pb.ScaleJobRequest(job_id=7, workers=4), STRANGER)
+        try:
+            assert asked.wait(60)
+            assert client.call("GetStatus", pb.GetStatusRequest()).cluster == "lab"
+        finally:
+            answered.set()
+        assert waiting.result()[0] is grpc.StatusCode.PERMISSION_DENIED

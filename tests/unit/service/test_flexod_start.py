@@ -15,12 +15,14 @@ import pytest
 import structlog
 from service_doubles import Observed, PlainAuthenticator
 
-from flexo.service import flexod
+from flexo.availability.mandate import ALONE
+from flexo.service import active, flexod
 from flexo.service.admin_service import AdminService
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import LeaderDesk
-from flexo.service.server import AddressUnusable, check_address, listen
+from flexo.service.process import CannotServe
+from flexo.service.server import AddressUnusable, Switchboard, all_services, check_address, listen
 
 HOLD_LOCK = """
 import sys
@@ -96,7 +98,7 @@ def test_a_second_flexod_on_one_journal_is_refused_with_the_pid_of_the_first(tmp
     ) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == b"held\n"
-        with pytest.raises(flexod.CannotServe, match=rf"another flexod \(pid {first.pid}\).*{journal}"):  # noqa: SIM117
+        with pytest.raises(CannotServe, match=rf"another flexod \(pid {first.pid}\).*{journal}"):  # noqa: SIM117
             with flexod._only_flexod_of(journal):
                 pass
         first.communicate()
@@ -105,7 +107,7 @@ def test_a_second_flexod_on_one_journal_is_refused_with_the_pid_of_the_first(tmp
 
 
 def test_a_journal_in_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(flexod.CannotServe, match="nowhere"):  # noqa: SIM117
+    with pytest.raises(CannotServe, match="nowhere"):  # noqa: SIM117
         with flexod._only_flexod_of(tmp_path / "nowhere" / "journal.sqlite"):
             pass
 
@@ -127,7 +129,9 @@ def test_a_port_in_use_is_refused_and_named() -> None:
         service = JobService(LeaderDesk(), Observed(), Pace())
         admin = AdminService(None, None, LeaderDesk(), ())  # type: ignore[arg-type]
         inference = InferenceService(None, frozenset(), lambda: None)
-        await listen(f"127.0.0.1:{port}", PlainAuthenticator(), service, admin, inference)
+        switchboard = Switchboard()
+        switchboard.activate(all_services(service, admin, inference), ALONE)
+        await listen(f"127.0.0.1:{port}", PlainAuthenticator(), switchboard)
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -145,7 +149,7 @@ def test_a_controller_that_falls_over_ends_flexod_and_is_logged(capsys: pytest.C
     async def story() -> bool:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
-        with flexod._controller_thread(Broken(), LeaderDesk(), loop, ended) as failed:  # type: ignore[arg-type]
+        with active.controller_thread(Broken(), LeaderDesk(), loop, ended) as failed:  # type: ignore[arg-type]
             await asyncio.wait_for(ended.wait(), 60)
         return failed.is_set()
 
@@ -163,10 +167,23 @@ def test_the_controller_is_told_to_stop_and_waited_for() -> None:
 
     async def story(controller: Working) -> bool:
         loop = asyncio.get_running_loop()
-        with flexod._controller_thread(controller, LeaderDesk(), loop, asyncio.Event()) as failed:  # type: ignore[arg-type]
+        with active.controller_thread(controller, LeaderDesk(), loop, asyncio.Event()) as failed:  # type: ignore[arg-type]
             pass
         return failed.is_set()
 
     working = Working()
     assert not asyncio.run(story(working))
     assert working.stopped
+
+
+def test_one_of_several_that_cannot_tell_which_it_is_says_how_to_name_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "flexo.toml"
+    hosts = 'hosts = ["127.0.0.1:7000", "127.0.0.1:7001"]'
+    file.write_text(f'[high_availability]\n{hosts}\nlease = "file://{tmp_path}"\n')
+    assert flexod_ends(monkeypatch, "--config", str(file)) == 2
+    assert "--address HOST:PORT says which one" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["flexod", "--config", str(file), "--check-config"])
+    flexod.main()  # wherever that is asked
+    assert capsys.readouterr().out == f"{file}: in order\n"

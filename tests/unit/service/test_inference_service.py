@@ -8,7 +8,7 @@ import os
 import pwd
 import time
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import grpc
 import grpc.aio
@@ -16,10 +16,11 @@ import pytest
 from service_doubles import PlainAuthenticator
 
 from flexo.loaning.demand import DemandMissing
-from flexo.loaning.pushed import PushedDemand
+from flexo.loaning.pushed import MAX_CALL_BACKS, MAX_CALLED_SERVERS, Called, PushedDemand
 from flexo.model import Loan, LoanState, Node
 from flexo.service.authentication import Authentication
 from flexo.service.inference_service import InferenceService
+from flexo.service.wire import MAX_TEXT
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import inference_pb2 as pb
 from flexo_protos.v1 import inference_pb2_grpc
@@ -240,6 +241,34 @@ def test_a_bad_call_back_is_refused_by_name(nodes, servers, ahead_s, words):
             assert words in text
             assert text.isprintable()
             assert here.pushed.call_backs(time.time()) == ()
+
+    run(test())
+
+
+def test_the_largest_state_that_can_be_fits_into_one_message_and_more_is_refused():
+    names = [f"{number:064d}" for number in range(MAX_CALLED_SERVERS)]
+    each = MAX_CALLED_SERVERS // MAX_CALL_BACKS
+
+    async def test() -> None:
+        async with desk() as here:
+            with contextlib.suppress(DemandMissing):
+                here.pushed.read(time.time(), [replace(NODES[0], name=name) for name in names], ())
+            here.heed()
+            for number in range(MAX_CALL_BACKS):
+                nodes = tuple(names[number * each : (number + 1) * each])
+                now = time.time()
+                asked = Called(f"{number:064d}", now, now + 300, "w" * MAX_TEXT, nodes, 0)
+                here.pushed.call_back(asked, now)
+            here.heed(*(lent(name, state=LoanState.CALLED_BACK, deadline_at=2.0) for name in names))
+            told = await here.watch().read()
+            assert sum(len(call.empty) for call in told.call_backs) == len(told.lent) == MAX_CALLED_SERVERS
+            assert 2**21 < told.ByteSize() < 4 * 2**20
+            for number in range(MAX_CALL_BACKS):
+                now = time.time()
+                here.pushed.call_back(Called(f"n{number}", now, now + 300, "", (names[-1],), 0), now)
+            code, text = await refusal(here.call_back(names[-1]))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "100 call backs stand already, for 100 servers" in text
 
     run(test())
 

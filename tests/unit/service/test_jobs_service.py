@@ -442,7 +442,7 @@ def test_a_message_over_the_size_limit_is_refused() -> None:
     run(story)
 
 
-@pytest.mark.parametrize("again", [hello(), pb.FromLeader(), pb.FromLeader(grant_failed=pb.GrantFailed())])
+@pytest.mark.parametrize("again", [hello(), pb.FromLeader(grant_failed=pb.GrantFailed())])
 def test_a_message_that_makes_no_sense_ends_the_stream_and_says_why(again: pb.FromLeader) -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:

@@ -140,10 +140,10 @@ def test_a_failures_message_is_one_printable_line_of_bounded_length() -> None:
 
 
 def test_grants_are_told_with_every_field() -> None:
-    offer = GrantOffer("g1", "n2", 3, "flex", 300, 40)
+    offer = GrantOffer("g1", "n2", 3, "flex", 300, 40, "spare")
     (grant,) = wire.to_leader(Orders((offer,), 64)).grants.grants
     assert (grant.grant_id, grant.node, grant.workers) == ("g1", "n2", 3)
-    assert (grant.partition, grant.lease_s, grant.start_within_s) == ("flex", 300, 40)
+    assert (grant.partition, grant.lease_s, grant.start_within_s, grant.qos) == ("flex", 300, 40, "spare")
 
 
 def test_no_grants_is_still_a_message_that_says_so() -> None:

@@ -152,6 +152,8 @@ def test_a_server_emptied_because_its_job_went_for_another_is_counted():
     assert outcome.result.loans.servers_reclaimed == 2
     assert outcome.result.loans.bases_preempted == 1
     assert outcome.result.loans.servers_emptied_aside == 1
+    assert outcome.loans is not None
+    assert sum(loan.servers_emptied_beside for loan in outcome.loans.past) == 1
 
 
 def test_equal_simulations_have_equal_outcomes():
@@ -228,4 +230,5 @@ def test_no_server_is_ever_used_by_both_sides_and_every_deadline_is_met(
     )
     assert outcome.loans.missed == 0
     assert not any(loan.late for loan in outcome.loans.past)
+    assert sum(loan.servers_emptied_beside for loan in outcome.loans.past) == outcome.loans.emptied_aside
     assert outcome.result.finished == len(jobs)

@@ -39,6 +39,13 @@ def test_the_c_reader_passes_its_checks_under_the_sanitizers(range_check: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_random_options_and_environments_break_nothing_in_the_plugin(tmp_path: Path) -> None:
+    if run("cc", "-E", "-include", "slurm/spank.h", "-x", "c", "/dev/null").returncode != 0:
+        pytest.skip("Slurm's development files are not installed")
+    done = run("make", "-C", PLUGIN, "fuzz", f"BUILD={tmp_path}", "FUZZ_S=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("lua", INTERPRETERS)
 def test_the_lua_module_passes_its_checks(lua: str) -> None:
     done = run(lua, LUA, PLUGIN)

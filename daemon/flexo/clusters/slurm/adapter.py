@@ -20,7 +20,7 @@ from flexo.clusters.base import (
     UserShares,
 )
 from flexo.clusters.slurm.borrowed import BorrowedPartition, let_have
-from flexo.clusters.slurm.commands import SlurmCommands
+from flexo.clusters.slurm.commands import Ended, MayAct, SlurmCommands, always, nobody_counts
 from flexo.clusters.slurm.parse_config import parse_traits
 from flexo.clusters.slurm.priorities import set_priorities
 from flexo.clusters.slurm.reader import Reader
@@ -43,6 +43,8 @@ class SlurmCluster:
         timeout_s: float = 10.0,
         reader: Reader | None = None,
         borrowed: BorrowedPartition | None = None,
+        ended: Ended = nobody_counts,
+        may_act: MayAct = always,
     ) -> None:
         """`slurm_conf` None: the cluster of this host. `timeout_s` bounds each single command.
 
@@ -50,7 +52,7 @@ class SlurmCluster:
         `borrowed` None: no servers are lent.
         """
         self._borrowed = borrowed
-        self._commands = SlurmCommands(slurm_conf, timeout_s)
+        self._commands = SlurmCommands(slurm_conf, timeout_s, ended, may_act)
         self._reader = reader or CommandReader(self._commands, satellite_partitions)
         self._partitions: tuple[Partition, ...] = ()
         self._partitions_read_at = 0.0
@@ -126,21 +128,25 @@ def connect(
     satellite_partitions: frozenset[str],
     timeout_s: float,
     borrowed: BorrowedPartition | None = None,
+    ended: Ended = nobody_counts,
+    may_act: MayAct = always,
 ) -> SlurmCluster:
     """The cluster, read with pyslurm where that is installed, fits and is enough; else with commands.
 
     `read_with` of what is returned says which, and why. Needs no slurmctld: while it is away, commands it is.
     """
-    with_commands = SlurmCluster(slurm_conf, satellite_partitions, timeout_s, borrowed=borrowed)
+    with_commands = SlurmCluster(
+        slurm_conf, satellite_partitions, timeout_s, borrowed=borrowed, ended=ended, may_act=may_act
+    )
     if not is_installed():
         return with_commands
-    reader = PyslurmReader(slurm_conf, satellite_partitions, timeout_s)
+    reader = PyslurmReader(slurm_conf, satellite_partitions, timeout_s, ended)
     reason = _why_not(reader, with_commands)
     if reason:
         reader.close()
         with_commands.read_with = f"Slurm's commands (pyslurm is installed, but {reason})"
         return with_commands
-    return SlurmCluster(slurm_conf, satellite_partitions, timeout_s, reader, borrowed)
+    return SlurmCluster(slurm_conf, satellite_partitions, timeout_s, reader, borrowed, ended, may_act)
 
 
 def _why_not(reader: PyslurmReader, cluster: SlurmCluster) -> str:
@@ -157,7 +163,7 @@ def without_exclusive_nodes(nodes: Iterable[Node], jobs: Iterable[SlurmJob]) -> 
     """The nodes, those that a job holds for itself alone made unusable."""
     holders = {name: job.job_id for job in jobs if job.exclusive for name in job.nodes}
     return tuple(
-        replace(node, unusable=f"held exclusively by job {holders[node.name]}")
+        replace(node, unusable=f"held exclusively by job {holders[node.name]}", held_by=holders[node.name])
         if node.name in holders and not node.unusable
         else node
         for node in nodes

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from flexo.clusters.base import ActionRefused, ClusterUnreachable
 
@@ -41,6 +43,27 @@ _UNREACHABLE_WORDS = (
     "resource temporarily unavailable",
 )
 
+ANSWERED: Final = "done"
+FAILED: Final = "failed"
+"""Slurm said no, or could say nothing."""
+SILENT: Final = "no answer"
+"""It did not end in time, or could not be started."""
+
+Ended = Callable[[str, str, float], None]
+"""Is told of each command that has ended: which, how (ANSWERED, FAILED, SILENT), after how many seconds."""
+
+
+def nobody_counts(command: str, outcome: str, seconds: float) -> None:
+    """The `Ended` where nobody wants to know."""
+
+
+MayAct = Callable[[], None]
+"""Is asked before each command that changes something. Raises MayNotAct."""
+
+
+def always() -> None:
+    """The `MayAct` of a flexod that has no other beside it."""
+
 
 class CommandFailed(Exception):
     """A command ended with an error: `said` are its own words, the message holds the command too."""
@@ -56,8 +79,16 @@ class CommandFailed(Exception):
 class SlurmCommands:
     """Slurm's commands, pointed at one cluster and bounded in time."""
 
-    def __init__(self, slurm_conf: Path | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        slurm_conf: Path | None,
+        timeout_s: float,
+        ended: Ended = nobody_counts,
+        may_act: MayAct = always,
+    ) -> None:
         """`slurm_conf` None: as the environment and Slurm's own default say."""
+        self._ended = ended
+        self._may_act = may_act
         self._slurm_conf = slurm_conf
         self._timeout_s = timeout_s
 
@@ -73,8 +104,9 @@ class SlurmCommands:
 
         `lines` are for its standard input. What Slurm says in `harmless` words, in small letters, refuses
         nothing. After ClusterUnreachable it may still be carried out: slurmctld answers late what it
-        received in time.
+        received in time. Raises MayNotAct where another flexod does instead.
         """
+        self._may_act()
         try:
             return self.run(argv, {}, lines)
         except CommandFailed as failure:
@@ -90,6 +122,18 @@ class SlurmCommands:
 
         `variables` are set in the environment of this command alone, `lines` are for its standard input.
         """
+        begun, outcome = time.monotonic(), SILENT
+        try:
+            said = self._run(argv, variables, lines)
+            outcome = ANSWERED
+            return said
+        except CommandFailed:
+            outcome = FAILED
+            raise
+        finally:
+            self._ended(_kind(argv), outcome, time.monotonic() - begun)
+
+    def _run(self, argv: Sequence[str], variables: Mapping[str, str], lines: str) -> str:
         replay = self._replay(argv)
         try:
             done = subprocess.run(
@@ -125,6 +169,15 @@ class SlurmCommands:
     def _replay(self, argv: Sequence[str]) -> str:
         pointed_at = [f"{name}={shlex.quote(value)}" for name, value in self._pointed_at().items()]
         return " ".join([*pointed_at, shlex.join(argv)])
+
+
+def _kind(argv: Sequence[str]) -> str:
+    """``squeue``, ``scontrol show node``: without what it is about."""
+    name = Path(argv[0]).name
+    if name != "scontrol":
+        return name
+    plain = [word for word in argv[1:] if word.isalpha() and word.islower()]
+    return " ".join([name, *plain[:2]])
 
 
 def _says(text: str, words: Sequence[str]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flexo.clusters.base import ClusterUnreachable
+from flexo.clusters.slurm.commands import ANSWERED, SILENT, Ended, nobody_counts
 from flexo.clusters.slurm.from_pyslurm import to_jobs, to_node, to_partition, why_not_enough
 from flexo.model import Node, Partition, SlurmJob
 
@@ -32,8 +34,13 @@ class PyslurmReader:
     """The Reader that works where pyslurm does."""
 
     def __init__(
-        self, slurm_conf: Path | None, satellite_partitions: frozenset[str], timeout_s: float
+        self,
+        slurm_conf: Path | None,
+        satellite_partitions: frozenset[str],
+        timeout_s: float,
+        ended: Ended = nobody_counts,
     ) -> None:
+        self._ended = ended
         self._slurm_conf = slurm_conf
         self._satellite_partitions = satellite_partitions
         self._timeout_s = timeout_s
@@ -77,6 +84,15 @@ class PyslurmReader:
         self._child = self._pipe = None
 
     def _ask(self, question: str) -> Any:
+        begun, outcome = time.monotonic(), SILENT
+        try:
+            answer = self._answer(question)
+            outcome = ANSWERED
+            return answer
+        finally:
+            self._ended(f"pyslurm {question}", outcome, time.monotonic() - begun)
+
+    def _answer(self, question: str) -> Any:
         try:
             pipe = self._pipe or self._start()
             pipe.send(question)

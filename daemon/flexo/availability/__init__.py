@@ -1,0 +1,1 @@
+"""Which of several flexods may act: one at a time, by a lease."""

@@ -1,0 +1,132 @@
+"""One flexod's seat beside the register: a thread that waits for its turn, and then keeps it.
+
+A seat is for one turn. Once it is lost, it stays lost, and nothing that began under it may act any more;
+flexod takes another seat when all of that has ended.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from flexo.availability.claim import Claim, Record
+from flexo.availability.register import Register, RegisterAway
+from flexo.clusters.base import MayNotAct
+
+_BEATS: Final = 5
+"""Renewals in a lease."""
+_LOOKS: Final = 10
+"""Of who waits, in a lease."""
+
+_log = structlog.get_logger("flexo.availability")
+
+
+def uninterrupted() -> float:
+    """Seconds of a clock that goes on while the process is stopped and while the host is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Seat:
+    """A Mandate. `start` begins to wait; everything but `start` and `leave` may be called from any thread."""
+
+    def __init__(
+        self, register: Register, address: str, lease_s: float, clock: Callable[[], float] = uninterrupted
+    ) -> None:
+        """`address`: how others know this flexod, host:port."""
+        self._register = register
+        self._clock = clock
+        self._lease_s = lease_s
+        self._claim = Claim(address, secrets.token_hex(8), lease_s)
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="seat", daemon=True)
+        self.trouble = ""
+        """Why the register cannot be used at present; "" when it can."""
+
+    def start(self) -> None:
+        """Begin to wait for the turn."""
+        self._thread.start()
+
+    @property
+    def epoch(self) -> int:
+        """See Mandate; 0 before its turn."""
+        return self._claim.epoch
+
+    @property
+    def active(self) -> Record | None:
+        """Who holds the register, as last seen; None: nobody, or it has released it."""
+        seen = self._claim.seen
+        return None if seen is None or seen.released else seen
+
+    @property
+    def lost(self) -> bool:
+        """Whether its turn has come and is over."""
+        return self._claim.won and not self.holds()
+
+    def holds(self) -> bool:
+        """See Mandate."""
+        return self._claim.holds(self._clock())
+
+    def check(self) -> None:
+        """See Mandate."""
+        if not self.holds():
+            active = self.active
+            who = active.holder if active else "nobody"
+            raise MayNotAct(f"this flexod is not the active one any more; who holds the lease: {who}")
+
+    def leave(self, patience_s: float) -> None:
+        """Release the turn, if this flexod has it: it acts no more, and nobody has to wait.
+
+        A register that hangs is waited for `patience_s`; then the lease runs out by itself.
+        """
+        self._leaving.set()
+        self._thread.join(patience_s)
+
+    def step(self) -> None:
+        """Look once, and write what is due. For the seat's own thread, and for tests."""
+        try:
+            found = self._register.look()
+            wanted = self._claim.wanted(found.record, self._clock(), time.time())
+            if wanted is not None:
+                began = self._clock()
+                if self._register.swap(found.version, wanted):
+                    self._claim.wrote(wanted, began)
+        except RegisterAway as error:
+            self._note(str(error))
+        else:
+            self._note("")
+
+    def _run(self) -> None:
+        try:
+            self._take_part()
+        finally:
+            self._register.close()
+
+    def _take_part(self) -> None:
+        self.step()
+        while not self._leaving.wait(self._lease_s / (_BEATS if self._claim.won else _LOOKS)):
+            self.step()
+            if self.lost:
+                return
+        self._say_farewell()
+
+    def _say_farewell(self) -> None:
+        try:
+            found = self._register.look()
+            farewell = self._claim.farewell(found.record, self._clock())
+            if farewell is not None:
+                self._register.swap(found.version, farewell)
+        except RegisterAway as error:
+            self._note(str(error))
+
+    def _note(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            if trouble:
+                _log.warning("the register of the active flexod cannot be used", why=trouble)
+            else:
+                _log.info("the register of the active flexod can be used again")
+        self.trouble = trouble

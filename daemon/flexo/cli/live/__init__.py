@@ -1,0 +1,1 @@
+"""What `flexo top` shows, and the terminal that it is shown on."""

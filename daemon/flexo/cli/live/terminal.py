@@ -1,0 +1,119 @@
+"""A terminal that is drawn on as a whole and read key by key, and is afterwards as it was before."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from flexo.cli.live.layout import Size
+
+_KEYS = {
+    "q": "quit",
+    "Q": "quit",
+    "\t": "next",
+    "\x1b[A": "up",
+    "k": "up",
+    "\x1b[B": "down",
+    "j": "down",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    " ": "page down",
+    "\x1b[H": "top",
+    "g": "top",
+}
+
+
+class Terminal:
+    """Made by `whole_terminal`."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    @property
+    def size(self) -> Size:
+        """As it is now."""
+        return Size(self._live.console.width, self._live.console.height)
+
+    def draw(self, lines: Sequence[Text]) -> None:
+        """All of the screen."""
+        self._live.update(Group(*lines), refresh=True)
+
+    def keys(self, wait_s: float) -> list[str]:
+        """What was pressed, within `wait_s`: quit, next, up, down, page up, page down, top."""
+        if not sys.stdin.isatty():
+            select.select([], [], [], wait_s)
+            return []
+        ready, _, _ = select.select([sys.stdin], [], [], wait_s)
+        if not ready:
+            return []
+        typed = os.read(sys.stdin.fileno(), 1024).decode("ascii", "replace")
+        return keys_in(typed) if typed else ["quit"]  # nothing more can come
+
+
+def keys_in(typed: str) -> list[str]:
+    """The keys that `typed` stands for; others are left out."""
+    found = []
+    while typed:
+        match = next((key for key in sorted(_KEYS, key=len, reverse=True) if typed.startswith(key)), typed[0])
+        if match in _KEYS:
+            found.append(_KEYS[match])
+        typed = typed[len(match) :]
+    return found
+
+
+@contextmanager
+def whole_terminal(console: Console) -> Iterator[Terminal]:
+    """The terminal, until the context ends: by a key, Ctrl-C, SIGTERM or a mistake. Ctrl-Z leaves it for a
+    while.
+    """
+    live = Live(console=console, screen=True, auto_refresh=False)
+    with _key_by_key() as line_by_line:
+
+        def stop_for_a_while(number: int, frame: FrameType | None) -> None:
+            live.stop()
+            with line_by_line():
+                os.kill(os.getpid(), signal.SIGSTOP)
+            live.start(refresh=True)
+
+        before = {
+            signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)),
+            signal.SIGTSTP: signal.signal(signal.SIGTSTP, stop_for_a_while),
+        }
+        try:
+            with live:
+                yield Terminal(live)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _key_by_key() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Keys come at once and are not printed; within what is yielded they come as they did before."""
+    if not sys.stdin.isatty():
+        yield nullcontext
+        return
+    before = termios.tcgetattr(sys.stdin)
+
+    @contextmanager
+    def line_by_line() -> Iterator[None]:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        yield
+        tty.setcbreak(sys.stdin)
+
+    try:
+        tty.setcbreak(sys.stdin)
+        yield line_by_line
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -1,0 +1,50 @@
+"""Slurm's releases: which ones flexo is tested with, and everything in which they differ for it.
+
+Whoever depends on one of these differences does it by what Slurm prints or offers, where that can be asked
+for, and by `Release` where it cannot. tests/unit/clusters/captured has what each release really printed,
+tests/slurm/matrix runs flexo on each, docs/slurm-releases.md says with what result.
+
+22.05: `squeue -O` has no ExcNodes, and no --helpFormat: excluded nodes are read with `squeue -o %x`, once for
+       every job when it is first seen waiting; changed later with `scontrol update`, they are not seen to
+       change (reader_commands). cgroup.conf knows no CgroupPlugin=disabled (flexo.lab). The reason for which
+       Lua refuses `scontrol update` stands in slurmctld's log alone. preempt_youngest_first is one of
+       SchedulerParameters; later releases have youngest_first in PreemptParameters (flexo.doctor).
+24.11: `squeue -O` has ExcNodes (`squeue --helpFormat` lists it). Generic resources are written `gres/gpu:2`
+       and not `gres:gpu:2`, without a number where the user gave none (text). Nodes without any have no
+       GresUsed (parse_nodes). Without cgroups, cgroup.conf has to say CgroupPlugin=disabled (flexo.lab).
+26.05: OverSubscribe is NO for every ordinary job; a new field, Exclusive, says what it said before
+       (parse_jobs). --gres=gpu beside SLURM_GPUS_PER_NODE is refused, so what is submitted from within a job
+       is submitted without Slurm's variables (horovod_elastic.slurm_job). pyslurm: see from_pyslurm.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Release:
+    """A release of Slurm; its minor versions change nothing that matters here."""
+
+    year: int
+    month: int
+
+    @classmethod
+    def found_in(cls, text: str) -> Release | None:
+        """Of `slurm-wlm 24.11.5` (`slurmctld -V`) or `24.11.5`; None where there is no release in it."""
+        match = re.search(r"(?<![\d.])(\d\d)\.(\d\d)(?!\d)", text)
+        return cls(int(match[1]), int(match[2])) if match else None
+
+    def __str__(self) -> str:
+        return f"{self.year:02}.{self.month:02}"
+
+    @property
+    def cgroups_can_be_disabled(self) -> bool:
+        """Whether cgroup.conf knows CgroupPlugin=disabled, which a host without cgroups then needs."""
+        return self >= Release(23, 11)
+
+
+TESTED: Final = (Release(22, 5), Release(24, 11), Release(26, 5))
+"""The oldest first, the newest last."""

@@ -1,0 +1,1 @@
+"""What Prometheus is told of flexod: docs/monitoring.md has all of it in a table."""

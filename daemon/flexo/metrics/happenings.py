@@ -1,0 +1,106 @@
+"""Counts what happens in flexod from its start on: cycles, Slurm's commands, events, loans that end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+
+from flexo.clusters.slurm.commands import ANSWERED, FAILED, SILENT
+from flexo.control.watch import DONE, MISTAKE, UNREACHABLE
+from flexo.journal import KINDS, Event
+from flexo.model import PastLoan
+
+_CYCLE_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_COMMAND_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
+_RECLAIM_S: Final = (5.0, 10.0, 15.0, 30.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0)
+
+
+class Happenings:
+    """A `flexo.control.watch.Watch`, and what is told of Slurm's commands. Usable from any thread."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        # else each counter is there twice, the second time with when flexod began
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._cycles = Histogram(
+            "flexo_cycle_duration_seconds",
+            "How long the loop's turns took: looking at Slurm, deciding, acting, writing it down.",
+            registry=registry,
+            buckets=_CYCLE_S,
+        )
+        self._ended = Counter(
+            "flexo_cycles",
+            "The loop's turns, by how they ended.",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in (DONE, UNREACHABLE, MISTAKE):
+            self._ended.labels(outcome)
+        self._commands = Histogram(
+            "flexo_slurm_command_duration_seconds",
+            "How long Slurm's commands took, or pyslurm's questions.",
+            ["command"],
+            registry=registry,
+            buckets=_COMMAND_S,
+        )
+        self._answers = Counter(
+            "flexo_slurm_commands",
+            "Slurm's commands that flexod has run, or questions of pyslurm, by how they ended.",
+            ["command", "outcome"],
+            registry=registry,
+        )
+        self._events = Counter(
+            "flexo_events",
+            "What was seen, decided and done, by kind, as in flexo events.",
+            ["kind"],
+            registry=registry,
+        )
+        for kind in KINDS:
+            self._events.labels(kind)
+        self._reclaims = Histogram(
+            "flexo_reclaim_duration_seconds",
+            "From calling a server on loan back to its being empty.",
+            registry=registry,
+            buckets=_RECLAIM_S,
+        )
+        self._late = Counter(
+            "flexo_reclaims_late", "Servers on loan that were empty after their deadline.", registry=registry
+        )
+        self._loans = Counter("flexo_loans_ended", "Loans that are over.", registry=registry)
+        self._scaled_in = Counter(
+            "flexo_reclaim_workers_scaled_in",
+            "Workers that were told to leave servers called back.",
+            registry=registry,
+        )
+        self._preempted = Counter(
+            "flexo_reclaim_bases_preempted",
+            "Bases of jobs that were preempted on servers called back.",
+            registry=registry,
+        )
+
+    def cycle_ended(self, outcome: str, seconds: float) -> None:
+        """A cycle took so long."""
+        self._cycles.observe(seconds)
+        self._ended.labels(outcome).inc()
+
+    def command_ended(self, command: str, outcome: str, seconds: float) -> None:
+        """A command of Slurm's took so long."""
+        self._commands.labels(command).observe(seconds)
+        for each in (ANSWERED, FAILED, SILENT):  # all from the first on, so that rates begin at 0
+            self._answers.labels(command, each).inc(each == outcome)
+
+    def happened(self, events: Iterable[Event]) -> None:
+        """This was written down."""
+        for event in events:
+            self._events.labels(event.kind).inc()
+
+    def loans_ended(self, loans: Iterable[PastLoan]) -> None:
+        """These servers are back."""
+        for loan in loans:
+            self._loans.inc()
+            self._late.inc(loan.late)
+            self._scaled_in.inc(loan.workers_scaled_in)
+            self._preempted.inc(loan.bases_preempted)
+            if loan.reclaim_s is not None:
+                self._reclaims.observe(loan.reclaim_s)

@@ -1,0 +1,204 @@
+"""What is so at present, asked of the controller whenever Prometheus asks; nothing is kept here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from flexo.control.views import ControllerStatus, JobView, LoansView, View
+from flexo.model import JobState, LoanState, Node, SatelliteState
+
+_JOB_STATES: Final = ("pending", "no leader", "starting", "errand", "resizing", "training")
+
+
+class Watched(Protocol):
+    """What is asked: `flexo.controller.Controller`."""
+
+    def status(self) -> ControllerStatus:
+        """The state of the loop and the cluster as last seen."""
+        ...
+
+    def view(self) -> View:
+        """The last cycle as a whole."""
+        ...
+
+
+class Losing(Protocol):
+    """What is asked of `flexo.journal.Journal`."""
+
+    @property
+    def events_lost(self) -> int:
+        """Events that could not be written."""
+        ...
+
+    @property
+    def failures(self) -> int:
+        """How often the disk refused."""
+        ...
+
+
+class Present(Collector):
+    """The gauges. Usable from any thread."""
+
+    def __init__(self, controller: Watched, journal: Losing) -> None:
+        self._controller = controller
+        self._journal = journal
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them, as of now."""
+        status, view = self._controller.status(), self._controller.view()
+        yield from _daemon(status)
+        yield from _journal(self._journal)
+        yield from _cluster(view)
+        yield from _jobs(view)
+        if view.loans is not None:
+            yield from _loans(view.loans)
+
+
+def _daemon(status: ControllerStatus) -> Iterator[Metric]:
+    seen = {"cluster": status.cluster, "slurm_version": status.slurm_version}
+    yield InfoMetricFamily("flexo_cluster", "Which cluster it looks after; empty while Slurm is away.", seen)
+    rules = {"policy": status.policy, "dry_run": str(status.dry_run).lower()}
+    yield InfoMetricFamily("flexo_policy", "How it shares idle GPUs, and whether it changes anything.", rules)
+    yield _gauge(
+        "flexo_last_cycle_time_seconds",
+        "When it last saw the cluster, since the epoch; 0: not yet.",
+        status.last_cycle_at,
+    )
+    yield _gauge("flexo_cycle_interval_seconds", "From one turn of the loop to the next.", status.interval_s)
+    yield _gauge("flexo_last_read_seconds", "What the last look at Slurm took.", status.read_cost_s)
+    yield _gauge("flexo_trouble", "1 while flexo status names a trouble.", bool(status.trouble))
+    yield _gauge("flexo_leaders_attached", "Leaders of jobs that are connected.", status.leaders)
+    yield _gauge("flexo_slow_gpus", "Slow GPUs whose nodes get no satellites.", len(status.slow_gpus))
+
+
+def _journal(journal: Losing) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "flexo_journal_write_failures", "How often the disk refused the journal.", journal.failures
+    )
+    yield CounterMetricFamily(
+        "flexo_journal_events_lost", "Events that could not be written to the journal.", journal.events_lost
+    )
+
+
+def _cluster(view: View) -> Iterator[Metric]:
+    nodes = view.state.nodes if view.state else ()
+    yield _by(
+        "flexo_nodes",
+        "Nodes that Slurm has, by what is to be had there: GPUs, no GPU, or nothing may be placed there.",
+        dict.fromkeys(("idle", "full", "unusable"), 0) | Counter(map(_node_state, nodes)),
+    )
+    yield _by("flexo_gpus", "GPUs of the cluster, by who holds them.", _gpus(nodes, view.gpus_in_satellites))
+    queue: Counter[str] = Counter(job.state.value.lower() for job in (view.state.jobs if view.state else ()))
+    states = {each.value.lower(): 0 for each in JobState}
+    yield _by("flexo_slurm_jobs", "Jobs in Slurm's queue, satellites among them.", states | queue)
+
+
+def _node_state(node: Node) -> str:
+    if node.unusable:
+        return "unusable"
+    return "idle" if node.gpus_idle else "full"
+
+
+def _gpus(nodes: Sequence[Node], in_satellites: int) -> Mapping[str, float]:
+    """What is in use counts as in use on unusable nodes, too."""
+    used = sum(node.gpus_allocated for node in nodes)
+    idle = sum(node.gpus_idle for node in nodes)
+    satellites = min(used, in_satellites)
+    return {
+        "idle": idle,
+        "satellites": satellites,
+        "other jobs": used - satellites,
+        "unusable": sum(node.gpus for node in nodes) - used - idle,
+    }
+
+
+def _jobs(view: View) -> Iterator[Metric]:
+    queue = view.state.jobs if view.state else ()
+    pending = sum(job.elastic is not None and job.state is JobState.PENDING for job in queue)
+    states = Counter(map(_job_state, view.jobs))
+    yield _by(
+        "flexo_jobs",
+        "Elastic jobs, by what they do.",
+        dict.fromkeys(_JOB_STATES, 0) | states | {"pending": pending},
+    )
+    jobs = [shown.job for shown in view.jobs]
+    yield _gauge(
+        "flexo_workers_training",
+        "Workers that train, as leaders say.",
+        sum(job.training_workers for job in jobs),
+    )
+    yield _gauge(
+        "flexo_workers_granted",
+        "Workers that jobs may have now: bases and grants.",
+        sum(job.granted_workers for job in jobs),
+    )
+    yield _gauge("flexo_workers_base", "Workers of bases.", sum(job.base_workers for job in jobs))
+    yield _gauge(
+        "flexo_workers_most",
+        "Workers that jobs could have at most, by their ranges and caps.",
+        sum(job.ceiling for job in jobs),
+    )
+    grants = Counter(grant.state.value for job in jobs for grant in job.grants)
+    yield _by(
+        "flexo_satellites",
+        "Satellites, by where they are on their way to training and back.",
+        {each.value: 0 for each in SatelliteState} | grants,
+    )
+
+
+def _job_state(shown: JobView) -> str:
+    job = shown.job
+    if not shown.attached:
+        return "no leader"
+    if job.errand:
+        return "errand"
+    if not job.scalable:
+        return "starting"
+    return "resizing" if any(grant.moving for grant in job.grants) else "training"
+
+
+def _loans(view: LoansView) -> Iterator[Metric]:
+    reading = view.reading
+    states = Counter(loan.state.value for loan in view.loans)
+    yield _by(
+        "flexo_loans",
+        "Servers of the inference cluster on loan, by where they are on their way back.",
+        {each.value: 0 for each in LoanState} | states,
+    )
+    yield _gauge(
+        "flexo_inference_servers", "Usable servers of the inference cluster, on loan or not.", reading.size
+    )
+    yield _gauge(
+        "flexo_inference_demand_servers",
+        "Servers that inference needs now; absent while that is not known.",
+        None if reading.demand is None else reading.demand.servers,
+    )
+    yield _gauge(
+        "flexo_inference_peak_servers",
+        "The most that is expected until what is lent could be back; absent while that is not known.",
+        reading.peak,
+    )
+    yield _gauge(
+        "flexo_lending_trouble", "1 while a trouble keeps servers from being lent.", bool(reading.trouble)
+    )
+
+
+def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
+    """One value; None: the family without any."""
+    family = GaugeMetricFamily(name, text)
+    if value is not None:
+        family.add_metric((), value)
+    return family
+
+
+def _by(name: str, text: str, counts: Mapping[str, float]) -> GaugeMetricFamily:
+    """Values by state, which add up to all that there are."""
+    family = GaugeMetricFamily(name, text, labels=["state"])
+    for state, value in counts.items():
+        family.add_metric([state], value)
+    return family

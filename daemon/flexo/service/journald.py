@@ -1,0 +1,146 @@
+"""Entries with fields for systemd's journal, by its native protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL).
+
+An entry is one datagram: a line ``FIELD=value`` for each field, or, where the value has several lines, its
+name, its length and the value. What a datagram cannot hold is sent as a sealed memory file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from flexo.journal import KINDS
+
+JOURNAL: Final = Path("/run/systemd/journal/socket")
+STREAM_VARIABLE: Final = "JOURNAL_STREAM"
+"""Set by systemd: device and inode of the stream that it reads."""
+_WAIT_S: Final = 0.5
+"""A journal that takes nothing must not hold flexod up for longer."""
+_PRIORITIES: Final = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+_IN_MESSAGE: Final = ("event", "level", "text", "exception", "nodes", "job", "timestamp")
+
+Entry = Mapping[str, object]
+"""What structlog has made of one call: event, level, and what the caller said besides."""
+
+
+class JournalLogger:
+    """What structlog calls last: sends entries to `path`. Usable from any thread."""
+
+    def __init__(self, path: Path = JOURNAL) -> None:
+        self._path = str(path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.settimeout(_WAIT_S)
+        self._lock = threading.Lock()
+        self._lost = 0
+
+    def msg(self, entry: Entry) -> None:
+        """Send it. While nobody listens there, it is a line on the error output. Once an entry was not taken
+        in time, others are lost without waiting, until one is taken.
+        """
+        with self._lock:
+            try:
+                if self._lost:
+                    self._send(encoded(fields(_lost(self._lost))))
+                    self._heard()
+                self._send(encoded(fields(entry)))
+            except (TimeoutError, BlockingIOError):
+                self._lost += 1
+                self._socket.settimeout(0)
+            except OSError:
+                self._heard()
+                with suppress(OSError):
+                    sys.stderr.write(message(entry) + "\n")
+
+    debug = info = warning = error = critical = exception = log = msg
+
+    def _heard(self) -> None:
+        self._lost = 0
+        self._socket.settimeout(_WAIT_S)
+
+    def _send(self, datagram: bytes) -> None:
+        try:
+            self._socket.sendto(datagram, self._path)
+        except OSError as error:
+            if not _is_too_long(error):
+                raise
+            self._send_file(datagram)
+
+    def _send_file(self, content: bytes) -> None:
+        file = os.memfd_create("flexod", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        with os.fdopen(file, "wb") as writer:
+            writer.write(content)
+            writer.flush()
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", file))
+            self._socket.sendmsg([], [rights], 0, self._path)
+
+
+def _lost(number: int) -> Entry:
+    return {
+        "event": f"{number} entries before this one are lost: the journal took nothing",
+        "level": "warning",
+    }
+
+
+def reads_stderr() -> bool:
+    """Whether systemd's journal reads this process' error output."""
+    try:
+        said, stream = os.environ.get(STREAM_VARIABLE), os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):  # closed, or no file
+        return False
+    return said == f"{stream.st_dev}:{stream.st_ino}"
+
+
+def message(entry: Entry) -> str:
+    """The entry for people, without a time, which the journal has itself."""
+    subject = f" job {entry['job']}" if entry.get("job") else ""
+    told = f"{entry.get('event', '')}{subject}"
+    if entry.get("text"):
+        told += f": {entry['text']}"
+    rest = ", ".join(f"{key}={value}" for key, value in entry.items() if key not in _IN_MESSAGE)
+    if rest:
+        told += f" ({rest})"
+    return f"{told}\n{entry['exception']}" if entry.get("exception") else told
+
+
+def fields(entry: Entry) -> Iterator[tuple[str, str]]:
+    """What the journal is to keep of the entry: docs/monitoring.md lists the names."""
+    yield "MESSAGE", message(entry)
+    yield "PRIORITY", str(_PRIORITIES.get(str(entry.get("level")), _PRIORITIES["info"]))
+    yield "SYSLOG_IDENTIFIER", "flexod"
+    if entry.get("event") in KINDS:
+        yield "FLEXO_KIND", str(entry["event"])
+    if entry.get("job"):
+        yield "FLEXO_JOB", str(entry["job"])
+        yield "FLEXO_JOB_ID", str(entry["job"]).partition(".")[0]
+    nodes = entry.get("nodes")
+    for node in nodes if isinstance(nodes, list) else ():
+        yield "FLEXO_NODE", str(node)
+    for key, value in entry.items():
+        if key not in _IN_MESSAGE:
+            yield f"FLEXO_{key.upper()}", str(value)
+
+
+def encoded(pairs: Iterable[tuple[str, str]]) -> bytes:
+    """`pairs` as the protocol has them."""
+    return b"".join(_encoded(name.encode(), value.encode(errors="replace")) for name, value in pairs)
+
+
+def _encoded(name: bytes, value: bytes) -> bytes:
+    if b"\n" in value:
+        return name + b"\n" + struct.pack("<Q", len(value)) + value + b"\n"
+    return name + b"=" + value + b"\n"
+
+
+def _is_too_long(error: OSError) -> bool:
+    return error.errno in (errno.EMSGSIZE, errno.ENOBUFS)

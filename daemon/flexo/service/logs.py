@@ -1,0 +1,72 @@
+"""Where flexod's log goes: lines for people, JSON for machines, or systemd's journal with fields."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from flexo.config import LogSettings
+from flexo.service.journald import JournalLogger, reads_stderr
+from flexo.service.wire import one_line
+
+
+def set_up(settings: LogSettings) -> None:
+    """From now on everything that is logged goes where `settings` say."""
+    form = settings.format
+    if form == "auto":
+        form = "journal" if reads_stderr() else "text"
+    if form == "journal":
+        _configure(settings.level, (_as_it_is,), JournalLogger())
+    elif form == "json":
+        _configure(settings.level, (_TIME, structlog.processors.JSONRenderer()), _Lines(sys.stderr))
+    else:
+        console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        last: tuple[structlog.typing.Processor, ...] = (_TIME, _without_nodes, _on_one_line, console)
+        _configure(settings.level, last, _Lines(sys.stderr))
+
+
+class _Lines(structlog.PrintLogger):
+    """A line that cannot be written is dropped: a full disk must not stop what keeps leases alive."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
+
+
+_LONGEST = 2000
+"""Characters of a value in a line for people."""
+_TIME = structlog.processors.TimeStamper(fmt="iso")
+
+
+def _configure(level: str, last: Iterable[structlog.typing.Processor], logger: object) -> None:
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.processors.format_exc_info, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=lambda *_: logger,
+    )
+
+
+def _as_it_is(logger: Any, name: str, entry: structlog.typing.EventDict) -> tuple[tuple[Any], dict[str, Any]]:
+    """For a logger that takes entries and not lines."""
+    return (entry,), {}
+
+
+def _without_nodes(logger: Any, name: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Whoever reads the text reads them there."""
+    entry.pop("nodes", None)
+    return entry
+
+
+def _on_one_line(logger: Any, name: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """What users have named (jobs, files) can neither begin a line of its own nor steer a terminal."""
+    return {
+        key: one_line(value, _LONGEST) if isinstance(value, str) and key != "exception" else value
+        for key, value in entry.items()
+    }

@@ -1,0 +1,127 @@
+"""Takes a changed configuration over while flexod runs (SIGHUP): all of a good file that can be, or nothing.
+
+What can be taken over counts from the controller's next cycle on, and closes no stream. The rest is named,
+in the log, the journal and the status, until flexod is started again; so is every mistake of a file that is
+not in order, of which nothing is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from flexo.config import ConfigError, ControllerSettings, Settings, load
+
+AT_ONCE: Final = frozenset(
+    {("service", "administrators"), ("loaning", "inference_users")}
+    | {("controller", key) for key in ControllerSettings.model_fields if key != "dry_run"}
+)
+"""Keys that count without a restart, by section; lending has been made for a dry run, or not."""
+
+_log = structlog.get_logger("flexo.service")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Where settings come from."""
+
+    path: Path
+    dry_run: bool = False
+    """flexod was told so on its command line, whatever the file says."""
+    address: str = ""
+    """Where this one of several flexods listens; "": as [service] address says."""
+
+    def read(self) -> Settings:
+        """What it says now. Raises ConfigError."""
+        settings = load(self.path)
+        if self.dry_run:
+            controller = settings.controller.model_copy(update={"dry_run": True})
+            settings = settings.model_copy(update={"controller": controller})
+        if self.address:
+            service = settings.service.model_copy(update={"address": self.address})
+            settings = settings.model_copy(update={"service": service})
+        return settings
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From the settings that flexod goes by to those of the file."""
+
+    settings: Settings
+    """What flexod can go by from now on."""
+    taken: tuple[str, ...]
+    """Keys that are taken over, as ``[section] key``."""
+    waiting: tuple[str, ...]
+    """Keys that need a restart."""
+
+    @property
+    def news(self) -> str:
+        """What becomes of it, in a sentence."""
+        if not self.taken and not self.waiting:
+            return "configuration read again: nothing has changed"
+        parts = [f"taken over: {', '.join(self.taken)}"] if self.taken else []
+        parts += [self.unheeded] if self.waiting else []
+        return f"configuration read again: {'; '.join(parts)}"
+
+    @property
+    def unheeded(self) -> str:
+        """What is not gone by; "": nothing."""
+        return f"needs a restart of flexod: {', '.join(self.waiting)}" if self.waiting else ""
+
+
+def compare(running: Settings, wanted: Settings) -> Change:
+    """What of `wanted` can take the place of `running` while flexod runs."""
+    settings, taken, waiting = running, list[str](), list[str]()
+    for section in Settings.model_fields:
+        before, after = getattr(running, section), getattr(wanted, section)
+        changed = [key for key in type(before).model_fields if getattr(before, key) != getattr(after, key)]
+        at_once = [key for key in changed if (section, key) in AT_ONCE]
+        taken += [f"[{section}] {key}" for key in at_once]
+        waiting += [f"[{section}] {key}" for key in changed if key not in at_once]
+        part = before.model_copy(update={key: getattr(after, key) for key in at_once})
+        settings = settings.model_copy(update={section: part})
+    return Change(settings, tuple(taken), tuple(waiting))
+
+
+Take = Callable[[Settings, str, str], None]
+"""Has flexod go by settings; with what is to be told of it, and what of the file is not gone by (or "")."""
+
+
+class Reloading:
+    """One reload after the other. For the event loop's thread."""
+
+    def __init__(self, configuration: Configuration, running: Settings, take: Take) -> None:
+        """`take` is called in another thread: it may write to the journal."""
+        self._configuration = configuration
+        self._running = running
+        self._take = take
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> None:
+        """Read the file again, soon: a signal has come."""
+        task = asyncio.get_running_loop().create_task(self._reload())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reload(self) -> None:
+        async with self._turn:
+            await asyncio.to_thread(self._read_and_take)
+
+    def _read_and_take(self) -> None:
+        try:
+            change = compare(self._running, self._configuration.read())
+        except ConfigError as error:
+            problems = "; ".join(error.problems)
+            news = f"the configuration is not taken over, nothing of it: {problems}"
+            _log.error(news)
+            self._take(self._running, news, news)
+            return
+        _log.info(change.news)
+        self._running = change.settings
+        self._take(change.settings, change.news, change.unheeded)

@@ -1,0 +1,110 @@
+"""flexod beside others: it stands by until it has the lease, acts while it has it, and stands by again.
+
+While it stands by it asks Slurm nothing and reads no journal. It is the same process and the same port, so
+that leaders and people find whoever is active by asking one address after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Final
+
+import structlog
+
+import flexo
+from flexo.availability.places import open_register
+from flexo.availability.seat import Seat
+from flexo.journal import Event, Journal
+from flexo.service.active import Active
+from flexo.service.process import CannotServe, Process
+from flexo.service.server import Switchboard
+from flexo.service.standing_by import StandingBy, availability_of
+from flexo_protos.v1 import admin_pb2
+
+_LOOK_S: Final = 0.1
+"""Between two looks at whether the turn has come, or is over."""
+_LEAVE_WITHIN_S: Final = 5.0
+"""How long the register may take to be told that this flexod leaves; else the lease runs out."""
+
+_log = structlog.get_logger("flexo.service")
+
+
+class Turns:
+    """For the event loop's thread."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._seat = self._new_seat()
+        self.switchboard = Switchboard(StandingBy(self._about))
+
+    async def take(self) -> None:
+        """One turn after the other, until the process is to end. Raises CannotServe, TorchMissing."""
+        while not self._process.ended.is_set():
+            await self._take_one()
+            self._seat = self._new_seat()
+
+    def _new_seat(self) -> Seat:
+        settings = self._process.settings
+        address, lease_s = settings.service.address, settings.high_availability.lease_s
+        return Seat(open_register(settings), address, lease_s)
+
+    def _about(self) -> admin_pb2.Availability:
+        settings = self._process.settings
+        return availability_of(self._seat, settings.service.address, settings.high_availability.hosts)
+
+    async def _take_one(self) -> None:
+        seat, ended = self._seat, self._process.ended
+        print(f"flexod {flexo.__version__} stands by: {self._process.settings.service.address}", flush=True)
+        seat.start()
+        try:
+            await _until(lambda: seat.holds() or seat.lost or ended.is_set())
+            if seat.holds() and not ended.is_set():
+                await self._act(seat)
+        finally:
+            await asyncio.to_thread(seat.leave, _LEAVE_WITHIN_S)
+
+    async def _act(self, seat: Seat) -> None:
+        settings, process, begun = self._process.settings, self._process, time.monotonic()
+        address = settings.service.address
+        _log.info("this flexod is the active one now", address=address, epoch=seat.epoch)
+        path, keep_days = settings.journal.path, settings.journal.keep_days
+        with closing(await asyncio.to_thread(Journal, path, keep_days, seat.epoch)) as journal:
+            text = f"the flexod at {address} becomes the active one (epoch {seat.epoch})"
+            journal.record(time.time(), (Event(time.time(), "daemon", None, text),))
+            active = await asyncio.to_thread(
+                Active.begin, settings, journal, seat, process.happenings, self._about
+            )
+            process.active = active
+            over = asyncio.Event()
+            watching = asyncio.create_task(_watch(seat, process.ended, over))
+            try:
+                with active.acting(process.registry, over) as failed:
+                    self.switchboard.activate(active.services, seat)
+                    print(
+                        f"flexod {flexo.__version__} active: address {address}, epoch {seat.epoch},"
+                        f" {time.monotonic() - begun:.2f} s after it got the lease",
+                        flush=True,
+                    )
+                    await over.wait()
+                    _log.info("flexod stands back; grants stand", lost_the_lease=seat.lost)
+                    active.close()
+            finally:
+                self.switchboard.stand_by()
+                process.active = None
+                watching.cancel()
+        if failed.is_set():
+            raise CannotServe("the controller has failed; its error stands above")
+
+
+async def _watch(seat: Seat, ended: asyncio.Event, over: asyncio.Event) -> None:
+    """Sets `over` when the turn is: nobody tells a flexod that it has lost its lease but its own clock."""
+    await _until(lambda: seat.lost or ended.is_set())
+    over.set()
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,120 @@
+"""What the commands say of themselves, as data: manual pages and the reference on the site are made of it.
+
+Read from the parsers: typer's for `flexo`, argparse's for `flexod`, and the usage of the two commands that
+parse for themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from flexo.cli.app import app
+from flexo.cli.connection import ADDRESS_VARIABLE, CONFIG_VARIABLE
+from flexo.cli.exit_codes import ExitCode
+from flexo.config import DEFAULT_PATH
+from flexo.service.flexod import FAILED, USAGE, make_parser
+from flexo_protos.credentials import SOCKET_VARIABLE
+from horovod_elastic import hosts, launcher
+
+_USAGES = {"run": launcher.USAGE, "hosts": hosts.USAGE}
+"""Commands whose help is not made of options."""
+_TYPE = re.compile(r"(?<=\S) <[^<>]+>$")
+"""What typer adds to the name of what is said to be something already."""
+_BRACES = re.compile(r"\{(\w+)\}")
+"""What it puts around an argument that has to be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A word and what it means: an option, an argument, an exit code, a variable."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandHelp:
+    """One command."""
+
+    name: str
+    """As it is called: "flexo lab up"."""
+    text: str
+    usage: str
+    """What follows the name; "" where `verbatim` says it."""
+    options: tuple[Term, ...]
+    """And arguments, in the order in which the command's own help has them."""
+    verbatim: str = ""
+    """All that a command says which parses for itself."""
+    commands: tuple[CommandHelp, ...] = ()
+    """Of a group."""
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the help."""
+        return re.split(r"(?<=[.?])\s", self.text, maxsplit=1)[0]
+
+    @property
+    def word(self) -> str:
+        """The last word of the name."""
+        return self.name.rpartition(" ")[2]
+
+
+ENVIRONMENT = (
+    Term(ADDRESS_VARIABLE, "flexod's address, HOST:PORT."),
+    Term(CONFIG_VARIABLE, f"flexod's configuration, instead of {DEFAULT_PATH}."),
+    Term(SOCKET_VARIABLE, "munged's socket, where it is not MUNGE's default."),
+)
+"""Variables that the commands read."""
+EXIT_CODES = tuple(Term(str(code.value), code.meaning) for code in ExitCode)
+"""Of `flexo`."""
+FLEXOD_EXIT_CODES = (
+    Term("0", "ended by SIGTERM or SIGINT"),
+    Term(str(FAILED), "it cannot start or go on; the sentence on the error output says why"),
+    Term(str(USAGE), "the command line or the configuration is wrong"),
+)
+
+
+def flexo() -> CommandHelp:
+    """The command `flexo` with all of its commands, in the order of their names."""
+    return _command("flexo", typer.main.get_command(app))
+
+
+def flexod() -> CommandHelp:
+    """The daemon."""
+    parser = make_parser()
+    return CommandHelp("flexod", str(parser.description), "[OPTIONS]", tuple(_parser_options(parser)))
+
+
+def _command(called: str, command: object) -> CommandHelp:
+    assert isinstance(command, TyperCommand | TyperGroup)
+    name, text = called.rpartition(" ")[2], command.help or ""
+    if name in _USAGES:
+        return CommandHelp(called, text, "", (), verbatim=_USAGES[name])
+    context = typer.Context(command, info_name=called)
+    usage = _BRACES.sub(r"\1", " ".join(command.collect_usage_pieces(context)))
+    if not isinstance(command, TyperGroup):
+        return CommandHelp(called, text, usage, tuple(_options(command)))
+    below = tuple(_command(f"{called} {name}", each) for name, each in sorted(command.commands.items()))
+    return CommandHelp(called, text, usage, (), commands=below)
+
+
+def _options(command: TyperCommand) -> Iterator[Term]:
+    context = typer.Context(command)
+    for parameter in command.get_params(context):
+        if getattr(parameter, "hidden", False):
+            continue
+        record = parameter.get_help_record(context)
+        if record is not None:
+            yield Term(re.sub(_TYPE, "", record[0]), record[1])
+
+
+def _parser_options(parser: argparse.ArgumentParser) -> Iterator[Term]:
+    formatter = parser._get_formatter()  # the only one that knows how argparse writes an option
+    for action in parser._actions:
+        yield Term(formatter._format_action_invocation(action), formatter._expand_help(action))

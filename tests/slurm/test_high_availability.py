@@ -1,0 +1,186 @@
+"""Two flexods beside one slurmctld: whatever happens to one, the other follows, and no satellite ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flexo.lab import Lab
+from flexo.lab.flexod import start_flexod
+from flexo.lab.ports import free_ports
+
+BOUND_S = 120.0
+SCRIPT = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
+ELASTIC = f"""#!/bin/sh
+#SBATCH -n 1
+#SBATCH --gpus-per-task=1
+#SBATCH --elastic=1-2
+unset FLEXO_DAEMON  # flexo.toml names both
+exec flexo run python {SCRIPT} --step-seconds 0.2 --epochs 100000
+"""
+ACTS = re.compile(r"^(\S+) \[\w+ *\] (grow|shrink|extend|cancel|failure|order|lend|preempt)\b", re.MULTILINE)
+"""What flexod logs of what it does, with the time."""
+
+
+@dataclass
+class One:
+    """One of the two."""
+
+    lab: Lab
+    address: str
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        environment = self.lab.environment(self.lab.spec.flexod_account)
+        self.process = start_flexod(self.lab.layout, self.lab.record, environment, self.address)
+
+    def send(self, number: int) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    def end(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.send(signal.SIGKILL)
+            self.process.wait()
+
+    def log(self) -> str:
+        return (self.lab.layout.logs / f"flexod-{self.address.rpartition(':')[2]}.log").read_text()
+
+    def acts(self) -> list[str]:
+        """When it did anything, as its log has it (UTC)."""
+        return [match[1] for match in ACTS.finditer(self.log())]
+
+
+@pytest.fixture
+def pair(spared_lab: Callable[..., Lab]) -> Iterator[tuple[One, One]]:
+    """A lab whose configuration names two flexods, with neither of them started."""
+    lab = spared_lab(nodes=2, gpus_per_node=1, infer_nodes=0, flexod=False)
+    (port,) = free_ports(1, frozenset(lab.ports.all()))
+    both = One(lab, lab.daemon_address), One(lab, f"127.0.0.1:{port}")
+    with lab.layout.flexo_toml.open("a") as toml:
+        hosts = ", ".join(f'"{one.address}"' for one in both)
+        toml.write(f'\n[high_availability]\nhosts = [{hosts}]\nlease = "file://{lab.layout.flexod}"\n')
+    yield both
+    for one in both:
+        one.end()
+
+
+def _wait(what: Callable[[], Any], sentence: str) -> float:
+    """Seconds until `what` is true."""
+    begun = time.monotonic()
+    while not what():
+        assert time.monotonic() - begun < BOUND_S, f"{sentence} within {BOUND_S:.0f} s"
+        time.sleep(0.1)
+    return time.monotonic() - begun
+
+
+def _status(one: One, *others: One) -> dict[str, Any]:
+    """By whoever of them is active; {} if none is."""
+    addresses = ",".join(each.address for each in (one, *others))
+    done = one.lab.run(["flexo", "status", "--json", "--daemon", addresses], check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else {}
+
+
+def _active(one: One) -> bool:
+    """Whether it is the last of its words that it is; its command would wait for the other's answer."""
+    words = [line for line in one.log().splitlines() if line.startswith("flexod ")]
+    return bool(words) and " active: " in words[-1]
+
+
+def _leads(one: One) -> bool:
+    """Whether the job's leader has come to it since it became active."""
+    return "leader attached" in one.log().rpartition(" active: ")[2]
+
+
+def _grants(one: One) -> dict[str, int]:
+    """Grants and their satellites, as flexod has them."""
+    jobs = json.loads(one.lab.run(["flexo", "jobs", "--json", "--daemon", one.address]).stdout)["jobs"]
+    return {grant["grant_id"]: grant["slurm_job_id"] for job in jobs for grant in job["grants"]}
+
+
+def _running(lab: Lab) -> set[int]:
+    listed = ["squeue", "--noheader", "--partition=flex", "--states=R", "--format=%A"]
+    return {int(line) for line in lab.run(listed).stdout.split()}
+
+
+def _now() -> str:
+    """As logs have it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+
+
+@pytest.mark.slow
+@pytest.mark.training
+@pytest.mark.timeout(600)
+def test_whatever_happens_to_the_active_one_the_other_follows_and_the_job_notices_nothing(
+    pair: tuple[One, One], capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = pair
+    lab, told = a.lab, []
+    a.start()
+    _wait(lambda: _active(a), "the first is active")
+    b.start()
+    base = int(lab.run(["sbatch", "--parsable", "--output=%j.out"], stdin=ELASTIC).stdout)
+    output = lab.scratch / f"{base}.out"
+    _wait(lambda: output.exists() and "2 workers on 2 nodes" in output.read_text(), "it trains on both nodes")
+    satellites, grants = _running(lab), _grants(a)
+    assert len(satellites) == 1
+    assert set(grants.values()) == satellites
+
+    def unharmed(active: One) -> None:
+        """The same satellites, by the same grants."""
+        assert _running(lab) == satellites
+        assert _grants(active) == grants
+
+    a.end()
+    took = _wait(lambda: _active(b), "the second follows the first, which was killed")
+    told.append(f"SIGKILL: the other is active after {took:.1f} s")
+    told.append(f"SIGKILL: the leader is there {_wait(lambda: _leads(b), 'the leader comes'):.1f} s later")
+    unharmed(b)
+
+    a.start()
+    b.send(signal.SIGSTOP)
+    took = _wait(lambda: _active(a), "the first follows the second, which was stopped")
+    told.append(f"SIGSTOP: the other is active after {took:.1f} s")
+    told.append(f"SIGSTOP: the leader is there {_wait(lambda: _leads(a), 'the leader comes'):.1f} s later")
+    woken_at, epoch = _now(), _status(a)["availability"]["epoch"]
+    b.send(signal.SIGCONT)
+    _wait(lambda: "stands by" in lab.run(["flexo", "status", "--daemon", b.address], check=False).stderr,
+          "who was stopped stands by")  # fmt: skip
+    _wait(lambda: _status(a, b)["availability"]["flexods"][1]["answers"], "both answer")
+    assert _active(a)
+    assert _status(a)["availability"]["epoch"] == epoch
+    assert [at for at in b.acts() if at >= woken_at] == [], "it has done nothing since it woke"
+    doctor = json.loads(lab.run(["flexo", "doctor", "--json"], check=False).stdout)["findings"]
+    assert {each["check"]: each["level"] for each in doctor if each["check"].startswith("availability.")} == {
+        "availability.active": "ok",
+        "availability.folder": "ok",
+    }
+    unharmed(a)
+
+    a.send(signal.SIGTERM)
+    took = _wait(lambda: _active(b), "the second follows the first, which was ended")
+    told.append(f"SIGTERM: the other is active after {took:.1f} s")
+    _wait(lambda: _leads(b), "the leader comes")
+    unharmed(b)
+    before = json.loads(lab.run(["flexo", "jobs", "--json", "--daemon", b.address]).stdout)["jobs"][0]
+    _wait(
+        lambda: (
+            json.loads(lab.run(["flexo", "jobs", "--json", "--daemon", b.address]).stdout)["jobs"][0][
+                "batches_committed"
+            ]
+            > before["batches_committed"]
+        ),
+        "the job goes on",
+    )
+    with capsys.disabled():
+        print("", *told, sep="\n  ")

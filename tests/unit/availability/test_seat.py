@@ -1,0 +1,144 @@
+"""Real processes beside a real folder: one acts, killed it is followed, stopped it stands back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flexo.availability.file_register import FileRegister
+from flexo.availability.seat import Seat
+from flexo.clusters.base import MayNotAct
+
+LEASE_S = 1.0
+BOUND_S = 60.0
+ACTING = """
+import sys, time
+from pathlib import Path
+from flexo.availability.file_register import FileRegister
+from flexo.availability.seat import Seat
+from flexo.clusters.base import MayNotAct
+folder, name, lease_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+seat = Seat(FileRegister(folder / "register"), name, lease_s)
+seat.start()
+with (folder / "acts").open("a", buffering=1) as acts:
+    while not seat.lost:
+        try:
+            seat.check()
+        except MayNotAct:
+            time.sleep(0.01)
+            continue
+        acts.write(f"{name} {seat.epoch}\\n")
+        time.sleep(0.005)
+    acts.write(f"{name} lost\\n")
+"""
+
+
+class Process:
+    """A process that writes into `acts` whenever it may act."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        command = [sys.executable, "-c", ACTING, str(folder), name, str(LEASE_S)]
+        self.name, self.child = name, subprocess.Popen(command)
+
+    def send(self, number: int) -> None:
+        os.kill(self.child.pid, number)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], Process]]:
+    (tmp_path / "register").mkdir()
+    started: list[Process] = []
+
+    def begin(name: str) -> Process:
+        started.append(Process(tmp_path, name))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.child.kill()
+        process.child.wait()
+
+
+def until(what: Callable[[], bool], sentence: str) -> None:
+    deadline = time.monotonic() + BOUND_S
+    while not what():
+        assert time.monotonic() < deadline, f"{sentence} within {BOUND_S} s"
+        time.sleep(0.02)
+
+
+def acts(folder: Path) -> list[str]:
+    file = folder / "acts"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_one_acts_and_is_followed_when_it_is_killed_or_stopped_and_never_acts_again(
+    start: Callable[[str], Process], tmp_path: Path
+) -> None:
+    def acting(name: str) -> bool:
+        return bool(acts(tmp_path)) and acts(tmp_path)[-1].startswith(f"{name} ")
+
+    processes = {name: start(name) for name in "ab"}
+    until(lambda: len(acts(tmp_path)) > 20, "one acts")
+    first = acts(tmp_path)[-1].split()[0]
+    second = "b" if first == "a" else "a"
+    processes[first].send(signal.SIGKILL)
+    until(lambda: acting(second), "the other follows")
+    processes["c"] = start("c")
+    processes[second].send(signal.SIGSTOP)
+    until(lambda: acting("c"), "the third follows")
+    processes[second].send(signal.SIGCONT)
+    until(lambda: f"{second} lost" in acts(tmp_path), "who was stopped notices")
+    told = [line.split() for line in acts(tmp_path)]
+    names = [name for name, epoch in told if epoch != "lost"]
+    turns = [name for number, name in enumerate(names) if number == 0 or names[number - 1] != name]
+    assert turns == [first, second, "c"], "each had one turn, and nobody acted in another's"
+    epochs = [int(epoch) for _, epoch in told if epoch != "lost"]
+    assert epochs == sorted(epochs)
+
+
+def test_who_leaves_hands_over_at_once(tmp_path: Path) -> None:
+    a, b = (Seat(FileRegister(tmp_path), name, 30.0) for name in ("a:1", "b:1"))
+    released = tmp_path / "active.1"
+    released.write_text(
+        '{"holder": "x", "token": "x", "epoch": 4, "beat": 0, "since_at": 0, "released": true}'
+    )
+    assert a.active is None
+    a.start()
+    until(a.holds, "nobody has to wait")
+    b.step()
+    assert b.active is not None
+    assert (b.active.holder, b.holds()) == ("a:1", False)
+    with pytest.raises(MayNotAct, match="a:1"):
+        b.check()
+    a.leave(BOUND_S)
+    assert a.lost
+    b.step()
+    assert b.holds()
+    assert b.epoch > a.epoch
+
+
+def test_without_its_folder_the_active_one_stands_back_and_says_why(tmp_path: Path) -> None:
+    now = [100.0]
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    seat = Seat(FileRegister(folder), "a:1", 5.0, clock=lambda: now[0])
+    for now[0] in (100.0, 105.0):
+        seat.step()
+    assert seat.holds()
+    folder.rename(tmp_path / "away")
+    now[0] = 106.0
+    seat.step()
+    assert seat.holds(), "for as long as the lease lasts"
+    assert str(folder) in seat.trouble
+    now[0] = 109.5
+    assert seat.lost
+    (tmp_path / "away").rename(folder)
+    seat.step()
+    assert seat.lost, "for good"

@@ -1,0 +1,118 @@
+"""The flexo command where there are several flexods: whoever is active is asked, and all are told of."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+from admin_server import serving
+
+from flexo.cli import app, connection
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
+
+Said = Callable[..., tuple[int, str, str]]
+
+
+class One(admin_pb2_grpc.AdminServiceServicer):
+    """A flexod that is active, or stands by."""
+
+    def __init__(self, active: bool) -> None:
+        self.active = active
+        self.holder = ""
+        self.hosts: list[str] = []
+        self.address = ""
+
+    def GetStatus(  # noqa: N802
+        self, request: admin_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.GetStatusReply:
+        about = admin_pb2.Availability(
+            address=self.address, active=self.active, holder=self.holder, epoch=7, hosts=self.hosts,
+            since_at=time.time() - 30,
+        )  # fmt: skip
+        return admin_pb2.GetStatusReply(flexod_version="1", cluster="c", availability=about)
+
+    def ListJobs(  # noqa: N802
+        self, request: admin_pb2.ListJobsRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.ListJobsReply:
+        if not self.active:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "stands by")
+        return admin_pb2.ListJobsReply()
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[One, One]]:
+    """The first stands by, the second is active."""
+    first, second = One(active=False), One(active=True)
+    with ExitStack() as stack:
+        hosts = [stack.enter_context(serving(each, monkeypatch)) for each in (first, second)]
+        for each, host in zip((first, second), hosts, strict=True):
+            each.address, each.hosts, each.holder = host, hosts, hosts[1]
+        monkeypatch.setenv("FLEXO_DAEMON", ",".join(hosts))
+        yield first, second
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = app.run(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_the_active_one_is_asked_and_the_status_tells_of_all(both: tuple[One, One], said: Said) -> None:
+    first, second = both
+    assert said("jobs") == (0, "no elastic jobs\n", "")
+    _, out, _ = said("status")
+    assert f"{first.address} stands by\n" in out
+    assert f"{second.address} is active (epoch 7, for 3" in out
+    availability = json.loads(said("status", "--json")[1])["availability"]
+    assert (availability["active"], availability["epoch"]) == (second.address, 7)
+    assert [(each["address"], each["active"], each["answers"]) for each in availability["flexods"]] == [
+        (first.address, False, True),
+        (second.address, True, True),
+    ]
+
+
+def test_one_that_does_not_answer_is_passed_over_and_told_of(both: tuple[One, One], said: Said) -> None:
+    first, second = both
+    first.hosts = second.hosts = ["127.0.0.1:1", second.address]
+    code, out, _ = said("jobs", "--daemon", f"127.0.0.1:1,{second.address}")
+    assert (code, out) == (0, "no elastic jobs\n")
+    assert "127.0.0.1:1 does not answer" in said("status")[1].replace("\n", " ")
+
+
+def test_where_none_is_active_every_one_is_named(both: tuple[One, One], said: Said) -> None:
+    first, second = both
+    second.active = False
+    code, _, err = said("jobs")
+    assert code == 3
+    assert f"no flexod is active: flexod at {first.address} stands by; flexod at {second.address}" in err
+
+
+def test_one_that_stands_by_and_is_asked_alone_names_the_active_one(
+    both: tuple[One, One], said: Said
+) -> None:
+    first, second = both
+    code, _, err = said("status", "--daemon", first.address)
+    assert code == 3
+    assert f"flexod at {first.address} stands by; the one at {second.address} is active" in err
+
+
+def test_hosts_in_the_configuration_come_before_the_single_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("FLEXO_DAEMON", raising=False)
+    file = tmp_path / "flexo.toml"
+    monkeypatch.setenv("FLEXO_CONFIG", str(file))
+    file.write_text('[service]\naddress = "a:1"\n[high_availability]\nhosts = ["b:2", "c:3"]\n')
+    assert connection.find_address(None).target == "b:2,c:3"
+    file.write_text('[high_availability]\nhosts = "b:2"\n')
+    with pytest.raises(connection.Unreachable, match=r"\[high_availability\] hosts"):
+        connection.find_address(None)

@@ -1,0 +1,51 @@
+"""A registry as flexod has it, over a controller that a test makes up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from flexo.clusters.base import ClusterState
+from flexo.control.views import ControllerStatus, JobView, LoansView, View
+from flexo.loaning.turn import LendingSettings, Reading
+from flexo.metrics.happenings import Happenings
+from flexo.metrics.itself import Itself
+from flexo.metrics.present import Present
+from flexo.model import Demand, Loan, LoanState
+
+LENDING = LoansView(
+    LendingSettings(),
+    (Loan("i1", 10.0, "spare"), Loan("i2", 10.0, "spare", LoanState.ESCALATED, 20.0, 200.0, "demand")),
+    Reading(30.0, 8, Demand(30.0, 4.25, "partition infer"), 5.0, "inference needs 4.3"),
+)
+
+
+@dataclass
+class Told:
+    """What the controller and the journal say."""
+
+    state: ClusterState | None = None
+    jobs: tuple[JobView, ...] = ()
+    loans: LoansView | None = None
+    trouble: str = ""
+    events_lost: int = 0
+    failures: int = 0
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def __post_init__(self) -> None:
+        self.happenings = Happenings(self.registry)
+        ProcessCollector(registry=self.registry)
+        self.registry.register(Itself(lambda: True))
+        self.registry.register(Present(self, self))
+
+    def status(self) -> ControllerStatus:
+        return ControllerStatus(
+            1.0, "lab", "22.05.8", "lyra", False, 5.0, 2.0, 0.1, self.trouble, 0, 0, 0, 0, 0, 0
+        )
+
+    def view(self) -> View:
+        return View(self.state, self.jobs, loans=self.loans)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)

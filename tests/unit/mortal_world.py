@@ -1,0 +1,250 @@
+"""A flexod that is killed at one chosen instant of a story, and what must hold whatever the instant.
+
+Every call that the controller makes, to Slurm, to leaders and to the journal, is an instant: it dies before
+the call, with all that it knew. What it had done until then stays done: the queue, the partition, the journal
+on its disk, and what leaders have heard, who act on it a moment later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from controller_world import BOB, FakeLeader, slurm_job
+from lending_world import INFERENCE, LendingWorld
+
+from flexo.control.leaders import Orders
+from flexo.controller import Controller
+from flexo.journal import Journal
+from flexo.model import JobKey, JobState, LeaderReport, SatelliteReport, SatelliteState
+from flexo.service.lending_setup import lending_of
+
+CYCLE_S = 10.0
+LEASE_S = 60
+RECALLED = re.compile(r"gives? back (?:its )?\d+ workers? on (\w+):")
+"""How the journal says that a grant is withdrawn."""
+
+
+class Killed(BaseException):
+    """Nothing of flexod's may catch it."""
+
+
+class Tapped:
+    """Something that the controller calls; each call is told before it is made."""
+
+    def __init__(self, inner: object, name: str, tell: Callable[[str, bool], None]) -> None:
+        self._inner, self._name, self._tell = inner, name, tell
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        return partial(self._call, name, value) if callable(value) else value
+
+    def _call(self, name: str, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        writes = name.startswith(("record", "set_", "add_"))
+        # a cycle's events come second; nothing to write is no writing
+        self._tell(f"{self._name}.{name}", writes and arguments[name == "record"] not in ((), []))
+        return method(*arguments, **named)
+
+
+class SlowLeader(FakeLeader):
+    """A leader that does what it is told a moment later, in a process of its own."""
+
+    def __init__(self, cluster, base) -> None:
+        super().__init__(cluster, base)
+        self.orders: Orders | None = None
+        self.dropped: Counter[str] = Counter()
+        """Grants that are not told any more, by node."""
+        self._heard: dict[str, str] = {}
+        """The grants that stand, and their nodes."""
+
+    def hear(self, orders: Orders) -> None:
+        self.orders = orders
+        heard = {grant.grant_id: grant.node for grant in orders.grants}
+        self.dropped.update(node for grant, node in self._heard.items() if grant not in heard)
+        self._heard = heard
+
+    def act(self) -> None:
+        if self.orders is not None:
+            orders, self.orders = self.orders, None
+            super().hear(orders)
+
+    def report(self) -> LeaderReport:
+        report = super().report()
+        waiting = tuple(
+            SatelliteReport(0, grant.grant_id, grant.node, grant.workers, SatelliteState.PENDING)
+            for grant in (self.orders.grants if self.orders else ())
+            if grant.grant_id not in self.own
+        )
+        there = tuple(
+            told
+            if self.orders is None or told.grant_id in self._heard
+            else replace(told, state=SatelliteState.LEAVING)
+            for told in report.satellites
+        )
+        return replace(report, satellites=there + waiting)
+
+
+class MortalWorld(LendingWorld):
+    """Two training nodes, three inference servers, and a story in which everything happens once."""
+
+    def __init__(self, directory, back_after_s: Mapping[int, float], dies_at: int | None = None) -> None:
+        """`back_after_s`: when the leader of each job dials again, after flexod has died."""
+        self.back_after_s = back_after_s
+        self.dies_at = dies_at
+        self.instants: list[str] = []
+        self.outside: list[object] = []
+        """How things stood outside flexod at each instant."""
+        self.written = 0
+        self.lives = 0
+        self.everybody: list[SlowLeader] = []
+        self.away: list[tuple[float, SlowLeader]] = []
+        self.expired: list[int] = []
+        """Satellites that ended with their lease, though their base ran."""
+        loaning = {"reclaim_s": 40.0, "preempt_within_s": 25.0, "save_within_s": 10.0, "force_within_s": 10.0}
+        super().__init__(directory, loaning, min_resize_interval_s=0.0, lease_s=LEASE_S, order="policy")
+
+    def restart(self) -> None:
+        if self.lives == 0:
+            super().restart()
+            self.cluster.sizes = {"t1": 4, "t2": 4} | dict.fromkeys(INFERENCE, 4)
+            self.journal.close()
+        self.lives += 1
+        self.journal = Journal(self.directory / "journal.sqlite", 30)
+        journal = Tapped(self.journal, "journal", self._tell)
+        self.controller = Controller(
+            self.settings,
+            Tapped(self.cluster, "slurm", self._tell),
+            Tapped(self.leaders, "leaders", self._tell),
+            journal,
+            clock=self.cluster.clock,
+            lending=lending_of(self.settings, self.journal, None),
+        )
+
+    def _tell(self, name: str, writes: bool) -> None:
+        self.instants.append(name)
+        self.outside.append(self._outside())
+        if len(self.instants) == self.dies_at:
+            raise Killed
+        self.written += writes
+
+    def _outside(self) -> object:
+        leaders = [
+            (leader.key, leader.orders, tuple(leader.own)) for leader in self.leaders.attached.values()
+        ]
+        given_back = tuple(self.leaders.failures), tuple(self.leaders.slow), tuple(self.leaders.saved)
+        return tuple(self.cluster.queue.items()), self.cluster.borrowed, leaders, given_back, self.written
+
+    # The story.
+
+    def live(self, cycles: int) -> None:
+        for _ in range(cycles):
+            try:
+                self.controller.cycle()
+            except Killed:
+                self._die()
+                self.controller.cycle()
+            self.check()
+            self._pass_a_cycle()
+
+    def _die(self) -> None:
+        self.journal.close()  # transactions are whole or not there: test_journal.py kills it in between
+        for key in list(self.leaders.attached):
+            if wait_s := self.back_after_s[key.job_id]:
+                self.away.append((self.cluster.now + wait_s, self.leaders.attached.pop(key)))
+        self.restart()
+
+    def _pass_a_cycle(self) -> None:
+        before = dict(self.cluster.queue)
+        for leader in self.everybody:
+            if leader.key.job_id in before:
+                leader.act()
+        before = dict(self.cluster.queue)
+        self.cluster.pass_time(CYCLE_S)
+        for job in before.values():
+            gone = job.job_id not in self.cluster.queue
+            if gone and job.satellite and job.satellite.base.job_id in self.cluster.queue:
+                self.expired.append(job.job_id)
+        for at, leader in list(self.away):
+            if at <= self.cluster.now:
+                self.away.remove((at, leader))
+                if leader.key.job_id in self.cluster.queue:
+                    self.leaders.attached[leader.key] = leader
+        self.cluster.start_inference()
+        self._start_rigid()
+
+    def _start_rigid(self) -> None:
+        for job in list(self.cluster.queue.values()):
+            waits = job.user_id == BOB and job.state is JobState.PENDING
+            if waits and self.cluster.sizes["t2"] - self.cluster.held("t2") >= job.gpus:
+                self.cluster.add(replace(job, state=JobState.RUNNING, nodes=("t2",), reason="None"))
+
+    def slow_job(self, job_id: int, workers: str, node: str) -> None:
+        leader = SlowLeader(self.cluster, self.cluster.base(job_id, workers, node))
+        self.leaders.attached[leader.key] = leader
+        self.everybody.append(leader)
+
+    def end_job(self, job_id: int) -> None:
+        """The base is gone from one moment to the next, and its leader could end nothing."""
+        del self.cluster.queue[job_id]
+        self.leaders.attached.pop(JobKey(job_id), None)
+        self.away = [(at, leader) for at, leader in self.away if leader.key.job_id != job_id]
+
+    def end(self, *job_ids: int) -> None:
+        for job_id in job_ids:
+            self.cluster.queue.pop(job_id, None)
+
+    def story(self) -> None:
+        self.slow_job(1, "4-12", "t1")
+        self.slow_job(2, "1-4", "t2")
+        self.live(3)  # servers are lent, both jobs grow
+        self.cluster.add(slurm_job(7, partitions=("borrowed",), nodes=("i3",), gpus=0, cpus=1))
+        self.rigid(50, 2)
+        self.live(2)  # job 2 makes room for a pending job
+        for number in (91, 92, 93):
+            self.cluster.inference(number)
+        self.live(6)  # all servers are called back: satellites leave, base 7 is requeued
+        self.end_job(2)
+        self.live(2)  # its satellite is an orphan
+        self.end(50, 91, 92, 93)
+        self.live(9)  # servers are lent again, leases extended
+
+    # What must hold.
+
+    def forgotten(self) -> dict[tuple[int, str], int]:
+        """Grants that a leader was told no more, though nobody had withdrawn them; by job and node."""
+        dropped = Counter(
+            {
+                (leader.key.job_id, node): times
+                for leader in self.everybody
+                for node, times in leader.dropped.items()
+            }
+        )
+        for event in self.journal.events(None, 1000):
+            if event.job and (withdrawn := RECALLED.match(event.text)):
+                dropped[event.job.job_id, withdrawn[1]] -= 1
+        return dict(+dropped)
+
+    def check(self) -> None:
+        """No GPU is promised twice."""
+        satellites = [job for job in self.cluster.queue.values() if job.satellite]
+        ids = [job.satellite.grant_id for job in satellites]
+        assert len(ids) == len(set(ids)), "two satellites of one grant"
+        promised = {
+            job.satellite.grant_id: (next(iter(job.nodes or job.required_nodes)), job.gpus)
+            for job in satellites
+        }
+        for leader in self.everybody:
+            for grant in leader.orders.grants if leader.orders else ():
+                promised[grant.grant_id] = grant.node, grant.workers
+        for node, gpus in self.cluster.sizes.items():
+            others = sum(
+                job.gpus
+                for job in self.cluster.queue.values()
+                if not job.satellite and node in job.nodes and job.state is JobState.RUNNING
+            )
+            told = sum(workers for where, workers in promised.values() if where == node)
+            assert others + told <= gpus, f"{node}: {others} GPUs in use and {told} promised of {gpus}"

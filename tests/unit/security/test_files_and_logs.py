@@ -1,0 +1,90 @@
+"""What other accounts can read or steer of flexod, and what users can write into its log and its memory."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from flexo.availability.file_register import FileRegister
+from flexo.availability.register import RegisterAway
+from flexo.config import ConfigError, LogSettings, load
+from flexo.control.slow_gpus import MOST_OF_A_JOB, SlowGpus
+from flexo.journal import Event, Journal
+from flexo.model import JobKey, SlowGpuReport
+from flexo.service import logs
+
+LIAR = JobKey(7)
+
+
+@pytest.fixture(autouse=True)
+def _logging_of_its_own() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def test_the_journal_is_not_for_others_to_read(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path, 30)
+    journal.record(1.0, (Event(1.0, "grow", LIAR, "2 workers"),))
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    journal.close()
+    assert path.name in modes
+    assert not [name for name, mode in modes.items() if mode & 0o027], modes
+
+
+def test_a_configuration_that_everybody_may_write_is_not_obeyed(tmp_path: Path) -> None:
+    file = tmp_path / "flexo.toml"
+    file.write_text("")
+    file.chmod(0o646)
+    with pytest.raises(ConfigError, match=f"chmod o-w {file}"):
+        load(file)
+    file.chmod(0o644)
+    load(file)
+
+
+def test_a_folder_that_everybody_may_write_says_nothing_of_who_is_active(tmp_path: Path) -> None:
+    register = FileRegister(tmp_path)
+    assert register.look().version == 0
+    tmp_path.chmod(0o1777)
+    with pytest.raises(RegisterAway, match=f"chmod o-w {tmp_path}"):
+        register.look()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_whatever_a_user_has_named_stays_on_its_line(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up(LogSettings(format=form))
+    hostile = "a\n2026-01-01 [info] all is well\r\x1b[2J\x00\u2028\u202eb"
+    structlog.get_logger("flexo.test").warning(f"job {hostile} ended", why=hostile)
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    said = text.removesuffix("\n")
+    assert "a" in said
+    assert not [character for character in said if not character.isprintable()]
+
+
+def test_a_leader_that_finds_everything_slow_is_believed_within_bounds(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite", 30)
+    slow = SlowGpus(journal, 1800.0, 0.0)
+    held = {LIAR: frozenset({"n1"})}
+    told = 0
+    for second in range(100):
+        reports = [SlowGpuReport(LIAR, "n1", (second * 20 + number,), 9.0) for number in range(20)]
+        elsewhere = [SlowGpuReport(LIAR, f"n{second}x{number}", (), 9.0) for number in range(20)]
+        told += len(slow.take(reports + elsewhere, held, float(second)))
+    assert told <= MOST_OF_A_JOB
+    assert len(slow.known) <= MOST_OF_A_JOB
+    journal.close()
+
+
+def test_who_says_the_same_again_at_once_says_nothing_new(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite", 30)
+    slow = SlowGpus(journal, 1800.0, 0.0)
+    report = SlowGpuReport(LIAR, "n1", (1,), 2.0)
+    events = [slow.take([report], {LIAR: frozenset({"n1"})}, at) for at in (0.0, 1.0, 299.0, 300.0)]
+    assert [len(each) for each in events] == [1, 0, 0, 1]
+    journal.close()

@@ -1,0 +1,229 @@
+"""Two flexods in turns, over real sockets and a real folder; only what they do when active is a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import grpc.aio
+import pytest
+from service_doubles import PlainAuthenticator
+
+from flexo.availability.claim import Record
+from flexo.availability.mandate import Mandate
+from flexo.availability.register import as_text
+from flexo.config import Settings, parse
+from flexo.journal import Journal
+from flexo.model import JobKey
+from flexo.service import turns
+from flexo.service.process import CannotServe, Process
+from flexo.service.reloading import Configuration
+from flexo.service.server import Services, listen
+from flexo.service.turns import Turns
+from flexo_protos import flexods
+from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
+
+BOUND_S = 60.0
+
+
+@dataclass
+class Acting(admin_pb2_grpc.AdminServiceServicer):
+    """What stands where `Active` stood."""
+
+    journal: Journal
+    mandate: Mandate
+    about: Any
+    falls_over: bool = False
+    services: Services = field(default_factory=Services)
+    open: bool = True
+
+    async def GetStatus(  # noqa: N802
+        self, request: admin_pb2.GetStatusRequest, context: object
+    ) -> admin_pb2.GetStatusReply:
+        return admin_pb2.GetStatusReply(cluster="c", availability=self.about())
+
+    async def ListJobs(self, request: admin_pb2.ListJobsRequest, context: object) -> admin_pb2.ListJobsReply:  # noqa: N802
+        return admin_pb2.ListJobsReply()
+
+    @contextmanager
+    def acting(self, registry: object, over: asyncio.Event) -> Iterator[Event]:
+        failed = Event()
+        if self.falls_over:
+            failed.set()
+            over.set()
+        yield failed
+
+    def close(self) -> None:
+        self.open = False
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Acting]:
+    """All that have been active, in their order."""
+    all_of_them: list[Acting] = []
+
+    def begin(
+        settings: Settings, journal: Journal, mandate: Mandate, happenings: object, about: object
+    ) -> Acting:
+        acting = Acting(journal, mandate, about, falls_over=settings.slurm.timeout_s == 13)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(acting, acting.services)  # type: ignore[arg-type]
+        all_of_them.append(acting)
+        return acting
+
+    monkeypatch.setattr(turns.Active, "begin", begin)
+    return all_of_them
+
+
+@dataclass
+class One:
+    """One of two flexods, and how it is asked."""
+
+    address: str
+    process: Process
+    task: asyncio.Task[None]
+    stub: admin_pb2_grpc.AdminServiceAsyncStub
+    calls: int = 0
+
+    def proof(self, method: str) -> tuple[tuple[str, str], ...]:
+        self.calls += 1
+        return ((METADATA_KEY, f"0 /flexo.v1.AdminService/{method}#{self.address}{self.calls}"),)
+
+    async def about(self) -> admin_pb2.Availability:
+        reply = await self.stub.GetStatus(admin_pb2.GetStatusRequest(), metadata=self.proof("GetStatus"))
+        return reply.availability
+
+    async def serves(self) -> bool:
+        """Whether it lists jobs; if not, it says that it stands by."""
+        call = self.stub.ListJobs(admin_pb2.ListJobsRequest(), metadata=self.proof("ListJobs"))
+        code = await call.code()
+        assert code in (grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE)
+        assert (code is grpc.StatusCode.OK) is (
+            flexods.STANDS_BY_KEY not in dict(await call.trailing_metadata())
+        )
+        return code is grpc.StatusCode.OK
+
+
+def free_addresses() -> tuple[str, str]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return tuple(f"127.0.0.1:{probe.getsockname()[1]}" for probe in (one, other))  # type: ignore[return-value]
+
+
+@asynccontextmanager
+async def running(folder: Path, address: str, both: tuple[str, str], more: str = "") -> AsyncIterator[One]:
+    text = (
+        f'[high_availability]\nhosts = ["{both[0]}", "{both[1]}"]\nlease = "file://{folder}"\nlease_s = 2\n'
+        f'[journal]\npath = "{folder}/journal.sqlite"\n{more}'
+    )
+    file = folder / f"{address}.toml"
+    file.write_text(text)
+    settings = parse(text, "t")
+    service = settings.service.model_copy(update={"address": address})
+    process = Process(Configuration(file), settings.model_copy(update={"service": service}))
+    mine = Turns(process)
+    server = await listen(address, PlainAuthenticator(), mine.switchboard)
+    task = asyncio.create_task(mine.take())
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield One(address, process, task, admin_pb2_grpc.AdminServiceStub(channel))
+    process.ended.set()
+    await asyncio.gather(task, return_exceptions=True)
+    await server.stop(None)
+
+
+async def until(what: Any, sentence: str) -> None:
+    async with asyncio.timeout(BOUND_S):
+        while not await what():
+            await asyncio.sleep(0.02)
+    assert sentence
+
+
+def test_one_serves_the_other_names_it_and_follows_it_with_its_journal(
+    tmp_path: Path, begun: list[Acting]
+) -> None:
+    both = free_addresses()
+
+    async def story() -> None:
+        async with running(tmp_path, both[0], both) as a:
+            assert not await a.serves(), "the folder was empty: it has to wait"
+            await until(a.serves, "the first is active")
+            begun[0].journal.set_cap(JobKey(7), 3)
+            async with running(tmp_path, both[1], both) as b:
+                await until(_knows(b, both[0]), "the second knows the first")
+                assert not await b.serves()
+                assert list((await b.about()).hosts) == list(both)
+                a.process.ended.set()
+                await a.task
+                assert not begun[0].open
+                await until(b.serves, "the second follows")
+                assert (await b.about()).active
+                assert begun[1].journal.caps() == {JobKey(7): 3}
+                assert begun[1].mandate.epoch > begun[0].mandate.epoch
+                assert not await a.serves()
+                kinds = [event.text for event in begun[1].journal.events(None, 10) if event.kind == "daemon"]
+                assert kinds[0].startswith(f"the flexod at {both[1]} becomes the active one (epoch ")
+
+    asyncio.run(story())
+    assert len(begun) == 2
+
+
+def release(folder: Path) -> None:
+    """Nobody has to wait there."""
+    (folder / "active.1").write_text(as_text(Record("before:1", "t", 1, 0, 0.0, released=True)))
+
+
+def _closed(acting: Acting) -> Any:
+    async def asked() -> bool:
+        return not acting.open
+
+    return asked
+
+
+def _knows(one: One, holder: str) -> Any:
+    async def asked() -> bool:
+        about = await one.about()
+        return (about.holder, about.active) == (holder, False)
+
+    return asked
+
+
+def test_one_that_loses_its_lease_stands_by_again_in_the_same_process(
+    tmp_path: Path, begun: list[Acting]
+) -> None:
+    both = free_addresses()
+    release(tmp_path)
+
+    async def story() -> None:
+        async with running(tmp_path, both[0], both) as a:
+            await until(a.serves, "it is active")
+            record = Record("other:1", "t", 4_000_000_000, 0, 0.0)
+            (tmp_path / "active.1000000").write_text(as_text(record))
+            await until(_knows(a, "other:1"), "it stands by")
+            await until(_closed(begun[0]), "its streams end")
+            await until(a.serves, "and is active again, when the other says no more")
+            assert begun[1].mandate.epoch == 4000000001
+
+    asyncio.run(story())
+
+
+def test_a_controller_that_falls_over_ends_the_process_and_lets_the_other_in(
+    tmp_path: Path, begun: list[Acting]
+) -> None:
+    both = free_addresses()
+    release(tmp_path)
+
+    async def story() -> None:
+        async with running(tmp_path, both[0], both, "[slurm]\ntimeout_s = 13\n") as a:
+            with pytest.raises(CannotServe):
+                await a.task
+            async with running(tmp_path, both[1], both) as b:
+                await until(b.serves, "the other is active")
+
+    asyncio.run(story())

@@ -1,0 +1,65 @@
+"""Other settings while the loop goes round: they count from the next cycle on, and grants stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from controller_world import LEASE_S, World
+
+from flexo.config import Settings
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def changed(world: World, **controller: object) -> Settings:
+    rules = world.settings.controller.model_copy(update=controller)
+    return world.settings.model_copy(update={"controller": rules})
+
+
+def test_other_rules_count_from_the_next_cycle_on_and_what_stands_stands(world: World) -> None:
+    first, second = world.job(1, "1-4"), world.job(2, "1-2", "t3")
+    world.go(30)
+    satellites = world.cluster.satellites()
+    names = dict(first.own), dict(second.own)
+    world.controller.reconfigure(
+        changed(world, policy="greedy", lease_s=600, min_interval_s=1.0), "taken over: much", ""
+    )
+    assert world.last("daemon") == "taken over: much"
+    world.go(2 * LEASE_S)
+    assert world.cluster.satellites() == satellites
+    assert (first.own, second.own) == names
+    assert world.controller.status().policy == "greedy"
+    assert {seconds for _, seconds in world.cluster.extended[-2:]} == {600}
+    assert first.told[-1][0].lease_s == 600
+    assert world.controller.status().trouble == ""
+
+
+def test_what_of_the_configuration_is_not_gone_by_stands_in_the_status_until_it_is(world: World) -> None:
+    world.job()
+    world.go(10)
+    sentence = "needs a restart of flexod: [service] address"
+    world.controller.reconfigure(world.settings, f"configuration read again: {sentence}", sentence)
+    world.go(20)
+    assert world.controller.status().trouble == sentence
+    world.cluster.unreachable = "squeue says nothing"
+    world.go(2)
+    assert world.controller.status().trouble == f"Slurm does not answer: squeue says nothing; {sentence}"
+    world.cluster.unreachable = ""
+    world.controller.reconfigure(world.settings, "configuration read again: nothing has changed", "")
+    world.go(2)
+    assert world.controller.status().trouble == ""
+
+
+def test_a_grant_that_its_leader_has_not_submitted_yet_outlives_a_change(world: World) -> None:
+    world.cluster.starts = False
+    leader = world.job()
+    world.go(4)
+    told = {offer.grant_id for offer in leader.told[-1]}
+    world.controller.reconfigure(changed(world, lease_s=600), "taken over: [controller] lease_s", "")
+    world.go(4)
+    assert {offer.grant_id for offer in leader.told[-1]} == told
+    assert world.kinds().count("grow") == 1
