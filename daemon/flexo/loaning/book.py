@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from flexo.model import JobKey, Loan, LoanState, PastLoan
+from flexo.model import JobKey, LeftAlone, Loan, LoanState, PastLoan
 
 HANDS_OFF_S: Final = 3600.0
 """A server that an administrator has taken out of the partition is not lent again before."""
@@ -41,7 +41,7 @@ class LoanEvent:
     """What happened to a loan, for the journal."""
 
     kind: str
-    """lend, call back, reopen, vacate, save, preempt, escalate, returned, repair, demand."""
+    """One of flexo.journal.KINDS."""
     text: str
     job: JobKey | None = None
 
@@ -57,8 +57,8 @@ class Entry:
     """Of the call, once there is one."""
     call_id: str = ""
     """The demand of the inference cluster that it comes back for; "": any."""
-    scaled_in: dict[tuple[JobKey, str], int] = field(default_factory=dict)
-    """Workers told to leave, by job and grant."""
+    scaled_in: set[tuple[JobKey, str]] = field(default_factory=set)
+    """Jobs and grants whose workers were told to leave."""
     preempted: dict[JobKey, float] = field(default_factory=dict)
     """Bases told to end, and when, the last time."""
     cancelled: dict[int, float] = field(default_factory=dict)
@@ -100,8 +100,9 @@ class Entry:
             loan.why_back,
             now if self.empty_at is None else self.empty_at,
             now,
-            sum(self.scaled_in.values()),
-            len(self.preempted),
+            loan.workers_scaled_in,
+            loan.bases_preempted,
+            loan.servers_emptied_beside,
         )
 
 
@@ -114,7 +115,7 @@ class Truth:
     inference: frozenset[str]
     """Those of the inference partition."""
     borrowed: frozenset[str] | None
-    """Those of the borrowed partition; None: it never changes, and says nothing (`static`)."""
+    """Those of the borrowed partition; None: it says nothing, because it never changes or is missing."""
     occupied: frozenset[str]
     """Servers of the inference partition that something trains on."""
 
@@ -122,8 +123,8 @@ class Truth:
 class LoanBook:
     """Which loans stand. For one thread."""
 
-    def __init__(self, remembered: Iterable[Loan] = ()) -> None:
-        """`remembered`: what was persisted; it counts only as far as the first `join` finds it true."""
+    def __init__(self, remembered: Iterable[Loan] = (), left_alone: Iterable[LeftAlone] = ()) -> None:
+        """What was persisted; `remembered` counts only as far as the first `join` finds it true."""
         self._entries: dict[str, Entry] = {}
         self._twice: set[str] = set()
         """Servers that were remembered in two loans."""
@@ -134,7 +135,7 @@ class LoanBook:
             self._entries[loan.node] = Entry(loan, cause=Cause.SERVER if loan.closed else Cause.DEMAND)
         self._fresh = True
         """Nothing has been joined yet."""
-        self._hands_off: dict[str, float] = {}
+        self._hands_off = {each.node: each.until_at for each in left_alone}
         """Servers that an administrator has taken away, and until when they are left alone."""
         self._put_back_at: list[float] = []
         self._foreign: frozenset[str] = frozenset()
@@ -157,9 +158,9 @@ class LoanBook:
         """The loan of that server, if there is one."""
         return self._entries.get(node)
 
-    def left_alone(self, now: float) -> frozenset[str]:
-        """Servers that are not to be lent now, because somebody took them back by hand."""
-        return frozenset(node for node, until in self._hands_off.items() if until > now)
+    def left_alone(self, now: float) -> tuple[LeftAlone, ...]:
+        """Servers that are not to be lent now, because somebody took them back by hand; by node."""
+        return tuple(LeftAlone(node, until) for node, until in sorted(self._hands_off.items()) if until > now)
 
     # What happens to a loan.
 
@@ -189,7 +190,9 @@ class LoanBook:
 
     def reopen(self, entry: Entry, why: str) -> LoanEvent:
         """The call is taken back: the server stays on loan."""
-        entry.loan = Loan(entry.node, entry.loan.since_at, entry.loan.why)
+        entry.loan = replace(
+            entry.loan, state=LoanState.LENT, called_back_at=None, deadline_at=None, why_back=""
+        )
         entry.call_id, entry.empty_at = "", None
         entry.seen = False  # an edit of ours may have taken it out of the partition
         return LoanEvent("reopen", f"{entry.node} stays on loan after all: {why}")
@@ -246,6 +249,12 @@ class LoanBook:
             events.append(LoanEvent("repair", f"{node} was remembered in two loans: the later one counts"))
         for entry in self:
             loan = entry.loan
+            if loan.closed and (loan.deadline_at is None or loan.called_back_at is None):
+                entry.loan = replace(loan, called_back_at=now, deadline_at=back_by)
+                within = _within(back_by - now)
+                text = f"{loan.node} was on its way back, nobody knows by when: {loan.why_back}{within}"
+                events.append(LoanEvent("repair", text))
+                continue
             if loan.since_at <= now + _SLACK_S and (loan.called_back_at or 0.0) <= now + _SLACK_S:
                 continue
             entry.loan = replace(loan, since_at=min(loan.since_at, now))
@@ -253,6 +262,7 @@ class LoanBook:
                 entry.loan = replace(entry.loan, called_back_at=now, deadline_at=back_by)
             text = f"{loan.node} was remembered with times to come: the clock was set back meanwhile"
             events.append(LoanEvent("repair", text))
+        self._hands_off = {node: min(until, now + HANDS_OFF_S) for node, until in self._hands_off.items()}
 
     def _note_foreign(self, foreign: frozenset[str], events: list[LoanEvent]) -> None:
         for node in sorted(foreign - self._foreign):

@@ -21,7 +21,7 @@ from flexo.loaning.partition import PartitionDemand
 from flexo.loaning.reclaim import Chooser, emptied_by, heuristic
 from flexo.loaning.turn import LendingPlan, LendingSettings, Reading, Turn, View
 from flexo.loaning.vacating import Preempt, ScaleIn, next_steps, steps_at
-from flexo.model import Demand, JobKey, Loan, LoanState, Partition
+from flexo.model import Demand, JobKey, LeftAlone, Loan, LoanState, Partition
 from flexo.words import workers
 
 _AGAIN_S: Final = 30.0
@@ -61,11 +61,13 @@ class Lending:
         outlook: Outlook | None = None,
         chooser: Chooser = heuristic,
         remembered: Iterable[Loan] = (),
+        left_alone: Iterable[LeftAlone] = (),
         steady: Callable[[], float] = time.monotonic,
         dry_run: bool = False,
     ) -> None:
         """`outlook` None: demand as it is now is all that counts. `steady`: a clock that nobody sets.
 
+        `remembered`, `left_alone`: of the flexod before.
         `dry_run`: what would be lent or called back is said in events, and nothing else happens.
         """
         self._settings = settings
@@ -74,7 +76,7 @@ class Lending:
         self._chooser = chooser
         self._steady = steady
         self._dry_run = dry_run
-        self._book = LoanBook(remembered)
+        self._book = LoanBook(remembered, left_alone)
         self._queue = PartitionDemand(settings.inference_partition)
         self._clocks: tuple[float, float] | None = None
         """Of the last turn: the cluster's and the steady one."""
@@ -86,6 +88,8 @@ class Lending:
         """The partition does not hold what it should, and may not be edited yet."""
         self._waiting: frozenset[int] = frozenset()
         """Inference jobs that waited in the last turn."""
+        self._no_more_because = ""
+        """Why nothing could be lent in the last turn, whatever the demand."""
         self._said: dict[str, str] = {}
         """The last word on each lasting matter, so that it is said once."""
         self._would = (0, 0, 0)
@@ -120,20 +124,13 @@ class Lending:
         turn = Turn(view, self._settings)
         turn.events.extend(self._watch_clock(view.at))
         turn.events.extend(self._say("partitions", turn.trouble))
-        if turn.trouble:
-            self._reading = replace(self._reading, trouble=turn.trouble)
-            return turn.plan(self._book.loans, None, self._reading)
         turn.look(self._book)
-        if self._edited_at is None:
-            # a flexod before this one may have edited it just now
-            self._edited_at = turn.now if turn.borrowed or self._book.loans else -math.inf
-        self._join(turn)
-        self._call_back_unfit(turn)
         calls = self._source.call_backs(view.at)
-        self._heed(calls, turn)
-        if self._is_due(turn):
-            self._decide(turn, asked=bool(calls))
-            self._decided_at = turn.now
+        if turn.trouble:  # what is called back comes all the same
+            self._reading = replace(self._reading, trouble=turn.trouble)
+            self._heed(calls, turn)
+        else:
+            self._lend_and_call_back(calls, turn)
         turn.look(self._book)
         self._vacate(turn)
         self._end_empty(turn)
@@ -143,7 +140,19 @@ class Lending:
         self._source.heed(view.at, [entry.loan for entry in self._book if entry.empty_at is None])
         ordered = turn.scale_in or turn.preempt
         self._rest = None if ordered else self._next_rest(view, calls)
-        return turn.plan(loans, borrowed, self._reading)
+        return turn.plan(loans, borrowed, self._reading, self._book.left_alone(turn.now))
+
+    def _lend_and_call_back(self, calls: tuple[CallBack, ...], turn: Turn) -> None:
+        """Make the book true, and see what is to be on loan from now on."""
+        if self._edited_at is None:
+            # a flexod before this one may have edited it just now
+            self._edited_at = turn.now if turn.borrowed or self._book.loans else -math.inf
+        self._join(turn)
+        self._call_back_unfit(turn)
+        self._heed(calls, turn)
+        if self._is_due(turn):
+            self._decide(turn, asked=bool(calls))
+            self._decided_at = turn.now
 
     def look_again(self) -> None:
         """Something has become of a server that is called back: the next turn is to see it."""
@@ -154,7 +163,8 @@ class Lending:
         until = self.again_at
         if view.jobs or until is None:
             return None
-        plan = LendingPlan(self._book.loans, reading=self._reading)
+        left_alone = self._book.left_alone(view.at)
+        plan = LendingPlan(self._book.loans, reading=self._reading, left_alone=left_alone)
         return _Rest(view.partitions, view.at, until, calls, plan)
 
     # What is true.
@@ -235,8 +245,13 @@ class Lending:
     # What demand says.
 
     def _is_due(self, turn: Turn) -> bool:
-        """Whether it is time to decide: the interval is over, or an inference job has begun to wait."""
+        """Whether it is time to decide: the interval is over, an inference job has begun to wait, or what
+        kept servers from being lent is another matter now.
+        """
         waiting, self._waiting = self._waiting, turn.waiting
+        before, self._no_more_because = self._no_more_because, turn.no_more_because
+        if before != turn.no_more_because:
+            return True
         if self._decided_at is None or turn.now >= self._decided_at + self._settings.rules.interval_s:
             return True
         return bool(self._waiting - waiting)
@@ -380,7 +395,8 @@ class Lending:
     def _scale_in(self, entry: Entry, order: ScaleIn, turn: Turn) -> None:
         name = order.job, order.grant_id or str(order.satellite_job_id)
         if name not in entry.scaled_in:
-            entry.scaled_in[name] = order.workers
+            entry.scaled_in.add(name)
+            entry.loan = replace(entry.loan, workers_scaled_in=entry.loan.workers_scaled_in + order.workers)
             text = f"gives back its {workers(order.workers)} on {order.node}: {order.why}"
             turn.events.append(LoanEvent("vacate", text, order.job))
         if order.force:
@@ -397,10 +413,29 @@ class Lending:
         if told_at is None:
             any_would_do = entry.cause in (Cause.DEMAND, Cause.ASKED)
             only = "; no other server can go without a base" if any_would_do else ""
-            text = f"is preempted and waits again: {order.why}{only}"
+            beside = self._emptied_by(order.job, turn)
+            also = f"; that empties {', '.join(beside)} as well" if beside else ""
+            text = f"is preempted and waits again: {order.why}{only}{also}"
             turn.events.append(LoanEvent("preempt", text, order.job))
+            loan = entry.loan
+            entry.loan = replace(
+                loan,
+                bases_preempted=loan.bases_preempted + 1,
+                servers_emptied_beside=loan.servers_emptied_beside + len(beside),
+            )
         entry.preempted[order.job] = turn.now
         turn.preempt.append(replace(order, force=order.force and told_at is not None))
+
+    def _emptied_by(self, job: JobKey, turn: Turn) -> list[str]:
+        """Servers on loan that nobody wants back, and that are empty once `job` is gone as well."""
+        gone = {job, *(other for entry in self._book for other in entry.preempted)}
+        return [
+            entry.node
+            for entry in self._book
+            if not entry.loan.closed
+            and job in turn.of(entry.node).stays
+            and turn.of(entry.node).stays <= gone
+        ]
 
     def _told_at(self, job: JobKey) -> float | None:
         """When that job was last preempted, for whatever server."""
@@ -423,7 +458,7 @@ class Lending:
 
     def _edit(self, turn: Turn) -> frozenset[str] | None:
         """What the partition is to hold, if it does not and may be edited now."""
-        if self._settings.static or self._dry_run:
+        if self._settings.static or self._dry_run or not turn.has_partitions:
             return None
         wanted = self._book.foreign | {entry.node for entry in self._book if not entry.loan.closed}
         self._edit_waits = not turn.holds(wanted)

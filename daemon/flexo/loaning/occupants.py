@@ -54,6 +54,12 @@ class Occupants:
         """Nothing trains there."""
         return not self.flexible and not self.bases
 
+    @property
+    def stays(self) -> frozenset[JobKey]:
+        """The jobs that train there and are not on their way out."""
+        stay = {each.job for each in self.flexible if not each.leaving}
+        return frozenset(stay | {each.job for each in self.bases if not each.leaving})
+
     def server(self, name: str, doomed: frozenset[JobKey]) -> Server:
         """As `reclaim` sees it; jobs of `doomed` are preempted in any case and cost nothing more."""
         return Server(

@@ -8,14 +8,15 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import socket
+import ssl
 import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from flexo.loaning.demand import DemandMissing, DemandSource
 from flexo.model import Demand, Node, SlurmJob
@@ -36,6 +37,7 @@ class PrometheusQuery:
     servers_per_unit: float = 1.0
     """Servers for each 1 of the value: 0.125 where the query counts GPUs and a server has 8."""
     timeout_s: float = 10.0
+    """For all of it: for connecting, and for every byte of every answer."""
     stale_s: float = 120.0
     """Samples that are older at the time of the question count for nothing (Prometheus' own limit is 300)."""
 
@@ -106,13 +108,17 @@ class PrometheusDemand(DemandSource):
 
 
 def ask(query: PrometheusQuery, now: float) -> Demand:
-    """Ask once and wait. Raises DemandMissing for any answer that is not one sound, fresh number."""
+    """Ask once and wait, for `query.timeout_s` at most.
+
+    Raises DemandMissing for any answer that is not one sound, fresh number.
+    """
     where = f"Prometheus at {query.url}"
-    answer = _answer(query, query.query)
+    asking = _Asking(query, time.monotonic() + query.timeout_s)
+    answer = asking.answer(query.query)
     servers = answer.value * query.servers_per_unit
     if not (math.isfinite(servers) and servers >= 0):
         raise DemandMissing(f"{where} says that {query.query} is {answer.value}: it takes a number from 0")
-    sampled_at = _sampled_at(query, answer)
+    sampled_at = _sampled_at(asking, answer)
     if not abs(now - sampled_at) <= query.stale_s:
         apart = f"{abs(now - sampled_at):.0f} s {'old' if sampled_at < now else 'in the future'}"
         raise DemandMissing(f"{where} answered {query.query} with what is {apart}: is a clock wrong?")
@@ -128,54 +134,104 @@ class _Answer:
     scalar: bool
 
 
-def _sampled_at(query: PrometheusQuery, answer: _Answer) -> float:
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """One look at Prometheus, which may take several questions."""
+
+    query: PrometheusQuery
+    until: float
+    """By the monotonic clock."""
+
+    def answer(self, promql: str, at: float | None = None) -> _Answer:
+        """The value of `promql` by now, or as of `at`."""
+        body = self._fetched(self.query.address(promql, at))
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            text = f"Prometheus at {self.query.url} answered with what is no JSON: {_shown(body)}"
+            raise DemandMissing(text) from None
+        return _sample(answer, f"Prometheus at {self.query.url}, asked for {_shown(promql)},")
+
+    def _fetched(self, address: str) -> bytes:
+        """The body of the answer, which begins like JSON.
+
+        Errors of PromQL come with a status of 400 and a body that says why; redirections are not followed.
+        Nor is a proxy of the environment asked: they are for the way out, and a metrics server is within.
+        """
+        where = f"Prometheus at {self.query.url}"
+        try:
+            answer, body = self._exchange(urllib.parse.urlsplit(address))
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if isinstance(error, TimeoutError) or time.monotonic() >= self.until:
+                text = f"{where} did not answer within {self.query.timeout_s:g} s"
+                raise DemandMissing(text) from error
+            raise DemandMissing(
+                f"{where} cannot be asked: {_shown(error or type(error).__name__)}"
+            ) from error
+        if not body.lstrip().startswith(b"{"):
+            status = f"{answer.status} {_shown(answer.reason)}"
+            raise DemandMissing(f"{where} answered {status}, no JSON: {_shown(body)}")
+        return body
+
+    def _exchange(self, address: urllib.parse.SplitResult) -> tuple[http.client.HTTPResponse, bytes]:
+        host, encrypted = address.hostname or "", address.scheme == "https"
+        port = address.port or (443 if encrypted else 80)
+        connection = http.client.HTTPConnection(host, port)
+        with _connected(host, port, encrypted, self._left_s()) as plug, _cut_off(plug, self._left_s()):
+            if isinstance(plug, ssl.SSLSocket):
+                plug.do_handshake()
+            connection.sock = plug
+            headers = {"Accept": "application/json", "Connection": "close"}
+            connection.request("GET", f"{address.path}?{address.query}", headers=headers)
+            answer = connection.getresponse()
+            body = answer.read(_MAX_ANSWER_BYTES)
+        if time.monotonic() >= self.until:
+            raise TimeoutError
+        return answer, body
+
+    def _left_s(self) -> float:
+        left_s = self.until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
+
+
+@contextmanager
+def _connected(host: str, port: int, encrypted: bool, within_s: float) -> Iterator[socket.socket]:
+    with socket.create_connection((host, port), within_s) as plug:
+        if not encrypted:
+            yield plug
+            return
+        context = ssl.create_default_context()
+        with context.wrap_socket(plug, server_hostname=host, do_handshake_on_connect=False) as veiled:
+            yield veiled
+
+
+@contextmanager
+def _cut_off(plug: socket.socket, after_s: float) -> Iterator[None]:
+    """Whoever waits for a peer there waits no longer: a timeout of its own begins anew with every byte."""
+
+    def cut() -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(plug, socket.SHUT_RDWR)
+
+    timer = threading.Timer(after_s, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _sampled_at(asking: _Asking, answer: _Answer) -> float:
     """When what `answer` tells was scraped, as far as Prometheus can tell: for a sum, when it was summed.
 
     Before its version 2.44 Prometheus does not heed `lookback_delta` and takes samples up to 5 minutes old.
     """
     if answer.scalar:
         return answer.at
-    return min(answer.at, _answer(query, f"timestamp({query.query}\n)", answer.at).value)
-
-
-def _answer(query: PrometheusQuery, promql: str, at: float | None = None) -> _Answer:
-    body = _fetched(query, query.address(promql, at))
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        text = f"Prometheus at {query.url} answered with what is no JSON: {_shown(body)}"
-        raise DemandMissing(text) from None
-    return _sample(answer, f"Prometheus at {query.url}, asked for {_shown(promql)},")
-
-
-class _AsItComes(urllib.request.HTTPErrorProcessor):
-    """Errors of PromQL come with a status of 400 and a body that says why; redirections are not followed."""
-
-    def http_response(self, request: object, response: Any) -> Any:
-        """The response, whatever its status."""
-        return response
-
-    https_response = http_response
-
-
-def _fetched(query: PrometheusQuery, address: str) -> bytes:
-    """The body of the answer, which begins like JSON."""
-    where = f"Prometheus at {query.url}"
-    request = urllib.request.Request(address, headers={"Accept": "application/json"})
-    # Without the environment's proxies: they are for the way out, and a metrics server is within.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _AsItComes)
-    try:
-        with opener.open(request, timeout=query.timeout_s) as answer:
-            body = bytes(answer.read(_MAX_ANSWER_BYTES))
-    except TimeoutError as error:
-        raise DemandMissing(f"{where} did not answer within {query.timeout_s:g} s") from error
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        why = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise DemandMissing(f"{where} cannot be asked: {_shown(why or type(error).__name__)}") from error
-    if not body.lstrip().startswith(b"{"):
-        status = f"{answer.status} {_shown(answer.reason)}"
-        raise DemandMissing(f"{where} answered {status}, no JSON: {_shown(body)}")
-    return body
+    return min(answer.at, asking.answer(f"timestamp({asking.query.query}\n)", answer.at).value)
 
 
 def _sample(answer: object, who: str) -> _Answer:

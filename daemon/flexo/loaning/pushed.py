@@ -23,7 +23,10 @@ MAX_SKEW_S: Final = 30.0
 """How far the scheduler's clock may be from flexod's."""
 MAX_AHEAD_S: Final = 7 * 86_400.0
 """How far ahead a deadline may lie."""
-MAX_CALL_BACKS: Final = 1_000
+MAX_CALL_BACKS: Final = 100
+"""At a time, those that are done and still told of included: lending goes through all in every turn."""
+MAX_CALLED_SERVERS: Final = 10_000
+"""In all of these together: they are all told in one message, of which gRPC takes 4 MiB."""
 KEEP_DONE_S: Final = 3_600.0
 """How long a call back that is done is told of, unless there are too many."""
 _CALL_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -195,18 +198,31 @@ class PushedDemand(DemandSource):
             if before is not None:
                 return _same(before, asked)
             self._check(asked, now)
-            if len(self._called) >= MAX_CALL_BACKS:
-                self._forget_done(math.inf)
-            if len(self._called) >= MAX_CALL_BACKS:
-                raise BadPush(Fault.TOO_MANY, f"{MAX_CALL_BACKS} call backs stand already")
             lent = {loan.node for loan in self._loans or ()}
             at_home = tuple(Empty(node, now) for node in asked.nodes if node not in lent)
-            servers = len(asked.nodes) or asked.servers
+            servers = len(asked.nodes) or min(asked.servers, len(lent))
+            if not self._has_room(servers):
+                self._forget_done(math.inf)
+            if not self._has_room(servers):
+                raise BadPush(Fault.TOO_MANY, self._why_too_many(servers))
             self._called[asked.call_id] = replace(asked, servers=servers, empty=at_home)
             self._cut_numbers(lent)
             taken = self._called[asked.call_id]
         self._tell()
         return taken
+
+    def _has_room(self, servers: int) -> bool:
+        """Whether one more call back, for so many servers, can be kept and told of."""
+        return len(self._called) < MAX_CALL_BACKS and servers + self._servers_called <= MAX_CALLED_SERVERS
+
+    @property
+    def _servers_called(self) -> int:
+        return sum(called.servers for called in self._called.values())
+
+    def _why_too_many(self, servers: int) -> str:
+        stand = f"{len(self._called)} call backs stand already, for {self._servers_called} servers in all"
+        most = f"at most {MAX_CALL_BACKS}, for {MAX_CALLED_SERVERS} servers in all"
+        return f"too many: {stand}, and this one is for {servers}; flexod keeps {most}"
 
     def withdraw(self, call_id: str) -> None:
         """The servers are not needed any more. Raises BadPush if no such call back is known."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from flexo.loaning.band import HOURS, LEADS, Band, band_around, bins_between, hour_of
 from flexo.loaning.history import Floats, History, Seasons
+from flexo.loaning.hourly import quantiles_by_hour
 
 SEASON_AFTER: Final = 2.0
 """Days of history that it takes."""
@@ -182,13 +183,9 @@ def _left_out_by_days(
 
 def _edges(errors: Floats, hours: NDArray[np.int64], quantile: float, thin: bool) -> Floats:
     """The quantiles of errors for each hour, neighbouring hours included: shape (24, 2)."""
-    order = np.argsort(hours, kind="stable")
-    parts = np.split(errors[order], np.searchsorted(hours[order], np.arange(1, HOURS)))
-    whole = np.quantile(errors, (1 - quantile, quantile))
-    found = np.empty((HOURS, 2))
-    for hour in range(HOURS):
-        near = np.concatenate([parts[(hour + step) % HOURS] for step in (-1, 0, 1)])
-        found[hour] = np.quantile(near, (1 - quantile, quantile)) if len(near) else whole
+    both = (1 - quantile, quantile)
+    found = quantiles_by_hour(errors, hours, both)
     if thin:
+        whole = np.quantile(errors, both)
         found = np.stack((np.minimum(found[:, 0], whole[0]), np.maximum(found[:, 1], whole[1])), axis=1)
     return found

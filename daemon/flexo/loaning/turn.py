@@ -6,17 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
 
 from flexo.loaning.book import Entry, LoanBook, LoanEvent, Truth
 from flexo.loaning.occupants import NOBODY, Occupants, on_allocating, on_slurm
 from flexo.loaning.orchestrator import Picture, Rules
 from flexo.loaning.partition import waits_for_servers
 from flexo.loaning.vacating import Preempt, Save, Saving, ScaleIn, Timing
-from flexo.model import Demand, ElasticJob, Loan, Node, Partition, PastLoan, SlurmJob, TrainingJob
-
-_EXCLUSIVE: Final = "held exclusively"
-"""How `unusable` begins of a node that one job has for itself alone: it is in order."""
+from flexo.model import Demand, ElasticJob, LeftAlone, Loan, Node, Partition, PastLoan, SlurmJob, TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +77,8 @@ class LendingPlan:
     ended: tuple[PastLoan, ...] = ()
     events: tuple[LoanEvent, ...] = ()
     reading: Reading = field(default_factory=Reading)
+    left_alone: tuple[LeftAlone, ...] = ()
+    """Servers that are not lent, because somebody took them back by hand."""
 
 
 class Turn:
@@ -104,12 +102,15 @@ class Turn:
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be lent or called back at all; "" where something can."""
+        """Why nothing can be said of demand and loans at all; "" where something can."""
         if self._inference is None or not self._inference.nodes:
             return f"the cluster has no partition {self._settings.inference_partition} with nodes"
-        if self._borrowed is None:
-            return f"the cluster has no partition {self._settings.partition} to lend servers into"
         return ""
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether there is what servers are lent from, and what they are lent into."""
+        return not self.trouble and self._borrowed is not None
 
     @property
     def inference(self) -> frozenset[str]:
@@ -128,7 +129,9 @@ class Turn:
     @property
     def no_more_because(self) -> str:
         """Why nothing can be lent at present, whatever the demand; "" where something can."""
-        if self._borrowed is not None and not self._borrowed.up:
+        if self._borrowed is None:
+            return f"the cluster has no partition {self._settings.partition} to lend servers into"
+        if not self._borrowed.up:
             return f"partition {self._settings.partition} is down, so nothing more is lent"
         return ""
 
@@ -180,7 +183,7 @@ class Turn:
         return Truth(
             nodes=frozenset(self.nodes),
             inference=self.inference,
-            borrowed=None if self._settings.static else self.borrowed,
+            borrowed=None if self._settings.static or self._borrowed is None else self.borrowed,
             occupied=frozenset(name for name in self.inference if not self.of(name).empty),
         )
 
@@ -194,7 +197,13 @@ class Turn:
             return f"it is {node.unusable}, and its owner's to mend"
         return ""
 
-    def plan(self, loans: tuple[Loan, ...], borrowed: frozenset[str] | None, reading: Reading) -> LendingPlan:
+    def plan(
+        self,
+        loans: tuple[Loan, ...],
+        borrowed: frozenset[str] | None,
+        reading: Reading,
+        left_alone: tuple[LeftAlone, ...],
+    ) -> LendingPlan:
         """What came of it."""
         return LendingPlan(
             loans,
@@ -205,6 +214,7 @@ class Turn:
             tuple(self.ended),
             tuple(self.events),
             reading,
+            left_alone,
         )
 
     # How many, and which.
@@ -245,7 +255,7 @@ class Turn:
         if self.no_more_because:
             return []
         busy = {name for job in self.view.jobs for name in job.nodes}
-        not_now = book.left_alone(self.now) | busy
+        not_now = {each.node for each in book.left_alone(self.now)} | busy
         return [
             name
             for name in sorted(self.inference - not_now)
@@ -259,7 +269,7 @@ class Turn:
 
 def _is_in_order(node: Node) -> bool:
     """Whether Slurm starts jobs there, now or in a moment."""
-    return not node.unusable or node.slurms_turn or node.unusable.startswith(_EXCLUSIVE)
+    return not node.unusable or node.slurms_turn or bool(node.held_by)
 
 
 def _is_idle(node: Node) -> bool:

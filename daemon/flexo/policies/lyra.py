@@ -152,7 +152,7 @@ class _Planner:
         """What is idle now, and which nodes have base demand."""
         base_nodes = {share.node for job in running if not job.elastic for share in job.shares}
         base_nodes.update(share.node for demand in demands for share in demand.base)
-        return Servers(self._snapshot.nodes, base_nodes, self._rules.inference)
+        return Servers(self._snapshot.nodes, base_nodes, self._rules.inference, self._times.gpus)
 
     def _share_out(self, demands: Sequence[Demand]) -> None:
         """Phase 2, one GPU type after the other."""

@@ -38,6 +38,8 @@ _ON_SLURM_ONLY: Final = frozenset({"greedy"})
 """Those that deal out satellites and think of nothing else."""
 _ON_SLURM: Final[Mapping[str, Mapping[str, object]]] = {"lyra": {"saved": "parts"}}
 """Settings that flexod has them with, where those are not the defaults, which are the papers'."""
+_BORROWED: Final = "inference"
+"""The setting that says which nodes are inference servers on loan."""
 _WEIGHING: Final = frozenset({"lyra", "goodput"})
 """Those that look at `TrainingJob.weight`."""
 _QUOTAS: Final = frozenset({"antman"})
@@ -67,9 +69,13 @@ def simulates(name: str) -> bool:
     return name not in _ON_SLURM_ONLY
 
 
-def on_slurm(name: str) -> Mapping[str, object]:
-    """Settings that this policy has in flexod, other than its defaults."""
-    return _ON_SLURM.get(name, {})
+def on_slurm(name: str, borrowed: str = "") -> Mapping[str, object]:
+    """Settings that this policy has in flexod, other than its defaults.
+
+    `borrowed`: the partition of servers on loan, for those that look for it; "": as by default.
+    """
+    usual = _ON_SLURM.get(name, {})
+    return {**usual, _BORROWED: borrowed} if borrowed and _BORROWED in settings_of(name) else usual
 
 
 def ordering() -> tuple[str, ...]:

@@ -3,14 +3,19 @@
 "Different servers are prioritised for jobs during placement": base demand on training servers, flexible
 demand and fungible and heterogeneous jobs on inference servers, base and flexible demand on separate groups,
 so that whole servers come free when flexible demand is taken back. Best fit on few nodes comes before that.
+
+The slides do not say what becomes of that where inference GPUs are slower (their T4 is a third of a V100, in
+which they count GPUs): a run keeps its GPUs to its end. Here a job that may have either goes by speed first,
+so that it is on a slower GPU only where no faster one is to be had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flexo.model import Node, Share, TrainingJob, WorkerShape
+from flexo.policies.gpu_speeds import Paces
 from flexo.policies.placement import FreeGpus
 
 Shares = tuple[Share, ...]
@@ -36,8 +41,11 @@ class _Group:
 class Servers:
     """Free GPUs by group. Mutable: belongs to one plan in the making."""
 
-    def __init__(self, nodes: Iterable[Node], base_nodes: Container[str], inference: str) -> None:
+    def __init__(
+        self, nodes: Iterable[Node], base_nodes: Container[str], inference: str, paces: Paces
+    ) -> None:
         """`base_nodes`: those with base demand; `inference`: partition or feature of those on loan."""
+        self._paces = paces
         members: dict[_Kind, list[Node]] = {}
         for node in nodes:
             on_loan = inference in node.partitions or inference in node.features
@@ -82,18 +90,39 @@ class Servers:
         return self._base_types[kind]
 
     def _base_types_of(self, job: TrainingJob) -> list[tuple[str, ...]]:
-        own = [each for each in self.gpu_types if job.shape.gpu_type in ("", each)]
+        asked = job.shape.gpu_type
+        own = [each for each in self.gpu_types if asked in ("", each)]
         others = [each for each in self.gpu_types if each not in own]
         choices = [*own, *others] if job.fungible or job.heterogeneous else own
-        choices.sort(key=self._without_inference, reverse=not prefers_inference(job))
+        choices.sort(key=lambda each: self._order(job, each, not self._without_inference(each)))
         singles: list[tuple[str, ...]] = [(each,) for each in choices]
-        return [*singles, tuple(choices)] if job.heterogeneous and len(choices) > 1 else singles
+        if not job.heterogeneous or len(choices) < 2:
+            return singles
+        pace = self._paces.of_one(asked, choices[0])
+        fast = sum(self._paces.of_one(asked, each) >= pace for each in choices)
+        return [*singles[:fast], tuple(choices), *singles[fast:]]
+
+    def pace(self, job: TrainingJob, gpu_types: Collection[str]) -> float:
+        """Of the slowest of these types, to what `job` asks for: what it has at least on all of them."""
+        return min(self._paces.of_one(job.shape.gpu_type, each) for each in gpu_types)
+
+    def _order(self, job: TrainingJob, gpu_type: str, inference: bool) -> tuple[bool, float, bool]:
+        """How well the base of `job` is placed on such servers, the least best."""
+        inference_first = prefers_inference(job)
+        pace = self._paces.of_one(job.shape.gpu_type, gpu_type)
+        return inference and not inference_first, -pace, inference != inference_first
 
     def place_base(self, job: TrainingJob, gpu_types: Sequence[str]) -> Shares | None:
         """Where the base of `job` goes on those types, or None where it does not fit. Takes nothing."""
-        inference_first = prefers_inference(job)
         groups = [group for group in self._groups if group.kind.gpu_type in gpu_types]
-        groups.sort(key=lambda group: (group.kind.inference != inference_first, not group.kind.hosts_base))
+        groups.sort(
+            key=lambda group: (
+                self._order(job, group.kind.gpu_type, group.kind.inference),
+                not group.kind.hosts_base,
+            )
+        )
+        if len({self._paces.of_one(job.shape.gpu_type, each) for each in gpu_types}) > 1:
+            return _spread(groups, _plain(job.shape), job.workers.min)  # as many fast ones as there are
         return _place(groups, job.shape, job.workers.min)
 
     def place_flexible(self, shape: WorkerShape, workers: int, gpu_type: str) -> Shares | None:

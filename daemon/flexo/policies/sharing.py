@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.model import Share
+from flexo.model import Share, WorkerShape
 from flexo.policies.flexible import Demand, Floats, RunningTimes, count, cut
 from flexo.policies.knapsack import Group, choose
 from flexo.policies.payoff import pays
@@ -64,6 +64,8 @@ class Sharing:
             return
         for holding in holdings:
             self._servers.give(holding.demand.job.shape, holding.here)
+        for holding in holdings:
+            holding.most = max(holding.held, min(holding.most, self._room(holding.demand.job.shape)))
         for attempt in range(_TRIES):
             sizes = self._sizes(holdings)
             if self._place(holdings, sizes, partly=attempt == _TRIES - 1):
@@ -80,6 +82,11 @@ class Sharing:
         elsewhere = types.total()
         most = max(count(here), demand.job.workers.max - elsewhere)
         return _Holding(demand, here, others, elsewhere, types, most)
+
+    def _room(self, shape: WorkerShape) -> int:
+        """No more workers than that find GPUs here, however many a job allows: users may write any number."""
+        free = self._servers.free(self._gpu_type)
+        return free // shape.gpus if shape.gpus else self._servers.room(shape, self._gpu_type)
 
     def _sizes(self, holdings: Sequence[_Holding]) -> list[int]:
         """By holding, how many workers it is to have here: as many as now where nothing is better."""

@@ -17,6 +17,7 @@ from flexo.policies.flexible import RunningTimes, count
 from flexo.policies.reservation import Reservation
 from flexo.policies.servers import Servers, Shares
 from flexo.policies.taking import Taking
+from flexo.policies.waits import Waits
 
 Start = tuple[TrainingJob, Shares]
 """A job that starts, and the place of its base."""
@@ -46,6 +47,11 @@ class Starting:
         self._starts: dict[JobKey, Start] = {}
         self._refused: dict[tuple[WorkerShape, bool, bool, bool], int] = {}
         """By all that matters for a place but the number of workers, a number that found none."""
+        self._running: Sequence[TrainingJob] = ()
+        self._waits: dict[frozenset[str], Waits] = {}
+        """By GPU types that are faster than others for some job."""
+        self._passed_over: list[TrainingJob] = []
+        """Where there are several GPU types: bases that wait on, in order."""
 
     @property
     def starts(self) -> Iterator[Start]:
@@ -53,12 +59,15 @@ class Starting:
         return iter(self._starts.values())
 
     def start_bases(
-        self, waiting: Sequence[TrainingJob], running: Iterable[TrainingJob], patience: Patience
+        self, waiting: Sequence[TrainingJob], running: Sequence[TrainingJob], patience: Patience
     ) -> None:
         """Start what fits: whoever has waited for too long first, then the shortest first."""
+        self._running = running
         overdue = _overdue(waiting, self._times, patience)
-        head = next((job for job in overdue if not self._start(job)), None)
-        kept = None if head is None else self._reserve(head, running)
+        head = next((job for job in overdue if not self._start(job, anywhere=True)), None)
+        kept = None if head is None else self._reserve(head)
+        if head is not None:
+            self._pass_over(head)
         self._start_shortest_first(waiting, kept)
         if len(self._starts) > 1:
             self._place_decreasing()
@@ -75,7 +84,8 @@ class Starting:
         while queue and self._room >= fewest:
             seconds, _, job = heappop(queue)
             if kept is None:
-                self._start(job)
+                if not self._start(job):
+                    self._pass_over(job)
                 continue
             room, gpu_types = kept
             if room.spare < fewest and self._times.now + seconds > room.at and gpu_types >= self._all_types:
@@ -84,25 +94,34 @@ class Starting:
             ends_at = self._times.now + job.start_cost_s + seconds
             if room.allows(gpus, ends_at) and self._start(job):
                 room.started(gpus, ends_at)
+            else:
+                self._pass_over(job)
 
-    def _reserve(self, head: TrainingJob, running: Iterable[TrainingJob]) -> _Kept | None:
+    def _reserve(self, head: TrainingJob) -> _Kept | None:
         """Room for `head`, which does not fit now; None for one that no node could hold a worker of."""
         if head.shape.gpus > self._times.node_gpus:
             return None
-        now, gpu_types = self._times.now, self._types_for(head)
-        ends = [
-            (
-                now + self._times.as_it_runs(job),
-                min(_base_gpus(job), self._gpus_on(gpu_types, job, job.shares)),
-            )
-            for job in running
-        ]
-        ends += [
-            (now + job.start_cost_s + self._times.on_base(job), self._gpus_on(gpu_types, job, shares))
-            for job, shares in self._starts.values()
-        ]
-        room = sum(self._servers.free(each) + self._taking.gpus_on(each) for each in gpu_types)
-        return Reservation.of(_gpus(head), room, ends, now), gpu_types
+        gpu_types = self._types_for(head)
+        return Reservation.of(
+            _gpus(head), self._room_on(gpu_types), self._ends(gpu_types), self._times.now
+        ), gpu_types
+
+    def _room_on(self, gpu_types: Iterable[str]) -> int:
+        """GPUs of these types that are idle, or of flexible workers."""
+        return sum(self._servers.free(each) + self._taking.gpus_on(each) for each in gpu_types)
+
+    def _ends(self, gpu_types: Container[str]) -> Iterator[tuple[float, int]]:
+        """When all that runs or starts with this plan ends, and the GPUs of these types that it has."""
+        now = self._times.now
+        for job in self._running:
+            gpus = min(_base_gpus(job), self._gpus_on(gpu_types, job, job.shares))
+            yield now + self._times.as_it_runs(job), gpus
+        for job, shares in self._starts.values():
+            yield self._ends_at(job), self._gpus_on(gpu_types, job, shares)
+
+    def _ends_at(self, job: TrainingJob) -> float:
+        """Of one that starts now."""
+        return self._times.now + job.start_cost_s + self._times.on_base(job)
 
     def _types_for(self, job: TrainingJob) -> frozenset[str]:
         return frozenset(chain.from_iterable(self._servers.base_types(job)))
@@ -111,37 +130,78 @@ class Starting:
         there = [share for share in shares if self._servers.gpu_type_of(share) in gpu_types]
         return count(there) * job.shape.gpus
 
-    def _start(self, job: TrainingJob) -> bool:
-        """Start it if there is room, which flexible workers may have to make."""
+    def _start(self, job: TrainingJob, *, anywhere: bool = False) -> bool:
+        """Start it if there is room, which flexible workers may have to make.
+
+        Unless it may be `anywhere`, only where waiting for faster GPUs would not make it end earlier.
+        """
         workers = job.workers.min
         kind = (job.shape, job.fungible, job.heterogeneous, job.elastic)
         if _gpus(job) > self._room or workers >= self._refused.get(kind, workers + 1):
             return False
-        shares = self._place(job) or self._make_room(job)
+        choices = self._servers.base_types(job)
+        best = max((self._servers.pace(job, each) for each in choices), default=1.0)
+        fast = [each for each in choices if self._servers.pace(job, each) >= best]
+        slow = [each for each in choices if each not in fast]
+        shares = self._find(job, fast)
         if shares is None:
-            self._refused[kind] = workers
+            worth = slow if anywhere else [each for each in slow if self._pays(job, each, fast)]
+            shares = self._find(job, worth)
+            if shares is None and worth == slow:
+                self._refused[kind] = workers
+        if shares is None:
             return False
         self._servers.take(job.shape, shares)
         self._starts[job.key] = (job, shares)
         self._room -= _gpus(job)
+        for gpu_types, waits in self._waits.items():
+            waits.starts(self._gpus_on(gpu_types, job, shares), self._ends_at(job))
         return True
 
-    def _place(self, job: TrainingJob) -> Shares | None:
-        found = (self._servers.place_base(job, types) for types in self._servers.base_types(job))
-        return next((shares for shares in found if shares is not None), None)
+    def _pass_over(self, job: TrainingJob) -> None:
+        """It does not start with this plan."""
+        if len(self._all_types) > 1:
+            self._passed_over.append(job)
+            for gpu_types, waits in self._waits.items():
+                self._wait(job, gpu_types, waits)
 
-    def _make_room(self, job: TrainingJob) -> Shares | None:
-        found = (self._taking.make_room(job, types) for types in self._servers.base_types(job))
-        return next((shares for shares in found if shares is not None), None)
+    def _wait(self, job: TrainingJob, gpu_types: frozenset[str], waits: Waits) -> None:
+        if gpu_types & self._types_for(job):
+            waits.waits(_gpus(job), self._times.on_base(job))
+
+    def _find(self, job: TrainingJob, choices: Sequence[tuple[str, ...]]) -> Shares | None:
+        """Where it goes on what is idle, else on what flexible workers leave."""
+        for way in (self._servers.place_base, self._taking.make_room):
+            for gpu_types in choices:
+                shares = way(job, gpu_types)
+                if shares is not None:
+                    return shares
+        return None
+
+    def _pays(self, job: TrainingJob, slow: tuple[str, ...], fast: Sequence[tuple[str, ...]]) -> bool:
+        """Whether it ends earlier on slower GPUs now than on faster ones when there are some."""
+        faster = frozenset(chain.from_iterable(fast))
+        pace, best = self._servers.pace(job, slow), self._servers.pace(job, fast[0])
+        lost_s = self._times.on_base(job) * (1 / pace - 1 / best)
+        return lost_s <= self._waits_for(faster).for_s(_gpus(job))
+
+    def _waits_for(self, gpu_types: frozenset[str]) -> Waits:
+        waits = self._waits.get(gpu_types)
+        if waits is None:
+            waits = Waits(self._times.now, self._room_on(gpu_types), self._ends(gpu_types))
+            for job in self._passed_over:
+                self._wait(job, gpu_types, waits)
+            self._waits[gpu_types] = waits
+        return waits
 
     def _place_decreasing(self) -> None:
-        """Place them all again, the largest first ("best-fit decreasing"), if all fit so."""
+        """Place them all again, the largest first ("best-fit decreasing"), if all fit so, none slower."""
         starts = sorted(self._starts.values(), key=lambda start: -_gpus(start[0]))
         for job, shares in starts:
             self._servers.give(job.shape, shares)
         placed: dict[JobKey, Start] = {}
-        for job, _ in starts:
-            shares_now = self._place(job)
+        for job, shares in starts:
+            shares_now = self._place_as_well(job, shares)
             if shares_now is None:
                 break
             self._servers.take(job.shape, shares_now)
@@ -153,6 +213,16 @@ class Starting:
             self._servers.give(job.shape, shares)
         for job, shares in starts:
             self._servers.take(job.shape, shares)
+
+    def _place_as_well(self, job: TrainingJob, shares: Shares) -> Shares | None:
+        """A place on GPUs that are not slower than those of `shares`."""
+        pace = self._servers.pace(job, {self._servers.gpu_type_of(share) or "" for share in shares})
+        for gpu_types in self._servers.base_types(job):
+            if self._servers.pace(job, gpu_types) >= pace:
+                placed = self._servers.place_base(job, gpu_types)
+                if placed is not None:
+                    return placed
+        return None
 
 
 def in_order(waiting: Sequence[TrainingJob], times: RunningTimes, patience: Patience) -> list[TrainingJob]:

@@ -26,7 +26,10 @@ SEEDS = 10
 
 
 def main() -> None:
-    """Simulate what was asked for; print tables; write JSON and a picture."""
+    """Simulate what was asked for; print tables; write JSON and a picture.
+
+    Interrupted (Ctrl-C), it reports the seeds that are done.
+    """
     options = _parse(sys.argv[1:])
     began = time.monotonic()
     cases = list(_cases(options))
@@ -34,14 +37,20 @@ def main() -> None:
     compared: list[choices.Compared] = []
     with ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("fork")) as pool:
         futures = [pool.submit(_measure, case) for case in cases]
-        for number, future in enumerate(as_completed(futures), start=1):
-            one, some = future.result()
-            measured.append(one)
-            compared += some
-            said = f"{number} of {len(cases)}: {one.case.label}"
-            print(f"{time.monotonic() - began:6.0f} s  {said}", flush=True)
-    ordered = sorted(compared, key=lambda each: (each.case.mode, each.which, each.case.seed))
-    found = report.Found(options.scale, tuple(measured), tuple(ordered))
+        try:
+            for number, future in enumerate(as_completed(futures), start=1):
+                one, some = future.result()
+                measured.append(one)
+                compared += some
+                said = f"{number} of {len(cases)}: {one.case.label}"
+                print(f"{time.monotonic() - began:6.0f} s  {said}", flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for simulating in multiprocessing.active_children():
+                simulating.terminate()
+    found = report.of_whole_seeds(options.scale, cases, measured, compared)
+    if not found.measured:
+        sys.exit("interrupted before the first seed was done: there is nothing to report")
     report.show(found, Console(width=max(190, Console().width)))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(report.as_json(found), indent=1) + "\n")

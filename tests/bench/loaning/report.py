@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.loaning import published
-from bench.loaning.cases import CHOOSERS, READINGS, Measured
+from bench.loaning.cases import CHOOSERS, READINGS, Case, Measured
 from bench.loaning.choices import Compared
 
 LENDING_MODES = ("basic", "advanced", "ideal")
@@ -38,6 +38,17 @@ class Found:
     def without(self, reading: str, mode: str) -> list[Measured]:
         """Those without loaning, where nothing is preempted and checkpoints do not matter, by seed."""
         return self.of(reading=reading, mode=mode, chooser="", policy="lyra")
+
+
+def of_whole_seeds(
+    scale: float, cases: Iterable[Case], measured: Iterable[Measured], compared: Iterable[Compared]
+) -> Found:
+    """What was found for seeds of which nothing is missing, as it may be where it was interrupted."""
+    found = tuple(measured)
+    missing = {case.seed for case in set(cases) - {each.case for each in found}}
+    some = [each for each in compared if each.case.seed not in missing]
+    ordered = sorted(some, key=lambda each: (each.case.mode, each.which, each.case.seed))
+    return Found(scale, tuple(each for each in found if each.case.seed not in missing), tuple(ordered))
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,10 @@ class World:
         self.steady = 0.0
         self.servers = {f"i{index}": "T4" for index in range(1, 7)}
         self.unusable: dict[str, str] = {}
+        self.held_by: dict[str, int] = {}
+        """Jobs that have a server for themselves alone."""
+        self.missing: set[str] = set()
+        """Partitions that somebody has removed."""
         self.elsewhere: set[str] = set()
         """Servers that have been taken out of the inference partition."""
         self.borrowed: frozenset[str] = frozenset()
@@ -98,12 +102,13 @@ class World:
         self.restart()
 
     def restart(self, remembered: tuple[Loan, ...] | None = None) -> None:
-        """flexod begins anew, with what its journal says."""
+        """flexod begins anew, with what its journal says: `remembered`, and of hand edits the last plan."""
         self.lending = Lending(
             self.settings,
             self.demand,
             outlook=self.outlook,
             remembered=self.remembered if remembered is None else remembered,
+            left_alone=self.plans[-1].left_alone if self.plans else (),
             steady=lambda: self.steady,
             dry_run=self.dry_run,
         )
@@ -126,7 +131,7 @@ class World:
         return View(
             self.now,
             tuple(nodes),
-            partitions,
+            tuple(partition for partition in partitions if partition.name not in self.missing),
             tuple(self.jobs.values()),
             self._elastic(),
             saving=self.saving,
@@ -146,6 +151,7 @@ class World:
             frozenset(partitions),
             gpu_type,
             unusable=self.unusable.get(name, ""),
+            held_by=self.held_by.get(name, 0),
         )
 
     def _elastic(self) -> tuple[ElasticJob, ...]:

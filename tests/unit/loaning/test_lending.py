@@ -218,6 +218,38 @@ def test_a_base_is_preempted_only_late_and_only_if_servers_without_one_are_not_e
     assert not world.past[min(world.past.keys() & {"i2", "i3"})].late
 
 
+def test_servers_emptied_because_their_base_went_for_another_are_counted_and_remembered(world: World):
+    lend_all(world)
+    world.base(10, "i1", "i2", "i3")
+    world.base(11, "i3")
+    world.satellite(50, "i2", base=10, workers=1)
+    world.satellite(51, "i4", base=10, workers=1)
+    world.base(12, "i4")
+    world.base(13, "i5")
+    world.demand.calls = (CallBack("c1", world.now, world.now + 100.0, "the peak", ("i1",)),)
+    world.turns(50.0)
+    assert world.preempted == [10]
+    loan = world.loan("i1") if "i1" in world.closed else world.past["i1"]
+    assert (loan.bases_preempted, loan.servers_emptied_beside) == (1, 1), "i2; 11 is on i3 still, 12 on i4"
+    assert any("that empties i2 as well" in text for text in world.events("preempt"))
+    world.restart(world.plans[-1].loans)
+    world.turns(70.0)
+    assert (world.past["i1"].bases_preempted, world.past["i1"].servers_emptied_beside) == (1, 1)
+
+
+def test_a_server_that_two_preemptions_empty_together_counts_once(world: World):
+    lend_all(world)
+    world.base(10, "i1", "i3")
+    world.base(11, "i2", "i3")
+    for node in ("i4", "i5"):
+        world.base(100 + int(node[1:]), node)
+    calls = CallBack("c1", world.now, world.now + 100.0, "the peak", ("i1", "i2"))
+    world.demand.calls = (calls,)
+    world.turns(120.0)
+    assert sorted(world.preempted) == [10, 11]
+    assert [world.past[node].servers_emptied_beside for node in ("i1", "i2")] == [0, 1]
+
+
 def test_a_base_that_ends_by_itself_is_not_preempted(world: World):
     lend_all(world)
     for node in world.borrowed:
@@ -512,7 +544,8 @@ def test_a_server_that_goes_down_on_loan_is_given_back(world: World):
 
 def test_a_server_that_slurm_keeps_or_cleans_up_stays_on_loan(world: World):
     lend_all(world)
-    world.unusable = {"i1": "IDLE+PLANNED", "i2": "MIXED+COMPLETING", "i3": "held exclusively by job 7"}
+    world.unusable = {"i1": "IDLE+PLANNED", "i2": "MIXED+COMPLETING", "i3": "held by one job"}
+    world.held_by = {"i3": 7}
     world.turns(30.0)
     assert len(world.lent) == 5
 
@@ -615,6 +648,42 @@ def test_a_cluster_without_the_partitions_is_in_trouble_and_nothing_is_lent(worl
     assert "no partition serve" in world.turn().reading.trouble
 
 
+@pytest.mark.parametrize("missing", ["borrowed", "infer"])
+def test_what_is_called_back_comes_in_time_though_a_partition_has_been_removed(world: World, missing: str):
+    lend_all(world)
+    world.base(10, "i1")
+    world.satellite(50, "i2")
+    demand = CallBack("c1", world.now, world.now + 200.0, "the peak", ("i1", "i2"))
+    world.demand.calls = (demand,)
+    world.turn(1.0)
+    assert world.closed == {"i1", "i2"}
+    world.missing = {missing}
+    edits = len(world.edits)
+    world.turn(1.0)
+    assert f"no partition {missing}" in world.plans[-1].reading.trouble
+    world.turns(150.0)
+    assert world.preempted == [10]
+    assert "g50" not in world.grants
+    assert world.demand.calls == (), "the scheduler was told of both"
+    assert len(world.edits) == edits
+    world.missing = set()
+    world.turns(130.0)
+    assert world.past.keys() >= {"i1", "i2"}
+    assert world.lent == world.borrowed != set()
+    assert world.plans[-1].reading.trouble == ""
+
+
+def test_a_call_back_is_heeded_while_the_borrowed_partition_is_missing(world: World):
+    lend_all(world)
+    world.satellite(50, "i2")
+    world.missing = {"borrowed"}
+    world.turn(1.0)
+    need(world, 6.0)
+    world.turns(5.0)
+    assert "g50" not in world.grants
+    assert world.lent == set()
+
+
 def test_a_partition_that_is_set_down_is_said_and_gets_nothing_more(world: World):
     world.up = False
     world.turns(70.0)
@@ -660,6 +729,29 @@ def test_after_a_restart_the_journal_says_since_when_and_why(world: World):
     world.turn(100.0)
     assert (world.loan("i1").since_at, world.loan("i1").why) == (since, why)
     assert world.lent == {"i1", "i2"}
+
+
+def test_after_a_restart_a_server_taken_out_by_hand_is_left_alone_still(world: World):
+    lend_all(world)
+    world.borrowed -= {"i2"}
+    world.turns(120.0)
+    assert "i2" in world.past
+    world.restart(world.plans[-1].loans)
+    world.turns(3300.0, 30.0)
+    assert "i2" not in world.lent | world.closed
+    world.turns(400.0, 30.0)
+    assert world.plans[-1].left_alone == ()
+
+
+def test_a_clock_set_back_while_flexod_was_away_leaves_no_server_alone_for_longer(world: World):
+    lend_all(world)
+    world.borrowed -= {"i2"}
+    world.turns(120.0)
+    world.now -= 500_000.0
+    world.restart(world.plans[-1].loans)
+    world.turn(2.0)
+    (left_alone,) = world.plans[-1].left_alone
+    assert left_alone.until_at <= world.now + 3600.0
 
 
 def test_after_a_restart_without_a_journal_loans_are_seen_in_the_partition(world: World):
@@ -739,6 +831,20 @@ def test_a_loan_with_workers_still_there_is_put_back_when_both_were_restarted(wo
     world.turn(60.0)
     assert "i1" in world.lent
     assert "i1" in world.borrowed
+
+
+def test_a_call_back_that_is_remembered_without_a_deadline_gets_one(world: World):
+    lend_all(world)
+    world.base(10, "i1")
+    strange = replace(world.loan("i1"), state=LoanState.CALLED_BACK, why_back="its state is not known")
+    world.restart((strange,))
+    world.turn(1.0)
+    assert world.loan("i1").deadline_at == world.now + RULES.reclaim_s
+    (text,) = (text for text in world.events("repair") if "i1" in text)
+    assert text == "i1 was on its way back, nobody knows by when: its state is not known; within 180 s"
+    world.turns(200.0)
+    assert world.preempted == [10]
+    assert not world.past["i1"].late
 
 
 def test_of_two_loans_of_one_server_the_later_counts(world: World):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socketserver
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from certificates import MadeAuthority
 
 from flexo.loaning.demand import DemandMissing
 from flexo.loaning.prometheus import PrometheusDemand, PrometheusQuery, ask
@@ -25,6 +30,7 @@ class Answers:
         self.status, self.body = 200, b""
         self.headers: dict[str, str] = {}
         self.hold: threading.Event | None = None
+        self.hold_second: threading.Event | None = None
         self.asked: list[dict[str, list[str]]] = []
         self.asked_when: list[dict[str, list[str]]] = []
         """When the sample was taken."""
@@ -38,11 +44,14 @@ class Answers:
                 (answers.asked_when if when else answers.asked).append(asked)
                 if answers.hold:
                     answers.hold.wait(PATIENCE_S)
+                if when and answers.hold_second:
+                    answers.hold_second.wait(PATIENCE_S)
                 self.send_response(answers.status)
                 for name, value in answers.headers.items():
                     self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(answers.when if when else answers.body)
+                with contextlib.suppress(ConnectionError):  # nobody waits any more
+                    self.end_headers()
+                    self.wfile.write(answers.when if when else answers.body)
 
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
@@ -179,6 +188,62 @@ def test_what_a_journal_or_a_terminal_cannot_take_is_not_repeated(answers, text)
 def test_nobody_there_is_missing_demand():
     with pytest.raises(DemandMissing, match="cannot be asked"):
         ask(PrometheusQuery("http://127.0.0.1:1", "up"), NOW)
+
+
+@contextlib.contextmanager
+def endless(beginning: bytes) -> Iterator[str]:
+    """A server that sends a byte now and then, and never comes to an end; its address."""
+    over = threading.Event()
+
+    class Drip(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                self.request.sendall(beginning)
+                while not over.wait(0.02):
+                    self.request.sendall(b" ")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Drip) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        over.set()
+        server.shutdown()
+        thread.join()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    "beginning", [b"", HEAD + b"X: ", HEAD + b"\r\n{", HEAD + b"Content-Length: 9999\r\n\r\n"]
+)
+def test_one_who_answers_a_byte_at_a_time_has_no_longer_than_others(beginning):
+    with endless(beginning) as url, pytest.raises(DemandMissing, match=r"did not answer within 0\.5 s"):
+        ask(PrometheusQuery(url, "up", timeout_s=0.5), NOW)
+
+
+def test_one_deadline_is_for_all_questions(answers):
+    """The first has its answer; for the second there is what the first has left."""
+    answers.say(vector("1"))
+    answers.hold_second = threading.Event()
+    with pytest.raises(DemandMissing, match="did not answer within 1 s"):
+        ask(replace(query(answers), timeout_s=1.0), NOW)
+    answers.hold_second.set()
+    assert len(answers.asked) == len(answers.asked_when) == 1
+
+
+def test_an_encrypted_server_is_asked_if_its_certificate_is_trusted(answers, tmp_path, monkeypatch):
+    authority = MadeAuthority(tmp_path)
+    pair = authority.sign("metrics")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    answers.server.socket = context.wrap_socket(answers.server.socket, server_side=True)
+    answers.say(vector("1"))
+    secret = replace(query(answers), url=answers.url.replace("http:", "https:"))
+    with pytest.raises(DemandMissing, match="certificate verify failed"):
+        ask(secret, NOW)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    assert ask(secret, NOW).servers == 1
 
 
 def test_the_environments_proxy_is_not_asked(answers, monkeypatch):

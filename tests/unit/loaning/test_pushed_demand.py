@@ -7,12 +7,13 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inference_world import NOW, SERVERS, loans
+from inference_world import NOW, SERVERS, loans, server
 
 from flexo.loaning.demand import DemandMissing
 from flexo.loaning.pushed import (
     KEEP_DONE_S,
     MAX_CALL_BACKS,
+    MAX_CALLED_SERVERS,
     MAX_SKEW_S,
     BadPush,
     Called,
@@ -235,7 +236,25 @@ def test_what_is_done_makes_room_and_what_is_open_does_not():
     with pytest.raises(BadPush) as refused:
         pushed.call_back(asked("i1"), NOW)
     assert refused.value.fault is Fault.TOO_MANY
+    assert "100 call backs stand already, for 100 servers in all, and this one is for 1" in str(refused.value)
+    assert "at most 100, for 10000 servers in all" in str(refused.value)
     assert len(pushed.call_backs(NOW)) == MAX_CALL_BACKS
+
+
+def test_servers_in_call_backs_are_bounded_and_those_that_came_back_make_room():
+    names = [f"s{number}" for number in range(MAX_CALLED_SERVERS)]
+    pushed = PushedDemand("infer", STALE_S)
+    with pytest.raises(DemandMissing):
+        pushed.read(NOW, [server(name) for name in names], ())
+    pushed.heed(NOW, loans(*names))
+    half = MAX_CALLED_SERVERS // 2
+    pushed.call_back(asked(*names[:half], call_id="first"), NOW)
+    pushed.call_back(asked(servers=half, call_id="second"), NOW)
+    with pytest.raises(BadPush, match="for 10000 servers in all, and this one is for 1;"):
+        pushed.call_back(asked(names[0], call_id="third"), NOW)
+    pushed.heed(NOW + 1, loans(*names[half:]))
+    pushed.call_back(asked(names[-1], call_id="third"), NOW)
+    assert {called.call_id for called in pushed.standing().called} == {"second", "third"}
 
 
 def test_listeners_hear_of_changes_until_they_go():

@@ -8,7 +8,7 @@ import pytest
 from small_clusters import NOW, pending
 from training_jobs import after, check_plan, job, node, snapshot, workers
 
-from flexo.model import JobKey, Range, Share, WorkerShape
+from flexo.model import JobKey, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
 from flexo.policies.lyra import Lyra
 
 V100 = WorkerShape(1, 1, gpu_type="V100")
@@ -283,6 +283,60 @@ def test_a_job_stays_on_its_gpu_type_unless_it_says_otherwise():
     fungible = replace(before, training=(replace(plain, fungible=True),))
     (start,) = Lyra().plan(fungible).allocations
     assert start.shares == (Share("t", 4),)
+
+
+def beside_v100s(waits: TrainingJob, *others: TrainingJob) -> Snapshot:
+    """Two V100s for training, and four inference servers' T4s that are idle."""
+    nodes = [node("v", 2, gpu_type="V100"), node("t", 4, gpu_type="T4", features=frozenset({"borrowed"}))]
+    return snapshot(nodes, [waits, *others])
+
+
+def v100(number: int, seconds: float, **changes) -> TrainingJob:
+    """A job that takes so long on both V100s."""
+    return job(number, 2, shape=V100, remaining_work=2 * seconds, **changes)
+
+
+def place_of(number: int, plan: Plan) -> str:
+    """Its one node; "": it waits."""
+    found = [each.shares for each in plan.allocations if each.job.job_id == number]
+    return found[0][0].node if found else ""
+
+
+def test_a_fungible_job_goes_to_inference_servers_first_unless_they_are_slower():
+    before = beside_v100s(v100(1, 1000.0, fungible=True))
+    assert place_of(1, Lyra().plan(before)) == "v"
+    assert place_of(1, Lyra(gpu_speeds={}).plan(before)) == "t"
+    assert place_of(1, Lyra(gpu_speeds={"T4": 1.5}).plan(before)) == "t"
+
+
+@pytest.mark.parametrize(("others_s", "place"), [(1900.0, ""), (2100.0, "t")])
+def test_it_has_slower_gpus_where_the_wait_for_faster_ones_is_longer_than_what_it_loses(
+    others_s: float, place: str
+):
+    """On T4s it takes 3000 s instead of 1000 s."""
+    before = beside_v100s(v100(1, 1000.0, fungible=True), v100(2, others_s, on={"v": 2}))
+    assert place_of(1, Lyra().plan(before)) == place
+
+
+def test_shorter_jobs_that_wait_for_the_faster_gpus_are_part_of_that_wait():
+    running, plain = v100(2, 1500.0, on={"v": 2}), v100(3, 600.0)
+    long = v100(1, 1000.0, fungible=True)
+    assert place_of(1, Lyra().plan(beside_v100s(long, running))) == ""
+    assert place_of(1, Lyra().plan(beside_v100s(long, running, plain))) == "t"
+    longer = replace(plain, remaining_work=2 * 1200.0)
+    assert place_of(1, Lyra().plan(beside_v100s(long, running, longer))) == ""
+
+
+def test_who_has_waited_for_too_long_takes_any_gpus():
+    late = v100(1, 1000.0, fungible=True, waiting_since=NOW - 90_000.0)
+    assert place_of(1, Lyra().plan(beside_v100s(late, v100(2, 1900.0, on={"v": 2})))) == "t"
+
+
+def test_a_heterogeneous_job_rather_has_some_fast_gpus_than_slow_ones_alone():
+    nodes = [node("v", 2, gpu_type="V100"), node("t", 4, gpu_type="T4", features=frozenset({"borrowed"}))]
+    mixed = job(1, 4, shape=V100, remaining_work=4000.0, heterogeneous=True)
+    (start,) = Lyra().plan(snapshot(nodes, [mixed])).allocations
+    assert start.shares == (Share("v", 2), Share("t", 2))
 
 
 def test_a_fungible_job_has_one_gpu_type_at_a_time_and_a_heterogeneous_one_may_have_several():

@@ -74,3 +74,8 @@ def test_of_a_policy_that_is_not_known_it_is_taken_that_it_goes_by_running_times
     assert registry.goes_by_running_times("srtf")
     assert registry.goes_by_running_times("somebody's own")
     assert not registry.goes_by_running_times("fifo")
+
+
+def test_policies_that_look_for_servers_on_loan_are_told_their_partition_and_no_others():
+    assert registry.on_slurm("lyra", "lent") == {**registry.on_slurm("lyra"), "inference": "lent"}
+    assert registry.on_slurm("tiresias", "lent") == registry.on_slurm("tiresias")

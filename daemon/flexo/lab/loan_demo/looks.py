@@ -32,6 +32,11 @@ class Look:
         """The job of that number, if Slurm knows it."""
         return next((job for job in self.jobs if job.job_id == job_id), None)
 
+    @property
+    def waiting(self) -> int:
+        """How many inference jobs have no server yet."""
+        return sum(job.job_id in self.inference and not job.gpus and not job.over for job in self.jobs)
+
     def on(self, server: str) -> str:
         """What holds GPUs of `server`."""
         here = [job for job in self.jobs if any(node == server for node, _ in job.gpus)]

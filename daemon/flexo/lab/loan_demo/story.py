@@ -26,6 +26,8 @@ from flexo.lab.slurm_files import BORROWED_PARTITION, INFERENCE_PARTITION
 
 _LOOK_EVERY_S = 0.4
 _BOOK_EVERY_S = 2.0
+_SETTLED_S = 15.0
+"""A base that has run for so long trains."""
 _LETTERS = {IDLE: "·", INFERENCE: "I", SATELLITES: "e", BASE: "F"}
 
 
@@ -71,6 +73,9 @@ class Story:
         self._told_lent: frozenset[str] = frozenset()
         self._told_restarts = 0
         self._book_at = 0.0
+        self._base_runs_at: float | None = None
+        """Since when the fungible job has been on a lent server again, at the end."""
+        self._surprised = False
 
     def play(self) -> None:
         """The whole day. Raises StoryFailed, LabError."""
@@ -79,14 +84,15 @@ class Story:
         self._serve(self._plot.traffic.needed(0))
         self._train()
         self._seen.began_at = time.time()
-        traffic, end_at = self._plot.traffic, self._seen.began_at + self._plot.traffic.lasts_s
+        end_at = self._seen.began_at + self._plot.traffic.lasts_s
         self._teller.say("The day begins, in the evening", "bold")
-        while (now := time.time()) < end_at:
-            self._serve(traffic.needed(now - self._seen.began_at))
-            self._look(traffic.needed(now - self._seen.began_at))
+        while time.time() < end_at:
+            self._serve(self._needed())
+            self._look(self._needed())
             self._training_lives()
             time.sleep(_LOOK_EVERY_S)
         self._teller.say("The day is over", "bold")
+        self._be_surprised()
         self._read_book(time.time())
 
     def _ask_slurm_version(self) -> str:
@@ -198,6 +204,34 @@ class Story:
                     f"{fresh.wait_s:.1f} s after its submission",
                     "dark_orange",
                 )
+
+    def _be_surprised(self) -> None:
+        """In the next night all servers are wanted at once: the one with the base on it, too."""
+        self._wait_until(self._base_is_lent_a_server, "the fungible job runs on a lent server again", 180)
+        self._teller.say("Traffic that nobody foresaw: every server at once, with the base on one", "bold")
+        self._surprised = True
+        self._serve(self._plot.servers)
+        self._wait_until(self._all_are_served, "all inference jobs run and all loans are over", 120)
+
+    def _base_is_lent_a_server(self) -> bool:
+        """For so long that it trains by now."""
+        self._serve(self._needed())
+        look = self._look(self._needed())
+        job = look.job(self._seen.fungible_id)
+        on_loan = job is not None and job.runs and all(node in look.lent for node, _ in job.gpus)
+        self._base_runs_at = (self._base_runs_at or look.at) if on_loan else None
+        return self._base_runs_at is not None and look.at - self._base_runs_at >= _SETTLED_S
+
+    def _all_are_served(self) -> bool:
+        self._look(self._needed())
+        served = {job.job_id for job in self._seen.inference if job.started_at is not None}
+        return served.issuperset(self._serving) and not self._seen.books[-1][1].standing
+
+    def _needed(self) -> int:
+        """Servers' worth of traffic now."""
+        if self._surprised:
+            return self._plot.servers
+        return self._plot.traffic.needed(time.time() - self._seen.began_at)
 
     # Looking.
 
