@@ -44,6 +44,9 @@ def told_to_stop() -> bool:
 
 
 hvd.init()
+devices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+place = {"node": os.environ.get("SLURMD_NODENAME", ""), "slurm_job": int(os.environ.get("SLURM_JOB_ID", "0"))}
+log("start", **place, gpu=int(devices[hvd.local_rank()]) if any(devices) else -1)
 torch.manual_seed(os.getpid())  # different everywhere on purpose: the state must be synchronised
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
