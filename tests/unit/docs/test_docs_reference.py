@@ -1,0 +1,105 @@
+"""What the site generates: all keys, commands, options and rpcs, each with a word on it, and on a page."""
+
+from __future__ import annotations
+
+import command_help
+import parts
+import pytest
+import reference_protos
+import settings_help
+import yaml
+from command_help import CommandHelp
+from written_pages import PAGES, ROOT, text_of
+
+from flexo.cli.exit_codes import ExitCode
+from flexo.config import Settings
+
+SITE = ROOT / "docs" / "site" / "mkdocs.yml"
+
+
+def commands(command: CommandHelp) -> list[CommandHelp]:
+    below = [each for sub in command.commands for each in commands(sub)]
+    return [command, *below]
+
+
+def test_every_key_is_in_the_table_of_its_section_with_default_limits_and_meaning() -> None:
+    for section in settings_help.sections():
+        table = parts.all_parts()[f"keys of [{section.name}]"]
+        assert [key.name for key in section.keys] == list(
+            Settings.model_fields[section.name].annotation.model_fields
+        )
+        for key in section.keys:
+            assert key.text, f"[{section.name}] {key.name} has no docstring in config.py"
+            row = next(line for line in table.splitlines() if line.startswith(f"| `{key.name}` |"))
+            assert f"| `{key.default}` |" in row
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (None, "unset"),
+        (False, "false"),
+        ((), "[]"),
+        (("sudo", "-n"), '["sudo", "-n"]'),
+        ({}, "{}"),
+        ({"research": 64}, "{ research = 64 }"),
+        (2.0, "2"),
+        (0.02, "0.02"),
+        ("flex", '"flex"'),
+    ],
+)
+def test_a_default_is_written_as_the_file_would_have_it(value: object, written: str) -> None:
+    assert settings_help.toml(value) == written
+
+
+def test_every_command_has_a_section_with_all_of_its_options() -> None:
+    text = parts.all_parts()["help of flexo"]
+    leaves = [each for each in commands(command_help.flexo()) if not each.commands]
+    assert len(leaves) > 20
+    for each in leaves:
+        section = text.split(f"### {each.name} {{#")[1].split("\n### ")[0]
+        assert each.verbatim in section
+        for option in each.options:
+            assert f"| `{option.name}` |" in section
+
+
+def test_every_exit_code_is_in_the_table() -> None:
+    table = parts.all_parts()["exit codes of flexo"]
+    assert all(f"| `{code.value}` | {code.meaning} |" in table for code in ExitCode)
+
+
+def test_every_rpc_message_field_and_enum_is_on_the_page_of_protocols() -> None:
+    text = parts.all_parts()["protos"]
+    for file in reference_protos.files():
+        names = [message.name for message in file.message_type]
+        names += [enum.name for enum in file.enum_type] + [service.name for service in file.service]
+        assert all(f"### {name} {{#{name.lower()}}}" in text for name in names)
+        for service in file.service:
+            section = text.split(f"### {service.name} ")[1].split("\n### ")[0]
+            assert all(f"| `{method.name}` |" in section for method in service.method)
+        for message in file.message_type:
+            section = text.split(f"### {message.name} ")[1].split("\n### ")[0]
+            assert all(f"| `{field.name}` |" in section for field in message.field)
+
+
+def test_comments_of_the_sources_are_on_the_page_of_protocols() -> None:
+    text = parts.all_parts()["protos"]
+    assert "The leader dials, because no compute node listens for the daemon." in text  # of a file
+    assert "Train with each size of a range for a while." in text  # above an rpc
+    assert "| `restart_count` | uint32 | 2 | Slurm's, so that a requeued base is a new job |" in text
+
+
+def test_every_part_is_asked_for_by_one_page_and_no_page_asks_for_more() -> None:
+    asked = [name for page in PAGES for name in parts.MARK.findall(text_of(page))]
+    assert sorted(asked) == sorted(parts.all_parts())
+
+
+def test_a_page_that_asks_for_what_nobody_generates_is_told_what_there_is() -> None:
+    with pytest.raises(parts.UnknownPart, match=r"'keys of \[servis\]'; there are: keys of \[service\]"):
+        parts.filled("<!-- generated: keys of [servis] -->")
+
+
+def test_every_page_is_in_the_site_s_navigation() -> None:
+    said = yaml.safe_load(SITE.read_text())["nav"]
+    found = {path for room in said for pages in room.values() for page in pages for path in page.values()}
+    assert found == {"index.md", *(page.removeprefix("docs/") for page in PAGES if page.startswith("docs/"))}
