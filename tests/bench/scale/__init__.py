@@ -1,0 +1,1 @@
+"""flexod beside a slurmctld with thousands of nodes and tens of thousands of jobs (make bench-scale)."""

@@ -1,0 +1,151 @@
+"""make bench-scale: flexod on thousands of nodes, tens of thousands of jobs, a thousand of them elastic."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.runtime import machine
+from bench.runtime.rivals import interrupt_on_sigterm
+from bench.scale import cluster, queue, watch
+from bench.scale.queue import Base
+from bench.scale.watch import Watched, percentile
+from flexo.lab import Lab
+
+BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
+GOALS = {"loop_p99_s": 2.0, "rss_mib": 1024.0, "slurmctld_rpc_ratio": 1.05}
+"""At 5,000 nodes, 20,000 jobs and 1,000 leaders; at most."""
+SETTLE_S = 60.0
+"""For the first grants, and for slurmctld after they have come."""
+
+
+def main() -> None:
+    """Bring it up, watch it without and with flexod in turns, print, write. A missed goal is no failure."""
+    interrupt_on_sigterm()
+    options = _parse(sys.argv[1:])
+    began = time.monotonic()
+
+    def tell(line: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {line}", flush=True)
+
+    with cluster.running(f"scale{os.getpid()}", options.nodes, tell) as lab:
+        bases = queue.fill(lab, options.nodes, options.jobs, options.leaders, tell)
+        alone, beside = [], []
+        for turn in range(options.turns):
+            tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s without flexod")
+            alone.append(watch.watch(lab, options.seconds, None))
+            tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s with flexod")
+            with _flexod(lab, bases):
+                time.sleep(SETTLE_S)
+                beside.append(watch.watch(lab, options.seconds, cluster.metrics_port(lab)))
+    figures = _figures(options, alone, beside)
+    for line in _table(figures):
+        print(line)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    print(f"\nwritten: {options.json}; repeat with: {figures['command']}")
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make bench-scale",
+        description=__doc__,
+        epilog="Options go into ARGS: make bench-scale ARGS='--nodes 500 --jobs 2000 --leaders 100'",
+    )
+    parser.add_argument("--nodes", type=int, default=5000, help="each a real slurmd (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=20_000, help="in the queue, in all (%(default)s)")
+    parser.add_argument("--leaders", type=int, default=1000, help="elastic jobs that run (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each stretch (%(default)s)")
+    parser.add_argument("--turns", type=int, default=2, help="without and with flexod (%(default)s)")
+    parser.add_argument("--json", type=Path, default=BUILD / "scale.json", help="where the results go")
+    options = parser.parse_args(arguments)
+    if not 10 <= options.nodes <= 20_000:
+        parser.error(f"--nodes {options.nodes}: 10 to 20000 are allowed")
+    if not options.leaders <= options.jobs:
+        parser.error(f"--leaders {options.leaders}: at most as many as --jobs, {options.jobs}, are allowed")
+    return options
+
+
+@contextmanager
+def _flexod(lab: Lab, bases: Sequence[Base]) -> Iterator[None]:
+    """flexod with a leader for each elastic job; what was granted is taken back afterwards."""
+    lab.start_flexod()
+    least, _, most = queue.WORKERS.partition("-")
+    told = json.dumps([[base.job_id, base.node, int(least), int(most)] for base in bases])
+    command = [sys.executable, "-m", "bench.scale.leaders"]
+    path = str(Path(__file__).resolve().parents[2])
+    environment = {**lab.environment(), "PYTHONPATH": path}
+    with (lab.layout.logs / "leaders.log").open("a") as log:
+        leaders = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert leaders.stdin is not None
+        leaders.stdin.write(told)
+        leaders.stdin.close()
+        yield
+    finally:
+        leaders.kill()
+        leaders.wait()
+        lab.stop_flexod()
+        lab.run(["scancel", "--quiet", "--partition=flex"], timeout=120)
+
+
+def _figures(
+    options: argparse.Namespace, alone: Sequence[Watched], beside: Sequence[Watched]
+) -> dict[str, object]:
+    cycles = tuple(each for watched in beside for each in watched.cycles_s)
+    minutes = sum(watched.seconds for watched in beside) / 60
+    ratios = [
+        with_it.users.mean_us / without.users.mean_us for without, with_it in zip(alone, beside, strict=True)
+    ]
+    return {
+        "nodes": options.nodes,
+        "jobs": options.jobs,
+        "leaders": options.leaders,
+        "loop_p50_s": percentile(cycles, 50),
+        "loop_p99_s": percentile(cycles, 99),
+        "loops": len(cycles),
+        "rss_mib": max(watched.rss_mib for watched in beside),
+        "flexod_cpu": statistics.fmean(watched.flexod_cpu for watched in beside),
+        "rpcs_per_minute": sum(watched.flexods.count for watched in beside) / minutes,
+        "slurmctld_rpc_ratio": statistics.median(ratios),
+        "slurmctld_rpc_ratios": ratios,
+        "slurmctld_rpc_us_without": [watched.users.mean_us for watched in alone],
+        "slurmctld_rpc_us_with": [watched.users.mean_us for watched in beside],
+        "goals": GOALS,
+        "machine": machine.facts(),
+        "command": _command(),
+    }
+
+
+def _table(figures: dict[str, object]) -> Iterator[str]:
+    nodes, jobs, leaders = (figures[key] for key in ("nodes", "jobs", "leaders"))
+    yield f"\n{nodes} nodes, {jobs} jobs, {leaders} elastic ones with leaders"
+    for key in (
+        "loop_p50_s",
+        "loop_p99_s",
+        "rss_mib",
+        "flexod_cpu",
+        "rpcs_per_minute",
+        "slurmctld_rpc_ratio",
+    ):
+        goal = f"   at most {GOALS[key]:g} to reach" if key in GOALS else ""
+        yield f"{key:24}{figures[key]:>12.3f}{goal}"
+    yield "loop: one turn, from looking at Slurm to telling leaders; slurmctld_rpc_ratio: its mean time for"
+    yield f"an ordinary user's RPC with flexod, to that without (in turns: {figures['slurmctld_rpc_ratios']})"
+
+
+def _command() -> str:
+    words = sys.argv[1:]
+    return f"make bench-scale ARGS='{' '.join(words)}'" if words else "make bench-scale"
+
+
+if __name__ == "__main__":
+    main()

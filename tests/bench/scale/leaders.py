@@ -1,0 +1,162 @@
+"""Leaders of elastic jobs that only pretend to train: their conversation with flexod is real, and so are
+their satellites, which sleep. One process for all of them: `python -m bench.scale.leaders < bases.json`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import grpc.aio
+
+from flexo_protos.credentials import METADATA_KEY, Munge
+from flexo_protos.v1 import jobs_pb2 as pb
+from flexo_protos.v1 import jobs_pb2_grpc as rpc
+from horovod_elastic.leader.daemon_link import ATTACH, daemon_address
+from horovod_elastic.wire import CHANNEL_OPTIONS
+
+BATCHES_A_SECOND = 5
+LOOK_S = 10.0
+"""How often the states of all satellites are read, once for all leaders."""
+AGAIN_S = 2.0
+"""After flexod has gone away."""
+_COMMANDS = ThreadPoolExecutor(3)
+
+
+@dataclass
+class Leader:
+    """One of them."""
+
+    job_id: int
+    node: str
+    least: int
+    most: int
+    generation: int = 1
+    batches: int = 0
+    satellites: dict[str, pb.Satellite] = field(default_factory=dict)
+    """By grant."""
+
+    def hello(self) -> pb.FromLeader:
+        """Who it is, and what it has."""
+        return pb.FromLeader(
+            hello=pb.Hello(
+                job_id=self.job_id,
+                workers=pb.WorkerRange(min=self.least, max=self.most),
+                shape=pb.WorkerShape(gpus=1, cpus=1),
+                base_nodes=[self.node],
+                report=self.state(),
+            )
+        )
+
+    def state(self) -> pb.Report:
+        """How it trains."""
+        training = [s for s in self.satellites.values() if s.state == pb.SATELLITE_STATE_TRAINING]
+        return pb.Report(
+            workers=self.least + sum(each.workers for each in training),
+            generation=self.generation,
+            batches_committed=self.batches,
+            scalable=True,
+            satellites=self.satellites.values(),
+            progress=min(0.9, self.batches / 1e6),
+        )
+
+    async def live(self, address: str) -> None:
+        """Be attached, whenever flexod is there."""
+        while True:
+            try:
+                await self._converse(address)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    print(f"job {self.job_id}: {error.details()}", file=sys.stderr, flush=True)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _converse(self, address: str) -> None:
+        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+            credential = await asyncio.to_thread(Munge().credential, ATTACH)
+            call = rpc.JobServiceStub(channel).Attach(metadata=((METADATA_KEY, credential),))
+            await call.write(self.hello())
+            reporting = asyncio.create_task(self._report(call))
+            try:
+                async for message in call:
+                    if message.WhichOneof("body") == "grants":
+                        await self._follow(message.grants, call)
+            finally:
+                reporting.cancel()
+
+    async def _report(self, call: grpc.aio.StreamStreamCall[pb.FromLeader, pb.ToLeader]) -> None:
+        while True:
+            await asyncio.sleep(5.0)
+            self.batches += 5 * BATCHES_A_SECOND
+            await call.write(pb.FromLeader(report=self.state()))
+
+    async def _follow(
+        self, grants: pb.Grants, call: grpc.aio.StreamStreamCall[pb.FromLeader, pb.ToLeader]
+    ) -> None:
+        """Submit what was granted, cancel what is not granted any more."""
+        standing = {grant.grant_id for grant in grants.grants}
+        for grant_id in [each for each in self.satellites if each not in standing]:
+            gone = self.satellites.pop(grant_id)
+            await _run("scancel", "--quiet", str(gone.slurm_job_id))
+        for grant in grants.grants:
+            if grant.grant_id not in self.satellites:
+                await self._submit(grant)
+        self.generation += 1
+        await call.write(pb.FromLeader(report=self.state()))
+
+    async def _submit(self, grant: pb.Grant) -> None:
+        tag = f"flexo-satellite base={self.job_id} restart=0 grant={grant.grant_id} workers={grant.workers}"
+        number = await _run(
+            *("sbatch", "--parsable", "--no-requeue", "--nodes=1", "--ntasks=1", "--output=/dev/null"),
+            *(f"--nodelist={grant.node}", f"--partition={grant.partition}", f"--comment={tag}"),
+            *(f"--cpus-per-task={grant.workers}", f"--gres=gpu:{grant.workers}"),
+            *(f"--time={max(1, grant.lease_s // 60)}", f"--job-name=flexo-{self.job_id}"),
+            *("--wrap", "exec sleep 86400"),
+        )
+        self.satellites[grant.grant_id] = pb.Satellite(
+            slurm_job_id=int(number.split(";")[0]),
+            grant_id=grant.grant_id,
+            node=grant.node,
+            workers=grant.workers,
+            state=pb.SATELLITE_STATE_PENDING,
+        )
+
+
+async def _run(*command: str) -> str:
+    def run() -> str:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    return await asyncio.get_running_loop().run_in_executor(_COMMANDS, run)
+
+
+async def _look(leaders: list[Leader]) -> None:
+    """Satellites that have started train; those that have ended are gone."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        known = {s.slurm_job_id for leader in leaders for s in leader.satellites.values()}
+        listed = await _run("squeue", "--noheader", "--partition=flex", "--format=%A|%t")
+        states = dict(line.split("|") for line in listed.split())
+        for leader in leaders:
+            for grant_id, satellite in list(leader.satellites.items()):
+                state = states.get(str(satellite.slurm_job_id))
+                if state == "R":
+                    satellite.state = pb.SATELLITE_STATE_TRAINING
+                elif state is None and satellite.slurm_job_id in known:
+                    del leader.satellites[grant_id]
+
+
+async def _main() -> None:
+    address = daemon_address()
+    assert address is not None
+    leaders = [Leader(*each) for each in json.load(sys.stdin)]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_look(leaders))
+        for leader in leaders:
+            group.create_task(leader.live(address))
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
