@@ -37,8 +37,10 @@ _KEYS = {
 class Terminal:
     """Made by `whole_terminal`."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, line_by_line: Callable[[], AbstractContextManager[None]]) -> None:
         self._live = live
+        self._line_by_line = line_by_line
+        self._is_to_stop = False
 
     @property
     def size(self) -> Size:
@@ -51,14 +53,32 @@ class Terminal:
 
     def keys(self, wait_s: float) -> list[str]:
         """What was pressed, within `wait_s`: quit, next, up, down, page up, page down, top."""
-        if not sys.stdin.isatty():
-            select.select([], [], [], wait_s)
-            return []
-        ready, _, _ = select.select([sys.stdin], [], [], wait_s)
-        if not ready:
-            return []
-        typed = os.read(sys.stdin.fileno(), 1024).decode("ascii", "replace")
-        return keys_in(typed) if typed else ["quit"]  # nothing more can come
+        pressed = _pressed(wait_s)
+        if self._is_to_stop:
+            self._stop_for_a_while()
+        return pressed
+
+    def stop_soon(self, number: int, frame: FrameType | None) -> None:
+        """A handler of SIGTSTP. Not at once: it may come in the middle of what is being written."""
+        self._is_to_stop = True
+
+    def _stop_for_a_while(self) -> None:
+        self._is_to_stop = False
+        self._live.stop()
+        with self._line_by_line():
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self._live.start(refresh=True)
+
+
+def _pressed(wait_s: float) -> list[str]:
+    if not sys.stdin.isatty():
+        select.select([], [], [], wait_s)
+        return []
+    ready, _, _ = select.select([sys.stdin], [], [], wait_s)
+    if not ready:
+        return []
+    typed = os.read(sys.stdin.fileno(), 1024).decode("ascii", "replace")
+    return keys_in(typed) if typed else ["quit"]  # nothing more can come
 
 
 def keys_in(typed: str) -> list[str]:
@@ -79,20 +99,14 @@ def whole_terminal(console: Console) -> Iterator[Terminal]:
     """
     live = Live(console=console, screen=True, auto_refresh=False)
     with _key_by_key() as line_by_line:
-
-        def stop_for_a_while(number: int, frame: FrameType | None) -> None:
-            live.stop()
-            with line_by_line():
-                os.kill(os.getpid(), signal.SIGSTOP)
-            live.start(refresh=True)
-
+        terminal = Terminal(live, line_by_line)
         before = {
             signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)),
-            signal.SIGTSTP: signal.signal(signal.SIGTSTP, stop_for_a_while),
+            signal.SIGTSTP: signal.signal(signal.SIGTSTP, terminal.stop_soon),
         }
         try:
             with live:
-                yield Terminal(live)
+                yield terminal
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
