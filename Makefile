@@ -32,8 +32,10 @@ test: ## lint, the plugin's own checks, and all tests
 	@./setup.sh all
 	@$(MAKE) --no-print-directory run-lint
 	$(MAKE) --no-print-directory -C slurm_plugin check fuzz
-	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE)
-	$(BIN)/pytest tests --ignore=tests/unit
+	@failed=0; \
+	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE) || failed=1; \
+	$(BIN)/pytest tests --ignore=tests/unit || failed=1; \
+	exit $$failed
 
 test-unit: ## tests that need neither Slurm nor training (a minute or two)
 	@./setup.sh unit
