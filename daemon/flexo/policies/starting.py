@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop
 from itertools import chain
 from operator import attrgetter
 
@@ -73,27 +72,30 @@ class Starting:
             self._place_decreasing()
 
     def _start_shortest_first(self, waiting: Sequence[TrainingJob], kept: _Kept | None) -> None:
+        # Thousands may wait at each of a simulation's events: nothing is made for each of them here.
         asked = [job.workers.min * job.shape.gpus for job in waiting]  # _gpus, which here takes as long again
-        queue = [
-            (self._times.on_base(job), index, job)
-            for index, job in enumerate(waiting)
-            if asked[index] <= self._room and job.key not in self._starts
-        ]
-        heapify(queue)
-        fewest = min((asked[index] for _, index, _ in queue), default=0)
-        while queue and self._room >= fewest:
-            seconds, _, job = heappop(queue)
+        room, on_base = self._room, self._times.on_base
+        fitting = [index for index, gpus in enumerate(asked) if gpus <= room]
+        if self._starts:
+            fitting = [index for index in fitting if waiting[index].key not in self._starts]
+        all_seconds = [on_base(waiting[index]) for index in fitting]
+        fewest = min(map(asked.__getitem__, fitting), default=0)
+        for place in sorted(range(len(fitting)), key=all_seconds.__getitem__):
+            if self._room < fewest:
+                return
+            seconds, job = all_seconds[place], waiting[fitting[place]]
             if kept is None:
                 if not self._start(job):
                     self._pass_over(job)
                 continue
-            room, gpu_types = kept
-            if room.spare < fewest and self._times.now + seconds > room.at and gpu_types >= self._all_types:
+            reserved, gpu_types = kept
+            late = self._times.now + seconds > reserved.at
+            if reserved.spare < fewest and late and gpu_types >= self._all_types:
                 return  # this one would delay the head, and so would all after it, which run longer
             gpus = _gpus(job) if gpu_types & self._types_for(job) else 0
             ends_at = self._times.now + job.start_cost_s + seconds
-            if room.allows(gpus, ends_at) and self._start(job):
-                room.started(gpus, ends_at)
+            if reserved.allows(gpus, ends_at) and self._start(job):
+                reserved.started(gpus, ends_at)
             else:
                 self._pass_over(job)
 
