@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import grpc
 import pytest
 from admin_server import serving
+from command_line import Run
 
-from flexo.cli import app, events
+from flexo.cli import events
 from flexo_protos.v1 import admin_pb2 as pb
 from flexo_protos.v1 import admin_pb2_grpc
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 class Admin(admin_pb2_grpc.AdminServiceServicer):
@@ -54,17 +54,12 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
 
 
 @pytest.fixture
-def flexo_run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = app.run(["events", *arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+def flexo_events(flexo_run: Run) -> Run:
+    return partial(flexo_run, "events")
 
 
-def test_a_jobs_events_are_a_table_newest_first(admin: Admin, flexo_run: Run) -> None:
-    code, out, _ = flexo_run("7", "--last", "3")
+def test_a_jobs_events_are_a_table_newest_first(admin: Admin, flexo_events: Run) -> None:
+    code, out, _ = flexo_events("7", "--last", "3")
     head, *rows = out.splitlines()
     assert code == 0
     assert head.split() == ["TIME", "EVENT", "WHAT"]
@@ -72,12 +67,12 @@ def test_a_jobs_events_are_a_table_newest_first(admin: Admin, flexo_run: Run) ->
     assert admin.asked[0].job_id == 7
 
 
-def test_events_of_all_jobs_say_whose_they_are(admin: Admin, flexo_run: Run) -> None:
+def test_events_of_all_jobs_say_whose_they_are(admin: Admin, flexo_events: Run) -> None:
     admin.journal = [
         admin.event(1, "lend", 0, "n3 is lent"),
         pb.Event(number=2, at=1.7e9, kind="grow", job_id=8, restart_count=1, text="by 1"),
     ]
-    _, out, _ = flexo_run()
+    _, out, _ = flexo_events()
     assert [row.split()[1:3] for row in out.splitlines()] == [
         ["EVENT", "JOB"],
         ["grow", "8.r1"],
@@ -85,9 +80,9 @@ def test_events_of_all_jobs_say_whose_they_are(admin: Admin, flexo_run: Run) -> 
     ]
 
 
-def test_filters_reach_flexod_and_all_pages_are_fetched(admin: Admin, flexo_run: Run) -> None:
+def test_filters_reach_flexod_and_all_pages_are_fetched(admin: Admin, flexo_events: Run) -> None:
     before = time.time()
-    code, out, _ = flexo_run("--node", "n3", "--kind", "grow", "--kind", "lost", "--since", "2h", "--json")
+    code, out, _ = flexo_events("--node", "n3", "--kind", "grow", "--kind", "lost", "--since", "2h", "--json")
     found = json.loads(out)
     assert code == 0
     assert found["job_id"] is None
@@ -100,8 +95,8 @@ def test_filters_reach_flexod_and_all_pages_are_fetched(admin: Admin, flexo_run:
     assert before - 7200 <= asked.since_at <= time.time() - 7200
 
 
-def test_a_page_before_a_number_is_fetched_alone(admin: Admin, flexo_run: Run) -> None:
-    _, out, _ = flexo_run("--last", "2", "--before", "5", "--json")
+def test_a_page_before_a_number_is_fetched_alone(admin: Admin, flexo_events: Run) -> None:
+    _, out, _ = flexo_events("--last", "2", "--before", "5", "--json")
     assert [each["number"] for each in json.loads(out)["events"]] == [4, 3]
 
 
@@ -123,29 +118,29 @@ def test_a_time_is_so_long_ago_or_a_date(text: str, at: float) -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "2 h", "-3d", "5y", "2027-13-01", "1e99d"])
 def test_a_time_that_is_none_is_a_usage_error_that_says_what_is_one(
-    admin: Admin, flexo_run: Run, text: str
+    admin: Admin, flexo_events: Run, text: str
 ) -> None:
-    code, _, err = flexo_run("--since", text)
+    code, _, err = flexo_events("--since", text)
     assert code == 2
     assert "2027-01-31" in err
     assert admin.asked == []
 
 
-def test_a_kind_that_flexod_does_not_know_is_exit_1_in_its_words(admin: Admin, flexo_run: Run) -> None:
-    code, out, err = flexo_run("--kind", "grew")
+def test_a_kind_that_flexod_does_not_know_is_exit_1_in_its_words(admin: Admin, flexo_events: Run) -> None:
+    code, out, err = flexo_events("--kind", "grew")
     assert (code, out) == (1, "")
     assert "there are:" in err
 
 
-def test_nothing_found_is_said_and_is_an_empty_list_in_json(admin: Admin, flexo_run: Run) -> None:
+def test_nothing_found_is_said_and_is_an_empty_list_in_json(admin: Admin, flexo_events: Run) -> None:
     admin.journal = []
-    assert flexo_run("9") == (0, "no such events\n", "")
-    _, out, _ = flexo_run("9", "--json")
+    assert flexo_events("9") == (0, "no such events\n", "")
+    _, out, _ = flexo_events("9", "--json")
     assert json.loads(out) == {"job_id": 9, "events": []}
 
 
-def test_what_has_no_end_has_no_page_before(admin: Admin, flexo_run: Run) -> None:
-    assert flexo_run("--follow", "--before", "3")[0] == 2
+def test_what_has_no_end_has_no_page_before(admin: Admin, flexo_events: Run) -> None:
+    assert flexo_events("--follow", "--before", "3")[0] == 2
 
 
 class Looks:
@@ -165,7 +160,7 @@ def numbers(out: str) -> list[int]:
 
 
 def test_following_tells_the_last_and_then_each_new_one_once_oldest_first(
-    admin: Admin, flexo_run: Run, monkeypatch: pytest.MonkeyPatch
+    admin: Admin, flexo_events: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def happen(*texts: str) -> None:
         for text in texts:
@@ -173,24 +168,24 @@ def test_following_tells_the_last_and_then_each_new_one_once_oldest_first(
 
     looks = Looks(lambda: happen("a"), lambda: None, lambda: happen("b", "c", "d", "e", "f"))
     monkeypatch.setattr(events.time, "sleep", looks)
-    code, out, _ = flexo_run("--follow", "--last", "3", "--json")
+    code, out, _ = flexo_events("--follow", "--last", "3", "--json")
     assert code == 130
     assert numbers(out) == [5, 6, 7, 8, 9, 10, 11, 12, 13]
 
 
 def test_following_for_people_is_a_line_an_event(
-    admin: Admin, flexo_run: Run, monkeypatch: pytest.MonkeyPatch
+    admin: Admin, flexo_events: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin.journal.append(admin.event(8, "lend", 0, "n3\x1b[2J is lent"))
     monkeypatch.setattr(events.time, "sleep", Looks())
-    _, out, _ = flexo_run("--follow", "--last", "2")
+    _, out, _ = flexo_events("--follow", "--last", "2")
     first, second = out.splitlines()
     assert first.split()[1:] == ["grow", "7", "step", "7"]
     assert second.endswith("n3\\x1b[2J is lent")
 
 
 def test_following_waits_for_a_flexod_that_is_away_and_outlives_a_new_journal(
-    admin: Admin, flexo_run: Run, monkeypatch: pytest.MonkeyPatch
+    admin: Admin, flexo_events: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> None:
         admin.present = False
@@ -200,7 +195,7 @@ def test_following_waits_for_a_flexod_that_is_away_and_outlives_a_new_journal(
         admin.journal = [admin.event(1, "daemon", 0, "flexod begins"), admin.event(2, "grow", 8, "by 1")]
 
     monkeypatch.setattr(events.time, "sleep", Looks(away, lambda: None, back, lambda: None))
-    _, out, err = flexo_run("--follow", "--last", "1", "--json")
+    _, out, err = flexo_events("--follow", "--last", "1", "--json")
     assert numbers(out) == [7, 1, 2]
     assert err.count("waiting for it") == 1
     assert err.count("answers again") == 1

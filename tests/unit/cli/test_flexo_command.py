@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 from admin_server import SayingWho, serving
+from command_line import Run
 
 import flexo
 from flexo.cli import app, connection
 from flexo.config import DEFAULT_ADDRESS
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 def _point(workers: int, efficiency: float) -> admin_pb2.ScalingPoint:
@@ -109,16 +108,6 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
     service = Admin()
     with serving(service, monkeypatch):
         yield service
-
-
-@pytest.fixture
-def flexo_run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = app.run(list(arguments))
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 def test_status_shows_what_flexod_sees_and_says_that_it_is_a_dry_run(admin: Admin, flexo_run: Run) -> None:

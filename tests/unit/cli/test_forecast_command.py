@@ -7,25 +7,20 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from admin_server import SayingWho, serving
+from command_line import Run
 
-from flexo.cli import app, connection
+from flexo.cli import connection
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def forecast(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = app.run(["forecast", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+def forecast(flexo_run: Run) -> Run:
+    return partial(flexo_run, "forecast")
 
 
 @pytest.fixture

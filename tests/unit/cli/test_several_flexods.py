@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 import pytest
 from admin_server import serving
+from command_line import Run
 
-from flexo.cli import app, connection
+from flexo.cli import connection
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
-
-Said = Callable[..., tuple[int, str, str]]
 
 
 class One(admin_pb2_grpc.AdminServiceServicer):
@@ -56,23 +55,13 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[One, One]]:
         yield first, second
 
 
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Said:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = app.run(list(arguments))
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
-def test_the_active_one_is_asked_and_the_status_tells_of_all(both: tuple[One, One], said: Said) -> None:
+def test_the_active_one_is_asked_and_the_status_tells_of_all(both: tuple[One, One], flexo_run: Run) -> None:
     first, second = both
-    assert said("jobs") == (0, "no elastic jobs\n", "")
-    _, out, _ = said("status")
+    assert flexo_run("jobs") == (0, "no elastic jobs\n", "")
+    _, out, _ = flexo_run("status")
     assert f"{first.address} stands by\n" in out
     assert f"{second.address} is active (epoch 7, for 3" in out
-    availability = json.loads(said("status", "--json")[1])["availability"]
+    availability = json.loads(flexo_run("status", "--json")[1])["availability"]
     assert (availability["active"], availability["epoch"]) == (second.address, 7)
     assert [(each["address"], each["active"], each["answers"]) for each in availability["flexods"]] == [
         (first.address, False, True),
@@ -80,27 +69,27 @@ def test_the_active_one_is_asked_and_the_status_tells_of_all(both: tuple[One, On
     ]
 
 
-def test_one_that_does_not_answer_is_passed_over_and_told_of(both: tuple[One, One], said: Said) -> None:
+def test_one_that_does_not_answer_is_passed_over_and_told_of(both: tuple[One, One], flexo_run: Run) -> None:
     first, second = both
     first.hosts = second.hosts = ["127.0.0.1:1", second.address]
-    code, out, _ = said("jobs", "--daemon", f"127.0.0.1:1,{second.address}")
+    code, out, _ = flexo_run("jobs", "--daemon", f"127.0.0.1:1,{second.address}")
     assert (code, out) == (0, "no elastic jobs\n")
-    assert "127.0.0.1:1 does not answer" in said("status")[1].replace("\n", " ")
+    assert "127.0.0.1:1 does not answer" in flexo_run("status")[1].replace("\n", " ")
 
 
-def test_where_none_is_active_every_one_is_named(both: tuple[One, One], said: Said) -> None:
+def test_where_none_is_active_every_one_is_named(both: tuple[One, One], flexo_run: Run) -> None:
     first, second = both
     second.active = False
-    code, _, err = said("jobs")
+    code, _, err = flexo_run("jobs")
     assert code == 3
     assert f"no flexod is active: flexod at {first.address} stands by; flexod at {second.address}" in err
 
 
 def test_one_that_stands_by_and_is_asked_alone_names_the_active_one(
-    both: tuple[One, One], said: Said
+    both: tuple[One, One], flexo_run: Run
 ) -> None:
     first, second = both
-    code, _, err = said("status", "--daemon", first.address)
+    code, _, err = flexo_run("status", "--daemon", first.address)
     assert code == 3
     assert f"flexod at {first.address} stands by; the one at {second.address} is active" in err
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from traces import needs_traces
 
-from flexo.cli import app
 from flexo.cli.simulation import setup
 from flexo.cli.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules
 from flexo.simulation.engine import SimulationStuck
@@ -44,17 +43,11 @@ DUMP = Path(__file__).parents[1] / "simulation" / "captured" / "sacct-22.05-pars
 
 
 @pytest.fixture
-def flexo(capsys, tmp_path, monkeypatch):
+def flexo(flexo_run, tmp_path, monkeypatch):
     """Runs a command line in an empty folder; exit code, output, error output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = app.run(list(arguments))
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
+    return flexo_run
 
 
 @pytest.fixture

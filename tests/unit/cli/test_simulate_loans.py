@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-
-from flexo.cli import app
 
 JOBS = "job_id,submit_time_s,gpus,duration_s\n" + "".join(f"{name},0,4,1000\n" for name in "abcd")
 CLUSTER = ("--nodes", "1", "--gpus-per-node", "4", "--start-cost", "0", "--inference-nodes", "8")
 
 
 @pytest.fixture
-def flexo(capsys, tmp_path, monkeypatch):
+def flexo(flexo_run, tmp_path, monkeypatch):
     """Runs `flexo simulate` on four jobs of one node each; exit code, output, error output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     Path("jobs.csv").write_text(JOBS)
     Path("demand.csv").write_text("time,servers\n0,1\n400,8\n3000,0\n")
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        known = ("simulate", "--trace", "jobs.csv", "--format", "own", "--estimates", "oracle")
-        code = app.run([*known, *arguments])
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
+    known = ("simulate", "--trace", "jobs.csv", "--format", "own", "--estimates", "oracle")
+    return partial(flexo_run, *known)
 
 
 def test_idle_servers_are_lent_by_the_demand_of_a_file(flexo):
