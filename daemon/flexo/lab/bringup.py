@@ -131,7 +131,8 @@ def _root_lock(root: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write_files(layout: Layout, record: Record) -> tuple[str, ...]:
+def make_folders(layout: Layout) -> None:
+    """Those that Slurm's daemons and jobs write to."""
     slurm, munge = Account.named("slurm"), Account.named("munge")
     for directory, owner in ((layout.logs, slurm), (layout.state, slurm), (layout.munge, munge)):
         directory.mkdir(mode=0o755)
@@ -139,6 +140,10 @@ def _write_files(layout: Layout, record: Record) -> tuple[str, ...]:
     layout.spool.mkdir(mode=0o755)
     layout.scratch.mkdir()
     layout.scratch.chmod(0o1777)
+
+
+def _write_files(layout: Layout, record: Record) -> tuple[str, ...]:
+    make_folders(layout)
     _make_devices(layout, record.spec)
     write_flexo_toml(layout, record)
     return write_slurm_files(layout, record)

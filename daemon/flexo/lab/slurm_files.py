@@ -26,6 +26,20 @@ BORROWED_SATELLITES = "borrowed-flex"
 SATELLITE_QOS = "flex"
 """Where satellites are preempted by QOS."""
 
+ON_ONE_MACHINE = f"""
+    MailProg=/bin/true
+    ProctrackType=proctrack/linuxproc
+    TaskPlugin=task/none
+    JobAcctGatherType=jobacct_gather/none
+    MpiDefault=none
+    SlurmdParameters=config_overrides
+    PropagateResourceLimits=NONE
+    SelectType=select/cons_tres
+    SelectTypeParameters=CR_Core_Memory
+    DefMemPerCPU={MEMORY_PER_CPU_MIB}
+    GresTypes=gpu
+"""
+"""Of slurm.conf: many nodes that claim more than the one machine has on which they all are."""
 _QUICK = """
     SchedulerParameters=sched_interval=2,bf_interval=3
     KillWait=10
@@ -101,20 +115,6 @@ def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
         JobCompType=jobcomp/filetxt
         JobCompLoc={layout.logs}/jobs.txt
         PlugStackConfig={layout.plugstack_conf}
-        MailProg=/bin/true
-
-        ProctrackType=proctrack/linuxproc
-        TaskPlugin=task/none
-        JobAcctGatherType=jobacct_gather/none
-        MpiDefault=none
-        SlurmdParameters=config_overrides
-        PropagateResourceLimits=NONE
-
-        SelectType=select/cons_tres
-        SelectTypeParameters=CR_Core_Memory
-        DefMemPerCPU={MEMORY_PER_CPU_MIB}
-        GresTypes=gpu
-
         PreemptType=preempt/{"qos" if spec.by_qos else "partition_prio"}
         PreemptMode=REQUEUE
         JobRequeue=1
@@ -124,7 +124,7 @@ def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
         MessageTimeout=30
         BatchStartTimeout=60
     """
-    sections = [general]
+    sections = [general, ON_ONE_MACHINE]
     if lua:
         sections.append("\nJobSubmitPlugins=lua")
     if spec.profile is not Profile.PRODUCTION:

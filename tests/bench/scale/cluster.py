@@ -8,7 +8,6 @@ directly: none could pass messages on to nodes that it does not know.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import textwrap
 import time
@@ -18,18 +17,19 @@ from pathlib import Path
 
 import psutil
 
-from flexo.lab.bringup import start_munged
+from flexo.lab.bringup import make_folders, start_munged
 from flexo.lab.controller import node_states, start_slurmctld
 from flexo.lab.flexod import write_flexo_toml
 from flexo.lab.lab import Lab
 from flexo.lab.layout import Layout
 from flexo.lab.ports import free_ports
-from flexo.lab.processes import Account, belonging_to, kill, start_daemonizing
+from flexo.lab.processes import belonging_to, kill, start_daemonizing
 from flexo.lab.record import Ports, Record
 from flexo.lab.requirements import program
 from flexo.lab.slurm_files import (
     LUA_MODULE,
     MEMORY_PER_CPU_MIB,
+    ON_ONE_MACHINE,
     SPANK_PLUGIN,
     job_submit_lua,
     plugin_sources,
@@ -113,13 +113,7 @@ def _is_free(port: int) -> bool:
 
 def _write_files(lab: Lab, nodes: int, first_port: int, metrics: int) -> None:
     layout = lab.layout
-    slurm, munge = Account.named("slurm"), Account.named("munge")
-    for directory, owner in ((layout.logs, slurm), (layout.state, slurm), (layout.munge, munge)):
-        directory.mkdir(mode=0o755)
-        os.chown(directory, owner.uid, owner.gid)
-    layout.spool.mkdir(mode=0o755)
-    layout.scratch.mkdir()
-    layout.scratch.chmod(0o1777)
+    make_folders(layout)
     layout.plugin.mkdir()
     for part in (SPANK_PLUGIN, LUA_MODULE):
         (layout.plugin / part).write_bytes((plugin_sources() / part).read_bytes())
@@ -179,18 +173,7 @@ def _common(lab: Lab) -> str:
         SlurmdPidFile={layout.spool}/%n.pid
         SlurmdLogFile={layout.logs}/slurmd.log
         SlurmdDebug=error
-        MailProg=/bin/true
-        ProctrackType=proctrack/linuxproc
-        TaskPlugin=task/none
-        JobAcctGatherType=jobacct_gather/none
-        MpiDefault=none
-        SlurmdParameters=config_overrides
-        PropagateResourceLimits=NONE
-        SelectType=select/cons_tres
-        SelectTypeParameters=CR_Core_Memory
-        DefMemPerCPU={MEMORY_PER_CPU_MIB}
-        GresTypes=gpu
-    """)
+    """) + textwrap.dedent(ON_ONE_MACHINE)
 
 
 def _of_slurmctld(layout: Layout) -> str:
