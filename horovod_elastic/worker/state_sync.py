@@ -82,11 +82,7 @@ def share(state: State) -> Shared:
     """
     parts = _parts(state)
     small = [part for part in parts if not isinstance(part, _Model | _Optimizer)]
-    if mpi_ops.rank() != ROOT:
-        return Shared(parts, small, _received([None] * len(small), _from_root))
-    if mpi_ops.size() > 1:
-        _send(small, _from_root)
-    return Shared(parts, small, None)
+    return Shared(parts, small, _from_root_to_all(small, in_place=False))
 
 
 def hand_over(
@@ -308,10 +304,18 @@ _Carry = Callable[[torch.Tensor, str], Callable[[], object]]
 
 
 def _broadcast(parts: Sequence[_Part]) -> None:
+    theirs = _from_root_to_all(parts, in_place=True)
+    if theirs is not None:
+        _take_over(parts, theirs)
+
+
+def _from_root_to_all(parts: Sequence[_Part], *, in_place: bool) -> Sequence[Any] | None:
+    """What rank 0 has of these parts, `in_place` where it fits; None on rank 0."""
     if mpi_ops.rank() != ROOT:
-        _receive(parts, _from_root)
-    elif mpi_ops.size() > 1:
+        return _received([part.room() if in_place else None for part in parts], _from_root)
+    if mpi_ops.size() > 1:
         _send(parts, _from_root)
+    return None
 
 
 def _from_root(message: torch.Tensor, name: str) -> Callable[[], object]:
