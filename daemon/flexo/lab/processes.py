@@ -131,14 +131,15 @@ def belonging_to(directory: Path) -> list[psutil.Process]:
     `flexo lab down` in a shell of the lab keeps that shell.
     """
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    members: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
-        if process.pid not in spared and _names(process, str(directory)):
-            members[process.pid] = process
-    for process in list(members.values()):
-        for child in _children(process):
-            if child.pid not in spared:
-                members[child.pid] = child
+    living = [process for process in psutil.process_iter() if process.pid not in spared]
+    members = {process.pid: process for process in living if _names(process, str(directory))}
+    # One look at who is whose child: a lab may have thousands of processes, and psutil asks anew for each.
+    children = _by_parent(living)
+    unseen = list(members)
+    while unseen:
+        new = {child.pid: child for child in children.get(unseen.pop(), ()) if child.pid not in members}
+        members |= new
+        unseen += new
     return list(members.values())
 
 
@@ -213,11 +214,12 @@ def _mentions(word: str, directory: str) -> bool:
     return word[at + len(directory) : at + len(directory) + 1] in ("", "/")
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.Error:
-        return []
+def _by_parent(processes: Iterable[psutil.Process]) -> dict[int, list[psutil.Process]]:
+    found: dict[int, list[psutil.Process]] = {}
+    for process in processes:
+        with suppress(psutil.Error):
+            found.setdefault(process.ppid(), []).append(process)
+    return found
 
 
 def _daemon_name(process: psutil.Process, directory: Path) -> str | None:
