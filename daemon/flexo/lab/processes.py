@@ -183,7 +183,8 @@ def _still_alive(processes: list[psutil.Process], timeout_s: float) -> list[psut
     while (alive := [process for process in processes if is_alive(process)]) and time.monotonic() < deadline:
         time.sleep(_POLL_S / 2)
     for process in processes:
-        with suppress(psutil.Error):
+        # OSError: not every kernel says in one way that a process has just gone, and psutil passes that on.
+        with suppress(psutil.Error, OSError):
             process.wait(timeout=0)
     return alive
 

@@ -24,7 +24,7 @@ BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
 GOALS = {"loop_p99_s": 2.0, "rss_mib": 1024.0, "slurmctld_rpc_ratio": 1.05}
 """At 5,000 nodes, 20,000 jobs and 1,000 leaders; at most."""
 SETTLE_S = 60.0
-"""For the first grants, and for slurmctld after they have come."""
+"""For slurmctld after jobs have come or gone, and for flexod's first grants."""
 
 
 def main() -> None:
@@ -41,17 +41,22 @@ def main() -> None:
         alone, beside = [], []
         for turn in range(options.turns):
             tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s without flexod")
+            time.sleep(SETTLE_S)
             alone.append(watch.watch(lab, options.seconds, None))
             tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s with flexod")
             with _flexod(lab, bases):
                 time.sleep(SETTLE_S)
                 beside.append(watch.watch(lab, options.seconds, cluster.metrics_port(lab)))
-    figures = _figures(options, alone, beside)
+            _report(options, _figures(options, alone, beside))
+
+
+def _report(options: argparse.Namespace, figures: dict[str, object]) -> None:
+    """Of the turns so far: what is measured is not lost with what fails later."""
     for line in _table(figures):
         print(line)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"\nwritten: {options.json}; repeat with: {figures['command']}")
+    print(f"\nwritten: {options.json}; repeat with: {figures['command']}", flush=True)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
