@@ -191,9 +191,10 @@ class Loans:
         loans = self.view.loans
         if self._shown[0] is state.nodes and self._shown[1] is loans:
             return self._shown[2]
-        name = self.view.settings.inference_partition
-        servers = next((part.nodes for part in state.partitions if part.name == name), frozenset())
-        off_limits = servers - {loan.node for loan in loans if not loan.closed}
+        settings, nodes_of = self.view.settings, {part.name: part.nodes for part in state.partitions}
+        # the partition follows the book by an edit: a call that is taken back may come before it
+        lent = {loan.node for loan in loans if not loan.closed} & nodes_of[settings.partition]
+        off_limits = nodes_of[settings.inference_partition] - lent
         shown = tuple(self._hide(node) if node.name in off_limits else node for node in state.nodes)
         self._shown = state.nodes, loans, shown
         return shown

@@ -128,6 +128,13 @@ def test_workers_beyond_a_jobs_base_leave_first_and_nobody_is_preempted():
     assert outcome.result.loans.longest_reclaim_s == 0.0
 
 
+def test_a_server_whose_call_is_taken_back_has_newcomers_when_it_is_in_the_partition_again():
+    jobs = [trace_job(1, 1000.0, GPUS), trace_job(2, 1000.0, 2), trace_job(3, 100.0, 2, at=525.0)]
+    outcome = run(jobs, inference(busy_from(500.0, 515.0), edit_interval_s=60.0))
+    assert outcome.result.preemptions == 0
+    assert by_number(outcome)[3].first_start_at == 560.0
+
+
 def test_a_server_that_is_not_vacated_is_taken_at_its_deadline_and_counted():
     late = Timing(save_within_s=0.0, preempt_within_s=-1000.0, force_within_s=0.0)
     outcome = run(four(), inference(busy_from(500.0, 2000.0), timing=late))
