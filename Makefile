@@ -90,7 +90,7 @@ docs: ## the documentation as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict --config-file docs/site/mkdocs.yml
 	@echo 'flexo: the site is build/site/index.html'
 
-bench-loaning: ## inference servers on loan beside Lyra's figures (about 40 minutes; ARGS='--scale 0.0625 --seeds 3')
+bench-loaning: ## inference servers on loan beside Lyra's figures (80 minutes of CPU, two simulations at a time; ARGS='--scale 0.0625 --seeds 3')
 	@./setup.sh unit
 	@PYTHONPATH=tests $(BIN)/python -m bench.loaning $(ARGS)
 

@@ -33,6 +33,9 @@ CHOOSERS: Mapping[str, Callable[[int], Chooser]] = {
     "random": random_choice,
     "smallest first": lambda seed: smallest_jobs_first,
 }
+CHOOSERS_IN = "basic"
+"""The mode in which every chooser has simulations of its own. In the others all choose on the same states
+only: simulations of all would take three hours of a core."""
 TRAINING_NODES = 443
 GPUS = 8
 RULES = Rules(

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.loaning import published
-from bench.loaning.cases import CHOOSERS, READINGS, Case, Measured
+from bench.loaning.cases import CHOOSERS, CHOOSERS_IN, READINGS, Case, Measured
 from bench.loaning.choices import Compared
 
 LENDING_MODES = ("basic", "advanced", "ideal")
@@ -260,11 +260,11 @@ def _simulated_goals(found: Found) -> Iterable[Verdict]:
     for reading, checkpoints in _settings(found):
         sums = {}
         for name in CHOOSERS:
-            cases = found.of(reading=reading, checkpoints=checkpoints, chooser=name)
+            cases = found.of(reading=reading, checkpoints=checkpoints, mode=CHOOSERS_IN, chooser=name)
             sums[name] = sum(each.loans.bases_preempted for each in cases), len(cases)
         if len({count for _, count in sums.values()}) > 1 or not sums["exact"][1]:
             continue
-        where = f"simulated, {_title(reading, checkpoints)}"
+        where = f"simulated, {CHOOSERS_IN}, {_title(reading, checkpoints)}"
         ours, best = sums["heuristic"][0], sums["exact"][0]
         yield Verdict(
             f"{where}: the heuristic preempts at most 10% more than the exact choice",
