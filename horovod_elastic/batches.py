@@ -61,12 +61,12 @@ def share(aggregate: int, workers: int, rank: int, largest: int = 0, *, even: bo
         raise BadBatch(f"a batch of {aggregate} samples, at most {largest} in one pass: both from 1 on")
     whole = max(aggregate - aggregate % workers if even else aggregate, workers)
     mine = _evenly(whole, workers)[rank]
-    return Share(whole, workers, split(mine, largest, mine))
+    return Share(whole, workers, split(mine, largest))
 
 
-def split(samples: int, largest: int, most: int) -> tuple[int, ...]:
-    """`samples` in even parts of at most `largest` (0: no limit), but never in more than `most` parts."""
-    return _evenly(samples, min(-(-samples // largest) if largest else 1, most))
+def split(samples: int, largest: int) -> tuple[int, ...]:
+    """`samples`, from 1 on, in even parts of at most `largest` (0: no limit), as few as there can be."""
+    return _evenly(samples, -(-samples // largest) if largest else 1)
 
 
 def _evenly(total: int, parts: int) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ class BaseNode:
 
 @dataclass(frozen=True, slots=True)
 class BaseJob:
-    """The user's own Slurm job. `minimum` and `maximum` are equal when it did not ask to be elastic."""
+    """The user's own Slurm job. `minimum` and `maximum` are equal when it did not ask for more sizes."""
 
     job_id: int
     restart_count: int
@@ -52,10 +52,14 @@ class BaseJob:
     account: str
     batch: str = ""
     """The aggregate batches that it may train with, MIN-MAX samples (--elastic-batch); "" for its own one."""
+    declared: bool = False
+    """It was submitted with --elastic, so that flexod knows it: also with a range of one size."""
+    heterogeneous: bool = False
+    """Its workers may be on several GPU types in the same run (--elastic-heterogeneous)."""
 
     @property
     def elastic(self) -> bool:
-        """Whether there is anything to gain from a scheduler."""
+        """Whether it may grow."""
         return self.maximum > self.minimum
 
     @property
@@ -114,13 +118,16 @@ def base_job(environment: Mapping[str, str]) -> BaseJob:
         maximum=maximum,
         account=environment.get("SLURM_JOB_ACCOUNT", ""),
         batch=environment.get("FLEXO_ELASTIC_BATCH", ""),
+        declared=bool(text),
+        heterogeneous=environment.get("FLEXO_ELASTIC_HETEROGENEOUS", "") == "1",
     )
 
 
 def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """`environment` with FLEXO_ELASTIC (_BATCH), also where the job said it by --comment: nobody set it then.
+    """`environment` with FLEXO_ELASTIC (_BATCH, _HETEROGENEOUS), also where the job said it by --comment.
 
-    The controller's side of the plugin has checked the comment and written the range into AdminComment.
+    Nobody set it then. The controller's side of the plugin has checked the comment and written what it says
+    into AdminComment.
     """
     job_id = environment.get("SLURM_JOB_ID", "")
     if "FLEXO_ELASTIC" in environment or not job_id:
@@ -134,6 +141,7 @@ def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
         **environment,
         "FLEXO_ELASTIC": match[1],
         "FLEXO_ELASTIC_BATCH": batch[1] if batch else "",
+        "FLEXO_ELASTIC_HETEROGENEOUS": "1" if ";heterogeneous" in match[2] else "",
     }
 
 

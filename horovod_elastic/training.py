@@ -152,6 +152,8 @@ class AggregateBatch:
         self._learning_rate = learning_rate
         self._averages = _averages(optimizer)
         self._made_for = total
+        self._passes = 0
+        """As the optimizer was told last."""
         self.share = self._share_of(self._total())
         """What this worker does in a step, until the next generation."""
         self._take(self.share)
@@ -180,7 +182,11 @@ class AggregateBatch:
             return
         weight = self._weight(length)
         start = 0
-        for size in batches.split(length, self._largest, self.share.passes):
+        sizes = batches.split(length, self._largest)
+        passes = max(len(sizes), self.share.passes)  # more on a GPU that is faster than others
+        if passes != self._passes:
+            self._expect_passes(passes)
+        for size in sizes:
             cut = [tensor[start : start + size] for tensor in tensors]
             yield (*cut, weight * size / length)
             start += size
@@ -213,10 +219,15 @@ class AggregateBatch:
         return batches.share(aggregate, size, rank, self._largest, even=self._dataset is not None)
 
     def _take(self, share: Share) -> None:
-        if hasattr(self._optimizer, "set_backward_passes_per_step"):
-            self._optimizer.set_backward_passes_per_step(share.passes)
+        self._expect_passes(share.passes)
         if self._dataset is not None:
             self._dataset.batch_size = share.samples
+
+    def _expect_passes(self, passes: int) -> None:
+        """Have the optimizer exchange gradients after so many backward passes."""
+        self._passes = passes
+        if hasattr(self._optimizer, "set_backward_passes_per_step"):
+            self._optimizer.set_backward_passes_per_step(passes)
 
 
 # --- for the runtime in this process -----------------------------------------------------------------------

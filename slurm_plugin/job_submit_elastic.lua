@@ -6,8 +6,8 @@
 --
 -- Nothing of the job is rewritten except that the token, such as flexo{workers=2-8;fungible;batch=32-256}, is
 -- appended to its AdminComment, which a user cannot write, and, where the site lends servers to whole jobs
--- (borrowed_partition), the borrowed partition to the partitions of a fungible one. A job that does not ask costs two
--- look-ups, there three.
+-- (borrowed_partition), the borrowed partition to the partitions of a fungible or heterogeneous one. A job that does
+-- not ask costs two look-ups, there three.
 
 local elastic = {}
 
@@ -15,10 +15,11 @@ local elastic = {}
 elastic.config = {
   -- Partitions of satellites; there the options are ignored.
   satellite_partitions = { "flex", "borrowed", "borrowed-flex" },
-  -- The partition of borrowed servers, one of the above, if the bases of --elastic-fungible jobs may start there as
-  -- well, on what GPUs there are: each such job may then start there or where it asked to, wherever is room first. All
-  -- other jobs but satellites are refused there. nil: satellites alone use borrowed servers. Leave it nil where the
-  -- partition is static in slurm.conf: nobody would keep bases off servers that are not lent.
+  -- The partition of borrowed servers, one of the above, if the bases of --elastic-fungible and
+  -- --elastic-heterogeneous jobs may start there as well, on what GPUs there are: each such job may then start there
+  -- or where it asked to, wherever is room first. All other jobs but satellites are refused there. nil: satellites
+  -- alone use borrowed servers. Leave it nil where the partition is static in slurm.conf: nobody would keep bases off
+  -- servers that are not lent.
   borrowed_partition = nil,
   -- The largest MAX of --elastic; nil: no limit. plugstack.conf repeats it, so that users hear of it sooner.
   max_workers = nil,
@@ -80,12 +81,13 @@ local function parse_range(option, text, limit)
   return range
 end
 
--- What was asked for, as raw strings under the keys elastic, fungible and batch; nil when nothing was.
+-- What was asked for, as raw strings under the keys elastic, fungible, heterogeneous and batch; nil when nothing was.
 local function asked_by_option(job_desc)
   if (job_desc.spank_job_env_size or 0) == 0 then
     return nil
   end
-  local keys = { FLEXO_ELASTIC = "elastic", FLEXO_ELASTIC_FUNGIBLE = "fungible", FLEXO_ELASTIC_BATCH = "batch" }
+  local keys = { FLEXO_ELASTIC = "elastic", FLEXO_ELASTIC_FUNGIBLE = "fungible",
+    FLEXO_ELASTIC_HETEROGENEOUS = "heterogeneous", FLEXO_ELASTIC_BATCH = "batch" }
   local asked
   for _, line in pairs(job_desc.spank_job_env or {}) do
     local name, value = line:match("^([^=]*)=(.*)$")
@@ -112,8 +114,8 @@ local function asked_by_comment(job_desc)
     asked[key] = value
   end
   for word in comment:gmatch("[^%s;]+") do
-    if word == "elastic-fungible" then
-      ask("fungible", "1")
+    if word == "elastic-fungible" or word == "elastic-heterogeneous" then
+      ask(word:match("^elastic%-(.*)$"), "1")
     else
       local name, value = word:match("^(elastic[a-z-]*)=(.*)$")
       if name == "elastic" then
@@ -274,7 +276,7 @@ local function check_request(job_desc, workers)
     refuse("a job array cannot be elastic; submit one job for each index")
   end
   if said(job_desc.het_job_offset) then
-    refuse("a heterogeneous job (several components, ':') cannot be elastic")
+    refuse("a job of several components (Slurm's heterogeneous jobs, ':') cannot be elastic")
   end
   local tasks = tasks_of(job_desc, workers)
   if tasks ~= workers.min then
@@ -287,9 +289,9 @@ local function check_request(job_desc, workers)
   end
 end
 
-local function make_token(workers, fungible, batch)
-  return TOKEN_MARK .. "workers=" .. workers.text .. (fungible and ";fungible" or "")
-    .. (batch and ";batch=" .. batch.text or "") .. "}"
+local function make_token(workers, asked, batch)
+  return TOKEN_MARK .. "workers=" .. workers.text .. (asked.fungible and ";fungible" or "")
+    .. (asked.heterogeneous and ";heterogeneous" or "") .. (batch and ";batch=" .. batch.text or "") .. "}"
 end
 
 local function record(job_desc, token)
@@ -302,11 +304,13 @@ end
 local function check_stranger(job_desc, names)
   local borrowed = elastic.config.borrowed_partition
   if borrowed and contains(names, borrowed) and not (job_desc.comment or ""):find("^flexo%-satellite ") then
-    refuse("the servers in %s are borrowed: only satellites and --elastic-fungible jobs start there", borrowed)
+    refuse("the servers in %s are borrowed: only satellites, --elastic-fungible and --elastic-heterogeneous jobs start "
+      .. "there", borrowed)
   end
 end
 
--- Lets the base of a fungible job start on borrowed servers, if Slurm can requeue it when they are needed back.
+-- Lets the base of a fungible or heterogeneous job start on borrowed servers, if Slurm can requeue it when they are
+-- needed back.
 local function open_borrowed(job_desc, names)
   local borrowed, hindrance = elastic.config.borrowed_partition, nil
   if job_desc.requeue == 0 then
@@ -330,7 +334,8 @@ end
 
 local function check_asked(job_desc, part_list, asked)
   local names = partitions_of(job_desc, part_list)
-  local borrowed = asked.elastic and asked.fungible and elastic.config.borrowed_partition or nil
+  local any_type = asked.fungible or asked.heterogeneous
+  local borrowed = asked.elastic and any_type and elastic.config.borrowed_partition or nil
   local share = satellite_share(names, borrowed)
   if share == "all" then
     check_stranger(job_desc, names)
@@ -339,7 +344,7 @@ local function check_asked(job_desc, part_list, asked)
   end
   if not asked.elastic then
     refuse("%s needs --elastic=MIN-MAX beside it, such as --elastic=2-8",
-      asked.batch and "--elastic-batch" or "--elastic-fungible")
+      asked.batch and "--elastic-batch" or asked.fungible and "--elastic-fungible" or "--elastic-heterogeneous")
   end
   local workers = parse_range("--elastic", asked.elastic, elastic.config.max_workers)
   local batch = asked.batch and parse_range("--elastic-batch", asked.batch) or nil
@@ -354,7 +359,7 @@ local function check_asked(job_desc, part_list, asked)
   if borrowed then
     open_borrowed(job_desc, names)
   end
-  record(job_desc, make_token(workers, asked.fungible ~= nil, batch))
+  record(job_desc, make_token(workers, asked, batch))
 end
 
 -- Runs `f`, turning a refusal into a message for the user.
@@ -409,7 +414,8 @@ function elastic.job_modify(job_desc, job_rec, part_list, modify_uid)
       refuse("%s of an elastic job cannot be changed: the ordinary request is its minimum; cancel it and submit anew",
         changed)
     end
-    local open = token:find(";fungible", 1, true) and elastic.config.borrowed_partition or nil
+    local any_type = token:find(";fungible", 1, true) or token:find(";heterogeneous", 1, true)
+    local open = any_type and elastic.config.borrowed_partition or nil
     if satellite_share(names, open) ~= "none" then
       refuse("an elastic job cannot move to a partition of satellites (%s)",
         table.concat(elastic.config.satellite_partitions, ", "))

@@ -1,9 +1,10 @@
 /*
- * SPANK plugin: sbatch, salloc and srun --elastic=MIN-MAX, --elastic-fungible, --elastic-batch=MIN-MAX.
+ * SPANK plugin: sbatch, salloc and srun --elastic=MIN-MAX, --elastic-fungible, --elastic-heterogeneous,
+ * --elastic-batch=MIN-MAX.
  *
- * Where the job is submitted, it refuses values that cannot be, puts FLEXO_ELASTIC, FLEXO_ELASTIC_FUNGIBLE and
- * FLEXO_ELASTIC_BATCH into the job's environment, and into its job control environment, where
- * job_submit_elastic.lua finds them. Where the job runs, it puts them into the environment again, because
+ * Where the job is submitted, it refuses values that cannot be, puts FLEXO_ELASTIC, FLEXO_ELASTIC_FUNGIBLE,
+ * FLEXO_ELASTIC_HETEROGENEOUS and FLEXO_ELASTIC_BATCH into the job's environment, and into its job control environment,
+ * where job_submit_elastic.lua finds them. Where the job runs, it puts them into the environment again, because
  * --export=NONE keeps the first from arriving. A job without the options is not touched.
  *
  * An option is never taken from the environment. Slurm exports a job's SPANK options to what the job starts, so
@@ -24,7 +25,7 @@ SPANK_PLUGIN(flexo, 1)
 #define LINE_SIZE 512
 #define RANGE_SIZE sizeof("999999999-999999999")
 
-enum { ELASTIC, FUNGIBLE, BATCH, OPTIONS };
+enum { ELASTIC, FUNGIBLE, HETEROGENEOUS, BATCH, OPTIONS };
 
 static const struct {
 	const char *variable;        /* for the job and for Lua */
@@ -32,6 +33,7 @@ static const struct {
 } names[OPTIONS] = {
 	[ELASTIC] = { "FLEXO_ELASTIC", OPTION_VARIABLE "elastic" },
 	[FUNGIBLE] = { "FLEXO_ELASTIC_FUNGIBLE", OPTION_VARIABLE "elastic_fungible" },
+	[HETEROGENEOUS] = { "FLEXO_ELASTIC_HETEROGENEOUS", OPTION_VARIABLE "elastic_heterogeneous" },
 	[BATCH] = { "FLEXO_ELASTIC_BATCH", OPTION_VARIABLE "elastic_batch" },
 };
 
@@ -51,6 +53,12 @@ static struct spank_option options[OPTIONS] = {
 		       .has_arg = 0,
 		       .val = FUNGIBLE,
 		       .cb = take_option },
+	[HETEROGENEOUS] = { .name = "elastic-heterogeneous",
+			    .arginfo = NULL,
+			    .usage = "with --elastic: the workers may be on several GPU types in the same run",
+			    .has_arg = 0,
+			    .val = HETEROGENEOUS,
+			    .cb = take_option },
 	[BATCH] = { .name = "elastic-batch",
 		    .arginfo = "MIN-MAX",
 		    .usage = "with --elastic: the global batch sizes that training accepts, in samples",
@@ -135,7 +143,7 @@ static int take_option(int val, const char *optarg, int remote)
 			    options[val].name);
 		return -1;
 	}
-	if (val == FUNGIBLE) {
+	if (!options[val].has_arg) {
 		strcpy(values[val], "1");
 		return 0;
 	}
@@ -210,8 +218,9 @@ static void arrive(spank_t spank)
 	for (int i = 0; i < OPTIONS; i++) {
 		if (spank_getenv(spank, handed_on(names[i].variable), value, sizeof(value)) == ESPANK_SUCCESS &&
 		    values[i][0] == '\0' &&
-		    (i == FUNGIBLE || flexo_range_parse(value, FLEXO_NUMBER_MAX, &range) == FLEXO_RANGE_OK))
-			strcpy(values[i], i == FUNGIBLE ? "1" : value);
+		    (!options[i].has_arg ||
+		     flexo_range_parse(value, FLEXO_NUMBER_MAX, &range) == FLEXO_RANGE_OK))
+			strcpy(values[i], options[i].has_arg ? value : "1");
 		if (values[i][0] != '\0')
 			spank_setenv(spank, names[i].variable, values[i], 1);
 		spank_unsetenv(spank, names[i].option_variable);

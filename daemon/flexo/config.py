@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ValidationInfo
 
 from flexo.policies import registry
+from flexo.policies.gpu_speeds import FASTEST, SLOWEST, T4_SPEED
 from flexo_protos import lease_place
 
 DEFAULT_PATH: Final = Path("/etc/flexo/flexo.toml")
@@ -170,7 +171,8 @@ class ControllerSettings(_Section):
     max_read_share: Annotated[float, Field(gt=0, le=1), Allowed("a share above 0, at most 1, as in 0.02")] = (
         0.02
     )
-    """Looking may take this share of the time: the interval is at least the cost of a look over it."""
+    """Looking may take this share of the time: the interval is at least the cost of a look (the median of the
+    last five) over it, but never more than two fifths of `lease_s`, so that leases are extended in time."""
     min_resize_interval_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 60.0
     """Between two resizes of one job. It delays growing; giving back never waits."""
     lease_s: Annotated[
@@ -187,6 +189,16 @@ class ControllerSettings(_Section):
     (`bf_interval`) and 5 s, at least 15 s."""
     slow_gpu_s: Annotated[float, Field(ge=0, le=604800), Allowed("seconds, from 0 to 604800")] = 1800.0
     """How long a node with a GPU that held a job up gets no satellites; 0: such GPUs are only recorded."""
+    gpu_speeds: Annotated[
+        dict[str, Annotated[float, Field(ge=SLOWEST, le=FASTEST)]],
+        Allowed(
+            f"a table of GPU types and numbers from {SLOWEST:g} to {FASTEST:g},"
+            " as in { t4 = 0.33, a100 = 2.5 }, each type once"
+        ),
+    ] = {"T4": T4_SPEED}
+    """How fast GPUs of a type are, in GPUs of the types that are not named: declared, not measured. Types as
+    in Slurm's `Gres`, in small or capital letters alike. Heterogeneous jobs split their batches by it, and
+    `lyra` reckons with it."""
     order: Annotated[
         Literal["slurm", "policy"],
         Allowed(f'"slurm", or "policy" with a policy that has an order: {_ORDERING}'),
@@ -216,6 +228,13 @@ class ControllerSettings(_Section):
     def _check_policy(cls, value: str) -> str:
         if value not in registry.names():
             raise ValueError("no such policy")
+        return value
+
+    @field_validator("gpu_speeds")
+    @classmethod
+    def _check_gpu_speeds(cls, value: dict[str, float]) -> dict[str, float]:
+        if len({gpu_type.casefold() for gpu_type in value}) < len(value):
+            raise ValueError("a type is named twice")
         return value
 
     @field_validator("order")

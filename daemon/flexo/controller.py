@@ -28,6 +28,7 @@ from flexo.control.leaders import GrantOffer, Leaders, Orders
 from flexo.control.leases import Leases
 from flexo.control.loans import Loans
 from flexo.control.logbook import Logbook
+from flexo.control.node_speeds import node_speeds
 from flexo.control.orphans import Orphans
 from flexo.control.pace import Pace
 from flexo.control.patience import Patience
@@ -59,6 +60,7 @@ from flexo.model import (
 )
 from flexo.policies import registry, satellites
 from flexo.policies.base import Policy
+from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo.policies.greedy import Greedy
 from flexo.policies.ordering import order_of
 from flexo.policies.sizing import sizing_by
@@ -461,7 +463,7 @@ class Controller:
             self._view = View(state, views, plan.notes, len(reports), order, self._loans_view)
         self._record(tuple(told), events.facts(state, sight) if plan.actions else "")
         if not self._settings.controller.dry_run:
-            self._tell(jobs, reports, start_within_s, batches)
+            self._tell(jobs, state.nodes, reports, start_within_s, batches)
             self._record(tuple(self._leases.extend(state, jobs, reports)))
             self._record(tuple(self._orphans.cancel(sight.orphans, state.at)))
         if order:
@@ -581,11 +583,14 @@ class Controller:
     def _tell(
         self,
         jobs: Iterable[ElasticJob],
+        nodes: Iterable[Node],
         reports: Mapping[JobKey, LeaderReport],
         start_within_s: int,
         batches: Mapping[JobKey, int],
     ) -> None:
         lease_s, qos = self._settings.controller.lease_s, self._settings.slurm.satellite_qos
+        types = {node.name: node.gpu_type for node in nodes}
+        gpus = GpuSpeeds(self._settings.controller.gpu_speeds)
         for job in jobs:
             if job.key in reports:
                 offers = tuple(
@@ -601,7 +606,8 @@ class Controller:
                     for grant in job.grants
                     if grant.state is not SatelliteState.LEAVING
                 )
-                self._leaders.tell(job.key, Orders(offers, batches.get(job.key, 0)))
+                speeds = node_speeds(job, types, gpus)
+                self._leaders.tell(job.key, Orders(offers, batches.get(job.key, 0), speeds))
 
     def _record(self, happened: tuple[Event, ...], facts: str = "") -> None:
         if not self._journal.keeps:
@@ -619,4 +625,5 @@ def _policy_of(settings: Settings) -> Policy:
     name = settings.controller.policy
     if name == "greedy":
         return registry.make(name, min_resize_interval_s=settings.controller.min_resize_interval_s)
-    return registry.make(name, **registry.on_slurm(name, settings.loaning.partition))
+    speeds = settings.controller.gpu_speeds
+    return registry.make(name, **registry.on_slurm(name, settings.loaning.partition, speeds))

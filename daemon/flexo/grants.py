@@ -297,11 +297,12 @@ class GrantBook:
         assert base.elastic is not None
         newest = max((grant.since_at for grant in grants), default=0.0)
         running = base.state is JobState.RUNNING
+        shape = report.shape if report else _shape_of(base, base.elastic.workers.min)
         return ElasticJob(
             key=base.key,
             user=base.user,
             workers=base.elastic.workers,
-            shape=report.shape if report else _shape_of(base, base.elastic.workers.min),
+            shape=replace(shape, gpu_type="") if base.elastic.heterogeneous else shape,
             base_nodes=base.nodes,
             base_workers=base.elastic.workers.min,
             grants=grants,
@@ -319,6 +320,7 @@ class GrantBook:
             changing=report is not None and report.changing,
             errand=report.errand if report else "",
             unscalable_why=report.unscalable_why if report else "",
+            heterogeneous=base.elastic.heterogeneous,
         )
 
     def _forget_jobs_not_in(self, running: Iterable[JobKey]) -> None:

@@ -75,6 +75,7 @@ class ElasticRequest:
     workers: Range
     fungible: bool = False
     batch: Range | None = None
+    heterogeneous: bool = False
 
 
 _SLURMS_TURN = frozenset({"COMPLETING", "PLANNED"})
@@ -339,6 +340,7 @@ class ElasticJob:
     user: str
     workers: Range
     shape: WorkerShape
+    """Without a GPU type if it is heterogeneous, whatever its base has asked for."""
     base_nodes: tuple[str, ...]
     base_workers: int
     grants: tuple[Grant, ...] = ()
@@ -360,6 +362,8 @@ class ElasticJob:
     """What its owner has its leader do at the moment; it is not resized meanwhile, except to give back."""
     unscalable_why: str = ""
     """Why `scalable` stays false, as its leader says; "" where it only has not begun."""
+    heterogeneous: bool = False
+    """Its workers may be of several GPU types; of any other job all are of the type that its base is on."""
 
     @property
     def granted_workers(self) -> int:

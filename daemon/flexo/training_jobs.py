@@ -150,6 +150,7 @@ def _running(base: SlurmJob, job: ElasticJob, known: Known) -> TrainingJob:
         tenant=tenant_of(base),
         guaranteed=base.key in known.guaranteed,
         fungible=base.elastic.fungible if base.elastic else False,
+        heterogeneous=job.heterogeneous,
         weight=known.weights.get(base.user, 1.0),
     )
 
@@ -171,6 +172,8 @@ def _pending(job: SlurmJob, known: Known) -> TrainingJob:
         source=source,
         batch=asked.batch if asked else None,
         tenant=tenant_of(job),
+        fungible=asked.fungible if asked else False,
+        heterogeneous=asked.heterogeneous if asked else False,
     )
 
 

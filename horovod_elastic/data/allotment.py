@@ -3,10 +3,11 @@
 Before every mini-batch each rank announces in a Record what it holds; the records of all ranks, gathered by
 a collective, decide what everybody takes. All ranks decide on the same records and the same ledger, so they
 all know after each mini-batch exactly what has been consumed, whoever handed it out. In the ordinary case
-each rank takes the first `batch_size` samples of what it holds. When that does not work out any more (the
-last two mini-batches of an epoch; a rank has run out and the leader is dry, or away; two ranks hold the same
-sample), everybody computes the same plan for all the samples that are left and keeps to it until the epoch
-ends. So nothing that a leader does or fails to do can have a sample trained on twice, or never.
+each rank takes its share of the mini-batch (sizes.py) from the front of what it holds. When that does not
+work out any more (the last two mini-batches of an epoch; a rank has run out and the leader is dry, or away;
+two ranks hold the same sample), everybody computes the same plan for all the samples that are left and keeps
+to it until the epoch ends. So nothing that a leader does or fails to do can have a sample trained on twice,
+or never.
 
 Positions are places in the epoch; which sample of the dataset stands there is not decided here.
 """
@@ -19,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from horovod_elastic.data.sizes import by_pace, next_shares, shares_of_the_rest
 from horovod_elastic.ranges import Range, RangeSet, join, length
 from horovod_elastic.shards import handing_order
 
@@ -49,8 +51,10 @@ class Record:
     held_since: int
     """The opening that `held` was given in. Only what comes from the last opening is a claim."""
     batch_size: int
+    pace: int
+    """Of its GPU, in millionths of any unit that is the same on all ranks; 0: not known."""
     settled: bool
-    """It holds a mini-batch, or cannot get more than it has."""
+    """It holds its share of a mini-batch, or cannot get more than it has."""
     held: Ranges
     """In the order in which it will be used."""
 
@@ -97,46 +101,6 @@ class Opening:
     """By all ranks that go on with what they hold."""
 
 
-# --- sizes of mini-batches ----------------------------------------------------------------------------------
-
-
-def next_shares(left: int, ranks: int, batch_size: int) -> list[int]:
-    """Samples of each rank in the next mini-batch, when `left` samples are left of the epoch.
-
-    `batch_size` each while that leaves enough. What is less than two such mini-batches is taken as one or two
-    of even size, so that ranks differ by at most one sample. No rank gets none, unless there are fewer
-    samples than ranks. A share is never larger than `batch_size`, but for one case: with a batch size of 1
-    some ranks get 2 in the last mini-batch.
-    """
-    full = ranks * batch_size
-    if left >= 2 * full:
-        return [batch_size] * ranks
-    amount = left if left <= full or batch_size == 1 else (left + 1) // 2
-    each, more = divmod(amount, ranks)
-    return [each + (rank < more) for rank in range(ranks)]
-
-
-def steps_left(left: int, ranks: int, batch_size: int) -> int:
-    """Mini-batches until the end of the epoch, if ranks and batch size stay."""
-    full = ranks * batch_size
-    if batch_size == 1:
-        return max(left // full, min(left, 1))
-    return -(-left // full)
-
-
-def _shares_of_the_rest(left: int, ranks: int, batch_size: int) -> list[int]:
-    """Samples of each rank in all mini-batches until the end of the epoch."""
-    full = ranks * batch_size
-    whole = max(0, left // full - 1)  # mini-batches that begin with at least two full ones left
-    shares = [whole * batch_size] * ranks
-    left -= whole * full
-    while left:
-        now = next_shares(left, ranks, batch_size)
-        shares = [share + more for share, more in zip(shares, now, strict=True)]
-        left -= sum(now)
-    return shares
-
-
 # --- one rank -----------------------------------------------------------------------------------------------
 
 
@@ -147,11 +111,15 @@ class Allotment:
         self.whole = whole
         self.batch_size = batch_size
         """What this rank wants; the smallest wish of all ranks counts, from the next announcement on."""
+        self.pace = 0
+        """Of this rank's GPU, as in Record; counts from the next announcement on."""
         self.epoch = 0
         self.has_leader = False
         """There is somebody to ask for more."""
         self.opening: Opening | None = None
         self._rank, self._size = 0, 1
+        self._paces: tuple[int, ...] = (0,)
+        """Of all ranks, as they last said."""
         self._number = 0
         self._draw = 0
         self._dry = False
@@ -161,7 +129,8 @@ class Allotment:
         self._held_since = (-1, -1)
         """The epoch and opening of what is held."""
         self._plan: list[deque[Range]] | None = None
-        self._plan_batch = 0
+        self._plan_for: tuple[int, tuple[int, ...]] = (0, ())
+        """The batch size and the paces that it was made for."""
         self._committed = RangeSet()
         self._committed_epoch = 0
         self._committed_number = 0
@@ -185,7 +154,7 @@ class Allotment:
             held = _first(held, keep)
         self._held = deque(held)
         self._drawn.clear()
-        self._rank, self._size = rank, size
+        self._rank, self._size, self._paces = rank, size, (0,) * size
         self._close()
 
     def forget(self) -> None:
@@ -232,7 +201,12 @@ class Allotment:
 
     def is_short(self) -> bool:
         """The next mini-batch is not held in full, and more may be had."""
-        return self.wants(self.batch_size) > 0
+        return self.wants(self.share) > 0
+
+    @property
+    def share(self) -> int:
+        """Samples of this rank in a mini-batch that is not one of the last two of an epoch."""
+        return by_pace(self._size * self.batch_size, self._paces)[self._rank]
 
     def _is_tail(self) -> bool:
         assert self._left is not None
@@ -247,7 +221,15 @@ class Allotment:
         settled = not self.has_leader if claims else not self.is_short()
         held = () if self._plan is not None else join(self._held)
         return Record(
-            self.epoch, self._draw, self.samples_left, self._number, since, self.batch_size, settled, held
+            epoch=self.epoch,
+            draw=self._draw,
+            left=self.samples_left,
+            opening=self._number,
+            held_since=since,
+            batch_size=self.batch_size,
+            pace=self.pace,
+            settled=settled,
+            held=held,
         )
 
     def resolve(self, records: Sequence[Record]) -> Batch | Step:
@@ -261,17 +243,19 @@ class Allotment:
         if self._left.total == 0:
             return Step.END
         batch_size = min(record.batch_size for record in records)
-        if self._plan is None:
-            tail = self._left.total < 2 * self._size * batch_size
-            taken = [_first(each, batch_size) for each in held]
-            short = [length(each) < batch_size for each in taken]
-            may_get = [not record.settled for record in records]
-            if not tail and any(few and more for few, more in zip(short, may_get, strict=True)):
+        before, self._paces = self._paces, tuple(record.pace for record in records)
+        if self._plan is None and self._left.total >= 2 * self._size * batch_size:
+            shares = by_pace(self._size * batch_size, self._paces)
+            taken = [_first(each, share) for each, share in zip(held, shares, strict=True)]
+            short = [length(each) < share for each, share in zip(taken, shares, strict=True)]
+            # who has said that it holds enough went by the shares that it knew of
+            may_get = [not record.settled or before != self._paces for record in records]
+            if any(few and more for few, more in zip(short, may_get, strict=True)):
                 return Step.AGAIN
-            if not tail and not any(short) and self._can_be_drawn(taken):
-                self._held = deque(_without_first(self._held, batch_size))
+            if not any(short) and self._can_be_drawn(taken):
+                self._held = deque(_without_first(self._held, shares[self._rank]))
                 return self._draw_all(taken)
-        if self._plan is None or self._plan_batch != batch_size:
+        if self._plan is None or self._plan_for != (batch_size, self._paces):
             self._make_plan(held if self._plan is None else self._plan, batch_size)
         return self._draw_planned(batch_size)
 
@@ -315,7 +299,7 @@ class Allotment:
         """Who takes which of all the samples that are left: first of all what it holds already."""
         assert self._left is not None
         free = self._left.copy()
-        shares = _shares_of_the_rest(free.total, self._size, batch_size)
+        shares = shares_of_the_rest(free.total, batch_size, self._paces)
         plan: list[deque[Range]] = []
         for share, own in zip(shares, held, strict=True):
             queue: deque[Range] = deque()
@@ -333,13 +317,13 @@ class Allotment:
         for share, mine in zip(shares, plan, strict=True):
             missing = share - length(mine)
             mine.extend(_pop_first(spare, missing))
-        self._plan, self._plan_batch = plan, batch_size
+        self._plan, self._plan_for = plan, (batch_size, self._paces)
         self._held.clear()
 
     def _draw_planned(self, batch_size: int) -> Batch:
         assert self._plan is not None
         assert self._left is not None
-        shares = next_shares(self._left.total, self._size, batch_size)
+        shares = next_shares(self._left.total, batch_size, self._paces)
         return self._draw_all(
             [_pop_first(queue, share) for queue, share in zip(self._plan, shares, strict=True)]
         )
@@ -362,10 +346,10 @@ class Allotment:
             return []
         left = self._left.total
         ahead = deque(self._held if self._plan is None else self._plan[self._rank])
-        batch_size = self.batch_size if self._plan is None else self._plan_batch
+        batch_size = self.batch_size if self._plan is None else self._plan_for[0]
         found: list[Ranges] = []
         while left and len(found) < count:
-            shares = next_shares(left, self._size, batch_size)
+            shares = next_shares(left, batch_size, self._paces)
             if length(ahead) < shares[self._rank]:
                 break
             found.append(_pop_first(ahead, shares[self._rank]))

@@ -16,7 +16,7 @@ import torch
 from horovod_elastic.data.allotment import Record
 from horovod_elastic.ranges import Range
 
-_HEAD = 8
+_HEAD = 9
 """Numbers before the ranges."""
 _ROOM = 8
 """Ranges are padded to a multiple of so many."""
@@ -104,6 +104,7 @@ def encode(record: Record) -> list[int]:
         record.opening,
         record.held_since,
         record.batch_size,
+        record.pace,
         record.settled,
         len(record.held),
     ]
@@ -118,10 +119,11 @@ def decode(numbers: Sequence[int]) -> list[Record]:
     records = []
     at = 0
     while at < len(numbers):
-        epoch, draw, left, opening, held_since, batch_size, settled, count = numbers[at : at + _HEAD]
+        epoch, draw, left, opening, held_since, batch_size, pace, settled, count = numbers[at : at + _HEAD]
         at += _HEAD
         flat = numbers[at : at + 2 * count]
         held = tuple(Range(start, size) for start, size in zip(flat[::2], flat[1::2], strict=True))
-        records.append(Record(epoch, draw, left, opening, held_since, batch_size, bool(settled), held))
+        place = epoch, draw, left, opening, held_since
+        records.append(Record(*place, batch_size, pace, bool(settled), held))
         at += 2 * max(1, -(-count // _ROOM)) * _ROOM
     return records

@@ -34,6 +34,11 @@ class Session(Protocol):
         """The one that this worker is in."""
         ...
 
+    @property
+    def speed(self) -> float:
+        """Of this worker's GPU beside those of others; 0.0: all count alike."""
+        ...
+
     def send(self, message: workers_pb2.FromWorker) -> None:
         """Say something to the leader."""
         ...

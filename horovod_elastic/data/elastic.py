@@ -6,8 +6,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from horovod_elastic.data import communicator
-from horovod_elastic.data.allotment import steps_left
 from horovod_elastic.data.share import Share, check_batch_size
+from horovod_elastic.data.sizes import steps_left
 
 _named: WeakValueDictionary[str, Elastic] = WeakValueDictionary()
 
@@ -50,7 +50,7 @@ class Elastic:
 
     @property
     def batch_size(self) -> int:
-        """Samples of one mini-batch of one worker.
+        """Samples of one mini-batch of one worker; of a heterogeneous job, in the mean of all workers.
 
         May be set at any time, on all workers alike. It counts from the next mini-batch when set outside of
         the loop over the data (after a resize, for example), inside of it from the next but one: the workers

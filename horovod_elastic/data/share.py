@@ -14,6 +14,7 @@ from horovod_elastic.data import communicator
 from horovod_elastic.data.allotment import Allotment, Batch, Ledger, Ranges, Record, Step, Whole
 from horovod_elastic.data.communicator import Alone, Communicator, Gathering
 from horovod_elastic.data.desk import Desk, Session, find_session
+from horovod_elastic.data.sizes import pace_of
 from horovod_elastic.ranges import Range
 from horovod_elastic.shards import default_partitions
 
@@ -202,6 +203,8 @@ class Share:
 
     def _announce(self) -> Waits:
         yield from self._get_supplies()
+        session = self._find_session()
+        self.allotment.pace = 0 if session is None else pace_of(session.speed)
         record = self.allotment.record()
         self._gathering = self._communicator.begin(self.allotment.whole.name, record)
 
@@ -218,7 +221,7 @@ class Share:
 
     def _low_water(self) -> int:
         """Samples that are to be held: read ahead, and two mini-batches to be asked for meanwhile."""
-        return (self.ahead + 2) * self.allotment.batch_size
+        return (self.ahead + 2) * self.allotment.share
 
     def _open_desk(self) -> None:
         allotment = self.allotment

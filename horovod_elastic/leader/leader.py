@@ -658,6 +658,7 @@ class Leader:
 
     def _on_grants(self, grants: jobs_pb2.Grants) -> None:
         self._oversight.batch_wanted(grants.batch)
+        self._oversight.speeds_are(grants.speeds)
         self._borrowing.on_grants(grants)
 
     def training(self) -> Training:

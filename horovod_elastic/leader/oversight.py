@@ -1,4 +1,4 @@
-"""What a leader does besides resizing: flexod's commands, the aggregate batch, and an eye on slow workers.
+"""What a leader does besides resizing: flexod's commands, the batch and its parts, an eye on slow workers.
 
 Everything that decides is pure and elsewhere (errands.py, profiling.py, stragglers.py); here it meets the
 leader, in whose thread all of this runs.
@@ -6,13 +6,14 @@ leader, in whose thread all of this runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from flexo_protos.v1 import jobs_pb2, tasks_pb2, workers_pb2
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.errands import Effect, Errands, Limit, Tell, Training
+from horovod_elastic.leader.node_speeds import NodeSpeeds
 from horovod_elastic.leader.stragglers import Straggler, StragglerWatch, advice
 from horovod_elastic.trace import say
 
@@ -66,9 +67,13 @@ class Oversight:
         self._office = office
         self._profiling_allowed = profiling_allowed
         self._errands = Errands(profiling_allowed)
-        self._watch = StragglerWatch()
+        self._watches: dict[float, StragglerWatch] = {}
+        """By speed: only workers on GPUs that are as fast are expected to take as long as each other."""
         self._training = Training(0, ())
         self._batch = 0
+        self._speeds = NodeSpeeds(say)
+        self._speeds_told: dict[str, float] = {}
+        """By worker."""
 
     @property
     def errand(self) -> str:
@@ -86,12 +91,19 @@ class Oversight:
         """
         self._batch = samples
 
+    def speeds_are(self, said: Iterable[jobs_pb2.NodeSpeed]) -> None:
+        """flexod's word on how fast the job's nodes are (Grants.speeds). Workers hear of it as they stand."""
+        if self._speeds.told(said):
+            self._watch_anew()
+
     def commanded(self, command: jobs_pb2.Command, now: float) -> None:
         """flexod passes a command on."""
         self._carry_out(self._errands.asked(command, self._office.training(), now))
 
     def goes(self, generation: int, worker_ids: Sequence[str]) -> None:
         """These are about to be told to go on in `generation`: before their Go they hear of its batch."""
+        for worker_id in worker_ids:
+            self._tell_speed(worker_id)
         if self._batch:
             batch = tasks_pb2.SetBatch(aggregate=self._batch, generation=generation)
             for worker_id in worker_ids:
@@ -101,8 +113,10 @@ class Oversight:
     def stands(self, worker_id: str, standing: workers_pb2.Standing, now: float) -> None:
         """A worker has said where it stands, and how long its last mini-batches took."""
         self._look_who_trains(now)
+        self._tell_speed(worker_id)
         steps = standing.steps
-        slow = self._watch.steps(worker_id, standing.generation, standing.boundary, steps.own_s)
+        watch = self._watches.get(self._speed_of(worker_id), StragglerWatch())
+        slow = watch.steps(worker_id, standing.generation, standing.boundary, steps.own_s)
         if not self._errands.changes_sizes:
             for straggler in slow:
                 self._deal_with(straggler)
@@ -114,6 +128,7 @@ class Oversight:
 
     def worker_gone(self, worker_id: str) -> None:
         """A worker has ended."""
+        self._speeds_told.pop(worker_id, None)
         self._carry_out(self._errands.worker_gone(worker_id))
 
     def tick(self, now: float) -> None:
@@ -126,8 +141,27 @@ class Oversight:
         if (training.generation, training.workers) == (self._training.generation, self._training.workers):
             return
         self._training = training
-        self._watch.trains(training.generation, training.workers)
+        self._watch_anew()
         self._carry_out(self._errands.trains(training, now))
+
+    def _watch_anew(self) -> None:
+        speeds = {worker_id: self._speed_of(worker_id) for worker_id in self._training.workers}
+        self._watches = {speed: StragglerWatch() for speed in speeds.values()}
+        for speed, watch in self._watches.items():
+            peers = [worker_id for worker_id, its in speeds.items() if its == speed]
+            watch.trains(self._training.generation, peers)
+
+    def _speed_of(self, worker_id: str) -> float:
+        home = self._office.home_of(worker_id)
+        return 0.0 if home is None else self._speeds.of(home.node)
+
+    def _tell_speed(self, worker_id: str) -> None:
+        """If the worker has not heard it."""
+        speed = self._speed_of(worker_id)
+        if speed != self._speeds_told.get(worker_id, 0.0):
+            self._speeds_told[worker_id] = speed
+            task = tasks_pb2.Task(set_speed=tasks_pb2.SetSpeed(speed=speed))
+            self._office.tell_worker(worker_id, workers_pb2.ToWorker(task=task))
 
     def _deal_with(self, straggler: Straggler) -> None:
         home = self._office.home_of(straggler.worker_id)

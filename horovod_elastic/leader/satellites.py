@@ -206,9 +206,9 @@ class SlurmUser:
         return f"flexo-{self._plan.base.job_id}"
 
     def _gpus(self, workers: int) -> str:
-        """ "[TYPE:]NUMBER" for so many workers, "" if they have none."""
-        shape = self._plan.base.shape
-        kind = f"{shape.gpu_type}:" if shape.gpu_type else ""
+        """ "[TYPE:]NUMBER" for so many workers, "" if they have none; no type for a heterogeneous job."""
+        base, shape = self._plan.base, self._plan.base.shape
+        kind = f"{shape.gpu_type}:" if shape.gpu_type and not base.heterogeneous else ""
         return f"{kind}{shape.gpus * workers}" if shape.gpus else ""
 
     def _run(self, command: list[str], script: str = "") -> str:

@@ -70,6 +70,8 @@ class Session:
         self.outlook = _outlook(environment.pop("FLEXO_OUTLOOK", "")) if self.warming else None
         self.core: Core | None = None
         """Set by the hooks before anything is asked."""
+        self.speed = 0.0
+        """Of this worker's GPU beside those of others, as the leader has said; 0.0: all count alike."""
         self.samples_per_step = 0
         """Of this worker, if the script has said so."""
         self._part = Part()
@@ -365,6 +367,8 @@ class Session:
             elif message.HasField("task") and message.task.HasField("set_batch"):
                 batch = message.task.set_batch
                 self._aggregates[batch.generation] = batch.aggregate
+            elif message.HasField("task") and message.task.HasField("set_speed"):
+                self.speed = message.task.set_speed.speed
             elif message.HasField("task"):
                 self._tasks.append(message.task)
             self._changed.notify_all()

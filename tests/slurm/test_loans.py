@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ from flexo.lab import Lab
 
 PLUGIN = Path(__file__).parents[2] / "slurm_plugin"
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
+DATA = Path(__file__).parents[1] / "training" / "scripts" / "elastic_data.py"
+GOES_ON = Path(__file__).parents[1] / "training" / "scripts" / "saved_before.py"
 BOUND_S = 90
 GRACE_S, KILL_WAIT_S, EPILOG_S = 20, 10, 5
 """As the lab's slurm.conf has them; it has no epilog, so that is what ending a job's processes takes."""
 SLEEP = "exec srun sleep 600"
 FUNGIBLE = ("-N1", "-n2", "--gpus-per-task=1", "--elastic=2-2", "--elastic-fungible")
+MIXED = ("-n1", "--gpus-per-task=v100:1", "--elastic=1-2", "--elastic-heterogeneous")
 TAG = "--comment=flexo-satellite base=987654 restart=0 grant=g1 workers=2"
 SATELLITE = ("-N1", "--gres=gpu:2", "--no-requeue", "--time=5", TAG, "--partition=borrowed-flex")
 
@@ -196,7 +200,7 @@ def test_whole_jobs_start_on_lent_servers_only_if_they_are_fungible(quiet_lab: L
     fungible = _submit(quiet_lab, *FUNGIBLE)
     _wait(lambda: _show(quiet_lab, fungible)["Partition"] == "train,borrowed", "it may start in both")
     refused = quiet_lab.run(["sbatch", "-p", "borrowed", "-n1", "--wrap=true"], check=False)
-    assert "only satellites and --elastic-fungible jobs start there" in refused.stderr
+    assert "--elastic-fungible and --elastic-heterogeneous jobs start there" in refused.stderr
     assert _state(quiet_lab, fungible) == "PENDING"
     _cluster(quiet_lab).lend(frozenset({"i2"}))
     _wait(_runs(quiet_lab, fungible), "it starts on the lent server")
@@ -217,9 +221,9 @@ def test_slurm_itself_takes_a_server_with_satellites_before_one_with_an_older_ba
     assert _show(quiet_lab, inference)["NodeList"] == _show(quiet_lab, satellite)["NodeList"]
 
 
-def _training(*options: str) -> str:
+def _training(*options: str, script: str = f"{SCRIPT} --step-seconds 0.2 --epochs 100000") -> str:
     lines = "".join(f"#SBATCH {option}\n" for option in options)
-    return f"{lines}exec flexo run python {SCRIPT} --step-seconds 0.2 --epochs 100000"
+    return f"{lines}exec flexo run python {script}"
 
 
 @pytest.mark.training
@@ -291,7 +295,7 @@ def test_with_flexod_killed_in_the_middle_of_a_loan_slurm_alone_gives_the_server
 
 _SOON = {
     "reclaim_s = 60.0": "reclaim_s = 30.0",
-    "preempt_within_s = 35.0": "preempt_within_s = 12.0",
+    "preempt_within_s = 35.0": "preempt_within_s = 18.0",
     "save_within_s = 5.0": 'save_within_s = 10.0\ncheckpoint = "{folder}/saved-%j.pt"',
     "force_within_s = 10.0": "force_within_s = 3.0",
 }
@@ -301,9 +305,10 @@ _SOON = {
 @pytest.mark.slow
 @pytest.mark.training
 @pytest.mark.timeout(600)
-def test_on_another_gpu_type_only_fungible_jobs_train_and_they_save_before_they_are_preempted(
+def test_on_another_gpu_type_only_fungible_jobs_train_and_preempted_they_go_on_from_where_they_were(
     spared_lab: LabFactory,
 ) -> None:
+    """The fungible one is of a fixed size: its leader, too, is asked for a checkpoint."""
     lab = spared_lab(nodes=1, gpus_per_node=2, infer_nodes=2, gpu_type="v100", infer_gpu_type="t4",
                      loans=True, flexod=False)  # fmt: skip
     text = lab.layout.flexo_toml.read_text()
@@ -314,7 +319,8 @@ def test_on_another_gpu_type_only_fungible_jobs_train_and_they_save_before_they_
     lab.start_flexod()
     plain = _submit(lab, script=_training("-n 1", "--gpus-per-task=1", "--elastic=1-3"))
     _wait(_runs(lab, plain), "the job that is not fungible starts")
-    _wait(_runs(lab, _submit(lab, "-n1", "--gpus-per-task=1")), "the training node is full")
+    filler = _submit(lab, "-n1", "--gpus-per-task=1")
+    _wait(_runs(lab, filler), "the training node is full")
     _wait(lambda: len(_in_the_book(lab)) == 1, "one of two idle servers is lent")
     (server,) = _in_the_book(lab)
     _wait(
@@ -322,12 +328,15 @@ def test_on_another_gpu_type_only_fungible_jobs_train_and_they_save_before_they_
         "it might have more workers, and is told why not there",
     )
     assert (_job(lab, plain)["workers"], _job(lab, plain)["grants"]) == (1, [])
-    sized = [option.replace("2-2", "2-3") for option in FUNGIBLE]
-    fungible = _submit(lab, *sized, script=_training("--open-mode=append"))
+    goes_on = _training("--open-mode=append", script=f"{GOES_ON} --saved {lab.scratch}")
+    fungible = _submit(lab, *FUNGIBLE, script=goes_on)
     _wait(_runs(lab, fungible), "the fungible job starts on the lent server")
     assert _show(lab, fungible)["NodeList"] == server
     _wait(lambda: _job(lab, fungible).get("workers") == 2, "it trains there", 180)
     assert (_job(lab, plain)["workers"], _job(lab, plain)["grants"]) == (1, [])
+    assert "2 of 2 workers: all" in lab.run(["flexo", "why", str(fungible)]).stdout
+    refused = lab.run(["flexo", "profile", str(fungible), "--min", "1", "--max", "2"], check=False)
+    assert f"job {fungible} has 2 workers and keeps them" in refused.stderr
 
     other = _submit(lab, "--partition=infer", "-N1", "--gpus-per-node=2")
     _wait(_runs(lab, other), "an inference job has the idle server: the other is the headroom")
@@ -339,6 +348,53 @@ def test_on_another_gpu_type_only_fungible_jobs_train_and_they_save_before_they_
     assert (past["node"], past["bases_preempted"]) == (server, 1)
     assert past["empty_at"] <= past["deadline_at"]
     assert _state(lab, plain) == "RUNNING"
+
+    lab.run(["scancel", str(plain), str(filler)])
+    output = lab.scratch / f"{fungible}.out"
+    saved = rf"job {fungible} has saved batch ([1-9]\d*) before\n(?:.*\n)*trains from batch \1 on with 2 "
+    _wait(lambda: re.search(saved, output.read_text()), "it goes on from there on another GPU type", 120)
+
+
+@pytest.mark.slow
+@pytest.mark.training
+@pytest.mark.timeout(600)
+def test_a_heterogeneous_job_trains_on_two_gpu_types_in_one_run_and_splits_its_batch_by_their_speed(
+    spared_lab: LabFactory,
+) -> None:
+    lab = spared_lab(nodes=1, gpus_per_node=2, infer_nodes=2, gpu_type="v100", infer_gpu_type="t4",
+                     loans=True)  # fmt: skip
+    plain = _submit(lab, script=_training("-n 1", "--gpus-per-task=1", "--elastic=1-3"))
+    logs = lab.scratch / "mixed"
+    logs.mkdir()
+    mixed = _submit(lab, *MIXED, script=_training(script=f"{DATA} --log-dir {logs} --samples 64"))
+    _wait(lambda: _sizes(logs), "the heterogeneous job trains on both types", 180)
+    (server,) = _in_the_book(lab)
+    assert [grant["node"] for grant in _job(lab, mixed)["grants"]] == [server]
+    assert "its workers may be on several GPU types" in lab.run(["flexo", "why", str(mixed)]).stdout
+    _wait(lambda: (6, 2) in _sizes(logs), "a T4 takes a third of what a V100 takes")
+    assert (4, 4) not in _sizes(logs)
+    assert _job(lab, plain)["grants"] == []
+    why_not = lab.run(["flexo", "why", str(plain)]).stdout
+    assert f"{server}, on loan, has idle GPUs, but they are t4" in why_not
+    begun = max(event["epoch"] for event in _took(logs))
+    _wait(lambda: max(event["epoch"] for event in _took(logs)) > begun + 1, "it trains through an epoch")
+    seen = Counter((event["epoch"], sample) for event in _took(logs) for sample in event["samples"])
+    assert all(seen[epoch, sample] == 1 for epoch in range(begun + 2) for sample in range(64))
+
+
+def _took(logs: Path) -> list[dict[str, Any]]:
+    """What all ranks have logged of their mini-batches (elastic_data.py); whole lines only."""
+    texts = [path.read_text() for path in logs.glob("*.jsonl")]
+    lines = [line for text in texts for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [event for event in map(json.loads, lines) if event["event"] == "took"]
+
+
+def _sizes(logs: Path) -> set[tuple[int, int]]:
+    """Samples of both ranks, in those steps that two have logged."""
+    steps: dict[int, dict[int, int]] = {}
+    for event in _took(logs):
+        steps.setdefault(event["step"], {})[event["rank"]] = len(event["samples"])
+    return {(sizes[0], sizes[1]) for sizes in steps.values() if len(sizes) == 2}
 
 
 def _job(lab: Lab, job_id: int) -> dict[str, Any]:

@@ -160,8 +160,8 @@ def other_client(site: Site) -> str:
         (["--elastic=2-8", "--elastic-fungible"], "flexo{workers=2-8;fungible}"),
         (["--elastic=2-8", "--elastic-batch=32-256"], "flexo{workers=2-8;batch=32-256}"),
         (
-            ["--elastic-batch=32-4096", "--elastic-fungible", "--elastic=2-8"],
-            "flexo{workers=2-8;fungible;batch=32-4096}",
+            ["--elastic-batch=32-4096", "--elastic-heterogeneous", "--elastic-fungible", "--elastic=2-8"],
+            "flexo{workers=2-8;fungible;heterogeneous;batch=32-4096}",
         ),
     ],
 )
@@ -224,6 +224,7 @@ def test_the_commands_list_the_options(site: Site) -> None:
     text = site.lab.run(["sbatch", "--help"]).stdout
     assert "--elastic=MIN-MAX" in text
     assert "--elastic-fungible" in text
+    assert "--elastic-heterogeneous" in text
     assert "--elastic-batch=MIN-MAX" in text
 
 
@@ -311,8 +312,10 @@ def test_a_job_array_is_refused(site: Site) -> None:
     site.expect_refused(site.sbatch(*ASKING, "--array=0-1"), "a job array cannot be elastic")
 
 
-def test_a_heterogeneous_job_is_refused(site: Site) -> None:
-    site.expect_refused(site.sbatch(*ASKING, ":", "-n", "1"), "a heterogeneous job", "cannot be elastic")
+def test_a_job_of_several_components_is_refused(site: Site) -> None:
+    site.expect_refused(
+        site.sbatch(*ASKING, ":", "-n", "1"), "a job of several components", "cannot be elastic"
+    )
 
 
 @pytest.mark.parametrize(
@@ -369,13 +372,19 @@ def test_a_job_that_could_start_among_satellites_or_elsewhere_is_refused(site: S
 # --- the job's environment ------------------------------------------------------------------------
 
 SHOW = "env | grep -E 'ELASTIC|SPANK' || true"
-ALL = {"FLEXO_ELASTIC": "1-8", "FLEXO_ELASTIC_FUNGIBLE": "1", "FLEXO_ELASTIC_BATCH": "32-256"}
+ALL = {
+    "FLEXO_ELASTIC": "1-8",
+    "FLEXO_ELASTIC_FUNGIBLE": "1",
+    "FLEXO_ELASTIC_HETEROGENEOUS": "1",
+    "FLEXO_ELASTIC_BATCH": "32-256",
+}
+ALL_ELSE = ("--elastic-fungible", "--elastic-heterogeneous", "--elastic-batch=32-256")
 ONE = ("-n", "1", "--gpus-per-task=1", "--elastic=1-8")
 
 
 @pytest.mark.parametrize("export", ["--export=ALL", "--export=NONE", "--export=HOME"])
 def test_the_job_learns_its_range_whatever_it_exports(site: Site, export: str) -> None:
-    seen = site.output_of(f"/usr/bin/{SHOW}", *ONE, "--elastic-fungible", "--elastic-batch=32-256", export)
+    seen = site.output_of(f"/usr/bin/{SHOW}", *ONE, *ALL_ELSE, export)
     assert seen == ALL
 
 
@@ -389,7 +398,7 @@ def test_a_plain_sbatch_inside_an_elastic_job_is_a_plain_job(site: Site) -> None
         job=$(sbatch --parsable -n 1 --gpus-per-task=1 -o {inner} --wrap "{SHOW}; echo END=1")
         echo JOB=$job
     """
-    job_id = site.output_of(outer, *ONE, "--elastic-fungible")["JOB"]
+    job_id = site.output_of(outer, *ONE, *ALL_ELSE)["JOB"]
     assert site.admin_comment(job_id) is None
     site.wait_for_end(job_id)
     assert inner.read_text() == "END=1\n"
@@ -407,7 +416,7 @@ def test_a_plain_sbatch_inside_salloc_is_a_plain_job(site: Site) -> None:
 
 def test_an_elastic_sbatch_inside_an_elastic_job_has_its_own_range(site: Site) -> None:
     outer = "echo JOB=$(sbatch --parsable -H -n 2 --gpus-per-task=1 --elastic=2-3 --wrap true)"
-    job_id = site.output_of(outer, *ONE, "--elastic-fungible")["JOB"]
+    job_id = site.output_of(outer, *ONE, *ALL_ELSE)["JOB"]
     assert site.admin_comment(job_id) == "flexo{workers=2-3}"
 
 

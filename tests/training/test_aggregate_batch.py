@@ -8,10 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "scripts" / "one_batch.py"
+SCRIPTS = Path(__file__).parent / "scripts"
 SAMPLES = 37
 BOUND_S = 120
 
@@ -26,11 +27,11 @@ def rendezvous_port() -> Iterator[int]:
     server.stop()
 
 
-def train(workers: int, port: int, **how: object) -> list[dict[str, object]]:
+def train(workers: int, port: int, script: str = "one_batch.py", **how: object) -> list[dict[str, Any]]:
     """What each of `workers` processes ends with, by rank."""
     processes = [
         subprocess.Popen(
-            [sys.executable, str(SCRIPT), json.dumps({"samples": SAMPLES, **how})],
+            [sys.executable, str(SCRIPTS / script), json.dumps({"samples": SAMPLES, **how})],
             env={
                 **os.environ,
                 "HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(workers),
@@ -55,7 +56,7 @@ def train(workers: int, port: int, **how: object) -> list[dict[str, object]]:
 def test_accumulated_uneven_shares_are_the_step_of_one_process(
     rendezvous_port: int, workers: int, largest: int, op: str
 ) -> None:
-    alone = expected_weights()
+    alone = expected_weights([list(range(SAMPLES))] * 3)
     ended = train(workers, rendezvous_port, largest=largest, op=op)
     assert sum(worker["samples"] for worker in ended) == SAMPLES
     assert max(worker["passes"] for worker in ended) > 1 or not largest
@@ -63,16 +64,31 @@ def test_accumulated_uneven_shares_are_the_step_of_one_process(
         assert worker["weights"] == pytest.approx(alone, rel=1e-5, abs=1e-6)
 
 
-def expected_weights() -> list[float]:
-    """Three steps of plain PyTorch on the whole batch, without Horovod and without any of ours."""
+def test_workers_on_gpus_of_different_speed_split_each_batch_and_make_the_steps_of_one_process(
+    rendezvous_port: int,
+) -> None:
+    """Three to one, the last two mini-batches of the epoch as well; what does not fit in several passes."""
+    how = {"speeds": [1.5, 0.5], "batch": 8, "largest": 4}
+    ended = train(2, rendezvous_port, "split_by_speed.py", **how)
+    sizes = [tuple(map(len, step)) for step in zip(*(worker["took"] for worker in ended), strict=True)]
+    assert sizes == [(6, 2), (6, 2), (6, 2), (5, 2), (5, 1)]
+    steps = [[*fast, *slow] for fast, slow in zip(*(worker["took"] for worker in ended), strict=True)]
+    assert sorted(sample for step in steps for sample in step) == list(range(SAMPLES))
+    alone = expected_weights(steps)
+    for worker in ended:
+        assert worker["weights"] == pytest.approx(alone, rel=1e-5, abs=1e-6)
+
+
+def expected_weights(steps: list[list[int]]) -> list[float]:
+    """Plain PyTorch on the samples of each step, without Horovod and without any of ours."""
     import torch
 
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     inputs, targets = torch.randn(SAMPLES, 6), torch.randint(0, 3, (SAMPLES,))
-    for _ in range(3):
+    for samples in steps:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        torch.nn.functional.cross_entropy(model(inputs[samples]), targets[samples]).backward()
         optimizer.step()
     return [float(value) for parameter in model.parameters() for value in parameter.detach().flatten()]

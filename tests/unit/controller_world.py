@@ -20,7 +20,7 @@ from flexo.clusters.base import (
     UserShares,
 )
 from flexo.config import ControllerSettings, Settings
-from flexo.control.leaders import Saved
+from flexo.control.leaders import NodeSpeed, Saved
 from flexo.controller import Controller
 from flexo.journal import Journal
 from flexo.model import (
@@ -211,13 +211,14 @@ class FakeLeader:
         self.submits = True
         self.told: list[tuple] = []
         self.batch = 0
+        self.speeds: tuple[NodeSpeed, ...] = ()
         self.own: dict[str, int] = {}
         self.shape = WorkerShape(1, 1)
         self.says: dict[str, object] = {}
         """Of its report, what a test wants otherwise."""
 
     def hear(self, orders) -> None:
-        grants, self.batch = orders.grants, orders.batch
+        grants, self.batch, self.speeds = orders.grants, orders.batch, orders.speeds
         self.told.append(grants)
         if not self.submits:
             return

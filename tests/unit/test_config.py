@@ -88,6 +88,11 @@ def test_a_mistyped_section_is_named_with_its_line_and_the_nearest_that_exists()
         ("controller", 'quotas = { research = "64" }', "a table of Slurm accounts and their GPUs"),
         ("controller", "quotas = { research = -1 }", "a table of Slurm accounts and their GPUs"),
         ("controller", "quotas = { research = 64 }", "only with a policy that goes by quotas: antman"),
+        ("controller", "gpu_speeds = { t4 = 0.0 }", "numbers from 0.001 to 1000"),
+        ("controller", "gpu_speeds = { t4 = nan }", "numbers from 0.001 to 1000"),
+        ("controller", "gpu_speeds = { t4 = 1e9 }", "numbers from 0.001 to 1000"),
+        ("controller", 'gpu_speeds = { t4 = "slow" }', "a table of GPU types and numbers"),
+        ("controller", "gpu_speeds = { t4 = 0.3, T4 = 0.4 }", "each type once"),
         ("loaning", 'partition = ""', "the name of one partition"),
         ("loaning", 'satellite_partition = "a,b"', "the name of one partition"),
         ("loaning", 'edit_command = "sudo x"', "a list of words"),
@@ -124,6 +129,12 @@ def test_a_wrong_value_is_named_with_its_line_and_what_is_allowed(section, line,
 def test_quotas_are_a_table_of_accounts(quotas):
     settings = parse(f'[controller]\npolicy = "antman"\n{quotas}\n', "flexo.toml")
     assert settings.controller.quotas == {"research": 64, "teaching": 0}
+
+
+def test_gpu_speeds_are_a_table_of_types():
+    assert parse("", "flexo.toml").controller.gpu_speeds == {"T4": 1 / 3}
+    settings = parse("[controller]\ngpu_speeds = { t4 = 0.25, A100 = 2 }\n", "flexo.toml")
+    assert settings.controller.gpu_speeds == {"t4": 0.25, "A100": 2.0}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from flexo.loaning.turn import LendingSettings
 from flexo.model import (
     Allocate,
     Demand,
+    ElasticRequest,
     JobKey,
     LoanState,
     Partition,
@@ -86,6 +87,36 @@ def test_a_job_gets_no_satellite_on_a_server_of_another_gpu_type(world: LendingW
     assert world.cluster.satellites() == [("i3", 4)]
     sentences = "; ".join(world.controller.explain(1))
     assert "i1, on loan, has idle GPUs, but they are T4 and the job runs on another type" in sentences
+
+
+@pytest.mark.parametrize("named", ["", "V100"])
+def test_a_heterogeneous_job_gets_servers_of_any_type_and_its_leader_hears_how_fast_all_its_nodes_are(
+    world: LendingWorld, named: str
+):
+    """Also if its base has asked for a type."""
+    world.cluster.types = {"i1": "T4", "i2": "T4", "i3": "V100", "t1": "V100"}
+    leader = world.job(1, "4-16", "t1", elastic=ElasticRequest(Range(4, 16), heterogeneous=True))
+    leader.shape = replace(leader.shape, gpu_type=named)
+    world.go(90)
+    assert world.cluster.satellites() == [("i1", 4), ("i2", 4), ("i3", 4)]
+    told = {each.node: each.speed for each in leader.speeds}
+    assert told == {"i1": 1 / 3, "i2": 1 / 3, "i3": 1.0, "t1": 1.0}
+    assert "its workers may be on several GPU types in the same run" in "; ".join(world.controller.explain(1))
+
+
+def test_leaders_of_all_other_jobs_hear_nothing_of_speeds(world: LendingWorld):
+    world.cluster.types = {"i1": "T4", "i2": "T4", "i3": "T4", "t1": "V100"}
+    leader = world.job(1, "4-12", "t1", elastic=ElasticRequest(Range(4, 12), fungible=True))
+    world.go(60)
+    assert (world.cluster.satellites(), leader.speeds) == ([], ())
+
+
+def test_speeds_are_what_the_site_declares(tmp_path):
+    world = LendingWorld(tmp_path, gpu_speeds={"t4": 0.25, "v100": 2.0})
+    world.cluster.types = {"i1": "T4", "i2": "V100", "i3": "A100", "t1": "V100"}
+    leader = world.job(1, "4-16", "t1", elastic=ElasticRequest(Range(4, 16), heterogeneous=True))
+    world.go(90)
+    assert {each.node: each.speed for each in leader.speeds} == {"i1": 0.25, "i2": 2.0, "i3": 1.0, "t1": 2.0}
 
 
 def test_when_inference_needs_a_server_its_satellites_are_scaled_in_and_nothing_else(world: LendingWorld):

@@ -53,6 +53,8 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
     if shown.scaling:
         sentences.append(profile(shown.scaling))
         sentences += _efficiency(shown)
+    if job.heterogeneous:
+        sentences.append("it is heterogeneous: its workers may be on several GPU types in the same run")
     sentences += _on_loan(job, view)
     return (*sentences, *(note.text for note in view.notes if note.job == job.key))
 

@@ -26,6 +26,14 @@ class GrantOffer:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeSpeed:
+    """How fast a node's GPUs are beside those of others; only ratios count."""
+
+    node: str
+    speed: float
+
+
+@dataclass(frozen=True, slots=True)
 class Orders:
     """All that a leader is told of what its job may have."""
 
@@ -33,6 +41,8 @@ class Orders:
     """All that stand."""
     batch: int = 0
     """The aggregate batch from the next generation on; 0: as the script says."""
+    speeds: tuple[NodeSpeed, ...] = ()
+    """Of all nodes of a heterogeneous job; empty: all are alike."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ from typing import Final
 
 T4_SPEED: Final = 1 / 3
 """In V100s (Lyra, slides, "Evaluation - Experiment Setup")."""
+SLOWEST: Final = 0.001
+FASTEST: Final = 1000.0
+"""What a site may declare; all else is a mistake, and the leaders of heterogeneous jobs refuse it, too."""
 MIXED_EFFICIENCY: Final = 0.9
 """What is left of the sum of speeds where they differ. The slides call it "non-ideal" and print no figure."""
 

@@ -40,6 +40,8 @@ _ON_SLURM: Final[Mapping[str, Mapping[str, object]]] = {"lyra": {"saved": "parts
 """Settings that flexod has them with, where those are not the defaults, which are the papers'."""
 _BORROWED: Final = "inference"
 """The setting that says which nodes are inference servers on loan."""
+_GPU_SPEEDS: Final = "gpu_speeds"
+"""The setting that says what GPUs do by their type."""
 _WEIGHING: Final = frozenset({"lyra", "goodput"})
 """Those that look at `TrainingJob.weight`."""
 _QUOTAS: Final = frozenset({"antman"})
@@ -69,13 +71,18 @@ def simulates(name: str) -> bool:
     return name not in _ON_SLURM_ONLY
 
 
-def on_slurm(name: str, borrowed: str = "") -> Mapping[str, object]:
+def on_slurm(
+    name: str, borrowed: str = "", gpu_speeds: Mapping[str, float] | None = None
+) -> Mapping[str, object]:
     """Settings that this policy has in flexod, other than its defaults.
 
-    `borrowed`: the partition of servers on loan, for those that look for it; "": as by default.
+    `borrowed`: the partition of servers on loan, for those that look for it; "": as by default. `gpu_speeds`:
+    what GPUs do by their type, likewise; None: as by default.
     """
-    usual = _ON_SLURM.get(name, {})
-    return {**usual, _BORROWED: borrowed} if borrowed and _BORROWED in settings_of(name) else usual
+    told = {_BORROWED: borrowed or None, _GPU_SPEEDS: gpu_speeds}
+    has = settings_of(name)
+    heeded = {setting: value for setting, value in told.items() if value is not None and setting in has}
+    return {**_ON_SLURM.get(name, {}), **heeded}
 
 
 def ordering() -> tuple[str, ...]:

@@ -301,8 +301,11 @@ class _Planner:
         return free and self._suits(share.job, node) and self._pays(share, node)
 
     def _suits(self, job: ElasticJob, node: str) -> bool:
-        """Whether `node` has the GPU type that the job runs on: one run is on one type, lent or not."""
-        if node not in self._lent:
+        """Whether `node` has the GPU type that the job's base is on, or the job may be on several at once.
+
+        Where a job names a type, it does not fit anywhere else.
+        """
+        if job.heterogeneous or job.shape.gpu_type:
             return True
         types = {self._rooms[name].node.gpu_type for name in job.base_nodes if name in self._rooms}
         return self._rooms[node].node.gpu_type in types
@@ -554,11 +557,12 @@ class _Planner:
                 yield f"{name} has idle GPUs, but they are likely to stay for {stay}: too short to pay"
 
     def _of_another_type(self, share: _Share) -> Iterator[str]:
-        for name in sorted(self._lent & set(self._nodes)):
+        for name in self._nodes:
             room = self._rooms[name]
             if room.idle.gpus >= share.job.shape.gpus > 0 and not self._suits(share.job, name):
+                which = f"{name}, on loan," if name in self._lent else name
                 kind = room.node.gpu_type or "of another type"
-                yield f"{name}, on loan, has idle GPUs, but they are {kind} and the job runs on another type"
+                yield f"{which} has idle GPUs, but they are {kind} and the job runs on another type"
 
     def _gpus_without_cpus(self, share: _Share) -> Iterator[str]:
         shape = share.job.shape

@@ -225,6 +225,7 @@ def _orders(orders: Orders) -> jobs_pb2.ToLeader:
                 for offer in orders.grants
             ],
             batch=orders.batch,
+            speeds=[jobs_pb2.NodeSpeed(node=each.node, speed=each.speed) for each in orders.speeds],
         )
     )
 

@@ -127,6 +127,8 @@ def test_an_elastic_request_is_found_behind_what_the_site_wrote() -> None:
     whole = ElasticRequest(Range(2, 8), fungible=True, batch=Range(32, 256))
     assert elastic_request("site note flexo{workers=2-8;fungible;batch=32-256}") == whole
     assert elastic_request("flexo{workers=2-8} more") == ElasticRequest(Range(2, 8))
+    several = ElasticRequest(Range(2, 8), heterogeneous=True)
+    assert elastic_request("flexo{workers=2-8;heterogeneous}") == several
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,7 @@ class Session:
         self.worker_id, self._say = worker_id, say
         self.generation = 0
         self.warming = True
+        self.speed = 0.0
         self.hear: Callable[[pb.Shards], None] = lambda shards: None
         self.held: Callable[[], Iterable[pb.HeldShards]] = tuple
 
@@ -128,6 +129,7 @@ class Job:
         loses: Callable[[], bool] = lambda: False,
         delays: Callable[[], bool] = lambda: False,
         drawn_ahead: int = 0,
+        speeds: Sequence[float] = (),
     ) -> None:
         self.samples, self.batch_size, self.partitions, self.seed = samples, batch_size, partitions, seed
         self.flexo, self.loses, self.delays = flexo, loses, delays
@@ -141,6 +143,8 @@ class Job:
         self.state = Trained()
         self.saved = {0: (Counter(self.state.seen), 0)}
         self._names = itertools.count()
+        self._speeds = itertools.cycle(speeds or [0.0])
+        """Of one newcomer after the other."""
         self.workers: list[Worker] = []
         self.aside: list[Worker] = []
         """Out of the generation, with what they held, and perhaps called back."""
@@ -152,6 +156,8 @@ class Job:
     def newcomer(self) -> Worker:
         name = f"w{next(self._names)}"
         session = Session(name, self._say) if self.flexo else None
+        if session is not None:
+            session.speed = next(self._speeds)
         worker = Worker(name, session, None, Alone())  # type: ignore[arg-type]
         worker.share = Share(
             "data",
@@ -240,6 +246,11 @@ class Job:
                 worker.session.generation, worker.session.warming = self.generation, False
         self.workers = members
 
+    @property
+    def uneven(self) -> bool:
+        """Whether somebody's GPU is said to be faster than another's."""
+        return len({worker.session.speed for worker in self.workers if worker.session}) > 1
+
     # --- training ---
 
     def step(self, stop_after: int | None = None) -> bool:
@@ -300,9 +311,10 @@ class Job:
     def _check_sizes(self, left: int, batches: list[Batch]) -> None:
         assert len(batches) == len(self.workers)
         real = [batch for batch in batches if batch.weight > 0]
-        sizes = [_samples(batch) for batch in real]
         assert len(real) == min(left, len(batches)), "somebody had nothing although there was enough"
-        assert max(sizes) - min(sizes) <= 1
+        if not self.uneven:
+            sizes = [_samples(batch) for batch in real]
+            assert max(sizes) - min(sizes) <= 1
         assert abs(sum(batch.weight for batch in batches) - len(batches)) < 1e-9
 
     def _train(self, batches: list[Batch]) -> None:

@@ -15,8 +15,6 @@ from horovod_elastic.data.allotment import (
     OutOfStep,
     Record,
     Whole,
-    next_shares,
-    steps_left,
 )
 from horovod_elastic.data.communicator import decode, encode
 from horovod_elastic.ranges import Range, RangeSet, length
@@ -30,6 +28,7 @@ records = st.builds(
     opening=st.integers(0, 10**6),
     held_since=st.integers(-1, 10**6),
     batch_size=st.integers(1, 10**6),
+    pace=st.integers(0, 10**9),
     settled=st.booleans(),
     held=ranges,
 )
@@ -48,27 +47,9 @@ def test_records_of_different_length_are_nearly_always_as_long():
     )
 
 
-@given(st.integers(1, 2000), st.integers(1, 12), st.integers(1, 40))
-def test_the_sizes_of_an_epoch_add_up_and_are_even(samples, ranks, batch_size):
-    left, steps, seen = samples, 0, []
-    while left:
-        shares = next_shares(left, ranks, batch_size)
-        seen += shares
-        assert max(shares) - min(shares) <= 1
-        assert max(shares) <= max(batch_size, 2)
-        if left >= ranks:
-            assert min(shares) >= 1
-        left -= sum(shares)
-        steps += 1
-    assert sum(seen) == samples
-    assert steps == steps_left(samples, ranks, batch_size)
-    full = sum(share == batch_size for share in seen)
-    assert full >= (samples // (ranks * batch_size) - 1) * ranks
-
-
-def record(held=(), *, epoch=0, draw=0, left=100, opening=0, since=-1, batch_size=4, settled=True):
+def record(held=(), *, epoch=0, draw=0, left=100, opening=0, since=-1, batch_size=4, pace=0, settled=True):
     held = tuple(Range(*each) for each in held)
-    return Record(epoch, draw, left, opening, since, batch_size, settled, held)
+    return Record(epoch, draw, left, opening, since, batch_size, pace, settled, held)
 
 
 def test_ranks_at_different_places_are_told_so():
@@ -237,6 +218,66 @@ def test_weights_make_all_samples_count_alike():
     for step in job.steps:
         sizes = [length(batch.ranges) for batch in step]
         assert [batch.weight for batch in step] == [size * 3 / sum(sizes) for size in sizes]
+
+
+def test_faster_workers_take_more_in_every_mini_batch_and_all_samples_count_alike():
+    job = Job(samples=1000, batch_size=8, workers=3, partitions=20, speeds=[3.0, 1.0, 1.0])
+    steps = job.finish_epoch()
+    sizes = [[length(batch.ranges) for batch in step] for step in job.steps]
+    full = 1000 // 24 - 1
+    assert sizes[:full] == [[14, 5, 5]] * full, "24 samples in parts of 3 to 1 to 1"
+    assert len(sizes) == steps == full + 2
+    assert all(fast > one >= other for fast, one, other in sizes)
+    for step in job.steps:
+        of_all = sum(length(batch.ranges) for batch in step)
+        assert [batch.weight for batch in step] == [length(batch.ranges) * 3 / of_all for batch in step]
+
+
+def test_a_worker_that_comes_with_another_gpu_makes_the_sizes_uneven_and_its_leaving_even():
+    job = Job(samples=2000, batch_size=6, workers=2, partitions=40, speeds=[1.0, 1.0, 0.5])
+    job.step()
+    job.resize(join=1)
+    job.step()
+    job.step()
+    job.resize(leave=[2] if job.workers[2].session.speed == 0.5 else [1])
+    job.step()
+    sizes = [sorted(length(batch.ranges) for batch in step) for step in job.steps]
+    assert sizes == [[6, 6], [4, 7, 7], [4, 7, 7], [6, 6]]
+    assert all(worker.share.allotment._plan is None for worker in job.workers)
+    job.finish_epoch()
+
+
+def test_speeds_that_become_known_in_the_middle_count_from_the_next_but_one_and_without_a_plan():
+    job = Job(samples=2000, batch_size=6, workers=2, partitions=40)
+    job.step()
+    for worker, speed in zip(job.workers, (2.0, 1.0), strict=True):
+        worker.session.speed = speed
+    for _ in range(30):
+        job.step()
+    sizes = [[length(batch.ranges) for batch in step] for step in job.steps]
+    assert sizes[:3] == [[6, 6], [6, 6], [8, 4]]
+    assert sizes[3:] == [[8, 4]] * 28
+    assert all(worker.share.allotment._plan is None for worker in job.workers)
+    job.finish_epoch()
+
+
+def test_what_is_read_ahead_is_what_is_trained_on_with_uneven_sizes_too():
+    job = Job(samples=2000, batch_size=6, workers=2, partitions=40, speeds=[2.0, 1.0])
+    job.step()
+    upcoming = [worker.share.upcoming() for worker in job.workers]
+    assert [[length(batch) for batch in each] for each in upcoming] == [[8, 8], [4, 4]]
+    job.step()
+    job.step()
+    for rank in range(2):
+        assert [step[rank].ranges for step in job.steps[-2:]] == upcoming[rank]
+
+
+def test_a_leader_that_is_away_for_long_leaves_a_plan_by_speed():
+    job = Job(samples=600, batch_size=6, workers=2, partitions=20, speeds=[2.0, 1.0])
+    job.step()
+    job.leader_away = True
+    job.finish_epoch()
+    assert [[length(batch.ranges) for batch in step] for step in job.steps[:40]] == [[8, 4]] * 40
 
 
 def test_a_crash_goes_back_to_the_commit_and_no_further():

@@ -47,6 +47,15 @@ def test_so_it_is_when_mini_batches_are_drawn_before_they_are_trained_on(shape, 
     play(Job(*shape, flexo=flexo, drawn_ahead=ahead), EVENTS, data)
 
 
+@settle
+@given(sizes, st.lists(st.sampled_from([0.0, 1 / 3, 1.0, 3.0]), min_size=1, max_size=6), st.data())
+def test_so_it_is_in_a_job_whose_gpus_differ(shape, speeds, data):
+    samples, batch_size, workers = shape
+    partitions = data.draw(st.integers(1, samples))
+    job = Job(samples, batch_size, workers, partitions=partitions, speeds=speeds)
+    play(job, [*EVENTS, "speed", "new leader", "leader away"], data)
+
+
 def play(job: Job, events: list[str], data: st.DataObject) -> None:
     for event in data.draw(st.lists(st.sampled_from(events), max_size=30)):
         happen(job, event, data)
@@ -76,7 +85,14 @@ def happen(job: Job, event: str, data: st.DataObject) -> None:
         job.new_leader()
     elif event == "forgetful leader":
         job.new_leader(hears=False)
-    elif event == "batch":
-        new = data.draw(st.integers(1, 9))
-        for rank in data.draw(st.sets(st.sampled_from(ranks))):
-            job.workers[rank].share.allotment.batch_size = new
+    elif event in ("batch", "speed"):
+        change_some(job, event, data)
+
+
+def change_some(job: Job, event: str, data: st.DataObject) -> None:
+    for worker in data.draw(st.sets(st.sampled_from(range(len(job.workers))))):
+        share, session = job.workers[worker].share, job.workers[worker].session
+        if event == "batch":
+            share.allotment.batch_size = data.draw(st.integers(1, 9))
+        else:
+            session.speed = data.draw(st.sampled_from([0.0, 0.5, 2.0]))

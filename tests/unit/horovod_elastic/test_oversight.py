@@ -147,6 +147,65 @@ def test_everybody_hears_of_the_batch_before_the_generation_that_it_is_for(
     ]
 
 
+def speeds(**of: float) -> list[jobs_pb2.NodeSpeed]:
+    return [jobs_pb2.NodeSpeed(node=node, speed=speed) for node, speed in of.items()]
+
+
+def heard(leader: Leader) -> list[tuple[str, float]]:
+    told, leader.told = leader.told, []
+    return [(worker, message.task.set_speed.speed) for worker, message in told]
+
+
+def test_everybody_hears_how_fast_its_gpu_is_before_its_first_generation_and_when_that_changes(
+    leader: Leader, oversight: Oversight
+) -> None:
+    oversight.speeds_are(speeds(n1=3.0, n2=1.0, n3=1.0))
+    oversight.goes(2, ["a", "b", "c"])
+    assert heard(leader) == [("a", 3.0), ("b", 3.0), ("c", 1.0)]
+    oversight.goes(3, ["a", "b", "c", "d"])
+    assert heard(leader) == [("d", 1.0)]
+    oversight.speeds_are(speeds(n1=3.0, n2=2.0, n3=1.0))
+    for worker in ("a", "c"):
+        oversight.stands(worker, workers_pb2.Standing(), 0.0)
+    assert heard(leader) == [("c", 2.0)]
+    oversight.speeds_are([])
+    oversight.stands("a", workers_pb2.Standing(), 0.0)
+    assert heard(leader) == [("a", 0.0)]
+
+
+def test_a_worker_of_a_job_that_flexod_says_no_speeds_of_hears_of_none(
+    leader: Leader, oversight: Oversight
+) -> None:
+    oversight.speeds_are([])
+    oversight.goes(2, ["a", "b"])
+    assert heard(leader) == []
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, 1e-4, 1001.0, float("inf"), float("nan")])
+def test_a_speed_that_cannot_be_makes_all_alike_and_is_said_once(
+    leader: Leader, oversight: Oversight, capsys: pytest.CaptureFixture[str], wrong: float
+) -> None:
+    for _ in range(2):
+        oversight.speeds_are(speeds(n1=3.0, n2=wrong, n3=1.0))
+    oversight.goes(2, ["a", "b", "c"])
+    assert heard(leader) == []
+    said = capsys.readouterr().err
+    assert said.count("flexod says that the speed of n2 is") == 1
+    assert "from 0.001 to 1000 is allowed" in said
+
+
+def test_only_workers_on_gpus_that_are_as_fast_hold_each_other_up(
+    leader: Leader, oversight: Oversight
+) -> None:
+    oversight.speeds_are(speeds(n1=3.0, n2=1.0, n3=1.0))
+    train(oversight, leader, slow="c")
+    assert [slow.node for slow in leader.slow_gpus()] == ["n2"]
+    leader.flexod.clear()
+    oversight.speeds_are(speeds(n1=3.0, n2=1.0, n3=2.0))
+    train(oversight, leader, slow="c")
+    assert leader.slow_gpus() == []
+
+
 def test_a_user_s_opting_out_is_why_the_job_is_not_scalable(leader: Leader, oversight: Oversight) -> None:
     assert oversight.unscalable_why == ""
     assert Oversight(leader, profiling_allowed=False).unscalable_why == OPTED_OUT

@@ -90,6 +90,15 @@ def test_a_grant_with_a_qos_is_submitted_with_it(recorder: Recorder) -> None:
     assert "--qos=spare" in recorder.call("sbatch")["argv"]
 
 
+def test_a_satellite_of_a_heterogeneous_job_asks_for_gpus_of_any_type(recorder: Recorder) -> None:
+    plan = plan_of()
+    mixes = user(replace(plan, base=replace(plan.base, heterogeneous=True)))
+    mixes.submit(GRANT)
+    assert "--gres=gpu:6" in recorder.call("sbatch")["argv"]
+    assert "--gpus=6" in mixes.step(3)
+    assert "--gpus=a100:6" in user(plan).step(3)
+
+
 def test_what_the_base_did_not_ask_for_the_satellite_does_not_either(recorder: Recorder) -> None:
     user(plan_of(Shape(gpus=0, cpus=1, memory_mib=0, gpu_type=""), output="")).submit(GRANT)
     options = recorder.call("sbatch")["argv"]

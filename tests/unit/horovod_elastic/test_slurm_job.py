@@ -45,13 +45,18 @@ def without(*names: str) -> dict[str, str]:
 def test_an_ordinary_job_has_its_tasks_as_workers_and_is_not_elastic() -> None:
     base = base_job(ONE_NODE)
     assert (base.job_id, base.restart_count, base.workers) == (17, 0, 2)
-    assert (base.minimum, base.maximum, base.elastic) == (2, 2, False)
+    assert (base.minimum, base.maximum, base.elastic, base.declared) == (2, 2, False, False)
     assert (base.shape.gpus, base.shape.cpus, base.shape.memory_mib, base.shape.gpu_type) == (1, 1, 4000, "")
 
 
 def test_the_range_comes_from_the_plugin() -> None:
     base = base_job({**ONE_NODE, "FLEXO_ELASTIC": "2-8", "SLURM_RESTART_COUNT": "3"})
     assert (base.minimum, base.maximum, base.elastic, base.restart_count) == (2, 8, True, 3)
+
+
+def test_a_job_with_a_range_of_one_size_does_not_grow_and_is_flexods_all_the_same() -> None:
+    base = base_job({**ONE_NODE, "FLEXO_ELASTIC": "2-2"})
+    assert (base.minimum, base.maximum, base.elastic, base.declared) == (2, 2, False, True)
 
 
 def test_a_base_that_is_larger_than_its_range_keeps_what_it_has() -> None:
@@ -205,6 +210,18 @@ def test_ranges_that_were_said_by_comment_are_read_where_the_plugin_recorded_the
     monkeypatch.setattr(slurm_job, "ask", lambda command, environment: shown)
     found = slurm_job.with_recorded_range({"SLURM_JOB_ID": "17"})
     assert (found.get("FLEXO_ELASTIC"), found.get("FLEXO_ELASTIC_BATCH")) == (range_, batch)
+
+
+def test_whether_its_workers_may_be_on_several_gpu_types_comes_from_the_plugin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not base_job(ONE_NODE).heterogeneous
+    assert base_job({**ONE_NODE, "FLEXO_ELASTIC_HETEROGENEOUS": "1"}).heterogeneous
+    for token, recorded in (("workers=2-8;heterogeneous", True), ("workers=2-8;fungible", False)):
+        shown = f"JobId=17 AdminComment=flexo{{{token}}} StdOut=/home/u/out"
+        monkeypatch.setattr(slurm_job, "ask", lambda command, environment, shown=shown: shown)
+        found = slurm_job.with_recorded_range({**ONE_NODE, "SLURM_JOB_ID": "17"})
+        assert base_job(found).heterogeneous == recorded
 
 
 def test_the_batches_that_a_job_may_train_with_come_from_the_plugin() -> None:

@@ -104,6 +104,23 @@ def test_where_an_epoch_ends_unevenly_the_dataset_s_weight_counts(place: dict[st
     assert [weight for _, weight in batch.parts(left[:1])] == [0.0]
 
 
+def test_a_mini_batch_above_the_mean_is_taken_in_more_passes_that_fit_and_the_next_one_as_usual(
+    place: dict[str, int],
+) -> None:
+    """As a dataset hands them out to the faster ones of a heterogeneous job."""
+    place.update(rank=0, size=2)
+    optimizer, dataset = Passes(), SimpleNamespace(batch_size=0, weight=1.5)
+    batch = AggregateBatch(16, largest=5, optimizer=optimizer, dataset=dataset)
+    assert (dataset.batch_size, optimizer.passes) == (8, 2)
+    parts = list(batch.parts(torch.arange(12)))
+    assert [len(part) for part, _ in parts] == [4, 4, 4]
+    assert optimizer.passes == 3
+    assert sum(weight for _, weight in parts) == pytest.approx(1.5)
+    dataset.weight = 0.5
+    assert [len(part) for part, _ in batch.parts(torch.arange(4))] == [4]
+    assert optimizer.passes == 2
+
+
 def test_another_aggregate_batch_sets_the_learning_rate_and_tells_the_script(place: dict[str, int]) -> None:
     optimizer = sgd(0.1)
     told: list[int] = []

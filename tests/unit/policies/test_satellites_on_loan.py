@@ -85,6 +85,25 @@ def test_a_job_that_may_only_grow_onto_another_type_is_told_so():
     assert "i1, on loan, has idle GPUs, but they are T4" in sentence(found, 1)
 
 
+def test_a_heterogeneous_job_gets_servers_of_any_type_in_the_same_run():
+    job = replace(elastic(1, "4-12"), heterogeneous=True)
+    found = planned(lending([job], t1="V100", i1="T4", i2="V100"))
+    assert sorted(grown(found)) == [(1, "i1", 4), (1, "i2", 4)]
+
+
+def test_a_base_on_a_server_on_loan_gets_no_other_type_of_the_training_cluster_unless_heterogeneous():
+    job = elastic(1, "2-8", base="i1")
+    seen = lending([job], LENT[:1], t1="V100", i1="T4", i2="V100")
+    idle_and_full = [node("t1", gpu_type="V100"), replace(seen.nodes[1], gpus_allocated=4, cpus_allocated=4)]
+    seen = replace(seen, nodes=tuple(idle_and_full))
+    assert grown(planned(seen)) == []
+    assert "t1 has idle GPUs, but they are V100 and the job runs on another type" in sentence(
+        planned(seen), 1
+    )
+    mixed = replace(seen, elastic=(replace(job, heterogeneous=True),))
+    assert grown(planned(mixed)) == [(1, "t1", 4)]
+
+
 def test_a_job_that_names_a_type_gets_no_other():
     job = elastic(1, "4-12", shape=WorkerShape(1, 1, gpu_type="T4"))
     assert grown(planned(lending([job], t1="T4", i1="T4", i2="V100"))) == [(1, "i1", 4)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo.control.leaders import GrantOffer, Orders
+from flexo.control.leaders import GrantOffer, NodeSpeed, Orders
 from flexo.model import FailureReason, JobKey, Range, SatelliteState, WorkerShape
 from flexo.service import wire
 from flexo.service.errands import CancelOrder, CheckpointOrder, Command, ProfileOrder, Result
@@ -144,6 +144,13 @@ def test_grants_are_told_with_every_field() -> None:
     (grant,) = wire.to_leader(Orders((offer,), 64)).grants.grants
     assert (grant.grant_id, grant.node, grant.workers) == ("g1", "n2", 3)
     assert (grant.partition, grant.lease_s, grant.start_within_s, grant.qos) == ("flex", 300, 40, "spare")
+
+
+def test_speeds_are_told_beside_the_grants_and_a_leader_without_any_hears_none() -> None:
+    speeds = (NodeSpeed("n1", 1.0), NodeSpeed("n2", 0.5))
+    told = wire.to_leader(Orders((), 0, speeds)).grants
+    assert [(each.node, each.speed) for each in told.speeds] == [("n1", 1.0), ("n2", 0.5)]
+    assert not wire.to_leader(Orders(())).grants.speeds
 
 
 def test_no_grants_is_still_a_message_that_says_so() -> None:

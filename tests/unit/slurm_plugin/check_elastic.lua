@@ -145,6 +145,9 @@ function checks.every_option_is_recorded_in_one_order()
     "flexo{workers=2-8;fungible}")
   expect_accepted(request(option({ FLEXO_ELASTIC = "2-8", FLEXO_ELASTIC_BATCH = "32-256" })),
     "flexo{workers=2-8;batch=32-256}")
+  local both = option({ FLEXO_ELASTIC = "2-8", FLEXO_ELASTIC_BATCH = "32-256", FLEXO_ELASTIC_FUNGIBLE = "1",
+    FLEXO_ELASTIC_HETEROGENEOUS = "1" })
+  expect_accepted(request(both), "flexo{workers=2-8;fungible;heterogeneous;batch=32-256}")
 end
 
 function checks.a_sites_own_admin_comment_is_kept()
@@ -193,6 +196,7 @@ end
 
 function checks.the_other_options_need_elastic()
   expect_refused(request(option({ FLEXO_ELASTIC_FUNGIBLE = "1" })), { "--elastic-fungible needs --elastic=MIN-MAX" })
+  expect_refused(request(option({ FLEXO_ELASTIC_HETEROGENEOUS = "1" })), { "--elastic-heterogeneous needs --elastic" })
   expect_refused(request(option({ FLEXO_ELASTIC_BATCH = "1-2" })), { "--elastic-batch needs --elastic=MIN-MAX" })
 end
 
@@ -200,7 +204,7 @@ function checks.a_job_array_is_refused()
   expect_refused(asking("2-8", { array_inx = "0-3" }), { "job array" })
 end
 
-function checks.a_heterogeneous_job_is_refused()
+function checks.a_job_of_several_components_is_refused()
   expect_refused(asking("2-8", { het_job_offset = 0 }), { "heterogeneous" })
   expect_refused(asking("2-8", { het_job_offset = 1 }), { "heterogeneous" })
 end
@@ -318,6 +322,7 @@ function checks.clients_without_spank_say_it_in_the_comment()
   expect_accepted(job("elastic=2-8"), "flexo{workers=2-8}")
   expect_accepted(job("run 7; elastic=2-8; of bob"), "flexo{workers=2-8}")
   expect_accepted(job("elastic-batch=32-256 elastic-fungible;elastic=2-8"), "flexo{workers=2-8;fungible;batch=32-256}")
+  expect_accepted(job("elastic=2-8 elastic-heterogeneous"), "flexo{workers=2-8;heterogeneous}")
 end
 
 function checks.the_same_is_checked_in_a_comment()
@@ -338,8 +343,8 @@ end
 
 function checks.a_comment_of_the_users_own_is_not_disturbed()
   for _, comment in ipairs({ "", "elastic", "an elastic beam, E=2-8", "elasticity=2-8", "inelastic=2-8", "my-elastic=2-8",
-    "elastics-fungible", "elastic-fungible-not", "elastic-batches=1-2", "Elastic=2-8", "flexo{workers=2-8}",
-    "flexo-satellite base=7 restart=0 grant=g1 workers=2", ("elastic "):rep(5000) }) do
+    "elastics-fungible", "elastic-fungible-not", "elastic-heterogeneous=1", "elastic-batches=1-2", "Elastic=2-8",
+    "flexo{workers=2-8}", "flexo-satellite base=7 restart=0 grant=g1 workers=2", ("elastic "):rep(5000) }) do
     expect_accepted(request({ comment = comment }), nil)
   end
 end
@@ -409,6 +414,14 @@ function checks.a_fungible_base_may_start_on_borrowed_servers_where_the_site_say
   end
 end
 
+function checks.a_heterogeneous_base_may_start_wherever_a_fungible_one_may()
+  local job = fungible({ spank_job_env = { [0] = "FLEXO_ELASTIC=2-8", "FLEXO_ELASTIC_HETEROGENEOUS=1" } })
+  expect_accepted(job, "flexo{workers=2-8;heterogeneous}", BORROWED)
+  expect(job.partition == "train,borrowed" and job.requeue == 1, "should start there and be requeued from there")
+  expect(modify({ partition = "borrowed" }, "flexo{workers=2-8;heterogeneous}", BORROWED) == slurm.SUCCESS,
+    "should be moved there later")
+end
+
 function checks.elsewhere_a_fungible_base_stays_where_it_was_submitted()
   local job = fungible()
   expect_accepted(job, "flexo{workers=2-8;fungible}")
@@ -421,7 +434,7 @@ function checks.a_base_that_is_not_fungible_is_kept_off_borrowed_servers()
   expect_accepted(job, "flexo{workers=2-8}", BORROWED)
   expect(job.partition == nil, "should stay where it was submitted")
   expect_refused(asking("2-8", { partition = "train,borrowed" }), { "'train,borrowed'" }, BORROWED)
-  expect_refused(asking("2-8", { partition = "borrowed" }), { "only satellites and --elastic-fungible" }, BORROWED)
+  expect_refused(asking("2-8", { partition = "borrowed" }), { "only satellites, --elastic-fungible" }, BORROWED)
   expect_refused(fungible({ partition = "train,flex" }), { "'train,flex'" }, BORROWED)
 end
 

@@ -72,7 +72,7 @@ static void live(char pieces[PIECES][PIECE_LENGTH], unsigned choices)
 	slurm_spank_init(NULL, (choices >> 4) % 3, arguments);
 	for (int i = 0; i < OPTIONS; i++)
 		if (choices & (64u << i))
-			say_option(i, choices & (512u << i) ? NULL : pieces[2 + i], remote);
+			say_option(i, choices & (1024u << i) ? NULL : pieces[2 + i], remote);
 	slurm_spank_init_post_opt(NULL, 0, NULL);
 	demand_clean_end();
 }

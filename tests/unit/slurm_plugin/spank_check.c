@@ -24,12 +24,15 @@ static void check_submission(void)
 	check(slurm_spank_init(NULL, 0, NULL) == 0 && registered_count == OPTIONS, "sbatch has all options");
 	check(say_option(ELASTIC, "02-08", 0) == 0, "a range is taken");
 	check(say_option(FUNGIBLE, NULL, 0) == 0, "so is an option without a value");
+	check(say_option(HETEROGENEOUS, NULL, 0) == 0, "and the other one like it");
 	check(slurm_spank_init_post_opt(NULL, 0, NULL) == 0, "the job is submitted");
 	check(is(value_of(&of_job_control, "FLEXO_ELASTIC"), "2-8"), "Lua finds the range");
 	check(is(value_of(&of_job_control, "FLEXO_ELASTIC_FUNGIBLE"), "1"), "and the other option");
+	check(is(value_of(&of_job_control, "FLEXO_ELASTIC_HETEROGENEOUS"), "1"), "and the third");
 	check(is(getenv("FLEXO_ELASTIC"), "2-8"), "the job's environment has it");
 	unsetenv("FLEXO_ELASTIC");
 	unsetenv("FLEXO_ELASTIC_FUNGIBLE");
+	unsetenv("FLEXO_ELASTIC_HETEROGENEOUS");
 }
 
 static void check_refusals(void)
@@ -72,9 +75,11 @@ static void check_arrival(void)
 	slurm_spank_init(NULL, 0, NULL);
 	set(&of_job, "SLURM_SPANK_FLEXO_ELASTIC", longer);
 	set(&of_job, "SLURM_SPANK_FLEXO_ELASTIC_FUNGIBLE", longer);
+	set(&of_job, "SLURM_SPANK_FLEXO_ELASTIC_HETEROGENEOUS", "1;reboot");
 	set(&of_job, "SLURM_SPANK_FLEXO_ELASTIC_BATCH", "1-2;reboot");
 	check(slurm_spank_init_post_opt(NULL, 0, NULL) == 0, "a user's own nonsense keeps no job from starting");
 	check(!value_of(&of_job, "FLEXO_ELASTIC") && !value_of(&of_job, "FLEXO_ELASTIC_BATCH"), "and does not arrive");
+	check(is(value_of(&of_job, "FLEXO_ELASTIC_HETEROGENEOUS"), "1"), "nor does a value where none is taken");
 }
 
 int main(void)

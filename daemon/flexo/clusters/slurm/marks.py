@@ -18,7 +18,7 @@ _TAG = re.compile(
 
 
 def elastic_request(admin_comment: str) -> ElasticRequest | None:
-    """The token `flexo{workers=2-8;fungible;batch=32-256}` in AdminComment, if a good one is there."""
+    """The token `flexo{workers=2-8;fungible;heterogeneous;batch=32-256}` in AdminComment, if one is good."""
     tokens = _ELASTIC.findall(admin_comment)
     return _request(tokens[-1]) if tokens else None
 
@@ -26,7 +26,7 @@ def elastic_request(admin_comment: str) -> ElasticRequest | None:
 def _request(inside: str) -> ElasticRequest | None:
     workers: Range | None = None
     batch: Range | None = None
-    fungible = False
+    fungible = heterogeneous = False
     try:
         for part in inside.split(";"):
             name, _, value = part.partition("=")
@@ -36,9 +36,11 @@ def _request(inside: str) -> ElasticRequest | None:
                 batch = Range.parse(value)
             elif part == "fungible":
                 fungible = True
+            elif part == "heterogeneous":
+                heterogeneous = True
     except BadRange:
         return None
-    return ElasticRequest(workers, fungible, batch) if workers else None
+    return ElasticRequest(workers, fungible, batch, heterogeneous) if workers else None
 
 
 def satellite_tag(comment: str) -> SatelliteTag | None:

@@ -134,7 +134,8 @@ class SimulatedSlurm:
         """A job waits: of an elastic one its base, of another all that it asks for."""
         elastic = job.workers.max > job.workers.min
         workers = job.workers.min if elastic else job.requested_workers
-        request = ElasticRequest(job.workers, job.fungible, job.batch) if elastic else None
+        asked = ElasticRequest(job.workers, job.fungible, job.batch, job.heterogeneous)
+        request = asked if elastic else None
         queued = _queued(job.job_id, job.user or name, TRAIN, workers, job.shape, self.now)
         queued = replace(queued, time_limit_s=job.time_limit_s, elastic=request)
         self._queue[job.job_id] = Entry(queued, job.shape, workers)
@@ -144,13 +145,15 @@ class SimulatedSlurm:
     ) -> None:
         """A satellite of a base that runs waits for its node."""
         owner = self._queue[base.job_id]
+        mixes = owner.job.elastic is not None and owner.job.elastic.heterogeneous
+        shape = replace(owner.shape, gpu_type="") if mixes else owner.shape
         queued = replace(
-            _queued(job_id, owner.job.user, FLEX, workers, owner.shape, self.now),
+            _queued(job_id, owner.job.user, FLEX, workers, shape, self.now),
             time_limit_s=lease_s,
             required_nodes=frozenset({node}),
             satellite=SatelliteTag(base, grant_id, workers),
         )
-        self._queue[job_id] = Entry(queued, owner.shape, workers, (Share(node, workers),))
+        self._queue[job_id] = Entry(queued, shape, workers, (Share(node, workers),))
 
     def entry(self, job_id: int) -> Entry | None:
         """A job that waits or runs."""
