@@ -20,7 +20,7 @@ class JobPlan:
     output: str
     """The file that the base's output goes to, so that satellites can write there too; "" if unknown."""
     daemon: str
-    """flexod's host:port; "" for a job that grows nowhere."""
+    """flexod's host:port; "" for a job that flexod does not know, or where there is none."""
     leases: str
     """Where its agents find out who leads: flexod://host:port, etcd://..., run://host:port (leases.py)."""
 

@@ -107,7 +107,7 @@ def _run(base: BaseJob, command: list[str]) -> int:
     here = os.environ.get("SLURMD_NODENAME", base.nodes[0].name)
     site = slurm_job.site(os.environ)
     address = network.own_address(slurm_job.node_address(here, os.environ), site.controller)
-    daemon = daemon_address() if base.elastic else None
+    daemon = daemon_address() if base.declared else None
     if base.elastic and daemon is None:
         say("no flexod is configured (FLEXO_DAEMON, flexo.toml): training stays at the base's size")
     with lease_place(base, address) as place:

@@ -300,7 +300,7 @@ class Agent:
         slurm = SlurmUser(self._plan, os.environ, self._post.command)
         tenure = Tenure(self._election, self._store)
         leader = Leader(self._plan, self._name, self._address, slurm, tenure, inherited=leading.heir)
-        if self._plan.base.elastic and self._plan.daemon:
+        if self._plan.daemon:
             leader.attach_to(self._plan.daemon)
         self._leader = leader
         self._port.take_office(leader)

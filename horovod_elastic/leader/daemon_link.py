@@ -35,6 +35,13 @@ _REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.ABORTED,  # replaced by another leader of this job: taking turns would help nobody
 )
+_BROKEN_OFF = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.CANCELLED,
+)
+"""What gRPC itself says where nobody answers, or no more. All other codes somebody has chosen."""
 
 
 def daemon_address() -> str | None:
@@ -200,6 +207,8 @@ def _silence(address: str, error: grpc.RpcError) -> _Silence:
         return _Silence(f"flexod at {address} refuses this job: {error.details()}", "", refused=True)
     if flexods.stands_by(error):
         return _Silence(f"flexod at {address} stands by", stands_by=True)
+    if code not in _BROKEN_OFF:
+        return _Silence(f"flexod at {address} answers {code.name}: {error.details()}", ";")
     if why := tls.what_is_wrong(address):
         return _Silence(f"flexod at {address}: {why}", ";")
     return _Silence(f"no flexod at {address}")

@@ -1,7 +1,8 @@
 """After a start nothing is granted before the jobs that run have said what they were granted before.
 
 A grant that its leader has heard and not submitted yet is known to nobody but that leader: until it has
-attached to this flexod, the GPUs look idle and would be promised a second time.
+attached to this flexod, the GPUs look idle and would be promised a second time. A job of one size was never
+granted any.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class RollCall:
         self, plan: Plan, jobs: Iterable[ElasticJob], attached: Container[JobKey], now: float
     ) -> Plan:
         """`plan`, without new grants for as long as a job is waited for that ran at the first look."""
-        running = frozenset(job.key for job in jobs)
+        running = frozenset(job.key for job in jobs if job.workers.max > job.workers.min)
         if self._awaited is None:
             self._awaited, self._until = running, now + PATIENCE_S
         here = frozenset(key for key in self._awaited if key not in running or key in attached)

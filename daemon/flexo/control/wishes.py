@@ -94,6 +94,9 @@ class Wishes:
     def check_resizable(self, view: JobView) -> None:
         """Raises Busy, NotSteered where the job may not be resized now."""
         job = view.job
+        if job.workers.min == job.workers.max:
+            only = workers_of(job.workers.min)
+            raise NotSteered(f"job {job.key} has {only} and keeps them: its range is {job.workers}")
         if not view.attached:
             raise NotSteered(f"job {job.key} has no leader attached to flexod, which could resize it")
         if not job.scalable:

@@ -105,7 +105,7 @@ async def _serve_alone(
     settings, ended = process.settings, process.ended
     with _only_flexod_of(settings.journal.path), _open_journal(settings) as journal:
         active = Active.begin(settings, journal, ALONE, process.happenings, lambda: None)
-        process.active = active
+        process.begin_to_act(active, settings)
         switchboard = Switchboard()
         switchboard.activate(active.services, ALONE)
         server = await listen(settings.service.address, authenticator, switchboard, credentials)

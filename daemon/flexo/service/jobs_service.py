@@ -278,7 +278,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                     return None
             if time.monotonic() > deadline:
                 text = f"flexod has not seen the cluster for {self._pace.observed_within_s:.0f} s; try again"
-                raise Refused(grpc.StatusCode.UNAVAILABLE, text)
+                raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text)  # not as if no flexod were there
             self._desk.wake.set()
             await asyncio.sleep(0.2)
 

@@ -77,7 +77,7 @@ class Turns:
             active = await asyncio.to_thread(
                 Active.begin, settings, journal, seat, process.happenings, self._about
             )
-            process.active = active
+            await asyncio.to_thread(process.begin_to_act, active, settings)
             over = asyncio.Event()
             watching = asyncio.create_task(_watch(seat, process.ended, over))
             try:
@@ -93,8 +93,8 @@ class Turns:
                     active.close()
             finally:
                 self.switchboard.stand_by()
-                process.active = None
                 watching.cancel()
+                await asyncio.to_thread(process.stand_by)
         if failed.is_set():
             raise CannotServe("the controller has failed; its error stands above")
 

@@ -40,12 +40,13 @@ LEAVES_S = 60.0
 POLL_S = 1.0
 _SUBMITS_S = 120.0
 _ORDINARY = """#!/bin/sh
-log="$1.$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}"
+log="$1.$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}.$$"
 echo "$SLURM_JOB_ID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES" > "$log.place"
 end=$(($(date +%s) + $2))
 while [ "$(date +%s)" -lt "$end" ] && [ ! -e "$1.stop" ]; do date +%s.%N >> "$log.times"; sleep 0.5; done
 """
-"""An ordinary job says where it is, and that it lives: of each run in files of its own."""
+"""An ordinary job says where it is, and that it lives: of each run in files of its own. slurmctld that is
+killed just after a job's start forgets it, and starts the job again under the same numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,10 +293,10 @@ def _uses_of_workers(folder: Path) -> Iterator[Use]:
 def _uses_of_ordinary(place: Path) -> Iterator[Use]:
     """What a job of a fixed size has on the node of its script."""
     times = place.with_suffix(".times")
-    if not times.exists():
-        return
+    moments = [float(word) for word in times.read_text().split()] if times.exists() else []
+    if not moments:
+        return  # it was ended at once
     job, node, gpus = place.read_text().split()
-    moments = [float(word) for word in times.read_text().split()]
     for gpu in gpus.split(","):
         yield Use(place.stem, int(job), node, int(gpu), moments[0], moments[-1])
 

@@ -128,11 +128,11 @@ def _could_start(look: Look, jobs: Sequence[Submitted]) -> list[str]:
     """Of those that wait, the first: if it would start on a cluster without preemptible jobs."""
     for each in jobs:
         job = look.job(each.job_id)
-        if job is None or job.state != "PENDING" or not isinstance(each.what, Ordinary):
+        if job is None or job.name != each.name or job.state != "PENDING":
             continue
         if job.reason in _NOT_SLURMS_TURN:
             return []
-        return [each.name] if _room(look, each.what) else []
+        return [each.name] if isinstance(each.what, Ordinary) and _room(look, each.what) else []
     return []
 
 
@@ -216,11 +216,11 @@ def only_servers_are_borrowed(evidence: Evidence) -> Iterator[Violation]:
 
 def no_server_in_use_stays_borrowed(evidence: Evidence) -> Iterator[Violation]:
     """Where inference runs again the loan ends: nothing else is let onto that server."""
-    inference = {each.job_id for what, each in evidence.ordinary() if what.inference}
+    inference = {(each.job_id, each.name) for what, each in evidence.ordinary() if what.inference}
 
     def still_lent(look: Look) -> set[str]:
-        used = {held.node for job in look.jobs if job.job_id in inference and job.runs for held in job.held}
-        return used & look.borrowed
+        running = [job for job in look.jobs if (job.job_id, job.name) in inference and job.runs]
+        return {held.node for job in running for held in job.held} & look.borrowed
 
     targets = (Target.FLEXOD, Target.SLURMCTLD, Target.SLURM_LINK)
     paused = disturbed(evidence.strikes, targets, bounds.UNDISTURBED_S)

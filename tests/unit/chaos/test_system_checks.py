@@ -224,6 +224,15 @@ def test_a_server_that_stays_lent_while_inference_runs_there_is_found() -> None:
     assert judge(Evidence(looks((long, [ended(inference)]), borrowed=("i1",)), submitted=(SERVES,))) == ()
 
 
+def test_a_stranger_that_has_the_number_of_a_forgotten_job_is_not_taken_for_it() -> None:
+    long = int(bounds.TAKEN_BACK_S + bounds.CLOSED_S)
+    forgotten = at(bounds.SLURM_FORGETS_S / 2, Target.SLURMCTLD)
+    other = replace(satellite, job_id=INFERENCE, held=(Held("i1", (0,)),))
+    for stranger in (other, waiting(other, "Priority")):
+        seen = looks((long, [base, stranger]), (2, [ended(base), ended(other)]), borrowed=("i1",))
+        assert judge(Evidence(seen, (forgotten,), (SERVES,))) == ()
+
+
 def test_two_processes_on_one_gpu_are_found() -> None:
     one, two = Use("a", 1, "t1", 0, 10.0, 20.0), Use("b", 2, "t1", 0, 15.0, 30.0)
     brief = Use("c", 3, "t1", 0, 11.0, 14.0)

@@ -41,6 +41,14 @@ def test_a_leader_that_does_not_come_back_is_waited_for_only_so_long(world: Worl
     assert second.own
 
 
+def test_nobody_waits_for_a_job_of_one_size_which_was_never_granted_anything(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.cluster.base(1, "2-2")
+    second = world.job(2, "1-4", "t3")
+    world.go(4)
+    assert second.own
+
+
 def test_nobody_waits_for_a_job_that_has_ended(world: World) -> None:
     world.leaders.attached.clear()
     second = world.job(2, "1-4", "t3")

@@ -180,6 +180,21 @@ def test_a_refusal_is_passed_on_once_and_tried_again_seldom(start_link: Callable
     server.stop(None)
 
 
+@pytest.mark.parametrize("code", [grpc.StatusCode.NOT_FOUND, grpc.StatusCode.DEADLINE_EXCEEDED])
+def test_what_flexod_answers_for_the_moment_is_said_with_its_address_and_tried_again(
+    start_link: Callable[[str], Leader], code: grpc.StatusCode
+) -> None:
+    flexod = Flexod(refusal=code)
+    server, port = serve(flexod)
+    leader = start_link(f"127.0.0.1:{port}")
+    wait_until(lambda: len(flexod.heard) >= 2 and leader.said)
+    answered = f"flexod at 127.0.0.1:{port} answers {code.name}: not with you"
+    assert leader.said == [f"{answered}; training goes on with the workers it has"]
+    flexod.refusal = None
+    wait_until(lambda: leader.said[-1].startswith("attached"))
+    server.stop(None)
+
+
 def test_without_munge_it_says_so_and_training_goes_on(
     start_link: Callable[[str], Leader], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,12 @@ from typing import Any, cast
 
 import pytest
 
+from flexo_protos import lease_place
 from flexo_protos.leases import Lease
-from horovod_elastic import launcher, wire
+from horovod_elastic import launcher, slurm_job, wire
 from horovod_elastic.core import choice
 from horovod_elastic.election.leases import LeaseStore, StoreAway
+from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.launcher import BaseAgents
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.satellites import Refused, SlurmUser
@@ -166,6 +168,30 @@ def test_an_agent_that_does_not_end_with_the_others_is_ended(tmp_path: Path) -> 
     )
     assert exit_code == 0
     assert {step.poll() for step in slurm.steps} == {0, -signal.SIGKILL}
+
+
+@pytest.mark.parametrize(("text", "daemon"), [("2-2", "127.0.0.1:9"), ("", "")])
+def test_of_a_job_of_one_size_flexod_hears_if_it_was_submitted_with_a_range(
+    text: str, daemon: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[JobPlan] = []
+
+    class NoAgents:
+        def __init__(self, *_: object) -> None: ...
+
+        def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr(launcher, "BaseAgents", NoAgents)
+    monkeypatch.setattr(launcher, "SlurmUser", lambda plan, *_: plans.append(plan))
+    monkeypatch.setattr(launcher.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(slurm_job, "ask", lambda *_: "NodeAddr=127.0.0.1")
+    monkeypatch.setenv("FLEXO_DAEMON", "127.0.0.1:9")
+    job = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "SLURM_NTASKS": "2"}
+    assert launcher._run(slurm_job.base_job({**job, "SLURM_JOB_GPUS": "0,1", "FLEXO_ELASTIC": text}), []) == 0
+    (plan,) = plans
+    assert plan.daemon == daemon
+    assert lease_place.parse(plan.leases).kind is lease_place.Kind.RUN, "it needs nobody's help to be led"
 
 
 @pytest.mark.parametrize(

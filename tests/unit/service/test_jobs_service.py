@@ -140,7 +140,7 @@ def test_while_the_cluster_cannot_be_seen_a_leader_is_told_to_come_again() -> No
         async with house() as h:
             h.observed.observation = None
             code, text = await refusal(h, hello())
-            assert code is grpc.StatusCode.UNAVAILABLE
+            assert code is grpc.StatusCode.DEADLINE_EXCEEDED
             assert "try again" in text
 
     run(story)

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from flexo.config import Settings, load
+from flexo.service.active import Active
 from flexo.service.process import Process
 from flexo.service.reloading import AT_ONCE, Configuration, Reloading, compare
 
@@ -152,6 +154,48 @@ def test_signals_have_it_read_again_and_do_not_end_flexod(file: Path) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         async with asyncio.timeout(60):
             await process.ended.wait()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("more", "news"),
+    [
+        ("lease_s = 61\n", "configuration read again: taken over: [controller] lease_s"),
+        ("lease_s = 120\ndry_run = true\n", "configuration read again: needs a restart of flexod: "),
+        ("lease_s = 7\n", "the configuration is not taken over, nothing of it: "),
+    ],
+)
+def test_what_is_read_while_nobody_acts_is_told_to_the_one_who_acts_next(
+    file: Path, more: str, news: str
+) -> None:
+    class Acts:
+        def __init__(self) -> None:
+            self.told: list[tuple[Settings, str, str]] = []
+
+        def take(self, *told: Any) -> None:
+            self.told.append(told)
+
+    async def story() -> None:
+        configuration = Configuration(file)
+        process = Process(configuration, before := configuration.read())
+        undisturbed = next_one = Acts()
+        process.begin_to_act(cast(Active, undisturbed), before)
+        assert undisturbed.told == []
+        process.stand_by()
+        file.write_text(GOOD.replace("lease_s = 120\n", more))
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(60):
+            while not next_one.told:
+                await asyncio.sleep(0.01)
+                process.begin_to_act(cast(Active, next_one := Acts()), before)
+                process.stand_by()
+        ((settings, said, unheeded),) = next_one.told
+        assert said.startswith(news)
+        assert settings.controller.lease_s == (61 if "61" in more else 120)
+        assert bool(unheeded) == ("61" not in more)
+        process.begin_to_act(cast(Active, last := Acts()), settings)
+        assert last.told == ([(settings, f"as before: {unheeded}", unheeded)] if unheeded else [])
 
     asyncio.run(story())
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,7 +20,7 @@ from service_doubles import PlainAuthenticator
 from flexo.availability.claim import Record
 from flexo.availability.mandate import Mandate
 from flexo.availability.register import as_text
-from flexo.config import Settings, parse
+from flexo.config import Settings
 from flexo.journal import Journal
 from flexo.model import JobKey
 from flexo.service import turns
@@ -43,6 +45,11 @@ class Acting(admin_pb2_grpc.AdminServiceServicer):
     falls_over: bool = False
     services: Services = field(default_factory=Services)
     open: bool = True
+    told: list[tuple[str, str]] = field(default_factory=list)
+    """Of the configuration: what is news, and what is not gone by."""
+
+    def take(self, changed: Settings, news: str, unheeded: str) -> None:
+        self.told.append((news, unheeded))
 
     async def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: object
@@ -125,9 +132,8 @@ async def running(folder: Path, address: str, both: tuple[str, str], more: str =
     )
     file = folder / f"{address}.toml"
     file.write_text(text)
-    settings = parse(text, "t")
-    service = settings.service.model_copy(update={"address": address})
-    process = Process(Configuration(file), settings.model_copy(update={"service": service}))
+    configuration = Configuration(file, address=address)
+    process = Process(configuration, configuration.read())
     mine = Turns(process)
     server = await listen(address, PlainAuthenticator(), mine.switchboard)
     task = asyncio.create_task(mine.take())
@@ -186,6 +192,13 @@ def _closed(acting: Acting) -> Any:
     return asked
 
 
+def _was_told(acting: Acting) -> Any:
+    async def asked() -> bool:
+        return bool(acting.told)
+
+    return asked
+
+
 def _knows(one: One, holder: str) -> Any:
     async def asked() -> bool:
         about = await one.about()
@@ -194,7 +207,7 @@ def _knows(one: One, holder: str) -> Any:
     return asked
 
 
-def test_one_that_loses_its_lease_stands_by_again_in_the_same_process(
+def test_one_that_loses_its_lease_stands_by_again_in_the_same_process_and_forgets_nothing(
     tmp_path: Path, begun: list[Acting]
 ) -> None:
     both = free_addresses()
@@ -203,6 +216,10 @@ def test_one_that_loses_its_lease_stands_by_again_in_the_same_process(
     async def story() -> None:
         async with running(tmp_path, both[0], both) as a:
             await until(a.serves, "it is active")
+            file = tmp_path / f"{both[0]}.toml"
+            file.write_text(f"{file.read_text()}keep_days = 3\n")
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until(_was_told(begun[0]), "the file is read again")
             record = Record("other:1", "t", 4_000_000_000, 0, 0.0)
             (tmp_path / "active.1000000").write_text(as_text(record))
             await until(_knows(a, "other:1"), "it stands by")
@@ -211,6 +228,9 @@ def test_one_that_loses_its_lease_stands_by_again_in_the_same_process(
             assert begun[1].mandate.epoch == 4000000001
 
     asyncio.run(story())
+    waits = "needs a restart of flexod: [journal] keep_days"
+    news = f"configuration read again: {waits}"
+    assert [acting.told for acting in begun] == [[(news, waits)], [(f"as before: {waits}", waits)]]
 
 
 def test_a_controller_that_falls_over_ends_the_process_and_lets_the_other_in(
