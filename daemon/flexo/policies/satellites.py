@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from functools import cached_property, partial
+from itertools import chain, combinations, islice
 
 from flexo.model import (
     Action,
@@ -29,6 +31,7 @@ from flexo.model import (
 )
 from flexo.policies.batches import batch_of
 from flexo.policies.demand import rate
+from flexo.policies.openings import Kind, Openings
 from flexo.policies.payoff import PAUSE_S, START_S, pays
 from flexo.policies.pending import Claim, settle_claims
 from flexo.policies.rooms import (
@@ -48,6 +51,8 @@ _WANTED_EMPTY = frozenset({"DRAIN", "DRAINING", "MAINT", "RESERVED", "REBOOT_REQ
 """Slurm's flags of a node that satellites leave."""
 _EXACT_CAP_UP_TO = 12
 """Satellites of one job of which every combination is tried when its owner caps it."""
+_REASONS = 4
+"""Of why a job has no room that are said: a cluster of thousands of nodes may have thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,7 @@ class _Planner:
         self._lent = lent_nodes(snapshot)
         self._nodes = sorted((satellite_nodes(snapshot) & self._rooms.keys()) - self._slow.keys())
         self._stays = stays(snapshot, self._nodes)
+        self._openings = Openings(self._rooms, self._nodes, self._stays)
         self._known = {job.key: job for job in snapshot.training}
         self._actions: list[Action] = []
         self._withdrawn: set[str] = set()
@@ -115,6 +121,7 @@ class _Planner:
         for job in self._snapshot.elastic:
             self._respect_ceiling(job)
         self._serve_pending()
+        self._openings = Openings(self._rooms, self._nodes, self._stays)
         self._shares = {job.key: self._share_of(job) for job in self._snapshot.elastic}
         self._take_dues()
         self._give_back_excess()
@@ -129,11 +136,12 @@ class _Planner:
 
     def _batches(self) -> Iterator[Batch]:
         """For what each job has been granted when this plan is carried out."""
+        growth: Counter[JobKey] = Counter()
+        for action in self._actions:
+            if isinstance(action, Grow):
+                growth[action.job] += action.workers
         for share in self._shares.values():
-            growth = sum(
-                grow.workers for grow in self._actions if isinstance(grow, Grow) and grow.job == share.job.key
-            )
-            samples = batch_of(share.job, self._before(share) + growth)
+            samples = batch_of(share.job, self._before(share) + growth[share.job.key])
             if samples is not None:
                 chosen = (
                     share.job.batch.clamp(share.due.samples) if share.job.batch and share.due.samples else 0
@@ -200,15 +208,23 @@ class _Planner:
         """What the policy wants each job to have, within what the job may have."""
         if self._sizing is None:
             return
-        shares = self._shares.values()
-        rooms = {
-            name: self._rooms[name] for name in self._nodes if any(self._pays(each, name) for each in shares)
-        }
+        rooms = {name: self._rooms[name] for name in self._paying_nodes()}
         for key, due in self._sizing(rooms, self._as_they_will_be()).items():
             share = self._shares.get(key)
             if share is not None:
                 workers = max(share.job.base_workers, min(due.workers, share.job.ceiling))
                 share.due = Due(workers, due.samples, due.why)
+
+    def _paying_nodes(self) -> Iterator[str]:
+        """Where a satellite of some job does more than it costs. Nodes that are alike are asked once."""
+        known: dict[tuple[float, str, Resources, Resources], bool] = {}
+        for name in self._nodes:
+            room = self._rooms[name]
+            alike = self._stays[name], room.node.gpu_type, room.idle, Resources.of_node(room.node)
+            if alike not in known:
+                known[alike] = any(self._pays(share, name) for share in self._shares.values())
+            if known[alike]:
+                yield name
 
     def _as_they_will_be(self) -> list[ElasticJob]:
         """The jobs that may be resized at all, without the grants that are on their way out."""
@@ -279,6 +295,7 @@ class _Planner:
             if room is None:
                 return False
         room.take(Resources.of_workers(shape, 1))
+        self._openings.changed(room.node.name)
         share.open_node = room.node.name
         share.dealt[room.node.name] = share.dealt.get(room.node.name, 0) + 1
         share.workers += 1
@@ -286,44 +303,58 @@ class _Planner:
 
     def _best_room(self, share: _Share, wanted: int) -> Room | None:
         """The tightest node that holds all `wanted`, else the roomiest; the base's own node last."""
+        own: str | None = None
+        pays_there = partial(self._pays_with, share)
+        for name in self._openings.tightest_first(self._kind(share.job), wanted, pays_there):
+            if name in share.closed or name in share.dealt:
+                continue
+            if name not in share.job.base_nodes:
+                return self._rooms[name]
+            own = own or name
+        return None if own is None else self._rooms[own]
 
-        def order(room: Room) -> tuple[bool, bool, int, str]:
-            fits = room.fits(share.job.shape, room.idle)
-            enough = fits >= wanted
-            name = room.node.name
-            return name in share.job.base_nodes, not enough, fits if enough else -fits, name
-
-        rooms = (self._rooms[name] for name in self._nodes if self._may_open(share, name))
-        return min((room for room in rooms if room.fits(share.job.shape, room.idle)), key=order, default=None)
+    def _room_for(self, share: _Share) -> int:
+        """Workers that the job could be given more on all nodes that it may open."""
+        kind = self._kind(share.job)
+        held = {name: self._openings.holds(kind, name) for name in share.closed | share.dealt.keys()}
+        closed = sum(fits for name, fits in held.items() if fits and self._pays(share, name))
+        return self._openings.total(kind, partial(self._pays_with, share)) - closed
 
     def _may_open(self, share: _Share, node: str) -> bool:
         free = node not in share.closed and node not in share.dealt
         return free and self._suits(share.job, node) and self._pays(share, node)
 
-    def _suits(self, job: ElasticJob, node: str) -> bool:
-        """Whether `node` has the GPU type that the job's base is on, or the job may be on several at once.
+    def _kind(self, job: ElasticJob) -> Kind:
+        """Which nodes suit: of the GPU type that its base is on, or all if it may be on several at once.
 
-        Where a job names a type, it does not fit anywhere else.
+        Where a job names a type, it does not fit anywhere else; where it uses no GPUs, none matters.
         """
-        if job.heterogeneous or job.shape.gpu_type:
-            return True
-        types = {self._rooms[name].node.gpu_type for name in job.base_nodes if name in self._rooms}
-        return self._rooms[node].node.gpu_type in types
+        if job.heterogeneous or job.shape.gpu_type or not job.shape.gpus:
+            return Kind(job.shape)
+        types = (self._rooms[name].node.gpu_type for name in job.base_nodes if name in self._rooms)
+        return Kind(job.shape, frozenset(types))
+
+    def _suits(self, job: ElasticJob, node: str) -> bool:
+        types = self._kind(job).gpu_types
+        return types is None or self._rooms[node].node.gpu_type in types
 
     def _pays(self, share: _Share, node: str) -> bool:
-        """Whether a satellite there does more than it costs until its GPUs are likely to be wanted back.
+        """Whether a satellite there does more than it costs until its GPUs are likely to be wanted back."""
+        room, shape = self._rooms[node], share.job.shape
+        fits = room.fits(shape, room.idle) or room.fits(shape, Resources.of_node(room.node))
+        return self._pays_with(share, fits, self._stays[node])
+
+    def _pays_with(self, share: _Share, fits: int, stay_s: float) -> bool:
+        """Likewise, where so many workers fit and GPUs stay for so long.
 
         While it starts, the job trains as before. Of a job of which nothing is known it is taken to.
         """
-        job, known, stay_s = share.job, self._known.get(share.job.key), self._stays[node]
+        job, known = share.job, self._known.get(share.job.key)
         if known is None or stay_s == math.inf:
             return True
-        room = self._rooms[node]
-        now = self._before(share)
-        fits = room.fits(job.shape, room.idle) or room.fits(job.shape, Resources.of_node(room.node))
         grown = min(share.due.workers, share.workers + fits)
         nodes = len(job.base_nodes) + len(job.grants)
-        rates = rate(known, now, nodes), rate(known, grown, nodes + 1)
+        rates = rate(known, self._before(share), nodes), rate(known, grown, nodes + 1)
         return pays(*rates, max(0.0, stay_s - START_S), PAUSE_S)
 
     def _expected(self) -> dict[JobKey, int]:
@@ -332,15 +363,7 @@ class _Planner:
         It only guides which node is opened, so that a job's workers lie on few nodes.
         """
         sizes = {key: share.workers for key, share in self._shares.items() if self._takes_part(share)}
-        left = {
-            key: sum(
-                room.fits(self._shares[key].job.shape, room.idle)
-                for room in (
-                    self._rooms[name] for name in self._nodes if self._may_open(self._shares[key], name)
-                )
-            )
-            for key in sizes
-        }
+        left = {key: self._room_for(self._shares[key]) for key in sizes}
         total = max(left.values(), default=0)
         queue = [(workers, key) for key, workers in sizes.items()]
         heapq.heapify(queue)
@@ -377,10 +400,16 @@ class _Planner:
             ),
             key=lambda share: (share.workers, share.job.key),
         )
+        donors = self._donors() if poor else []
+        soon: dict[Kind, list[str]] = {}
         for share in poor:
-            if self._is_served_soon(share):
-                continue
-            donation = self._best_donation(share) if self._sizing is None else self._least_needed(share)
+            kind = self._kind(share.job)
+            if kind not in soon:
+                soon[kind] = [name for name in self._nodes if self._fits_soon(kind, self._rooms[name])]
+            if any(self._may_open(share, name) for name in soon[kind]):
+                continue  # something on its way out will do
+            least_loss = self._best_donation if self._sizing is None else self._least_needed
+            donation = least_loss(share, donors)
             if donation is not None:
                 self._withdraw(
                     donation,
@@ -390,57 +419,55 @@ class _Planner:
                 )
                 return
 
-    def _least_needed(self, poor: _Share) -> Standing | None:
+    def _donors(self) -> list[tuple[_Share, Standing]]:
+        """Satellites that may be given away, of the largest jobs first."""
+        standing = (
+            each for name in self._nodes if self._rooms[name].usable for each in self._rooms[name].standing
+        )
+        found = [(self._shares[each.job.key], each) for each in standing if each.job.key in self._shares]
+        able = [(rich, each) for rich, each in found if self._may_donate(rich, each)]
+        if self._sizing is not None:
+            able = [(rich, each) for rich, each in able if rich.workers > rich.due.workers]
+        return sorted(able, key=lambda donor: -donor[0].workers)
+
+    @staticmethod
+    def _fits_soon(kind: Kind, room: Room) -> bool:
+        return room.fits(kind.shape, room.idle + room.coming) > 0
+
+    def _least_needed(self, poor: _Share, donors: Sequence[tuple[_Share, Standing]]) -> Standing | None:
         """The satellite whose job falls least below its due without it, by less than `poor` gains."""
         best: tuple[tuple[int, float, str], Standing] | None = None
-        for name in self._nodes:
-            room = self._rooms[name]
-            if not self._may_open(poor, name) or not room.usable:
+        for rich, standing in donors:
+            name = standing.grant.node
+            if rich is poor or not self._may_open(poor, name):
                 continue
-            for standing in room.standing:
-                rich = self._shares.get(standing.job.key)
-                if rich is None or rich is poor or not self._may_donate(rich, standing):
-                    continue
-                excess = rich.workers - rich.due.workers
-                free = room.idle + room.coming + standing.resources
-                gain = min(poor.due.workers - poor.workers, room.fits(poor.job.shape, free))
-                lost = standing.grant.workers - excess
-                rank = lost, standing.started_at, standing.grant.grant_id
-                if excess > 0 and lost < gain and (best is None or rank < best[0]):
-                    best = rank, standing
+            room = self._rooms[name]
+            free = room.idle + room.coming + standing.resources
+            gain = min(poor.due.workers - poor.workers, room.fits(poor.job.shape, free))
+            lost = standing.grant.workers - (rich.workers - rich.due.workers)
+            rank = lost, standing.started_at, standing.grant.grant_id
+            if lost < gain and (best is None or rank < best[0]):
+                best = rank, standing
         return best[1] if best else None
 
-    def _is_served_soon(self, share: _Share) -> bool:
-        """Whether something on its way out will do."""
-        return any(
-            self._rooms[name].fits(share.job.shape, self._rooms[name].idle + self._rooms[name].coming)
-            for name in self._nodes
-            if self._may_open(share, name)
-        )
-
-    def _best_donation(self, poor: _Share) -> Standing | None:
+    def _best_donation(self, poor: _Share, donors: Sequence[tuple[_Share, Standing]]) -> Standing | None:
         best: tuple[tuple[int, int, float, str], Standing] | None = None
-        for name in self._nodes:
-            room = self._rooms[name]
-            if not self._may_open(poor, name) or not room.usable:
+        for rich, standing in donors:
+            if rich.workers < poor.workers + 2:
+                break  # nor are the others larger
+            if rich is poor or not self._may_open(poor, standing.grant.node):
                 continue
-            for standing in room.standing:
-                worst = self._worst_after(poor, standing, room)
-                if worst is None:
-                    continue
-                rank = (-worst, standing.grant.workers, standing.started_at, standing.grant.grant_id)
-                if best is None or rank < best[0]:
-                    best = rank, standing
+            worst = self._worst_after(poor, rich, standing)
+            if worst is None:
+                continue
+            rank = (-worst, standing.grant.workers, standing.started_at, standing.grant.grant_id)
+            if best is None or rank < best[0]:
+                best = rank, standing
         return best[1] if best else None
 
-    def _worst_after(self, poor: _Share, standing: Standing, room: Room) -> int | None:
+    def _worst_after(self, poor: _Share, rich: _Share, standing: Standing) -> int | None:
         """The smaller of both sizes once `standing` has been shared out anew; None if not worth it."""
-        rich = self._shares.get(standing.job.key)
-        if rich is None or rich is poor or not self._may_donate(rich, standing):
-            return None
-        lost = standing.grant.workers
-        if rich.workers < poor.workers + 2:
-            return None
+        room, lost = self._rooms[standing.grant.node], standing.grant.workers
         free = room.idle + room.coming + standing.resources
         poor_size, rich_size = _share_out(free, room, poor, rich, rich.workers - lost)
         gain = poor_size - poor.workers
@@ -496,10 +523,7 @@ class _Planner:
 
     def _why_not_due(self, share: _Share) -> str:
         """The policy leaves the job as it is: there is no room, or others have more use for it."""
-        rooms = [self._rooms[name] for name in self._nodes if self._may_open(share, name)]
-        if any(room.fits(share.job.shape, room.idle) for room in rooms):
-            return f"{share.due.workers} are its due now"
-        return self._no_room(share)
+        return f"{share.due.workers} are its due now" if self._room_for(share) else self._no_room(share)
 
     @staticmethod
     def _before(share: _Share) -> int:
@@ -510,31 +534,30 @@ class _Planner:
         partition = self._snapshot.satellite_partition
         if not self._nodes and not self._slow:
             return f"partition {partition} has no nodes that are up"
-        reasons = [
-            *self._kept_for_pending(share),
-            *self._closed_nodes(share),
-            *self._slow_nodes(share),
-            *self._wanted_back_soon(share),
-            *self._of_another_type(share),
-            *self._gpus_without_cpus(share),
-        ]
-        none = f"no idle GPU on any node of partition {partition}{' or on loan' if self._lent else ''}"
-        if not reasons:
-            return none
-        return "; ".join(reasons)
+        reasons = chain(
+            self._kept_for_pending(share),
+            self._closed_nodes(share),
+            self._slow_nodes(share),
+            self._wanted_back_soon(share),
+            self._of_another_type(share),
+            self._gpus_without_cpus(share),
+        )
+        said = list(islice(reasons, _REASONS))
+        if not said:
+            return f"no idle GPU on any node of partition {partition}{' or on loan' if self._lent else ''}"
+        return "; ".join([*said, *(["and so on"] if any(True for _ in reasons) else [])])
 
     def _kept_for_pending(self, share: _Share) -> Iterator[str]:
-        mine = set(self._nodes) - share.closed
         for claim in self._claims:
-            if mine & set(claim.nodes):
+            if any(name in self._stays and name not in share.closed for name in claim.nodes):
                 job = claim.job
                 yield f"job {job.job_id} (pending, {job.user}) is about to start on {_list(claim.nodes)}"
 
     def _closed_nodes(self, share: _Share) -> Iterator[str]:
         now = self._snapshot.at
-        for name in self._nodes:
+        for name in sorted(share.closed & self._stays.keys()):
             room = self._rooms[name]
-            if name not in share.closed or not room.fits(share.job.shape, room.idle):
+            if not room.fits(share.job.shape, room.idle):
                 continue
             retry_at = share.job.retry_at.get(name, 0.0)
             if retry_at > now:
@@ -550,14 +573,13 @@ class _Planner:
                 yield f"{name} is left alone for {left_s:.0f} s more: {slow}"
 
     def _wanted_back_soon(self, share: _Share) -> Iterator[str]:
-        for name in self._nodes:
-            room = self._rooms[name]
-            if room.fits(share.job.shape, room.idle) and not self._pays(share, name):
-                stay = f"about {self._stays[name]:.0f} s"
-                yield f"{name} has idle GPUs, but they are likely to stay for {stay}: too short to pay"
+        too_short = self._openings.not_paying(Kind(share.job.shape), partial(self._pays_with, share))
+        for name in too_short:
+            stay = f"about {self._stays[name]:.0f} s"
+            yield f"{name} has idle GPUs, but they are likely to stay for {stay}: too short to pay"
 
     def _of_another_type(self, share: _Share) -> Iterator[str]:
-        for name in self._nodes:
+        for name in self._with_idle_gpus:
             room = self._rooms[name]
             if room.idle.gpus >= share.job.shape.gpus > 0 and not self._suits(share.job, name):
                 which = f"{name}, on loan," if name in self._lent else name
@@ -566,7 +588,7 @@ class _Planner:
 
     def _gpus_without_cpus(self, share: _Share) -> Iterator[str]:
         shape = share.job.shape
-        for name in self._nodes:
+        for name in self._with_idle_gpus:
             room = self._rooms[name]
             if not shape.gpus or room.idle.gpus < shape.gpus or room.fits(shape, room.idle):
                 continue
@@ -574,6 +596,11 @@ class _Planner:
                 yield f"the idle GPUs of {name} are not of type {shape.gpu_type}"
             else:
                 yield f"{name} has idle GPUs but not the CPUs or memory of a worker"
+
+    @cached_property
+    def _with_idle_gpus(self) -> list[str]:
+        """Nodes that have some left when all that can be dealt has been."""
+        return [name for name in self._nodes if self._rooms[name].idle.gpus]
 
 
 def _share_out(free: Resources, room: Room, poor: _Share, rich: _Share, rich_workers: int) -> tuple[int, int]:

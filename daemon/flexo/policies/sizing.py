@@ -8,10 +8,10 @@ pending jobs leave over on the nodes that satellites may use. Of its answer the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from flexo.model import ElasticJob, JobKey, Node, Share, Snapshot, TrainingJob
+from flexo.model import ElasticJob, JobKey, Node, Share, Snapshot, TrainingJob, WorkerShape
 from flexo.policies.base import Policy
 from flexo.policies.rooms import Resources, Room
 from flexo.policies.satellites import Due, Sizing
@@ -67,6 +67,7 @@ def _nodes(
     rooms: Mapping[str, Room], shown: Sequence[TrainingJob], jobs: Sequence[ElasticJob]
 ) -> tuple[Node, ...]:
     """What is free and what the shown jobs hold, on each node; nothing else is there to plan with."""
+    shapes = {job.shape for job in jobs if job.shape.gpus}
     held: dict[str, int] = {}
     for job in shown:
         for share in job.shares:
@@ -74,7 +75,7 @@ def _nodes(
     nodes = []
     for name in sorted(rooms.keys() | held.keys()):
         room, mine = rooms.get(name), held.get(name, 0)
-        free = _free_gpus(room, jobs) if room is not None and room.usable else 0
+        free = _free_gpus(room, shapes) if room is not None and room.usable else 0
         nodes.append(
             Node(
                 name=name,
@@ -91,7 +92,7 @@ def _nodes(
     return tuple(nodes)
 
 
-def _free_gpus(room: Room, jobs: Sequence[ElasticJob]) -> int:
-    """GPUs idle or coming that at least one of `jobs` could use: with CPUs and memory for its workers."""
+def _free_gpus(room: Room, shapes: Iterable[WorkerShape]) -> int:
+    """GPUs idle or coming that one of these workers at least could use: with CPUs and memory for it."""
     free: Resources = room.idle + room.coming
-    return max((room.fits(job.shape, free) * job.shape.gpus for job in jobs if job.shape.gpus), default=0)
+    return max((room.fits(shape, free) * shape.gpus for shape in shapes), default=0)
