@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 
+from flexo_protos import keepalive
+
 SECRET_KEY = "flexo-worker-secret"
 """Metadata key with the secret that an agent gives its workers, and that they present to it."""
 
@@ -39,12 +41,13 @@ CALLING_OPTIONS = (
 )
 """For a channel of single calls: pings between them are what a server may close it for (too_many_pings)."""
 
+_MISSED = keepalive.noticing(quiet_s=20.0, answer_s=20.0)
+"""By both ends: 40 s after a peer's host has vanished, its streams end."""
+
 CHANNEL_OPTIONS = (
     *CALLING_OPTIONS,
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
+    *_MISSED,
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
 )
 """For a channel of streams."""
 
@@ -53,10 +56,8 @@ _MOST_CONNECTIONS = 1 << 16 if _FILES == resource.RLIM_INFINITY else max(64, _FI
 
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    *_MISSED,
+    *keepalive.bearing_pings(every_s=10.0),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.max_receive_message_length", 1 << 20),
     # Anybody can connect: they must not take up all the files that this process may open.

@@ -10,13 +10,13 @@ from typing import Any
 
 import grpc
 
+from flexo_protos import keepalive
+
 STANDS_BY_KEY = "flexo-stands-by"
 """Trailing metadata of UNAVAILABLE: a flexod is there, and one is active or will be soon."""
 SEVERAL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 5_000),  # it bounds a dial too: a host that is off does not answer
-    ("grpc.keepalive_time_ms", 6_000),
-    ("grpc.keepalive_timeout_ms", 4_000),
-    ("grpc.http2.ping_timeout_ms", 4_000),  # else it is this one that counts, with its minute (grpcio 1.85)
+    *keepalive.noticing(quiet_s=6.0, answer_s=4.0),
 )
 """For channels, where another flexod is worth asking soon. Each option comes once in a channel's."""
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
-from flexo_protos import flexods, tls
+from flexo_protos import flexods, keepalive, tls
 from flexo_protos.credentials import METADATA_KEY, Authenticator, Munge, NotAuthentic
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -31,12 +31,11 @@ OWN_WORD_WITHIN_S = 3.0
 """How long one of several flexods may take to say how it is."""
 
 _SERVICE = "/flexo.v1.AdminService/"
-_CHANNEL_OPTIONS = (
+CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a site's web proxy has no business between a cluster's hosts
     ("grpc.max_receive_message_length", 64 << 20),
     # a profile takes minutes: a daemon host that vanishes meanwhile is noticed
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *keepalive.noticing(quiet_s=20.0, answer_s=10.0),
 )
 if TYPE_CHECKING:  # not a name of grpc's own: its futures are grpc.Call and grpc.Future at once
     from grpc import _CallFuture
@@ -104,7 +103,7 @@ class Daemon:
         self._target = self._targets[0]
         """Who was asked last."""
         try:
-            options = flexods.options_for(self._targets, _CHANNEL_OPTIONS)
+            options = flexods.options_for(self._targets, CHANNEL_OPTIONS)
             channels = {target: tls.channel(target, options) for target in self._targets}
         except tls.AuthorityUnusable as error:
             raise Unreachable(f"flexod at {address.target} is to be called over TLS, but {error}") from error

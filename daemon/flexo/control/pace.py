@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from statistics import median_low
 from typing import Final
 
 from flexo.config import ControllerSettings
 
-_READS_AVERAGED: Final = 5
+_READS_COMPARED: Final = 5
+_LEASE_SHARE: Final = 0.4
+"""Whatever a look costs: leases are extended when half of one is left, so the next look comes before that."""
 _MOST_DOUBLINGS: Final = 16
 
 
@@ -16,7 +19,7 @@ class Pace:
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
-        self._read_costs: deque[float] = deque(maxlen=_READS_AVERAGED)
+        self._read_costs: deque[float] = deque(maxlen=_READS_COMPARED)
         self._failures = 0
 
     def looked(self, cost_s: float) -> None:
@@ -33,14 +36,18 @@ class Pace:
 
     @property
     def least_s(self) -> float:
-        """From one look to the next at least."""
+        """From one look to the next at least.
+
+        By the median of the last looks: Slurm's commands wait for a backup that is about to take over, and a
+        look that waited has cost slurmctld nothing.
+        """
         settings = self._settings
         if self._failures:
             doublings = min(self._failures, _MOST_DOUBLINGS)
             return min(settings.max_interval_s, settings.min_interval_s * 2.0**doublings)
-        costs = tuple(self._read_costs)
-        cost = sum(costs) / len(costs) if costs else 0.0
-        return max(settings.min_interval_s, cost / settings.max_read_share)
+        cost = median_low(self._read_costs) if self._read_costs else 0.0
+        affordable = min(cost / settings.max_read_share, settings.lease_s * _LEASE_SHARE)
+        return max(settings.min_interval_s, affordable)
 
     def interval_s(self, *, busy: bool) -> float:
         """From one look to the next, unless a leader calls. `busy`: there are jobs to look after."""

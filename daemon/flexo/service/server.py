@@ -17,6 +17,7 @@ from flexo.service.authentication import Authentication
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService
 from flexo.service.lease_service import LeaseService
+from flexo_protos import keepalive
 from flexo_protos.credentials import Authenticator
 from flexo_protos.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc, leases_pb2_grpc
 
@@ -28,14 +29,13 @@ MAX_CALLS = 8192
 """At once, streams included: several thousand leaders, and people."""
 FILES_OF_ITS_OWN = 256
 """Of those that it may open, flexod keeps so many from connections: it has to run Slurm's commands."""
-_OPTIONS = (
+OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),  # else a second flexod on the same port would get half of the calls
     # A leader whose host has vanished answers no ping; one that pings us by itself is welcome.
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    *keepalive.noticing(quiet_s=20.0, answer_s=10.0),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    *keepalive.bearing_pings(every_s=5.0),
     # Nobody has to prove anything to connect: who says nothing does not stay.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 120_000),
@@ -110,7 +110,7 @@ async def listen(
     """A started server, over TLS if it is given `credentials`. Raises AddressUnusable."""
     server = grpc.aio.server(
         interceptors=[Authentication(authenticator)],
-        options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", _most_connections())),
+        options=(*OPTIONS, ("grpc.max_allowed_incoming_connections", _most_connections())),
         maximum_concurrent_rpcs=MAX_CALLS,
     )
     server.add_generic_rpc_handlers((switchboard,))

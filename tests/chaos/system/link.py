@@ -67,6 +67,7 @@ class Link:
         self._abort_all()
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _abort_all(self) -> None:
         for writer in self._writers:
