@@ -36,7 +36,7 @@ def main() -> None:
     measured: list[Measured] = []
     compared: list[choices.Compared] = []
     with ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("fork")) as pool:
-        futures = [pool.submit(_measure, case) for case in cases]
+        futures = [pool.submit(_measure, case, options.first_seed) for case in cases]
         try:
             for number, future in enumerate(as_completed(futures), start=1):
                 one, some = future.result()
@@ -58,18 +58,18 @@ def main() -> None:
     print(f"{time.monotonic() - began:6.0f} s  written: {RESULTS} and {PICTURE}")
 
 
-def _measure(case: Case) -> tuple[Measured, list[choices.Compared]]:
+def _measure(case: Case, drawn: int) -> tuple[Measured, list[choices.Compared]]:
     """One simulation; where it says much about choices, those of its states, too."""
     if case.chooser == "heuristic" and case.checkpoints and case.reading == READINGS_IN_FULL:
         measured, compared = choices.compare(case)
-        # one course is drawn; those of all would fill the memory
-        return measured if case.seed == 1 else replace(measured, course=()), compared
+        # the course of one seed is drawn; those of all would fill the memory
+        return measured if case.seed == drawn else replace(measured, course=()), compared
     return replace(run(case), course=()), []
 
 
 def _cases(options: argparse.Namespace) -> Iterator[Case]:
     """Seed by seed: baselines, every mode without loaning and with it."""
-    for seed in range(1, options.seeds + 1):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         for policy in ("backfill", "lyra"):
             yield Case(seed, options.scale, "baseline", policy=policy)
         for mode in report.LENDING_MODES:
@@ -94,7 +94,8 @@ READINGS_IN_FULL = next(iter(READINGS))
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-loaning ARGS=", description=__doc__)
     parser.add_argument("--scale", type=float, default=SCALE, help="of both clusters and the number of jobs")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"from 1 (default: {SEEDS})")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many (%(default)s)")
+    parser.add_argument("--first-seed", type=int, default=1, help="to do it in several nights (%(default)s)")
     parser.add_argument("--readings", nargs="+", choices=READINGS, default=list(READINGS), help="of a T4")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time")
     return parser.parse_args(arguments)
