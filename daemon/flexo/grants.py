@@ -69,8 +69,8 @@ class GrantBook:
     def __init__(self) -> None:
         self._known: dict[_Name, Grant] = {}
         """Every grant of a job that runs, in its last known state."""
-        self._said: set[_Name] = set()
-        """Of those: said to the leader, and no satellite seen yet."""
+        self._said: dict[JobKey, set[str]] = {}
+        """Of those, by job: said to its leader, and no satellite seen yet."""
         self._started: set[_Name] = set()
         """Of those: the satellite was there in the last cycle, and not waiting."""
         self._withdrawn: set[_Name] = set()
@@ -84,13 +84,13 @@ class GrantBook:
     def say(self, grant: Grant) -> None:
         """A new grant stands."""
         self._known[grant.job, grant.grant_id] = grant
-        self._said.add((grant.job, grant.grant_id))
+        self._said.setdefault(grant.job, set()).add(grant.grant_id)
         self._resized_at[grant.job] = grant.since_at
 
     def withdraw(self, key: JobKey, grant_id: str, now: float) -> None:
         """A grant stands no longer; its satellite is on its way out for as long as it is there."""
         self._withdrawn.add((key, grant_id))
-        self._said.discard((key, grant_id))
+        self._no_longer_said(key, grant_id)
         self._resized_at[key] = now
 
     def fail(self, failure: GrantFailure, now: float) -> Event | None:
@@ -101,10 +101,13 @@ class GrantBook:
             return None
         self._failed.add(name)
         self._withdrawn.add(name)
-        self._said.discard(name)
+        self._no_longer_said(*name)
         self._back_off(grant, failure.reason, now)
         where = f"{grant.workers} workers on {grant.node}"
         return Event(now, "failure", grant.job, f"{where}: {failure.reason.value}: {failure.message}")
+
+    def _no_longer_said(self, key: JobKey, grant_id: str) -> None:
+        self._said.get(key, set()).discard(grant_id)
 
     def _back_off(self, grant: Grant, reason: FailureReason, now: float) -> None:
         if reason in (FailureReason.PREEMPTED, FailureReason.SLOW_GPU):
@@ -136,7 +139,9 @@ class GrantBook:
         ]
         listed = {grant.grant_id for grant in job.grants}
         said = [
-            self._known[name] for name in sorted(self._said) if name[0] == job.key and name[1] not in listed
+            self._known[job.key, grant_id]
+            for grant_id in sorted(self._said.get(job.key, ()))
+            if grant_id not in listed
         ]
         return (*before, *said)
 
@@ -230,7 +235,7 @@ class GrantBook:
             self._nodes.pop((grant.job, grant.node), None)
             self._jobs.pop(grant.job, None)
         self._known[name] = grant
-        self._said.discard(name)
+        self._no_longer_said(*name)
         waits = satellite.state is JobState.PENDING
         return None if waits and grant.state is SatelliteState.LEAVING else grant
 
@@ -252,7 +257,7 @@ class GrantBook:
     def _still_said(self, key: JobKey, start_within_s: float, now: float, events: list[Event]) -> list[Grant]:
         """Grants of `key` that no satellite has come of yet; those that waited too long are forgotten."""
         still: list[Grant] = []
-        for grant in [self._known[name] for name in sorted(self._said) if name[0] == key]:
+        for grant in [self._known[key, grant_id] for grant_id in sorted(self._said.get(key, ()))]:
             if now <= grant.since_at + start_within_s + START_MARGIN_S:
                 still.append(grant)
                 continue
@@ -282,7 +287,7 @@ class GrantBook:
             room -= told.workers
             grant = Grant(told.grant_id, base.key, told.node, told.workers, partition_of(told.node), now)
             self._known[name] = grant
-            self._said.add(name)
+            self._said.setdefault(base.key, set()).add(told.grant_id)
             adopted.append(grant)
         return adopted
 
@@ -326,7 +331,8 @@ class GrantBook:
     def _forget_jobs_not_in(self, running: Iterable[JobKey]) -> None:
         alive = set(running)
         self._known = {name: grant for name, grant in self._known.items() if grant.job in alive}
-        for names in (self._said, self._started, self._withdrawn, self._failed):
+        self._said = {key: said for key, said in self._said.items() if key in alive and said}
+        for names in (self._started, self._withdrawn, self._failed):
             names.intersection_update(self._known)
         self._nodes = {place: backoff for place, backoff in self._nodes.items() if place[0] in alive}
         self._jobs = {key: backoff for key, backoff in self._jobs.items() if key in alive}

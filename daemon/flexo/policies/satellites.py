@@ -105,7 +105,9 @@ class _Planner:
         self._rooms = build_rooms(snapshot)
         self._slow = {gpu.node: gpu for gpu in snapshot.slow_gpus}
         self._lent = lent_nodes(snapshot)
-        self._nodes = sorted((satellite_nodes(snapshot) & self._rooms.keys()) - self._slow.keys())
+        places = satellite_nodes(snapshot) & self._rooms.keys()
+        self._nodes = sorted(places - self._slow.keys())
+        self._left_alone = sorted(places & self._slow.keys())
         self._stays = stays(snapshot, self._nodes)
         self._openings = Openings(self._rooms, self._nodes, self._stays)
         self._known = {job.key: job for job in snapshot.training}
@@ -566,7 +568,7 @@ class _Planner:
                 yield f"{name} has idle GPUs beside the job's own satellite there, which keeps its size"
 
     def _slow_nodes(self, share: _Share) -> Iterator[str]:
-        for name in sorted(satellite_nodes(self._snapshot) & self._slow.keys() & self._rooms.keys()):
+        for name in self._left_alone:
             room, slow = self._rooms[name], self._slow[name]
             if room.fits(share.job.shape, room.idle):
                 left_s = slow.until_at - self._snapshot.at
