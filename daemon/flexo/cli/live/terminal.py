@@ -41,6 +41,7 @@ class Terminal:
         self._live = live
         self._line_by_line = line_by_line
         self._is_to_stop = False
+        self._ended_by: int | None = None
 
     @property
     def size(self) -> Size:
@@ -52,8 +53,15 @@ class Terminal:
         self._live.update(Group(*lines), refresh=True)
 
     def keys(self, wait_s: float) -> list[str]:
-        """What was pressed, within `wait_s`: quit, next, up, down, page up, page down, top."""
+        """What was pressed, within `wait_s`: quit, next, up, down, page up, page down, top.
+
+        Raises KeyboardInterrupt after Ctrl-C, SystemExit after SIGTERM.
+        """
         pressed = _pressed(wait_s)
+        if self._ended_by == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._ended_by is not None:
+            sys.exit(128 + self._ended_by)
         if self._is_to_stop:
             self._stop_for_a_while()
         return pressed
@@ -61,6 +69,10 @@ class Terminal:
     def stop_soon(self, number: int, frame: FrameType | None) -> None:
         """A handler of SIGTSTP. Not at once: it may come in the middle of what is being written."""
         self._is_to_stop = True
+
+    def end_soon(self, number: int, frame: FrameType | None) -> None:
+        """A handler of SIGINT and SIGTERM. Not at once: what is raised in somebody's callback is lost."""
+        self._ended_by = number
 
     def _stop_for_a_while(self) -> None:
         self._is_to_stop = False
@@ -101,7 +113,8 @@ def whole_terminal(console: Console) -> Iterator[Terminal]:
     with _key_by_key() as line_by_line:
         terminal = Terminal(live, line_by_line)
         before = {
-            signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)),
+            signal.SIGINT: signal.signal(signal.SIGINT, terminal.end_soon),
+            signal.SIGTERM: signal.signal(signal.SIGTERM, terminal.end_soon),
             signal.SIGTSTP: signal.signal(signal.SIGTSTP, terminal.stop_soon),
         }
         try:
