@@ -104,6 +104,13 @@ def test_a_base_on_a_server_on_loan_gets_no_other_type_of_the_training_cluster_u
     assert grown(planned(mixed)) == [(1, "t1", 4)]
 
 
+def test_of_a_job_without_gpus_no_type_matters():
+    without = elastic(1, "4-5", shape=WorkerShape(gpus=0, cpus=1))
+    seen = lending([without], t1="V100", i1="T4", i2="V100")
+    full = replace(seen, nodes=tuple(replace(each, cpus_allocated=each.cpus) for each in seen.nodes[:1]))
+    assert grown(planned(replace(full, nodes=(*full.nodes, seen.nodes[1])))) == [(1, "i1", 1)]
+
+
 def test_a_job_that_names_a_type_gets_no_other():
     job = elastic(1, "4-12", shape=WorkerShape(1, 1, gpu_type="T4"))
     assert grown(planned(lending([job], t1="T4", i1="T4", i2="V100"))) == [(1, "i1", 4)]
