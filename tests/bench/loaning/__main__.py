@@ -6,6 +6,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from bench.loaning import choices, picture, report
 from bench.loaning.cases import CHOOSERS, CHOOSERS_IN, READINGS, Case, Measured, run
+from bench.runtime.rivals import interrupt_on_sigterm
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "build" / "bench" / "loaning.json"
@@ -28,14 +30,16 @@ SEEDS = 10
 def main() -> None:
     """Simulate what was asked for; print tables; write JSON and a picture.
 
-    Interrupted (Ctrl-C), it reports the seeds that are done.
+    Interrupted (Ctrl-C, SIGTERM), it reports the seeds that are done.
     """
+    interrupt_on_sigterm()
     options = _parse(sys.argv[1:])
     began = time.monotonic()
     cases = list(_cases(options))
     measured: list[Measured] = []
     compared: list[choices.Compared] = []
-    with ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("fork")) as pool:
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(options.processes, mp_context=fork, initializer=_leave_signals) as pool:
         futures = [pool.submit(_measure, case, options.first_seed) for case in cases]
         try:
             for number, future in enumerate(as_completed(futures), start=1):
@@ -58,6 +62,12 @@ def main() -> None:
     print(f"{time.monotonic() - began:6.0f} s  written: {RESULTS} and {PICTURE}")
 
 
+def _leave_signals() -> None:
+    """A simulation's process: it is its parent that heeds Ctrl-C, and ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _measure(case: Case, drawn: int) -> tuple[Measured, list[choices.Compared]]:
     """One simulation; where it says much about choices, those of its states, too."""
     if case.chooser == "heuristic" and case.checkpoints and case.reading == READINGS_IN_FULL:
@@ -73,14 +83,15 @@ def _cases(options: argparse.Namespace) -> Iterator[Case]:
         for policy in ("backfill", "lyra"):
             yield Case(seed, options.scale, "baseline", policy=policy)
         for mode in report.LENDING_MODES:
-            for reading in options.readings:
-                yield from _of_reading(Case(seed, options.scale, mode, reading=reading))
+            for reading in (READINGS_IN_FULL,) if options.brief else options.readings:
+                without = Case(seed, options.scale, mode, reading=reading)
+                yield without
+                yield from _of_reading(without, options.brief)
 
 
-def _of_reading(without: Case) -> Iterator[Case]:
+def _of_reading(without: Case, brief: bool) -> Iterator[Case]:
     """With and without checkpoints, in one mode by all choosers; of the other reading with them alone."""
-    yield without
-    if without.reading != READINGS_IN_FULL:
+    if brief or without.reading != READINGS_IN_FULL:
         yield replace(without, chooser="heuristic")
         return
     for chooser in CHOOSERS if without.mode == CHOOSERS_IN else ("heuristic",):
@@ -96,6 +107,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=SCALE, help="of both clusters and the number of jobs")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many (%(default)s)")
     parser.add_argument("--first-seed", type=int, default=1, help="to do it in several nights (%(default)s)")
+    parser.add_argument("--brief", action="store_true", help="what the goals need alone: a third of the time")
     parser.add_argument("--readings", nargs="+", choices=READINGS, default=list(READINGS), help="of a T4")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time")
     return parser.parse_args(arguments)
