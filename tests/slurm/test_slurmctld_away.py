@@ -68,6 +68,16 @@ class Controllers:
         start_daemonizing(command, self.lab.layout.logs / f"{name}.out", self.lab.environment())
         wait(lambda: f"at {name} is UP" in self._ping(), f"{name} answers")
 
+    def have_saved(self, job: StandIn) -> None:
+        """Wait until what is known by now is in the folder of their state.
+
+        Of a slurmctld that is killed within seconds of a job's start, its backup does not know that job.
+        """
+        begun_at = time.time()
+        self.lab.run(["scontrol", "update", f"JobId={job.job_id}", "Nice=1"])  # something new to be saved
+        saved = self.lab.layout.state / "job_state"
+        wait(lambda: saved.stat().st_mtime > begun_at, "slurmctld has saved its state")
+
     def kill(self, name: str) -> None:
         """SIGKILL."""
         process = psutil.Process(self._pid(name))
@@ -195,6 +205,7 @@ def test_a_backup_slurmctld_takes_over_and_hands_back_under_running_jobs(own_lab
     for job in (first, second):
         job.wait_for_workers(2)
     both = [AsItWas.of(own_lab, job) for job in (first, second)]
+    controllers.have_saved(first)
 
     controllers.kill(PRIMARY)
     _trains_on(first)
