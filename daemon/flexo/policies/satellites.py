@@ -109,7 +109,8 @@ class _Planner:
         self._nodes = sorted(places - self._slow.keys())
         self._left_alone = sorted(places & self._slow.keys())
         self._stays = stays(snapshot, self._nodes)
-        self._openings = Openings(self._rooms, self._nodes, self._stays)
+        self._openings: Openings
+        """In the rooms as they are when pending jobs have theirs."""
         self._known = {job.key: job for job in snapshot.training}
         self._actions: list[Action] = []
         self._withdrawn: set[str] = set()
