@@ -293,6 +293,14 @@ def test_with_flexod_killed_in_the_middle_of_a_loan_slurm_alone_gives_the_server
     assert _state(quiet_lab, inference) == _state(quiet_lab, other) == _state(quiet_lab, base) == "RUNNING"
 
 
+TWO_GPU_TYPES = {
+    "nodes": 1,
+    "gpus_per_node": 2,
+    "gpu_type": "v100",
+    "infer_nodes": 2,
+    "infer_gpu_type": "t4",
+    "loans": True,
+}
 _SOON = {
     "reclaim_s = 60.0": "reclaim_s = 30.0",
     "preempt_within_s = 35.0": "preempt_within_s = 18.0",
@@ -309,8 +317,7 @@ def test_on_another_gpu_type_only_fungible_jobs_train_and_preempted_they_go_on_f
     spared_lab: LabFactory,
 ) -> None:
     """The fungible one is of a fixed size: its leader, too, is asked for a checkpoint."""
-    lab = spared_lab(nodes=1, gpus_per_node=2, infer_nodes=2, gpu_type="v100", infer_gpu_type="t4",
-                     loans=True, flexod=False)  # fmt: skip
+    lab = spared_lab(**TWO_GPU_TYPES, flexod=False)
     text = lab.layout.flexo_toml.read_text()
     for usual, here in _SOON.items():
         assert usual in text
@@ -361,8 +368,7 @@ def test_on_another_gpu_type_only_fungible_jobs_train_and_preempted_they_go_on_f
 def test_a_heterogeneous_job_trains_on_two_gpu_types_in_one_run_and_splits_its_batch_by_their_speed(
     spared_lab: LabFactory,
 ) -> None:
-    lab = spared_lab(nodes=1, gpus_per_node=2, infer_nodes=2, gpu_type="v100", infer_gpu_type="t4",
-                     loans=True)  # fmt: skip
+    lab = spared_lab(**TWO_GPU_TYPES)
     plain = _submit(lab, script=_training("-n 1", "--gpus-per-task=1", "--elastic=1-3"))
     logs = lab.scratch / "mixed"
     logs.mkdir()
