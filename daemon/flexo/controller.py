@@ -11,6 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -20,6 +21,7 @@ import structlog
 from flexo.clusters.base import Cluster, ClusterState, ClusterTraits, ClusterUnreachable, MayNotAct
 from flexo.config import Settings
 from flexo.control import events
+from flexo.control.at_once import AtOnce
 from flexo.control.clock_watch import ClockWatch
 from flexo.control.explanations import explain, profile
 from flexo.control.fair_shares import FairShares
@@ -96,9 +98,11 @@ class Controller:
         lending: Lending | None = None,
         watch: Watch | None = None,
         new_grant_id: Callable[[], str] = _random_grant_id,
+        beside: Executor | None = None,
     ) -> None:
         """`policy` None: the one that the settings name. `lending` None: no servers are lent.
-        `watch` None: nobody counts what happens.
+        `watch` None: nobody counts what happens. `beside` does, one after another, what a cycle need not
+        wait for; None: it waits.
 
         `steady`: a clock that nobody sets; None: `clock` is one. Grants' ids are never used twice, not even
         by the next flexod; a simulation counts.
@@ -111,6 +115,7 @@ class Controller:
         self._clock_watch = ClockWatch(clock, steady or clock)
         self._watch = Unwatched() if watch is None else watch
         self._new_grant_id = new_grant_id
+        self._beside = AtOnce() if beside is None else beside
         self._given_policy = policy
         self._started_at = now
         self._refusals = Refusals()
@@ -155,7 +160,7 @@ class Controller:
         self._seen_speeds = SeenSpeeds()
         self._pace = Pace(controller)
         self._slow_gpus = SlowGpus(self._journal, controller.slow_gpu_s, self._clock())
-        self._leases = Leases(cluster, self._refusals, controller.lease_s, self._clock())
+        self._leases = Leases(cluster, self._refusals, controller.lease_s, self._clock(), self._beside)
         self._orphans = Orphans(cluster, self._refusals)
         self._fair_shares = FairShares(cluster, self._refusals, controller.fairshare_weight)
         self._priorities = Priorities(cluster, self._journal, self._refusals, dry_run=controller.dry_run)

@@ -215,7 +215,7 @@ def test_an_extension_moves_the_end_of_a_running_job(quiet_lab: Lab, cluster: Sl
     job_id = _submit(quiet_lab, "--partition=flex", "--time=1")
     _seen(cluster, _runs(job_id))
     before = time.time()
-    cluster.extend(job_id, 330)
+    cluster.extend([job_id], 330)
     after = time.time()
     end = quiet_lab.run(
         ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]
@@ -228,12 +228,25 @@ def test_what_has_not_started_or_has_ended_is_not_extended(quiet_lab: Lab, clust
     with pytest.raises(
         ActionRefused, match=rf"scontrol update JobId={held} EndTime=now\+300seconds.*failed: \w"
     ):
-        cluster.extend(held, 300)
+        cluster.extend([held], 300)
     cluster.cancel(held)
     with pytest.raises(ActionRefused):
-        cluster.extend(held, 300)
+        cluster.extend([held], 300)
     with pytest.raises(ActionRefused, match="Invalid job id"):
-        cluster.extend(999_999, 300)
+        cluster.extend([999_999], 300)
+
+
+def test_the_others_are_extended_where_slurm_refuses_some(quiet_lab: Lab, cluster: SlurmCluster) -> None:
+    running = [_submit(quiet_lab, "--partition=flex", "--time=1") for _ in range(2)]
+    held = _submit(quiet_lab, "--partition=flex", "--hold")
+    state = _seen(cluster, lambda state: all(_runs(job_id)(state) for job_id in running))
+    assert {_job(state, job_id).time_limit_s for job_id in running} == {60}
+    with pytest.raises(ActionRefused) as refused:
+        cluster.extend([running[0], held, 999_999, running[1]], 600)
+    assert refused.value.jobs == {held, 999_999}
+    assert str(refused.value).count("for job") == 2
+    state = cluster.observe()
+    assert all((_job(state, job_id).time_limit_s or 0) >= 600 for job_id in running)
 
 
 def test_a_satellite_that_slurm_takes_back_is_not_extended(quiet_lab: Lab, cluster: SlurmCluster) -> None:
@@ -247,7 +260,7 @@ def test_a_satellite_that_slurm_takes_back_is_not_extended(quiet_lab: Lab, clust
         time.sleep(0.2)
     assert _job(cluster.observe(), satellite).state is JobState.RUNNING
     with pytest.raises(ActionRefused):
-        cluster.extend(satellite, 300)
+        cluster.extend([satellite], 300)
 
 
 def test_a_cancelled_job_ends_and_may_be_cancelled_again(quiet_lab: Lab, cluster: SlurmCluster) -> None:
@@ -280,7 +293,7 @@ def test_a_controller_that_does_not_answer_is_unreachable_within_the_timeout(qui
         for ask in (
             cluster.observe,
             cluster.traits,
-            lambda: cluster.extend(job_id, 300),
+            lambda: cluster.extend([job_id], 300),
             lambda: cluster.cancel(job_id),
         ):
             started = time.monotonic()

@@ -115,13 +115,14 @@ class FakeCluster:
         holding = (JobState.RUNNING, JobState.SUSPENDED)
         return sum(job.gpus for job in self.queue.values() if job.state in holding and node in job.nodes)
 
-    def extend(self, satellite_job_id: int, seconds_from_now: int) -> None:
+    def extend(self, satellite_job_ids: Sequence[int], seconds_from_now: int) -> None:
         if self.refuses:
             raise ActionRefused(self.refuses)
-        self.extended.append((satellite_job_id, seconds_from_now))
-        job = self.queue[satellite_job_id]
-        limit = int(self.now - (job.started_at or 0)) + seconds_from_now
-        self.queue[satellite_job_id] = replace(job, time_limit_s=limit)
+        for job_id in satellite_job_ids:
+            self.extended.append((job_id, seconds_from_now))
+            job = self.queue[job_id]
+            limit = int(self.now - (job.started_at or 0)) + seconds_from_now
+            self.queue[job_id] = replace(job, time_limit_s=limit)
 
     def cancel(self, satellite_job_id: int) -> None:
         if self.refuses:

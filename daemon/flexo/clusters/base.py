@@ -24,6 +24,11 @@ class MayNotAct(ClusterUnreachable):
 class ActionRefused(Exception):
     """The cluster answered no; the message is its own words with what was asked."""
 
+    def __init__(self, message: str, jobs: frozenset[int] = frozenset()) -> None:
+        """`jobs`: of several that were asked for at once, those that are named in the refusal."""
+        self.jobs = jobs
+        super().__init__(message)
+
 
 class ImpossiblePlan(Exception):
     """A plan that cannot be carried out, a defect of its policy: the message names job, node and numbers."""
@@ -94,8 +99,11 @@ class Cluster(Protocol):
         """One look at everything that a policy may need."""
         ...
 
-    def extend(self, satellite_job_id: int, seconds_from_now: int) -> None:
-        """Move the end of a running satellite's time limit to `seconds_from_now` from now."""
+    def extend(self, satellite_job_ids: Sequence[int], seconds_from_now: int) -> None:
+        """Move the ends of running satellites' time limits to `seconds_from_now` from now.
+
+        Raises ActionRefused, with the jobs, where some are refused; the others are extended all the same.
+        """
         ...
 
     def cancel(self, satellite_job_id: int) -> None:

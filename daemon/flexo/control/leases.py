@@ -1,81 +1,127 @@
-"""Keeps the leases of satellites alive for as long as their grants stand."""
+"""Keeps the leases of satellites alive for as long as their grants stand.
+
+A thousand leases take Slurm seconds, which the loop need not wait for: they are extended beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
-from flexo.clusters.base import ActionRefused, Cluster, ClusterState
+from flexo.clusters.base import ActionRefused, Cluster, ClusterState, ClusterUnreachable
 from flexo.control.refusals import Refusals
 from flexo.journal import Event
 from flexo.model import ElasticJob, JobKey, JobState, SatelliteState, SlurmJob
 
 _RETRY_S: Final = 30.0
 """Between two tries to extend the same lease."""
+MOST_AT_ONCE: Final = 100
+"""Leases extended with one command, which has to end in time."""
 _TRAINING: Final = frozenset({SatelliteState.WARMING, SatelliteState.TRAINING})
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One command, with the job of each satellite that it is about."""
+
+    satellites: Mapping[int, JobKey]
+    answer: Future[None]
 
 
 class Leases:
     """When leaders were last heard and leases last extended. For the controller's thread alone."""
 
-    def __init__(self, cluster: Cluster, refusals: Refusals, lease_s: int, started_at: float) -> None:
+    def __init__(
+        self, cluster: Cluster, refusals: Refusals, lease_s: int, started_at: float, beside: Executor
+    ) -> None:
+        """`beside` runs the commands, one after another."""
         self._cluster = cluster
         self._refusals = refusals
         self._lease_s = lease_s
         self._started_at = started_at
+        self._beside = beside
         self._attached_at: dict[JobKey, float] = {}
-        self._extended_at: dict[int, float] = {}
+        self._tried_at: dict[int, float] = {}
+        self._asked: list[_Asked] = []
 
     def extend(
         self, state: ClusterState, jobs: Sequence[ElasticJob], attached: Collection[JobKey]
     ) -> list[Event]:
-        """Leases of which less than half is left, under grants that stand.
+        """Leases of which less than half is left, under grants that stand; those first that end first.
 
         A leader that is not attached keeps its satellites for one lease more: flexod or the network may
-        have been away. After that they run out.
+        have been away. After that they run out. What Slurm refuses is known in a later cycle.
         """
         now = state.at
         queue = {job.job_id: job for job in state.jobs}
         running = {job.key for job in jobs}
         self._attached_at = {key: at for key, at in self._attached_at.items() if key in running}
         self._attached_at.update((key, now) for key in attached if key in running)
-        self._extended_at = {job: at for job, at in self._extended_at.items() if job in queue}
-        events: list[Event] = []
-        for job in jobs:
-            seen_at = self._attached_at.get(job.key, self._started_at)
-            if queue[job.key.job_id].state is JobState.RUNNING and now - seen_at <= self._lease_s:
-                events += self._extend_all(job, queue, now)
+        self._tried_at = {job: at for job, at in self._tried_at.items() if job in queue}
+        kept = [job for job in jobs if self._is_kept(job, queue, now)]
+        due = sorted(chain.from_iterable(self._due(job, queue, now) for job in kept))
+        satellites = {satellite: job for _, satellite, job in due}
+        self._ask(satellites, now)
+        return [*self._told(satellites, now), *self._take_answers(now)]
+
+    def _is_kept(self, job: ElasticJob, queue: Mapping[int, SlurmJob], now: float) -> bool:
+        seen_at = self._attached_at.get(job.key, self._started_at)
+        return queue[job.key.job_id].state is JobState.RUNNING and now - seen_at <= self._lease_s
+
+    def _due(
+        self, job: ElasticJob, queue: Mapping[int, SlurmJob], now: float
+    ) -> Iterator[tuple[float, int, JobKey]]:
+        """When the lease ends, the satellite, and the job that it is of."""
+        for grant in job.grants:
+            satellite = queue.get(grant.satellite_job_id)
+            if grant.state not in _TRAINING or satellite is None or satellite.state is not JobState.RUNNING:
+                continue
+            if satellite.started_at is None or satellite.time_limit_s is None:
+                continue
+            ends_at = satellite.started_at + satellite.time_limit_s
+            if ends_at - now < self._lease_s / 2 and self._may_try(satellite.job_id, now):
+                yield ends_at, satellite.job_id, job.key
+
+    def _may_try(self, satellite: int, now: float) -> bool:
+        asked = any(satellite in each.satellites for each in self._asked)
+        return not asked and now - self._tried_at.get(satellite, 0.0) >= _RETRY_S
+
+    def _ask(self, satellites: Mapping[int, JobKey], now: float) -> None:
+        self._tried_at.update(dict.fromkeys(satellites, now))
+        ordered = list(satellites)
+        for start in range(0, len(ordered), MOST_AT_ONCE):
+            some = tuple(ordered[start : start + MOST_AT_ONCE])
+            answer = self._beside.submit(self._cluster.extend, some, self._lease_s)
+            self._asked.append(_Asked({each: satellites[each] for each in some}, answer))
+
+    def _told(self, satellites: Mapping[int, JobKey], now: float) -> Iterator[Event]:
+        of_jobs: dict[JobKey, list[int]] = {}
+        for satellite in sorted(satellites):
+            of_jobs.setdefault(satellites[satellite], []).append(satellite)
+        for key, its_own in of_jobs.items():
+            names = ", ".join(map(str, its_own))
+            text = f"the grant stands: the lease of {names} is to end {self._lease_s} s from now"
+            yield Event(now, "extend", key, text)
+
+    def _take_answers(self, now: float) -> list[Event]:
+        here = [(asked, asked.answer.done()) for asked in self._asked]
+        self._asked = [asked for asked, done in here if not done]
+        answered = [asked for asked, done in here if done]
+        events = [event for asked in answered for event in self._why_not(asked, now)]
+        if answered and all(asked.answer.exception() is None for asked in answered):
+            self._refusals.forget()
         return events
 
-    def _extend_all(self, job: ElasticJob, queue: dict[int, SlurmJob], now: float) -> list[Event]:
-        due = [
-            grant.satellite_job_id
-            for grant in job.grants
-            if grant.state in _TRAINING and self._is_due(queue.get(grant.satellite_job_id), now)
-        ]
-        events: list[Event] = []
-        extended = [satellite for satellite in due if self._extend(satellite, now, job.key, events)]
-        if extended:
-            names = ", ".join(map(str, extended))
-            text = f"the grant stands: the lease of {names} ends {self._lease_s} s from now"
-            events.append(Event(now, "extend", job.key, text))
-        return events
-
-    def _is_due(self, satellite: SlurmJob | None, now: float) -> bool:
-        if satellite is None or satellite.state is not JobState.RUNNING:
-            return False
-        if satellite.started_at is None or satellite.time_limit_s is None:
-            return False
-        tried_at = self._extended_at.get(satellite.job_id, 0.0)
-        left = satellite.started_at + satellite.time_limit_s - now
-        return left < self._lease_s / 2 and now - tried_at >= _RETRY_S
-
-    def _extend(self, satellite_job_id: int, now: float, key: JobKey, events: list[Event]) -> bool:
-        self._extended_at[satellite_job_id] = now
+    def _why_not(self, asked: _Asked, now: float) -> tuple[Event, ...]:
         try:
-            self._cluster.extend(satellite_job_id, self._lease_s)
+            asked.answer.result()
         except ActionRefused as error:
-            events += self._refusals.note(str(error), key, now)
-            return False
-        self._refusals.forget()
-        return True
+            named = error.jobs & asked.satellites.keys()
+            key = asked.satellites[min(named or asked.satellites)]
+            return self._refusals.note(str(error), key, now)
+        except ClusterUnreachable as error:
+            return self._refusals.note(str(error), None, now, "Slurm did not answer")
+        return ()

@@ -19,12 +19,14 @@ class Refusals:
         self._last = ""
         self._last_at = 0.0
 
-    def note(self, refusal: str, key: JobKey | None, now: float) -> tuple[Event, ...]:
-        """Slurm said no. What is to be written down: nothing if it said the same the last time."""
+    def note(
+        self, refusal: str, key: JobKey | None, now: float, what: str = "Slurm refused it"
+    ) -> tuple[Event, ...]:
+        """Slurm said no, or `what`. What is to be written down: nothing if it said the same the last time."""
         with self._lock:
             news = refusal != self._last
             self._last, self._last_at = refusal, now
-        return (Event(now, "trouble", key, f"Slurm refused it: {refusal}"),) if news else ()
+        return (Event(now, "trouble", key, f"{what}: {refusal}"),) if news else ()
 
     def forget(self) -> None:
         """Slurm does as asked again."""

@@ -11,6 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
@@ -49,6 +50,8 @@ class Active:
     _admin: AdminService
     _inference: InferenceService
     _metrics: Present
+    _beside: Executor
+    """Does what the controller need not wait for."""
 
     @classmethod
     def begin(
@@ -68,15 +71,23 @@ class Active:
         desk = LeaderDesk()
         pushed = pushed_demand(settings.loaning)
         lending = lending_of(settings, journal, pushed)
+        beside = ThreadPoolExecutor(1, "beside")
         controller = Controller(
-            settings, cluster, desk, journal, steady=time.monotonic, lending=lending, watch=happenings
+            settings,
+            cluster,
+            desk,
+            journal,
+            steady=time.monotonic,
+            lending=lending,
+            watch=happenings,
+            beside=beside,
         )
         jobs = JobService(desk, controller, Pace(), mandate)
         admin = AdminService(controller, journal, desk, settings.service.administrators, availability)
         inference = InferenceService(pushed, _may_push(settings), desk.wake.set)
         services = all_services(jobs, admin, inference)
         metrics = Present(controller, journal)
-        return cls(cluster, controller, services, desk, jobs, admin, inference, metrics)
+        return cls(cluster, controller, services, desk, jobs, admin, inference, metrics, beside)
 
     def take(self, changed: Settings, news: str, unheeded: str) -> None:
         """Go by changed settings; see reloading.py."""
@@ -94,6 +105,7 @@ class Active:
             with controller_thread(self.controller, self._desk, asyncio.get_running_loop(), over) as failed:
                 yield failed
         finally:
+            self._beside.shutdown(cancel_futures=True)
             registry.unregister(self._metrics)
 
     def close(self) -> None:

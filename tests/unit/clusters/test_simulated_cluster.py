@@ -186,6 +186,6 @@ def test_workers_that_may_mix_types_do(on):
 def test_there_are_no_satellites(on):
     assert on.cluster.traits().allocates
     with pytest.raises(ActionRefused, match="no satellite 3"):
-        on.cluster.extend(3, 60)
+        on.cluster.extend([3], 60)
     with pytest.raises(ActionRefused, match="no satellite 3"):
         on.cluster.cancel(3)

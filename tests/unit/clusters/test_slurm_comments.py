@@ -27,7 +27,7 @@ def test_flexod_changes_three_things_in_slurm_and_no_comment_is_among_them(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     cluster = SlurmCluster(None, frozenset({"flex"}), 20.0, borrowed=BorrowedPartition("borrowed"))
     acts = {
-        "extend": lambda: cluster.extend(7, 300),
+        "extend": lambda: cluster.extend([7], 300),
         "cancel": lambda: cluster.cancel(7),
         "requeue": lambda: cluster.requeue(7),
         "lend": lambda: cluster.lend(frozenset({"i1", "i2"})),

@@ -94,9 +94,10 @@ class SimulatedCluster:
             self._queue.remove(job.key)
             self._trainer.drop(job)
 
-    def extend(self, satellite_job_id: int, seconds_from_now: int) -> None:
+    def extend(self, satellite_job_ids: Sequence[int], seconds_from_now: int) -> None:
         """There are no satellites here."""
-        raise ActionRefused(f"there is no satellite {satellite_job_id}: this cluster allocates itself")
+        named = ", ".join(map(str, satellite_job_ids))
+        raise ActionRefused(f"there is no satellite {named}: this cluster allocates itself")
 
     def cancel(self, satellite_job_id: int) -> None:
         """There are no satellites here."""

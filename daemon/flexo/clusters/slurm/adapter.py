@@ -34,7 +34,7 @@ _PARTITIONS_STAY_S = 60.0
 
 
 class SlurmCluster:
-    """The Slurm implementation of flexo.clusters.base.Cluster. Not for several threads at once."""
+    """Implements flexo.clusters.base.Cluster. But for `extend`, not for several threads at once."""
 
     def __init__(
         self,
@@ -65,21 +65,19 @@ class SlurmCluster:
         return parse_traits(config, self._commands.read("sdiag"))
 
     def observe(self) -> ClusterState:
-        """One look: jobs first, then nodes, so that a job that starts in between is not seen as idle GPUs."""
+        """One look, as the reader takes it."""
         at, started = time.time(), time.monotonic()
-        jobs = self._reader.jobs()
-        nodes = self._reader.nodes()
+        jobs, nodes = self._reader.look()
         partitions = self._partitions_of(nodes)
         read_cost_s = time.monotonic() - started
         return ClusterState(
             at, without_exclusive_nodes(nodes, jobs), partitions, without_foreign_tags(jobs), read_cost_s
         )
 
-    def extend(self, satellite_job_id: int, seconds_from_now: int) -> None:
-        """Set the job's end. Slurm refuses it for a job that has ended or is being preempted, and we do."""
-        self._commands.act(
-            "scontrol", "update", f"JobId={satellite_job_id}", f"EndTime=now+{seconds_from_now}seconds"
-        )
+    def extend(self, satellite_job_ids: Sequence[int], seconds_from_now: int) -> None:
+        """Set the jobs' ends. Slurm refuses it for a job that has ended or is being preempted, and we do."""
+        jobs = ",".join(map(str, satellite_job_ids))
+        self._commands.act("scontrol", "update", f"JobId={jobs}", f"EndTime=now+{seconds_from_now}seconds")
 
     def cancel(self, satellite_job_id: int) -> None:
         """End a job; no error if it has ended meanwhile."""

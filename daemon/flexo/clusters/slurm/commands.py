@@ -7,6 +7,7 @@ command as an administrator would type it and Slurm's own words.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import time
@@ -42,6 +43,8 @@ _UNREACHABLE_WORDS = (
     "authentication",
     "resource temporarily unavailable",
 )
+
+_JOB: Final = re.compile(r"\bfor job (\d+)$")
 
 ANSWERED: Final = "done"
 FAILED: Final = "failed"
@@ -115,7 +118,7 @@ class SlurmCommands:
                 return ""
             if _says(failure.said, _UNREACHABLE_WORDS):
                 raise ClusterUnreachable(str(failure)) from failure
-            raise ActionRefused(str(CommandFailed(failure.replay, serious))) from failure
+            raise ActionRefused(str(CommandFailed(failure.replay, serious)), _jobs_in(serious)) from failure
 
     def run(self, argv: Sequence[str], variables: Mapping[str, str], lines: str = "") -> str:
         """Run one command. Raises CommandFailed when it says no, ClusterUnreachable when it cannot say.
@@ -178,6 +181,12 @@ def _kind(argv: Sequence[str]) -> str:
         return name
     plain = [word for word in argv[1:] if word.isalpha() and word.islower()]
     return " ".join([name, *plain[:2]])
+
+
+def _jobs_in(lines: Sequence[str]) -> frozenset[int]:
+    """The jobs that scontrol's words name, as it goes on after a job that it may not change."""
+    found = (_JOB.search(line) for line in lines)
+    return frozenset(int(match[1]) for match in found if match)
 
 
 def _says(text: str, words: Sequence[str]) -> bool:

@@ -95,12 +95,13 @@ class SimulatedSlurm:
         jobs = tuple(entry.job for entry in self._queue.values())
         return ClusterState(self.now, nodes, self._partitions, jobs, 0.0)
 
-    def extend(self, satellite_job_id: int, seconds_from_now: int) -> None:
-        """A lease that stands is extended."""
-        entry = self._queue.get(satellite_job_id)
-        if entry is not None and entry.job.started_at is not None:
-            limit_s = int(self.now - entry.job.started_at) + seconds_from_now
-            entry.job = replace(entry.job, time_limit_s=limit_s)
+    def extend(self, satellite_job_ids: Sequence[int], seconds_from_now: int) -> None:
+        """Leases that stand are extended."""
+        for job_id in satellite_job_ids:
+            entry = self._queue.get(job_id)
+            if entry is not None and entry.job.started_at is not None:
+                limit_s = int(self.now - entry.job.started_at) + seconds_from_now
+                entry.job = replace(entry.job, time_limit_s=limit_s)
 
     def cancel(self, satellite_job_id: int) -> None:
         """Satellites whose job has ended are leaving anyway."""

@@ -1,0 +1,145 @@
+"""Leases extended many at once, with a queue in Slurm's place."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from controller_world import ADA, LEASE_S, FakeCluster, slurm_job
+
+from flexo.clusters.base import ActionRefused, ClusterUnreachable
+from flexo.control.at_once import AtOnce
+from flexo.control.leases import MOST_AT_ONCE, Leases
+from flexo.control.refusals import Refusals
+from flexo.model import ElasticJob, Grant, JobKey, SatelliteState, SatelliteTag, WorkerShape
+
+
+class Crowd(FakeCluster):
+    """Jobs with satellites, and what is asked for them in each command."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: list[tuple[int, ...]] = []
+        self.refused: frozenset[int] = frozenset()
+        self.silent = False
+        self.slow = threading.Event()
+        """Cleared: Slurm takes its time."""
+        self.slow.set()
+        self.refusals = Refusals()
+        self.leases = Leases(self, self.refusals, LEASE_S, self.now, AtOnce())
+        self.jobs: list[ElasticJob] = []
+
+    def job(self, number: int, satellites: dict[int, float]) -> JobKey:
+        """A job with `satellites`: each one's id, and how many seconds of its lease are left."""
+        base, key = self.base(number, node="t1"), JobKey(number)
+        grants = []
+        for job_id, left_s in satellites.items():
+            grants.append(Grant(f"g{job_id}", key, "t2", 1, "flex", 0.0, SatelliteState.TRAINING, job_id))
+            ran_s = LEASE_S - left_s
+            tag = SatelliteTag(key, f"g{job_id}", 1)
+            self.add(
+                slurm_job(
+                    job_id,
+                    ADA,
+                    nodes=("t2",),
+                    started_at=self.now - ran_s,
+                    time_limit_s=LEASE_S,
+                    satellite=tag,
+                )
+            )
+        assert base.elastic
+        shape = WorkerShape(1, 1, 0)
+        self.jobs.append(
+            ElasticJob(key, "ada", base.elastic.workers, shape, ("t1",), 1, grants=tuple(grants))
+        )
+        return key
+
+    def extend(self, satellite_job_ids, seconds_from_now: int) -> None:
+        self.commands.append(tuple(satellite_job_ids))
+        assert self.slow.wait(30)
+        if self.silent:
+            raise ClusterUnreachable("in 20 s")
+        super().extend([each for each in satellite_job_ids if each not in self.refused], seconds_from_now)
+        refused = self.refused & set(satellite_job_ids)
+        if refused:
+            raise ActionRefused("Job is being preempted", refused)
+
+    def go(self) -> list[tuple[str, JobKey | None, str]]:
+        """One cycle; what it says."""
+        events = self.leases.extend(self.observe(), self.jobs, {job.key for job in self.jobs})
+        return [(event.kind, event.job, event.text) for event in events]
+
+
+@pytest.fixture
+def crowd() -> Crowd:
+    return Crowd()
+
+
+def test_all_leases_that_are_due_take_one_command_and_each_job_is_told_of_its_own(crowd):
+    crowd.job(1, {101: 100, 102: 120, 103: 200})
+    crowd.job(2, {201: 50})
+    assert crowd.go() == [
+        ("extend", JobKey(1), "the grant stands: the lease of 101, 102 is to end 300 s from now"),
+        ("extend", JobKey(2), "the grant stands: the lease of 201 is to end 300 s from now"),
+    ]
+    assert crowd.commands == [(201, 101, 102)]
+    assert crowd.go() == []
+
+
+def test_more_than_one_command_may_hold_take_several_and_those_that_end_first_come_first(crowd):
+    numbers = range(1000, 1000 + 2 * MOST_AT_ONCE + 50)
+    crowd.job(1, {number: 149 - place / 10 for place, number in enumerate(numbers)})
+    crowd.go()
+    assert [len(command) for command in crowd.commands] == [MOST_AT_ONCE, MOST_AT_ONCE, 50]
+    assert [job_id for command in crowd.commands for job_id in command] == list(reversed(numbers))
+
+
+def test_what_is_refused_is_trouble_of_its_job_and_the_others_are_extended(crowd):
+    crowd.job(1, {101: 100})
+    crowd.job(2, {201: 100})
+    crowd.refused = frozenset({201})
+    assert [each for each in crowd.go() if each[0] == "trouble"] == [
+        ("trouble", JobKey(2), "Slurm refused it: Job is being preempted")
+    ]
+    assert crowd.refusals.recent(crowd.now) == "Job is being preempted"
+    crowd.go()
+    assert crowd.commands == [(101, 201)]
+    assert [job_id for job_id, _ in crowd.extended] == [101]
+    crowd.now += 31
+    crowd.go()
+    assert crowd.commands[1:] == [(201,)]
+
+
+def test_a_refusal_that_names_no_job_is_trouble_of_the_first(crowd):
+    crowd.job(1, {101: 100})
+    crowd.refuses = "Access/permission denied"
+    assert ("trouble", JobKey(1), "Slurm refused it: Access/permission denied") in crowd.go()
+
+
+def test_slurm_that_does_not_answer_is_said_and_asked_again(crowd):
+    crowd.job(1, {101: 100})
+    crowd.silent = True
+    assert ("trouble", None, "Slurm did not answer: in 20 s") in crowd.go()
+    assert crowd.refusals.recent(crowd.now) == "in 20 s"
+    crowd.silent = False
+    crowd.now += 31
+    crowd.go()
+    assert [job_id for job_id, _ in crowd.extended] == [101]
+    assert crowd.refusals.recent(crowd.now) == ""
+
+
+def test_the_loop_goes_on_while_slurm_takes_its_time_and_asks_for_nothing_twice(crowd):
+    with ThreadPoolExecutor(1) as beside:
+        crowd.leases = Leases(crowd, crowd.refusals, LEASE_S, crowd.now, beside)
+        crowd.job(1, {101: 140})
+        crowd.slow.clear()
+        assert [kind for kind, _, _ in crowd.go()] == ["extend"]
+        crowd.now += 40
+        crowd.job(2, {201: 100})
+        assert [job for _, job, _ in crowd.go()] == [JobKey(2)]
+        assert crowd.extended == []
+        crowd.slow.set()
+    assert crowd.commands == [(101,), (201,)]
+    assert [job_id for job_id, _ in crowd.extended] == [101, 201]
+    assert crowd.go() == []
