@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
+import gc
 import os
 import resource
 import signal
@@ -41,6 +42,9 @@ FAILED = 1
 USAGE = 2
 FAREWELL_S = 3.0
 """How long streams and calls may take to end when flexod stops."""
+_COLLECT_AFTER = (50_000, 10, 10)
+"""A look at 20,000 jobs makes a million objects, hardly any of which need the garbage collector to go. With
+Python's own thresholds it took a fifth of the loop's time."""
 _LEVELS = ("debug", "info", "warning", "error")
 
 _log = structlog.get_logger("flexo.service")
@@ -84,6 +88,7 @@ def serve(configuration: Configuration, settings: Settings, *, everywhere: bool 
         if settings.metrics.listen:
             check_address(settings.metrics.listen, everywhere, "[metrics] listen")
         _allow_many_connections()
+        gc.set_threshold(*_COLLECT_AFTER)
         asyncio.run(_serve(configuration, settings, authenticator))
     except (AddressUnusable, CertificateUnusable, RegisterAway, TorchMissing) as error:
         raise CannotServe(str(error)) from error

@@ -11,7 +11,7 @@ from captured_outputs import RELEASES, Recorded, jobs_of
 from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm import SlurmCluster
 from flexo.clusters.slurm.adapter import without_exclusive_nodes, without_foreign_tags
-from flexo.model import JobKey, Node, SatelliteTag
+from flexo.model import JobKey, JobState, Node, SatelliteTag
 
 
 @pytest.fixture(params=RELEASES)
@@ -88,6 +88,21 @@ def test_excluded_nodes_are_asked_for_once_where_they_need_a_call_of_their_own(
     assert (recorded.folder / "asked_for_excluded").read_text().splitlines() == ["asked"]
 
 
+def test_a_job_that_is_printed_as_before_is_not_read_again_and_one_that_is_not_is(
+    cluster: SlurmCluster, recorded: Recorded
+) -> None:
+    before = {job.job_id: job for job in cluster.observe().jobs}
+    recorded.replace("queue", "RUNNING", "SUSPENDED")
+    after = {job.job_id: job for job in cluster.observe().jobs}
+    assert after.keys() == before.keys()
+    for job_id, job in after.items():
+        if before[job_id].state is JobState.RUNNING:
+            assert job == replace(before[job_id], state=JobState.SUSPENDED)
+        else:
+            assert job is before[job_id]
+    assert {job.state for job in before.values()} > {JobState.RUNNING}
+
+
 def test_an_answer_that_makes_no_sense_is_no_answer(cluster: SlurmCluster, recorded: Recorded) -> None:
     recorded.replace("nodes", "GresUsed=", "State=")
     recorded.replace("nodes", "CPUAlloc=", "CPUAlloc=x")
@@ -95,11 +110,11 @@ def test_an_answer_that_makes_no_sense_is_no_answer(cluster: SlurmCluster, recor
         cluster.observe()
 
 
-def test_an_extension_is_one_command_that_an_administrator_can_replay(
+def test_extensions_are_one_command_that_an_administrator_can_replay(
     cluster: SlurmCluster, recorded: Recorded
 ) -> None:
-    cluster.extend(17, 300)
-    assert recorded.times("update JobId=17 EndTime=now+300seconds") == 1
+    cluster.extend([17, 19], 300)
+    assert recorded.times("update JobId=17,19 EndTime=now+300seconds") == 1
 
 
 def test_the_tag_of_another_users_satellite_does_not_count() -> None:

@@ -26,9 +26,8 @@ REQUIRED = fields_to_ask("")
 
 def printed(**changes: str) -> str:
     """What squeue prints for one ordinary job of a real cluster, fields replaced."""
-    record = replace(records_of("22.05")[-1], **changes)
-    values = (getattr(record, name) for name in record.__slots__[: len(REQUIRED)])
-    return "".join(f"{value}{SEPARATOR}" for value in values) + "\n"
+    record = records_of("22.05")[-1]._replace(**changes)
+    return "".join(f"{value}{SEPARATOR}" for value in record[: len(REQUIRED)]) + "\n"
 
 
 def job_of(**changes: str) -> SlurmJob:

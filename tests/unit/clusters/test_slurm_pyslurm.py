@@ -182,7 +182,7 @@ def test_a_question_to_pyslurm_is_answered_from_its_own_process(
 ) -> None:
     installed.write()
     assert reader.name == "pyslurm 22.05.1"
-    assert reader.jobs() == ()
+    assert reader.look() == ((), ())
     assert "pyslurm" not in sys.modules
 
 
@@ -191,15 +191,15 @@ def test_an_answer_that_does_not_come_in_time_ends_that_process_and_the_next_que
 ) -> None:
     installed.write(jobs="time.sleep(60)")
     with pytest.raises(ClusterUnreachable, match=r"pyslurm \(jobs\) did not answer within 2 s"):
-        reader.jobs()
-    assert reader.nodes() == ()
+        reader.look()
+    assert reader.partitions() == ()
 
 
 def test_an_error_of_pyslurm_is_told_in_its_words(installed: Installed, reader: PyslurmReader) -> None:
     installed.write(jobs="raise RuntimeError('Unable to contact slurm controller')")
     with pytest.raises(ClusterUnreachable, match="RuntimeError: Unable to contact slurm controller"):
-        reader.jobs()
-    assert reader.nodes() == ()
+        reader.look()
+    assert reader.partitions() == ()
 
 
 def test_a_libslurm_that_ends_the_process_ends_only_its_own(
@@ -207,14 +207,14 @@ def test_a_libslurm_that_ends_the_process_ends_only_its_own(
 ) -> None:
     installed.write(jobs=f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
     with pytest.raises(ClusterUnreachable, match="its process ended"):
-        reader.jobs()
-    assert reader.nodes() == ()
+        reader.look()
+    assert reader.partitions() == ()
 
 
 def test_a_pyslurm_that_cannot_be_loaded_says_why(installed: Installed, reader: PyslurmReader) -> None:
     (installed.folder / "pyslurm.py").write_text("raise ImportError('libslurm.so.38: cannot open')")
     with pytest.raises(ClusterUnreachable, match=r"could not be loaded: ImportError: libslurm\.so\.38"):
-        reader.nodes()
+        reader.partitions()
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ made up for this one call, which nobody who writes a comment can know, and line 
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from itertools import takewhile
+from typing import Annotated, NamedTuple, get_type_hints
 
 from flexo.clusters.slurm.hostlist import expand
 from flexo.clusters.slurm.marks import elastic_request, satellite_tag
@@ -26,49 +26,46 @@ from flexo.clusters.slurm.text import (
 from flexo.model import JobState, SatelliteTag, SlurmJob
 
 
-def _printed_by(squeue_name: str) -> str:
-    """A field of QueueRecord with squeue's name for it."""
-    return field(metadata={"squeue": squeue_name})  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRecord:
+class QueueRecord(NamedTuple):
     """The fields of one job as squeue prints them, in the order in which they are asked for."""
 
-    job_id: str = _printed_by("JobID")
-    user_id: str = _printed_by("UserID")
-    user: str = _printed_by("UserName")
-    partitions: str = _printed_by("Partition")
-    state: str = _printed_by("State")
-    reason: str = _printed_by("Reason")
-    priority: str = _printed_by("PriorityLong")
-    submitted_at: str = _printed_by("SubmitTime")
-    started_at: str = _printed_by("StartTime")
-    time_limit: str = _printed_by("TimeLimit")
-    nodes: str = _printed_by("NodeList")
-    num_nodes: str = _printed_by("NumNodes")
-    cpus: str = _printed_by("NumCPUs")
-    tasks: str = _printed_by("NumTasks")
-    sockets: str = _printed_by("Sockets")
-    tres: str = _printed_by("tres-alloc")
-    tres_per_job: str = _printed_by("tres-per-job")
-    tres_per_node: str = _printed_by("tres-per-node")
-    tres_per_socket: str = _printed_by("tres-per-socket")
-    tres_per_task: str = _printed_by("tres-per-task")
-    required_nodes: str = _printed_by("ReqNodes")
-    features: str = _printed_by("Feature")
-    oversubscribe: str = _printed_by("OverSubscribe")
-    restarts: str = _printed_by("RestartCnt")
-    comment: str = _printed_by("Comment")
-    admin_comment: str = _printed_by("admin_comment")
-    account: str = _printed_by("Account")
+    job_id: Annotated[str, "JobID"]
+    user_id: Annotated[str, "UserID"]
+    user: Annotated[str, "UserName"]
+    partitions: Annotated[str, "Partition"]
+    state: Annotated[str, "State"]
+    reason: Annotated[str, "Reason"]
+    priority: Annotated[str, "PriorityLong"]
+    submitted_at: Annotated[str, "SubmitTime"]
+    started_at: Annotated[str, "StartTime"]
+    time_limit: Annotated[str, "TimeLimit"]
+    nodes: Annotated[str, "NodeList"]
+    num_nodes: Annotated[str, "NumNodes"]
+    cpus: Annotated[str, "NumCPUs"]
+    tasks: Annotated[str, "NumTasks"]
+    sockets: Annotated[str, "Sockets"]
+    tres: Annotated[str, "tres-alloc"]
+    tres_per_job: Annotated[str, "tres-per-job"]
+    tres_per_node: Annotated[str, "tres-per-node"]
+    tres_per_socket: Annotated[str, "tres-per-socket"]
+    tres_per_task: Annotated[str, "tres-per-task"]
+    required_nodes: Annotated[str, "ReqNodes"]
+    features: Annotated[str, "Feature"]
+    oversubscribe: Annotated[str, "OverSubscribe"]
+    restarts: Annotated[str, "RestartCnt"]
+    comment: Annotated[str, "Comment"]
+    admin_comment: Annotated[str, "admin_comment"]
+    account: Annotated[str, "Account"]
     # Not in every release, in the order in which releases brought them.
-    excluded_nodes: str = field(default="", metadata={"squeue": "ExcNodes"})
-    exclusive: str = field(default="", metadata={"squeue": "Exclusive"})
+    excluded_nodes: Annotated[str, "ExcNodes"] = ""
+    exclusive: Annotated[str, "Exclusive"] = ""
 
 
-_REQUIRED = tuple(part.metadata["squeue"] for part in fields(QueueRecord) if part.default is MISSING)
-_OPTIONAL = tuple(part.metadata["squeue"] for part in fields(QueueRecord) if part.default is not MISSING)
+_HINTS = get_type_hints(QueueRecord, include_extras=True)
+_NAMES: dict[str, str] = {name: hint.__metadata__[0] for name, hint in _HINTS.items()}
+"""squeue's names for them."""
+_OPTIONAL = tuple(_NAMES[name] for name in QueueRecord._field_defaults)
+_REQUIRED = tuple(name for name in _NAMES.values() if name not in _OPTIONAL)
 EXCLUDED_NODES = "ExcNodes"
 
 # A running job's state word may be one of these; squeue names the most special flag that is set.

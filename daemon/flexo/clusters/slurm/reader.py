@@ -15,14 +15,13 @@ class Reader(Protocol):
         """What reads, with its release, for people: `pyslurm 25.11.0`."""
         ...
 
-    def nodes(self) -> tuple[Node, ...]:
-        """All nodes."""
-        ...
-
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions."""
         ...
 
-    def jobs(self) -> tuple[SlurmJob, ...]:
-        """All jobs that wait, run or are ending."""
+    def look(self) -> tuple[tuple[SlurmJob, ...], tuple[Node, ...]]:
+        """All jobs that wait, run or are ending, and all nodes.
+
+        Slurm is asked for the jobs first, so that a job that starts in between is not seen as idle GPUs.
+        """
         ...

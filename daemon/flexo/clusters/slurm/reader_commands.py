@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TypeVar
 
@@ -41,35 +42,48 @@ class CommandReader:
         self._commands = commands
         self._satellite_partitions = satellite_partitions
         self._excluded_nodes: dict[int, frozenset[str]] = {}
+        self._seen: dict[tuple[QueueRecord, frozenset[str]], SlurmJob] = {}
+        """The jobs of the last look: most of a long queue is printed as before, and not read again."""
 
     @property
     def name(self) -> str:
         """`Slurm's commands`."""
         return "Slurm's commands"
 
-    def nodes(self) -> tuple[Node, ...]:
-        """All nodes, with the GPUs in use (-d), hidden ones too (-a)."""
-        output = self._commands.read("scontrol", "show", "node", "-a", "-d", "-o")
-        return _understood(lambda: parse_nodes(output))
+    def look(self) -> tuple[tuple[SlurmJob, ...], tuple[Node, ...]]:
+        """All jobs that wait, run or are ending; all nodes, with the GPUs in use (-d), hidden ones too (-a).
+
+        What waits of a job array is one job. Slurm is asked for the nodes while its jobs are read.
+        """
+        records = _understood(self._records)
+        with ThreadPoolExecutor(1) as beside:
+            nodes = beside.submit(self._nodes)
+            return _understood(lambda: self._jobs(records)), nodes.result()
 
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions, hidden ones too."""
         output = self._commands.read("scontrol", "show", "partition", "-a", "-o")
         return _understood(lambda: parse_partitions(output))
 
-    def jobs(self) -> tuple[SlurmJob, ...]:
-        """All jobs that wait, run or are ending; what waits of a job array is one job."""
-        return _understood(self._jobs)
+    def _nodes(self) -> tuple[Node, ...]:
+        output = self._commands.read("scontrol", "show", "node", "-a", "-d", "-o")
+        return _understood(lambda: parse_nodes(output))
 
-    def _jobs(self) -> tuple[SlurmJob, ...]:
+    def _records(self) -> list[QueueRecord]:
         records = self._queue()
         if EXCLUDED_NODES not in self._fields:
             self._learn_excluded_nodes(records)
+        return records
+
+    def _jobs(self, records: list[QueueRecord]) -> tuple[SlurmJob, ...]:
         none: frozenset[str] = frozenset()
-        return tuple(
-            to_job(record, self._excluded_nodes.get(number(record.job_id), none), self._satellite_partitions)
-            for record in records
-        )
+        seen, self._seen = self._seen, {}
+        for record in records:
+            excluded = self._excluded_nodes.get(number(record.job_id), none)
+            printed = record, excluded
+            job = seen.get(printed) or to_job(record, excluded, self._satellite_partitions)
+            self._seen[printed] = job
+        return tuple(self._seen.values())
 
     def _queue(self) -> list[QueueRecord]:
         names = self._fields

@@ -63,17 +63,13 @@ class PyslurmReader:
         """ "" if pyslurm shows all that is needed of this cluster. Raises ClusterUnreachable."""
         return str(self._ask("why_not_enough"))
 
-    def nodes(self) -> tuple[Node, ...]:
-        """All nodes."""
-        return tuple(self._ask("nodes"))
-
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions."""
         return tuple(self._ask("partitions"))
 
-    def jobs(self) -> tuple[SlurmJob, ...]:
-        """All jobs that wait, run or are ending."""
-        return tuple(self._ask("jobs"))
+    def look(self) -> tuple[tuple[SlurmJob, ...], tuple[Node, ...]]:
+        """All jobs that wait, run or are ending, and all nodes."""
+        return tuple(self._ask("jobs")), tuple(self._ask("nodes"))
 
     def close(self) -> None:
         """End the child. The next question starts another."""
