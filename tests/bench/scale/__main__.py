@@ -24,7 +24,10 @@ BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
 GOALS = {"loop_p99_s": 2.0, "rss_mib": 1024.0, "slurmctld_rpc_ratio": 1.05}
 """At 5,000 nodes, 20,000 jobs and 1,000 leaders; at most."""
 SETTLE_S = 60.0
-"""For slurmctld after jobs have come or gone, and for flexod's first grants."""
+"""For slurmctld, after jobs have come or gone."""
+_QUIET_S = 30.0
+_GRANTS_S = 600.0
+"""At most, for the first grants: as long as satellites come or go, flexod's beginning is seen, not flexod."""
 
 
 def main() -> None:
@@ -45,7 +48,7 @@ def main() -> None:
             alone.append(watch.watch(lab, options.seconds, None))
             tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s with flexod")
             with _flexod(lab, bases):
-                time.sleep(SETTLE_S)
+                tell(f"{_grown(lab)} satellites run")
                 beside.append(watch.watch(lab, options.seconds, cluster.metrics_port(lab)))
             _report(options, _figures(options, alone, beside))
 
@@ -100,6 +103,18 @@ def _flexod(lab: Lab, bases: Sequence[Base]) -> Iterator[None]:
         leaders.wait()
         lab.stop_flexod()
         lab.run(["scancel", "--quiet", "--partition=flex"], timeout=120)
+
+
+def _grown(lab: Lab) -> int:
+    """How many satellites there are once no more have come or gone for a while."""
+    count, since, deadline = 0, time.monotonic(), time.monotonic() + _GRANTS_S
+    while time.monotonic() < deadline and (not count or time.monotonic() - since < _QUIET_S):
+        time.sleep(5)
+        now = queue.satellites(lab)
+        if now != count:
+            count, since = now, time.monotonic()
+    time.sleep(SETTLE_S)
+    return count
 
 
 def _figures(
