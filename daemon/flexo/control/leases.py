@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from flexo.clusters.base import ActionRefused, Cluster, ClusterState, ClusterUnreachable
+from flexo.clusters.base import ActionRefused, Cluster, ClusterState, ClusterUnreachable, MayNotAct
 from flexo.control.refusals import Refusals
 from flexo.journal import Event
 from flexo.model import ElasticJob, JobKey, JobState, SatelliteState, SlurmJob
@@ -122,6 +122,8 @@ class Leases:
             named = error.jobs & asked.satellites.keys()
             key = asked.satellites[min(named or asked.satellites)]
             return self._refusals.note(str(error), key, now)
+        except MayNotAct:
+            return ()  # whoever acts instead extends them
         except ClusterUnreachable as error:
             return self._refusals.note(str(error), None, now, "Slurm did not answer")
         return ()
