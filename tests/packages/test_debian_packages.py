@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clean_system import CleanSystem, why_impossible
+from clean_system import CleanSystem
 
 import flexo
 
-BUILD = Path(__file__).resolve().parents[2] / "packages" / "build_debs.py"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SYSTEMCTL = """#!/bin/sh
@@ -40,22 +36,6 @@ flexod.terminate()
 print(systemd.recv(100).decode(), flush=True)
 sys.exit(flexod.wait(60))
 """
-
-
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Both, by name."""
-    reason = why_impossible()
-    if reason is not None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    out = tmp_path_factory.mktemp("deb")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    command = [sys.executable, str(BUILD), "--out", str(out)]
-    subprocess.run(command, check=True, env={**os.environ, "PATH": path})
-    yield {path.name.partition("_")[0]: path for path in out.glob("*.deb")}
-    shutil.rmtree(out)  # a hundred megabytes
 
 
 @pytest.fixture(scope="module")

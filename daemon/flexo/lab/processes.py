@@ -228,7 +228,8 @@ def _daemon_name(process: psutil.Process, directory: Path) -> str | None:
         command = process.cmdline()
     except psutil.Error:
         return None
-    names = [Path(word).name for word in command[:2]] or [""]
+    # flexod's own is the second word, or the third: python3 -I .../flexod, where a package has installed it
+    names = [Path(word).name for word in command[:3]] or [""]
     if names[0] == "slurmdbd":
         return "slurmdbd"  # it takes no argument that would name the lab
     if not any(_mentions(word, str(directory)) for word in command):

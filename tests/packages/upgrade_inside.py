@@ -1,0 +1,205 @@
+"""Two releases' Debian packages one over the other while jobs train; test_upgrade_with_jobs.py runs it.
+
+    python upgrade_inside.py OLDER NEWER    (each a folder with the packages flexo and flexo-slurm-plugin)
+
+Changes this machine, so it is run on a layer over it (overlay.py). Prints what it sees; exits with 1, and a
+sentence, when something is not as it should be.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from flexo.lab import Lab, LabSpec, bring_up
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "digits" / "train.py"
+OURS = Path(sys.executable).parent
+PACKAGED = {
+    "spank_elastic.so": "/usr/lib/x86_64-linux-gnu/slurm-wlm/spank_elastic.so",
+    "job_submit_elastic.lua": "/etc/slurm/job_submit_elastic.lua",
+}
+SYSTEMCTL = f"""#!/bin/sh
+case "$*" in
+  *"restart flexod.service") exec {sys.executable} {__file__} restart;;
+esac
+"""
+"""Stands for systemd, which does not run here: restarts the lab's flexod."""
+NAME = "upgrade"
+BOUND_S = 120
+JOB = f"""#!/bin/sh
+#SBATCH -n 1
+#SBATCH --gpus-per-task=1
+#SBATCH --elastic=1-4
+set -- --log-dir $PWD/trained-$SLURM_JOB_ID --step-seconds 0.1 --epochs 100000
+exec flexo run {sys.executable} {SCRIPT} "$@"
+"""
+
+
+def until(what: Callable[[], object], sentence: str) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + BOUND_S
+    while not what():
+        if time.monotonic() > deadline:
+            sys.exit(f"not within {BOUND_S} s: {sentence}")
+        time.sleep(0.5)
+
+
+def demand(holds: object, sentence: str) -> None:
+    """It must be so."""
+    if not holds:
+        sys.exit(f"not so: {sentence}")
+
+
+def install(folder: Path) -> None:
+    """Both packages, over what is there."""
+    begun = time.monotonic()
+    packages = [str(path) for path in sorted(folder.glob("*.deb"))]
+    command = ["dpkg", "--force-confdef", "--force-confold", "--force-unsafe-io", "--install", *packages]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    print(done.stdout, flush=True)
+    demand(done.returncode == 0, f"dpkg installs {folder}")
+    print(f"installed in {time.monotonic() - begun:.1f} s: {release()}", flush=True)
+
+
+def release() -> str:
+    """What is installed."""
+    return subprocess.run(["flexod", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+class Cluster:
+    """A lab that goes by what is installed, and what is seen of it."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+
+    def status(self) -> dict[str, object]:
+        """As flexod says; {} while it does not answer."""
+        done = self.lab.run(["/usr/bin/flexo", "status", "--json"], check=False)
+        return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
+
+    def workers(self, job: int) -> int:
+        """How many train now, by flexod's word."""
+        done = self.lab.run(["/usr/bin/flexo", "jobs", "--json"], check=False)
+        jobs = json.loads(done.stdout)["jobs"] if done.returncode == 0 else []
+        return next((int(each["workers"]) for each in jobs if each["job_id"] == job), 0)
+
+    def satellites(self) -> dict[int, str]:
+        """Slurm's jobs in the satellites' partition that run, and since when."""
+        command = ["squeue", "--noheader", "--partition=flex", "--states=RUNNING", "--format=%A %S"]
+        lines = self.lab.run(command).stdout.splitlines()
+        return {int(line.split()[0]): line.split()[1] for line in lines}
+
+    def submit(self, text: str, *options: str) -> int:
+        """A job, through the plugin that is installed."""
+        command = ["sbatch", "--parsable", "--output=%j.out", *options]
+        return int(self.lab.run(command, stdin=text).stdout)
+
+    def batches(self, job: int) -> Counter[tuple[int, int]]:
+        """How often each sample was trained on in each epoch."""
+        seen: Counter[tuple[int, int]] = Counter()
+        for path in (self.lab.scratch / f"trained-{job}").glob("*.jsonl"):
+            for line in path.read_text().splitlines():
+                told = json.loads(line)
+                if told["event"] == "commit":
+                    seen.update((told["epoch"], sample) for sample in told["samples"])
+        return seen
+
+    def goes_on(self, job: int) -> None:
+        """It trains."""
+        before = sum(self.batches(job).values())
+        until(lambda: sum(self.batches(job).values()) > before + 200, f"job {job} trains on")
+
+
+def forget_newer_keys(config: Path) -> None:
+    """The site's configuration is of the older release's time."""
+    said = subprocess.run(
+        ["flexod", "--check-config", "--config", str(config)], capture_output=True, text=True
+    )
+    for key in re.findall(r"(\w+) is not a key", said.stderr):
+        print(f"without {key}, which the older release does not know", flush=True)
+        lines = config.read_text().splitlines()
+        config.write_text("\n".join(line for line in lines if not line.startswith(f"{key} =")) + "\n")
+
+
+def go_by_packages(lab: Lab) -> None:
+    """Let flexod and Slurm's plugin be the installed ones."""
+    for part, path in PACKAGED.items():
+        (lab.layout.plugin / part).unlink()
+        (lab.layout.plugin / part).symlink_to(path)
+    lab.layout.job_submit.touch()
+
+
+def change(cluster: Cluster, folder: Path, jobs: list[int]) -> None:
+    """Install what is in `folder` over what runs; everything trains on, with what it had."""
+    had, before = cluster.satellites(), cluster.status()
+    install(folder)
+    cluster.lab.layout.job_submit.touch()
+    until(
+        lambda: cluster.status().get("flexod_version") == release().split()[-1], "flexod is the installed one"
+    )
+    until(lambda: cluster.status().get("leaders") == len(jobs), "all leaders are back")
+    print(f"flexod was {before.get('flexod_version')}, is {cluster.status()['flexod_version']}", flush=True)
+    for job in jobs:
+        cluster.goes_on(job)
+    demand(cluster.satellites() == had, f"satellites are the same: {had}, then {cluster.satellites()}")
+
+
+def main(older: Path, newer: Path) -> None:
+    """Up, there and back again."""
+    Path("/usr/sbin/policy-rc.d").unlink(missing_ok=True)  # which may forbid what systemd would do
+    Path("/usr/bin/systemctl").unlink(missing_ok=True)
+    Path("/usr/bin/systemctl").write_text(SYSTEMCTL)
+    Path("/usr/bin/systemctl").chmod(0o755)
+    Path("/run/systemd/system").mkdir(parents=True)
+    install(older)
+    (OURS / "flexod").unlink()
+    (OURS / "flexod").symlink_to("/usr/bin/flexod")
+    lab = bring_up(LabSpec(NAME, nodes=2, gpus_per_node=4, infer_nodes=0, flexod=False))
+    cluster = Cluster(lab)
+    try:
+        forget_newer_keys(lab.layout.flexo_toml)
+        go_by_packages(lab)
+        lab.start_flexod()
+        first = cluster.submit(JOB)
+        until(lambda: cluster.workers(first) == 4, "the first job trains with 4 workers")
+        change(cluster, newer, [first])
+        second = cluster.submit(JOB)
+        until(lambda: cluster.workers(second) == 4, "a job of the newer plugin trains with 4 workers")
+        change(cluster, older, [first, second])
+        change(cluster, newer, [first, second])
+        whole = cluster.submit("#!/bin/sh\nexec sleep 600\n", "--gpus-per-node=4", "--nodes=1", "--exclusive")
+        until(lambda: cluster.workers(first) + cluster.workers(second) < 8, "Slurm takes a node back")
+        running = ["squeue", "--noheader", f"--jobs={whole}", "--format=%T"]
+        until(lambda: "RUNNING" in lab.run(running).stdout, "the ordinary job runs")
+        for job in (first, second):
+            cluster.goes_on(job)
+            check_samples(cluster.batches(job), job)
+    finally:
+        lab.down()
+
+
+def check_samples(seen: Counter[tuple[int, int]], job: int) -> None:
+    """Each sample of each whole epoch was trained on once."""
+    last = max(epoch for epoch, _ in seen)
+    demand(last > 1, f"job {job} has trained for some epochs")
+    samples = {sample for epoch, sample in seen if epoch == 0}
+    whole = Counter({(epoch, sample): 1 for epoch in range(last) for sample in samples})
+    trained = Counter({each: times for each, times in seen.items() if each[0] < last})
+    odd = (trained - whole) + (whole - trained)
+    demand(not odd, f"job {job} trains on each sample once an epoch; not so: {odd.most_common(3)}")
+    print(f"job {job}: {last} whole epochs of {len(samples)} samples, each once", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["restart"]:
+        Lab.load(NAME).restart_flexod()
+    else:
+        main(Path(sys.argv[1]), Path(sys.argv[2]))
