@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -85,8 +86,14 @@ def _run(suite: Suite, parts: Sequence[Part], out: Path, *, fresh: bool) -> Suit
         made_in_s=facts.made_in_s,
         size_mb=facts.size_mb,
         session_s=round(time.monotonic() - began, 1),
-        parts={name: PartOutcome(**part) for name, part in result["parts"].items()},
+        parts={name: PartOutcome(**part, commit=_commit()) for name, part in result["parts"].items()},
     )
+
+
+def _commit() -> str:
+    """Of this checkout; with a + where files differ from it."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _tell(outcomes: report.Report) -> None:

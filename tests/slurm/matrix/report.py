@@ -24,6 +24,8 @@ class PartOutcome:
     seconds: float
     failures: list[str] = field(default_factory=list)
     """A line for each test that failed."""
+    commit: str = ""
+    """Of flexo, of which it was run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def table(report: Report) -> str:
         ["Python", *(_cell(suite, suite.python) for suite in report.values())],
         ["pyslurm", *(_cell(suite, suite.pyslurm) for suite in report.values())],
         ["tested on", *(suite.day for suite in report.values())],
+        ["flexo's commit", *(_cell(suite, _commits(suite)) for suite in report.values())],
         *([part.what, *(_came_of(suite, part.name) for suite in report.values())] for part in FULL),
         ["folder on disk, made in", *(_cell(suite, _cost(suite)) for suite in report.values())],
     ]
@@ -139,6 +142,11 @@ def _came_of(suite: SuiteOutcome, name: str) -> str:
     skipped = f", {part.skipped} skipped" if part.skipped else ""
     failed = f", **{part.failed} failed**" if part.failed else ""
     return f"{part.passed} passed{failed}{skipped} ({part.seconds:.0f} s)"
+
+
+def _commits(suite: SuiteOutcome) -> str:
+    """Several where parts were run at different times."""
+    return ", ".join(sorted({part.commit or "not known" for part in suite.parts.values()}))
 
 
 def _cost(suite: SuiteOutcome) -> str:
