@@ -381,6 +381,7 @@ class Controller:
             text += ": what counts for a while only is forgotten, as after a restart"
             self._record((Event(self._clock(), "daemon", None, text),))
         if settings is not None or jump:
+            self._leases.forget()
             self._begin(settings or self._settings)
 
     def _snapshot(self, state: ClusterState, elastic: tuple[ElasticJob, ...]) -> Snapshot:

@@ -18,8 +18,9 @@ from flexo.model import ElasticJob, JobKey, JobState, SatelliteState, SlurmJob
 
 _RETRY_S: Final = 30.0
 """Between two tries to extend the same lease."""
-MOST_AT_ONCE: Final = 100
-"""Leases extended with one command, which has to end in time."""
+MOST_AT_ONCE: Final = 20
+"""Leases extended with one command, which has to end in time: each is a request of its own, of which a
+slurmctld that limits them (rl_enable) answers a user 30 at once and then 2 a second."""
 _TRAINING: Final = frozenset({SatelliteState.WARMING, SatelliteState.TRAINING})
 
 
@@ -67,6 +68,11 @@ class Leases:
         self._ask(satellites, now)
         return [*self._told(satellites, now), *self._take_answers(now)]
 
+    def forget(self) -> None:
+        """Ask for nothing more of what has not been asked yet."""
+        for asked in self._asked:
+            asked.answer.cancel()
+
     def _is_kept(self, job: ElasticJob, queue: Mapping[int, SlurmJob], now: float) -> bool:
         seen_at = self._attached_at.get(job.key, self._started_at)
         return queue[job.key.job_id].state is JobState.RUNNING and now - seen_at <= self._lease_s
@@ -111,19 +117,18 @@ class Leases:
         self._asked = [asked for asked, done in here if not done]
         answered = [asked for asked, done in here if done]
         events = [event for asked in answered for event in self._why_not(asked, now)]
-        if answered and all(asked.answer.exception() is None for asked in answered):
+        if any(asked.answer.exception() is None for asked in answered):
             self._refusals.forget()
         return events
 
     def _why_not(self, asked: _Asked, now: float) -> tuple[Event, ...]:
-        try:
-            asked.answer.result()
-        except ActionRefused as error:
+        error = asked.answer.exception()
+        if error is None or isinstance(error, MayNotAct):
+            return ()  # whoever acts instead extends them
+        if isinstance(error, ActionRefused):
             named = error.jobs & asked.satellites.keys()
             key = asked.satellites[min(named or asked.satellites)]
             return self._refusals.note(str(error), key, now)
-        except MayNotAct:
-            return ()  # whoever acts instead extends them
-        except ClusterUnreachable as error:
+        if isinstance(error, ClusterUnreachable):
             return self._refusals.note(str(error), None, now, "Slurm did not answer")
-        return ()
+        raise error

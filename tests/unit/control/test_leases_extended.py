@@ -88,10 +88,10 @@ def test_all_leases_that_are_due_take_one_command_and_each_job_is_told_of_its_ow
 
 
 def test_more_than_one_command_may_hold_take_several_and_those_that_end_first_come_first(crowd):
-    numbers = range(1000, 1000 + 2 * MOST_AT_ONCE + 50)
+    numbers = range(1000, 1000 + 2 * MOST_AT_ONCE + 5)
     crowd.job(1, {number: 149 - place / 10 for place, number in enumerate(numbers)})
     crowd.go()
-    assert [len(command) for command in crowd.commands] == [MOST_AT_ONCE, MOST_AT_ONCE, 50]
+    assert [len(command) for command in crowd.commands] == [MOST_AT_ONCE, MOST_AT_ONCE, 5]
     assert [job_id for command in crowd.commands for job_id in command] == list(reversed(numbers))
 
 
@@ -143,3 +143,14 @@ def test_the_loop_goes_on_while_slurm_takes_its_time_and_asks_for_nothing_twice(
     assert crowd.commands == [(101,), (201,)]
     assert [job_id for job_id, _ in crowd.extended] == [101, 201]
     assert crowd.go() == []
+
+
+def test_what_waits_to_be_asked_is_not_asked_once_it_is_forgotten(crowd):
+    with ThreadPoolExecutor(1) as beside:
+        crowd.leases = Leases(crowd, crowd.refusals, LEASE_S, crowd.now, beside)
+        crowd.job(1, dict.fromkeys(range(100, 100 + MOST_AT_ONCE + 1), 100))
+        crowd.slow.clear()
+        crowd.go()
+        crowd.leases.forget()
+        crowd.slow.set()
+    assert [len(command) for command in crowd.commands] == [MOST_AT_ONCE]

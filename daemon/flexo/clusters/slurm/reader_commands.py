@@ -58,7 +58,10 @@ class CommandReader:
         records = _understood(self._records)
         with ThreadPoolExecutor(1) as beside:
             nodes = beside.submit(self._nodes)
-            return _understood(lambda: self._jobs(records)), nodes.result()
+            try:
+                return _understood(lambda: self._jobs(records)), nodes.result()
+            finally:
+                del nodes  # its error, raised here, would hold this frame, and this frame it: all records
 
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions, hidden ones too."""
