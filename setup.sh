@@ -25,6 +25,7 @@ readonly PACKAGES=(
   mariadb-server-core:mariadbd mariadb-client-core:mariadb lua5.1:lua5.1 procps:ps iproute2:ip etcd-server:etcd
   mmdebstrap:mmdebstrap
   prometheus:prometheus sudo:sudo openssl:openssl
+  systemd-standalone-sysusers:systemd-sysusers systemd-standalone-tmpfiles:systemd-tmpfiles
 )
 
 # What the environment says about other Pythons, and the make that calls, must not decide what is installed here.

@@ -8,43 +8,51 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
-_MOUNT = """
+_MOUNT: Final = """
 set -e
-mount -t tmpfs tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
-for folder in /dev /sys $2; do mount --rbind "$folder" "$1/root$folder"; done
-mount -t proc proc "$1/root/proc"
-mount -t tmpfs tmpfs "$1/root/run"
-root="$1/root"
+layer=$1
+mount -t tmpfs tmpfs "$layer"
+number=0
+for folder in $2; do
+  number=$((number + 1))
+  mkdir -p "$layer/upper$number" "$layer/work$number" "$layer/root$folder"
+  mount -t overlay overlay \\
+    -o "lowerdir=$folder,upperdir=$layer/upper$number,workdir=$layer/work$number" "$layer/root$folder"
+done
+for folder in /dev /sys; do mount --rbind "$folder" "$layer/root$folder"; done
+mount -t proc proc "$layer/root/proc"
+mount -t tmpfs tmpfs "$layer/root/run"
 shift 2
-exec chroot "$root" "$@"
+exec chroot "$layer/root" "$@"
 """
-"""$1: an empty folder; $2: folders that are file systems of their own; the rest is what to run."""
+"""$1: an empty folder; $2: folders that are file systems of their own, / first; the rest is what to run."""
+_ENTER: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")
+_KERNELS: Final = ("/dev", "/proc", "/run", "/sys")
 
 
-def why_impossible() -> str | None:
-    """One sentence saying what is missing, or None."""
+def why_impossible(folder: Path) -> str | None:
+    """One sentence saying what is missing, or None. `folder` is an empty one, for trying."""
     if os.geteuid() != 0:
         return "a layer over this machine needs root"
-    missing = [name for name in ("unshare", "chroot", "dpkg") if shutil.which(name) is None]
+    missing = [name for name in ("unshare", "chroot", "setpriv", "dpkg") if shutil.which(name) is None]
     if missing:
         return f"{missing[0]} is not installed"
-    if "\toverlay\n" not in Path("/proc/filesystems").read_text():
-        return "this kernel has no overlay file system"
-    return None
+    tried = subprocess.run(_entered(folder, ["true"]), capture_output=True, text=True, check=False)
+    return None if tried.returncode == 0 else f"no layer can be mounted here: {tried.stderr.strip()[:300]}"
 
 
 @contextmanager
 def running(folder: Path, command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`command`, as root, on a layer over this machine, with processes of its own, which end with it."""
-    enter = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
-    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": "/root"}
+    """`command`, as root, on a layer over this machine, with processes of its own, which end with it.
+
+    And with us, however we end.
+    """
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*enter, "/bin/sh", "-c", _MOUNT, "sh", str(folder), " ".join(_others()), *command],
-            env=environment,
+            ["setpriv", "--pdeathsig", "KILL", *_entered(folder, command)],
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": "/root"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -56,8 +64,17 @@ def running(folder: Path, command: Sequence[str], log: Path) -> Iterator[subproc
             process.wait()
 
 
-def _others() -> list[str]:
-    """Folders whose files the layer over / would not show: mounts of disks and the like."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    plain = {"ext4", "xfs", "btrfs", "zfs", "virtiofs", "9p", "fuse", "nfs", "nfs4"}
-    return sorted({place for _, place, kind, *_ in mounts if kind in plain and place != "/"})
+def _entered(folder: Path, command: Sequence[str]) -> list[str]:
+    return [*_ENTER, "/bin/sh", "-c", _MOUNT, "sh", str(folder), " ".join(_file_systems()), *command]
+
+
+def _file_systems() -> list[str]:
+    """Folders on which something is mounted, / first; but for the kernel's own, and for single files."""
+    mounted = {line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()}
+    return sorted(
+        place
+        for place in mounted
+        if not any(Path(place).is_relative_to(kernels) for kernels in _KERNELS)
+        if place.isascii() and not set(place) & set(" \\:,")
+        if Path(place).is_dir()
+    )

@@ -60,11 +60,23 @@ def test_what_is_installed_is_whole_and_works_for_everybody(system: CleanSystem)
         "/usr/share/man/man1/flexo-doctor.1.gz",
         "/usr/share/man/man5/flexo.toml.5.gz",
         "/usr/share/man/man8/flexod.8.gz",
+        "/usr/share/man/man8/flexo-partition.8.gz",
         "/usr/share/bash-completion/completions/flexo",
         "/usr/share/flexo/grafana-dashboard.json",
         "/usr/share/flexo/alerts.yml",
     ):
         assert system.path(path).is_file(), path
+
+
+def test_several_flexods_can_keep_their_lease_in_etcd_with_nothing_installed_besides(
+    system: CleanSystem,
+) -> None:
+    config = system.path("/tmp/flexo.toml")
+    config.write_text('[high_availability]\nhosts = ["a:1", "b:1"]\nlease = "etcd://127.0.0.1:1"\n')
+    done = system.run("flexo", "doctor", "--json", "--config", "/tmp/flexo.toml", check=False)
+    config.unlink()
+    said = {each["check"]: each["what"] for each in json.loads(done.stdout)["findings"]}
+    assert "etcd at 127.0.0.1:1 serves no leases now" in said["etcd.flexods"]
 
 
 def test_flexod_has_an_account_and_a_folder_that_is_its_own_alone(system: CleanSystem) -> None:

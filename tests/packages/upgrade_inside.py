@@ -106,7 +106,8 @@ class Cluster:
         """How often each sample was trained on in each epoch."""
         seen: Counter[tuple[int, int]] = Counter()
         for path in (self.lab.scratch / f"trained-{job}").glob("*.jsonl"):
-            for line in path.read_text().splitlines():
+            written, _, _ = path.read_text().rpartition("\n")
+            for line in written.splitlines():
                 told = json.loads(line)
                 if told["event"] == "commit":
                     seen.update((told["epoch"], sample) for sample in told["samples"])
