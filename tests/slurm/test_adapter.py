@@ -381,15 +381,15 @@ def test_pyslurm_is_left_alone_where_it_does_not_show_enough(quiet_lab: Lab) -> 
 )
 def test_a_controller_that_does_not_answer_pyslurm_is_unreachable_too(quiet_lab: Lab) -> None:
     reader = PyslurmReader(quiet_lab.layout.slurm_conf, frozenset({"flex"}), 2.0)
-    assert len(reader.nodes()) == 3
+    assert len(reader.look()[1]) == 3
     slurmctld = int((quiet_lab.layout.state / "slurmctld.pid").read_text())
     os.kill(slurmctld, signal.SIGSTOP)
     try:
         with pytest.raises(ClusterUnreachable, match=r"pyslurm \(jobs\) did not answer within 2 s"):
-            reader.jobs()
+            reader.look()
     finally:
         os.kill(slurmctld, signal.SIGCONT)
-    assert len(reader.nodes()) == 3
+    assert len(reader.look()[1]) == 3
     reader.close()
 
 
