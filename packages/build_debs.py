@@ -15,7 +15,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import manual
@@ -59,10 +59,7 @@ def daemon_package(out: Path) -> Path:
     _put(documents / "README.md", (ROOT / "README.md").read_text())
     for shell, path in _COMPLETIONS.items():
         _put(stage / path, script(shell) + "\n")
-    for page in manual.pages():
-        manual_page = stage / "usr/share/man" / page.path.parent / f"{page.path.name}.gz"
-        manual_page.parent.mkdir(parents=True, exist_ok=True)
-        manual_page.write_bytes(gzip.compress(page.text.encode(), mtime=0))
+    _put_manual(stage, manual.pages())
     major, minor = sys.version_info[:2]
     words = {
         "VERSION": flexo.__version__,
@@ -85,6 +82,7 @@ def plugin_package(out: Path) -> Path:
     )
     line = (HERE / "debian/flexo-slurm-plugin/flexo.conf").read_text()
     _put(stage / "etc/slurm/plugstack.conf.d/flexo.conf", line.replace("@LIBDIR@", str(libraries)))
+    _put_manual(stage, manual.plugin_pages())
     version = f"{flexo.__version__}+slurm{release}"
     return _packed(
         "flexo-slurm-plugin", stage, out, {"VERSION": version, "SLURM": release, "NEXT_SLURM": following}
@@ -147,6 +145,13 @@ def _fresh(folder: Path) -> Path:
 def _put(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def _put_manual(stage: Path, pages: Iterable[manual.Page]) -> None:
+    for page in pages:
+        path = stage / "usr/share/man" / page.path.parent / f"{page.path.name}.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(page.text.encode(), mtime=0))
 
 
 def _link(path: Path, target: Path) -> None:

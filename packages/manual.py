@@ -1,7 +1,7 @@
 """Writes the manual pages: python packages/manual.py FOLDER. Everything in them is the program's own words.
 
-One page for `flexo`, one for each of its commands (those of a group share one), one for `flexod`, and one for
-flexo.toml.
+One page for `flexo`, one for each of its commands (those of a group share one), one for `flexod`, one for
+flexo.toml, and one for `flexo-partition`, which comes with the plugin.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import command_help
+import partition_help
 import settings_help
 from command_help import CommandHelp, Term
 
@@ -36,9 +37,14 @@ class Page:
 
 
 def pages() -> list[Page]:
-    """All of them."""
+    """Those of daemon and command."""
     overview = command_help.flexo()
     return [_overview(overview), *map(_page_of, overview.commands), _flexod(), _configuration()]
+
+
+def plugin_pages() -> list[Page]:
+    """Those of what is installed with the plugin."""
+    return [_partition()]
 
 
 def _overview(command: CommandHelp) -> Page:
@@ -91,6 +97,18 @@ def _configuration() -> Page:
     return _page("flexo.toml", 5, [*lines, *_see_also(["flexod(8)", "flexo-doctor(1)"])])
 
 
+def _partition() -> Page:
+    helper = partition_help.flexo_partition()
+    name, _, usage = helper.usage.partition(" ")
+    lines = [*_head(name, 8, helper.summary), ".SH SYNOPSIS", rf"\fB{_roff(name)}\fR {_roff(usage)}"]
+    lines += [".SH DESCRIPTION", _roff(helper.text), ".SH EXIT STATUS", *_pairs(helper.exit_codes)]
+    lines += [".SH FILES", f".SS {_roff(helper.config)}"]
+    lines += ["Lines KEY = VALUE; # begins a comment. File and folder have to be root's, and writable by"]
+    lines += ["root alone. Where there is none, these defaults hold:"]
+    lines += [*_pairs(helper.keys), *_see_also(["flexod(8)", "flexo.toml(5)", "sudoers(5)", "scontrol(1)"])]
+    return _page(name, 8, lines)
+
+
 def _synopsis(command: CommandHelp) -> str:
     return rf"\fB{_roff(command.name)}\fR {_roff(command.usage)}"
 
@@ -137,7 +155,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         sys.stderr.write(f"usage: {Path(__file__).name} FOLDER\n")
         return 2
-    for page in pages():
+    for page in [*pages(), *plugin_pages()]:
         path = Path(arguments[0]) / page.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page.text, encoding="utf-8")

@@ -19,7 +19,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRA = "daemon"
+EXTRAS = ("daemon", "etcd")
+"""etcd, too: nothing can be added to the tree later, and two flexods may keep their lease there."""
 _SOURCES = ("daemon", "horovod_elastic", "protos", "setup.py", "pyproject.toml", "README.md")
 _NOT_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
 _LAUNCHER = """\
@@ -53,7 +54,7 @@ def build(stage: Path, prefix: Path) -> None:
 def needed() -> set[str]:
     """Names of the distributions that flexo's daemon needs, those needed by others included."""
     found: set[str] = set()
-    wanted = _required(metadata.distribution("flexo"), EXTRA)
+    wanted = {name for extra in EXTRAS for name in _required(metadata.distribution("flexo"), extra)}
     while wanted:
         name = wanted.pop()
         if name not in found:

@@ -36,12 +36,13 @@ class Settings:
     """What stands in CONFIG, or holds where it says nothing."""
 
     borrowed: tuple[str, ...] = ("borrowed",)
-    """The partitions that may be edited."""
+    """The partitions that may be edited, with a comma between."""
     inference: str = "infer"
     """The partition whose nodes may be put into them."""
     scontrol: str = "/usr/bin/scontrol"
+    """Slurm's command."""
     slurm_conf: str = ""
-    """"": where scontrol finds it by itself."""
+    """The slurm.conf to go by; without one, what scontrol finds by itself."""
 
 
 class Refused(Exception):

@@ -25,10 +25,11 @@ def open_register(settings: Settings) -> Register:
         text = f"[high_availability] lease is in etcd, but its client is not installed here ({error})"
         raise RegisterAway(f"{text}: pip install 'flexo[daemon,etcd]'") from error
     place = lease_place.parse(available.lease)
-    return EtcdRegister(place, _access(settings.lease), available.lease_s * _ANSWER_PART)
+    return EtcdRegister(place, etcd_access(settings.lease), available.lease_s * _ANSWER_PART)
 
 
-def _access(lease: LeaseSettings) -> EtcdAccess:
+def etcd_access(lease: LeaseSettings) -> EtcdAccess:
+    """How etcd lets callers in, as [lease] says it."""
     return EtcdAccess(
         ca=str(lease.etcd_ca or ""),
         cert=str(lease.etcd_cert or ""),

@@ -20,6 +20,7 @@ from flexo.clusters.slurm.text import BadValue
 from flexo.config import ConfigError, Settings, SlurmSettings, load
 from flexo.doctor import availability, flexod, munge
 from flexo.doctor.clock import check_clock
+from flexo.doctor.etcd import check_etcd
 from flexo.doctor.finding import Finding, not_checked, ok, problem
 from flexo.doctor.flexod import FlexodAnswer
 from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions
@@ -101,7 +102,7 @@ def _flexods(
         findings += availability.check_active(answers)
     if folder := settings.high_availability.folder:
         findings += availability.check_lease_folder(folder, settings.journal.path)
-    return findings
+    return findings + check_etcd(settings)
 
 
 def _settings(path: Path) -> tuple[Settings, tuple[str, ...]]:

@@ -32,8 +32,10 @@ def check_submission(
         *findings,
         not_checked(
             "submission.commands",
-            "whether compute nodes have Slurm's client commands cannot be seen from here",
-            "`srun -w NODE sbatch --version`, once for each image of compute nodes.",
+            "submission was tried from this host alone; whether it works from compute nodes, where leaders"
+            " do it, cannot be seen from here",
+            f"`srun -w NODE sbatch --test-only -p {satellite_partition} -n 1 --wrap true`, once for each"
+            " image of compute nodes.",
         ),
     ]
 

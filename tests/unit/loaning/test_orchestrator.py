@@ -51,6 +51,7 @@ def test_lending_is_limited_in_number_and_pace_and_calling_back_never_is():
 
 def test_what_is_on_loan_beyond_a_limit_that_was_lowered_comes_back():
     assert numbers(Rules(headroom_servers=0.0, most_servers=2), Picture(10, 5, 5), 0.0) == (0, 3, 0)
+    assert numbers(Rules(most_servers=0), Picture(10, 5, 5), 0.0, rested=False) == (0, 5, 0)
 
 
 def test_nothing_is_lent_soon_after_servers_were_called_back():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import build_debs
+import manual
 import pytest
 import python_tree
 
@@ -15,7 +17,20 @@ DEBIAN = Path(build_debs.HERE) / "debian"
 def test_the_daemon_takes_along_what_it_needs_and_nothing_of_training_or_development() -> None:
     needed = python_tree.needed()
     assert {"grpcio", "protobuf", "pydantic", "pydantic-core", "typer", "numpy"} <= needed
+    assert {"etcd3gw", "requests", "urllib3", "futurist"} <= needed  # several flexods' lease may be in etcd
     assert not needed & {"pytest", "ruff", "torch", "horovod", "mypy", "flexo"}
+
+
+def test_the_package_of_the_plugin_has_the_manual_of_the_helper_that_it_brings(tmp_path: Path) -> None:
+    try:
+        package = build_debs.plugin_package(tmp_path)
+    except build_debs.CannotBuild as error:
+        pytest.skip(str(error))
+    command = ["dpkg-deb", "--contents", str(package)]
+    held = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "./usr/sbin/flexo-partition\n" in held
+    for page in manual.plugin_pages():
+        assert f"./usr/share/man/{page.path}.gz\n" in held
 
 
 def test_scripts_of_packages_are_plain_shell_that_stops_at_errors() -> None:

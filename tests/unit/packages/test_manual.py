@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,16 +15,19 @@ from flexo.cli.app import app
 from flexo.cli.exit_codes import ExitCode
 from flexo.config import Settings
 
+ROOT = Path(__file__).resolve().parents[3]
+
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, manual.Page]:
-    return {page.name: page for page in manual.pages()}
+    return {page.name: page for page in [*manual.pages(), *manual.plugin_pages()]}
 
 
 def test_every_command_flexod_and_its_configuration_have_a_page(pages: dict[str, manual.Page]) -> None:
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
-    assert set(pages) == {"flexo", "flexod", "flexo.toml", *(f"flexo-{name}" for name in group.commands)}
+    own = {page.name for page in manual.pages()}
+    assert own == {"flexo", "flexod", "flexo.toml", *(f"flexo-{name}" for name in group.commands)}
     assert pages["flexod"].path == Path("man8/flexod.8")
 
 
@@ -56,6 +60,23 @@ def test_the_page_of_the_configuration_has_every_key_with_its_default_and_what_i
             assert f"\\fB{key}\\fR = " in part
     assert "\\fBlease_s\\fR = 300\n" in text
     assert "Takes whole seconds, from 60 to 86400" in text
+
+
+def test_the_page_of_the_helper_that_runs_under_sudo_has_its_one_command_its_exit_codes_and_its_keys(
+    pages: dict[str, manual.Page],
+) -> None:
+    page = pages["flexo-partition"]
+    assert page.path == Path("man8/flexo-partition.8")
+    assert r"\fBflexo\-partition\fR set PARTITION NODE[,NODE...]" in page.text
+    codes = page.text.split(".SH EXIT STATUS\n")[1].split(".SH ")[0]
+    assert re.findall(r"^\\fB(.*)\\fR$", codes, re.MULTILINE) == ["0", "1", "2"]
+    files = page.text.split(".SH FILES\n")[1].split(".SH ")[0]
+    assert files.startswith(".SS /etc/flexo/partition.conf\n")
+    example = (ROOT / "slurm_plugin" / "partition.conf.example").read_text()
+    keys = re.findall(r"^(?:# )?(\w+) = ", example, re.MULTILINE)
+    assert len(keys) == 4
+    for key in keys:
+        assert re.search(rf"^\\fB{key}\b", files, re.MULTILINE), key
 
 
 def test_a_line_of_help_that_looks_like_a_command_of_roff_is_text() -> None:
