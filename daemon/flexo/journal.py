@@ -549,12 +549,12 @@ class Journal:
         if not self._epoch:
             return
         connection.execute("BEGIN IMMEDIATE")
-        (newest,) = connection.execute("SELECT max(epoch) FROM writer").fetchone()
-        if newest is not None and newest > self._epoch:
-            raise _Replaced(f"another flexod writes it (epoch {newest})")
-        if newest != self._epoch:
-            connection.execute("DELETE FROM writer")
-            connection.execute("INSERT INTO writer VALUES (?)", (self._epoch,))
+        if _last_writer(connection, self._epoch) != self._epoch:
+            try:
+                connection.execute("DELETE FROM writer")
+                connection.execute("INSERT INTO writer VALUES (?)", (self._epoch,))
+            except sqlite3.OperationalError:  # a full disk: what is there can be read all the same
+                connection.rollback()
 
     def _report(self, trouble: str) -> None:
         if trouble != self._trouble:
@@ -567,7 +567,7 @@ class Journal:
             self._disconnect()
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = _open(self._path, shared=self._epoch > 0)
+            self._connection = _open(self._path, self._epoch)
             self._inode = self._path.stat().st_ino
         return self._connection
 
@@ -638,11 +638,21 @@ def _insert(connection: sqlite3.Connection, events: tuple[Event, ...], snapshot_
     )
 
 
-def _open(path: Path, shared: bool) -> sqlite3.Connection:
+def _last_writer(connection: sqlite3.Connection, epoch: int) -> int | None:
+    """The epoch of the flexod that wrote it last. Raises _Replaced where that is later than `epoch`."""
+    newest: int | None
+    (newest,) = connection.execute("SELECT max(epoch) FROM writer").fetchone()
+    if newest is not None and newest > epoch:
+        raise _Replaced(f"another flexod writes it (epoch {newest})")
+    return newest
+
+
+def _open(path: Path, epoch: int) -> sqlite3.Connection:
     """A connection to a journal in order. Raises sqlite3.DatabaseError when the file is none.
 
-    `shared`: hosts take turns with it. WAL needs memory that they do not share (sqlite.org/wal.html).
+    With an `epoch` hosts take turns with it. WAL needs memory that they do not share (sqlite.org/wal.html).
     """
+    shared = epoch > 0
     if not path.exists():
         with suppress(OSError):  # SQLite says it better
             path.touch(0o640)  # users' jobs stand in it; SQLite gives its other files the same mode
@@ -662,6 +672,8 @@ def _open(path: Path, shared: bool) -> sqlite3.Connection:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
         elif version > _VERSION:
+            if shared:  # one that has been replaced while it was upgraded puts nothing aside
+                _last_writer(connection, epoch)
             raise _Newer(version)
         _check_kinds(connection)
     except BaseException:

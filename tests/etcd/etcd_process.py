@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import subprocess
@@ -60,6 +61,23 @@ class Etcd:
         )
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5) as answer:
             return dict(json.load(answer))
+
+    def let_in(self, user: str, password: str, key: str) -> None:
+        """A user of etcd with one role, which may read and write `key`, or all below it if it ends with /."""
+        end = key[:-1] + chr(ord(key[-1]) + 1) if key.endswith("/") else ""
+        bounds = {"key": base64.b64encode(key.encode()).decode()}
+        if end:
+            bounds["range_end"] = base64.b64encode(end.encode()).decode()
+        self.post("auth/role/add", {"name": user})
+        self.post("auth/role/grant", {"name": user, "perm": {"permType": "READWRITE", **bounds}})
+        self.post("auth/user/add", {"name": user, "password": password})
+        self.post("auth/user/grant", {"user": user, "role": user})
+
+    def require_passwords(self) -> None:
+        """From now on only its users are let in."""
+        self.post("auth/user/add", {"name": "root", "password": "root"})
+        self.post("auth/user/grant", {"user": "root", "role": "root"})
+        self.post("auth/enable", {})
 
     def _wait(self) -> None:
         deadline = time.monotonic() + START_WITHIN_S

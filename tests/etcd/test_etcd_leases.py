@@ -221,7 +221,8 @@ def test_agents_elect_hand_over_and_replace_a_leader_through_etcd(etcd: Etcd) ->
 def test_passwords_are_shown_again_whenever_etcd_forgets_who_asks(own_etcd: Etcd, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("correct horse\n")
-    _require_passwords(own_etcd, "flexo", "correct horse", "flexo-test/")
+    own_etcd.let_in("flexo", "correct horse", "flexo-test/")
+    own_etcd.require_passwords()
     place = a_run(own_etcd)
     with pytest.raises(StoreAway, match="user name is empty"):
         store_at(place).look()
@@ -238,21 +239,6 @@ def test_passwords_are_shown_again_whenever_etcd_forgets_who_asks(own_etcd: Etcd
         store_at(place, EtcdAccess(user="flexo", password_file=str(password))).look()
     with pytest.raises(StoreAway, match="nowhere"):
         store_at(place, EtcdAccess(user="flexo", password_file=str(tmp_path / "nowhere"))).look()
-
-
-def _require_passwords(etcd: Etcd, user: str, password: str, prefix: str) -> None:
-    end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-    bounds = {
-        "key": base64.b64encode(prefix.encode()).decode(),
-        "range_end": base64.b64encode(end.encode()).decode(),
-    }
-    etcd.post("auth/user/add", {"name": "root", "password": "root"})
-    etcd.post("auth/user/grant", {"user": "root", "role": "root"})
-    etcd.post("auth/role/add", {"name": "leases"})
-    etcd.post("auth/role/grant", {"name": "leases", "perm": {"permType": "READWRITE", **bounds}})
-    etcd.post("auth/user/add", {"name": user, "password": password})
-    etcd.post("auth/user/grant", {"user": user, "role": "leases"})
-    etcd.post("auth/enable", {})
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")

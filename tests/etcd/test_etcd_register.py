@@ -17,6 +17,8 @@ from flexo.availability.places import open_register
 from flexo.availability.register import Found, RegisterAway
 from flexo.availability.seat import Seat
 from flexo.config import parse
+from flexo.doctor.etcd import check_etcd
+from flexo.doctor.finding import Level
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 
 A = Record("a:1", "ta", 1, 0, 5.0)
@@ -89,6 +91,15 @@ def test_the_configuration_names_the_key_and_how_to_get_in(etcd: Etcd) -> None:
     opened = open_register(parse(text, "t"))
     assert opened.name == f"etcd at {etcd.host}, key {prefix}/active-flexod"
     assert opened.swap(0, A)
+
+
+def test_the_doctor_finds_an_etcd_that_answers(etcd: Etcd) -> None:
+    text = f'[high_availability]\nhosts = ["a:1", "b:1"]\nlease = "etcd://{etcd.host}"\n'
+    found = check_etcd(parse(f'{text}[lease]\nstore = "etcd://{etcd.host}"\n', "t"))
+    assert [(each.check, each.level) for each in found] == [
+        ("etcd.flexods", Level.OK),
+        ("etcd.leaders", Level.OK),
+    ]
 
 
 def test_one_is_active_hands_over_and_stands_back_while_etcd_is_away(

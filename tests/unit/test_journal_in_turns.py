@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flexo import journal
 from flexo.journal import Event, Journal
 from flexo.model import JobKey
 
@@ -37,6 +38,30 @@ def test_the_next_one_knows_what_was_remembered_and_the_one_before_writes_no_mor
     assert (second.trouble, second.caps(), texts(second)) == ("", {JOB: 4}, ["by the second", "by the first"])
     first.close()
     second.close()
+
+
+def test_a_newer_release_that_follows_keeps_everything_and_the_older_one_that_wakes_puts_nothing_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.sqlite"
+    older = opened(path, 4)
+    older.set_cap(JOB, 3)
+    with monkeypatch.context() as upgraded:
+        upgraded.setattr(journal, "_SCHEMAS", (*journal._SCHEMAS, ("CREATE TABLE later (x)",)))
+        upgraded.setattr(journal, "_VERSION", journal._VERSION + 1)
+        newer = opened(path, 5)
+        assert newer.caps() == {JOB: 3}
+        newer.record(NOW, (Event(NOW, "grow", JOB, "by the newer"),))
+    for late in range(3):  # the second time it opens the file anew
+        older.record(NOW, (Event(NOW, "grow", JOB, f"too late {late}"),))
+        assert "another flexod writes it (epoch 5)" in older.trouble
+    assert (newer.caps(), texts(newer)) == ({JOB: 3}, ["by the newer"])
+    assert [found.name for found in tmp_path.glob("*version*")] == []
+    back = opened(path, 6)  # the older release as the active one again
+    assert (back.caps(), back.trouble) == ({}, "")
+    assert len(list(tmp_path.glob("journal.sqlite.version-*"))) == 1
+    for each in (older, newer, back):
+        each.close()
 
 
 @pytest.mark.parametrize("epoch", [0, 1])

@@ -98,6 +98,25 @@ def test_flexod_begins_on_a_full_disk_and_finds_its_grants(small_disk: Path) -> 
     world.journal.close()
 
 
+def test_who_takes_over_on_a_full_disk_reads_what_the_one_before_wrote(small_disk: Path) -> None:
+    path = small_disk / "journal.sqlite"
+    first = Journal(path, 30, epoch=5)
+    first.set_cap(JOB, 3)
+    first.record(NOW, (event("before"),))
+    ballast = fill(small_disk)
+    second = Journal(path, 30, epoch=6)
+    assert (second.caps(), texts(second)) == ({JOB: 3}, ["before"])
+    second.record(NOW, (event("lost" * 5000),))
+    assert "database or disk is full" in second.trouble
+    ballast.unlink()
+    second.record(NOW, (event("after"),))
+    first.record(NOW, (event("too late"),))
+    assert "another flexod writes it (epoch 6)" in first.trouble
+    assert texts(second)[0] == "after"
+    first.close()
+    second.close()
+
+
 def test_where_nothing_may_be_written_flexod_goes_on(small_disk: Path) -> None:
     journal = Journal(small_disk / "journal.sqlite", 30)
     journal.set_cap(JOB, 3)

@@ -6,16 +6,24 @@ is held, which a stopped process or a host that is cut off would keep, and which
 
 An NFS client may remember an old listing of the folder. What it makes itself renews that, so a swap lists the
 folder after it has made its file, and again after it has linked it: whoever goes by an old listing loses.
+
+On a full disk there is no room for a new file. So some old records stay, and the oldest is written anew in
+the room that it has: renamed first to a name of the writer's own, which one of several can do, and then
+linked like any other. Who reads it by an old listing asks again whether the name is still there. Where an NFS
+client remembers even that, it reads the next record before it is one, or a mixture, under a number too old to
+swap: it waits longer by that, as the writer counts from before it wrote (claim.py), or tries again.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 from flexo.availability.claim import Record
@@ -24,6 +32,11 @@ from flexo.availability.register import Found, RegisterAway, as_text, from_text
 _NAME = re.compile(r"active\.(\d+)")
 _TRIES = 3
 """To read a file that its writer has just replaced by the next."""
+_KEPT = 4
+"""Records: the newest, the one before, which somebody may be about to read, and the room of two more: who is
+killed on a full disk may take one with him."""
+_LENGTH = 512
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class FileRegister:
@@ -42,17 +55,19 @@ class FileRegister:
                     return Found(None, 0)
                 path = self._path(version)
                 with suppress(FileNotFoundError):
-                    return Found(
-                        from_text(path.read_text(encoding="utf-8", errors="replace"), str(path)), version
-                    )
+                    text = path.read_text(encoding="utf-8", errors="replace")
+                    path.stat()  # else it is no record any more, and may have been written anew meanwhile
+                    return Found(from_text(text, str(path)), version)
         raise RegisterAway(f"{self.name}: what it lists is gone whenever it is read")
 
     def swap(self, version: int, record: Record) -> bool:
         """See Register."""
         own = self._folder / f".{secrets.token_hex(8)}"
         with self._explained():
+            if self._newest() != version:  # before it takes what may be the last room
+                return False
             try:
-                _write(own, as_text(record))
+                self._write(own, as_text(record).encode().ljust(_LENGTH))
                 return self._newest() == version and self._link(own, version + 1)
             finally:
                 own.unlink(missing_ok=True)
@@ -60,20 +75,38 @@ class FileRegister:
     def close(self) -> None:
         """See Register: nothing is held."""
 
+    def _write(self, own: Path, data: bytes) -> None:
+        try:
+            with own.open("xb", buffering=0) as file:
+                _fill(file, data)
+        except OSError as error:
+            if error.errno not in _NO_ROOM or not self._take_over_oldest(own):
+                raise
+            with own.open("r+b", buffering=0) as file:
+                _fill(file, data)
+
+    def _take_over_oldest(self, own: Path) -> bool:
+        """Let `own` be the file that the oldest record was, unless that is the newest as well."""
+        *old, _ = sorted(self._versions()) or [0]
+        with suppress(FileNotFoundError):  # another writer was faster
+            if old:
+                self._path(old[0]).rename(own)
+                return True
+        return False
+
     def _link(self, own: Path, version: int) -> bool:
         path = self._path(version)
         with suppress(FileExistsError):
             os.link(own, path)
-        if own.stat().st_nlink < 2:  # not by the answer of link(2): NFS may lose that, and ask again
+        if not _is_same(own, path):  # not by the answer of link(2): NFS may lose that, and ask again
             return False
         if self._newest() != version:
-            path.unlink()  # it had been used before, and thrown away since
+            path.unlink(missing_ok=True)  # it had been used before, and thrown away since
             return False
-        self._throw_away_before(version - 1)
+        self._throw_away_before(version - _KEPT + 1)
         return True
 
     def _throw_away_before(self, version: int) -> None:
-        """All but the newest and the one before, which somebody may be about to read."""
         for number in self._versions():
             if number < version:
                 self._path(number).unlink(missing_ok=True)
@@ -97,8 +130,16 @@ class FileRegister:
             raise RegisterAway(f"{self.name}: {error.strerror or error}") from error
 
 
-def _write(path: Path, text: str) -> None:
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+def _fill(file: FileIO, data: bytes) -> None:
+    if file.write(data) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    file.truncate()
+    os.fsync(file.fileno())
+
+
+def _is_same(own: Path, path: Path) -> bool:
+    """Not by the number of links: what was a record may still have its earlier writer's name too."""
+    try:
+        return own.samefile(path)
+    except FileNotFoundError:
+        return False

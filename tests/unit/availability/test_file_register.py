@@ -31,10 +31,15 @@ def test_what_is_written_is_found_and_only_whoever_knows_it_changes_it(register:
     assert register.look().record == B
 
 
-def test_a_thousand_beats_leave_two_files(register: FileRegister, tmp_path: Path) -> None:
+def test_a_hundred_beats_leave_four_files(register: FileRegister, tmp_path: Path) -> None:
     for beat in range(100):
         assert register.swap(beat, A)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["active.100", "active.99"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "active.100",
+        "active.97",
+        "active.98",
+        "active.99",
+    ]
 
 
 def test_of_many_who_swap_the_same_one_wins(tmp_path: Path) -> None:
@@ -59,11 +64,16 @@ def test_an_old_listing_of_the_folder_wins_nothing(tmp_path: Path, monkeypatch: 
     active, late = FileRegister(tmp_path), FileRegister(tmp_path)
     for beat in range(10):
         assert active.swap(beat, A)
-    old, true = iter([3]), late._newest
+    old, true = iter([3, 3]), late._newest
     monkeypatch.setattr(late, "_newest", lambda: next(old, None) or true())
     assert not late.swap(3, B), "4 was thrown away, and can be made again"
     assert active.look() == Found(A, 10)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["active.10", "active.9"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "active.10",
+        "active.7",
+        "active.8",
+        "active.9",
+    ]
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"\xff\xfe", b'{"holder": "a:1"}'])

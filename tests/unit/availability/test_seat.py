@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from small_disks import fill, small_disk
 
 from flexo.availability.file_register import FileRegister
 from flexo.availability.seat import Seat
@@ -101,6 +102,23 @@ def test_one_acts_and_is_followed_when_it_is_killed_or_stopped_and_never_acts_ag
     assert turns == [first, second, "c"], "each had one turn, and nobody acted in another's"
     epochs = [int(epoch) for _, epoch in told if epoch != "lost"]
     assert epochs == sorted(epochs)
+
+
+def test_on_a_full_disk_one_keeps_its_turn_and_is_followed_when_it_is_killed(
+    start: Callable[[str], Process], tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "register") as disk:
+        a = start("a")
+        until(lambda: len(list(disk.glob("active.*"))) == 4, "one acts, and has for a while")
+        fill(disk)
+        start("b")
+        began = time.monotonic()
+        until(lambda: time.monotonic() > began + 1.5 * LEASE_S, "a lease passes")
+        fill(disk)
+        assert {line.split()[0] for line in acts(tmp_path)} == {"a"}
+        assert a.child.poll() is None, "it has kept its turn"
+        a.send(signal.SIGKILL)
+        until(lambda: acts(tmp_path)[-1].startswith("b "), "the other follows")
 
 
 def test_who_leaves_hands_over_at_once(tmp_path: Path) -> None:
