@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -101,19 +102,25 @@ class FakeCluster:
         self.looks.append(time.monotonic())
         if self.unreachable:
             raise ClusterUnreachable(self.unreachable)
-        names = frozenset(self.sizes)
+        names, held = frozenset(self.sizes), self._held()
         nodes = tuple(
-            Node(
-                name, gpus, self.held(name), 2 * gpus, self.held(name), 8000, 0, frozenset({"train", "flex"})
-            )
+            Node(name, gpus, held[name], 2 * gpus, held[name], 8000, 0, frozenset({"train", "flex"}))
             for name, gpus in self.sizes.items()
         )
         partitions = (Partition("train", 10, names), Partition("flex", 1, names))
         return ClusterState(self.now, nodes, partitions, tuple(self.queue.values()), self.read_cost_s)
 
     def held(self, node: str) -> int:
-        holding = (JobState.RUNNING, JobState.SUSPENDED)
-        return sum(job.gpus for job in self.queue.values() if job.state in holding and node in job.nodes)
+        return self._held()[node]
+
+    def _held(self) -> Counter[str]:
+        """GPUs in use, by node."""
+        held: Counter[str] = Counter()
+        for job in self.queue.values():
+            if job.state in (JobState.RUNNING, JobState.SUSPENDED):
+                for node in job.nodes:
+                    held[node] += job.gpus
+        return held
 
     def extend(self, satellite_job_ids: Sequence[int], seconds_from_now: int) -> None:
         if self.refuses:
@@ -175,16 +182,19 @@ class FakeCluster:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
+        held = self._held()
         for job in list(self.queue.values()):
             if job.satellite is None:
                 continue
             (node,) = job.nodes or job.required_nodes
-            room = self.sizes[node] - self.held(node)
+            room = self.sizes[node] - held[node]
             if job.state is JobState.PENDING and self.starts and room >= job.gpus:
+                held[node] += job.gpus
                 self.queue[job.job_id] = replace(
                     job, state=JobState.RUNNING, nodes=(node,), started_at=self.now
                 )
-            elif self.queue[job.job_id].state is JobState.RUNNING and self._ends_at(job) < self.now:
+            elif job.state is JobState.RUNNING and self._ends_at(job) < self.now:
+                held[node] -= job.gpus
                 del self.queue[job.job_id]
 
     @staticmethod
