@@ -10,6 +10,10 @@ export MPLBACKEND := Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Labs are a machine's alone; everything else may share it.
 SIDE_BY_SIDE := --numprocesses=auto --maxprocesses=4
+ON_LABS := slurm training chaos
+WITHOUT_LABS := etcd prometheus packages
+BESIDE := tests-without-labs.log
+but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
 .PHONY: help setup demo demo-loan test test-unit test-slurm test-slurm-matrix test-training test-chaos bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale deb docs lint clean
 
@@ -32,9 +36,13 @@ test: ## lint, the plugin's own checks, and all tests
 	@./setup.sh all
 	@$(MAKE) --no-print-directory run-lint
 	$(MAKE) --no-print-directory -C slurm_plugin check fuzz
-	@failed=0; \
+	@failed=0; mkdir -p build; \
 	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE) || failed=1; \
-	$(BIN)/pytest tests --ignore=tests/unit || failed=1; \
+	echo 'beside what follows: $(WITHOUT_LABS), told at the end (build/$(BESIDE))'; \
+	$(BIN)/pytest tests -p no:cacheprovider $(call but,unit $(ON_LABS)) >build/$(BESIDE) 2>&1 & beside=$$!; \
+	trap 'kill $$beside 2>/dev/null || true' EXIT; \
+	$(BIN)/pytest tests $(call but,unit $(WITHOUT_LABS)) || failed=1; \
+	wait $$beside || failed=1; cat build/$(BESIDE); \
 	exit $$failed
 
 test-unit: ## tests that need neither Slurm nor training (a minute or two)

@@ -24,11 +24,14 @@ done
 for folder in /dev /sys; do mount --rbind "$folder" "$layer/root$folder"; done
 mount -t proc proc "$layer/root/proc"
 mount -t tmpfs tmpfs "$layer/root/run"
+ip link set lo up
 shift 2
 exec chroot "$layer/root" "$@"
 """
 """$1: an empty folder; $2: folders that are file systems of their own, / first; the rest is what to run."""
-_ENTER: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")
+_ENTER: Final = (
+    *("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private"),
+)
 _KERNELS: Final = ("/dev", "/proc", "/run", "/sys")
 
 
@@ -36,7 +39,7 @@ def why_impossible(folder: Path) -> str | None:
     """One sentence saying what is missing, or None. `folder` is an empty one, for trying."""
     if os.geteuid() != 0:
         return "a layer over this machine needs root"
-    missing = [name for name in ("unshare", "chroot", "setpriv", "dpkg") if shutil.which(name) is None]
+    missing = [name for name in ("unshare", "chroot", "setpriv", "ip", "dpkg") if shutil.which(name) is None]
     if missing:
         return f"{missing[0]} is not installed"
     tried = subprocess.run(_entered(folder, ["true"]), capture_output=True, text=True, check=False)
@@ -45,9 +48,9 @@ def why_impossible(folder: Path) -> str | None:
 
 @contextmanager
 def running(folder: Path, command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`command`, as root, on a layer over this machine, with processes of its own, which end with it.
+    """`command`, as root, on a layer over this machine, with processes and ports of its own.
 
-    And with us, however we end.
+    The processes end with it, and it ends with us, however we end.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
