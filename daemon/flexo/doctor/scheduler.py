@@ -13,6 +13,8 @@ LONGEST_CYCLE_S: Final = 5.0
 """While the main scheduler works, slurmctld answers nobody."""
 _TESTED_BY_BACKFILL: Final = 500
 """slurm.conf(5), SchedulerParameters, bf_max_job_test."""
+_PARTITIONS: Final = 10
+"""So many must be able to have their full share of what backfill looks at."""
 
 
 def check_scheduler(config: SlurmConfig, stats: SchedulerStats, start_within_s: int | None) -> list[Finding]:
@@ -60,12 +62,17 @@ def _depth(config: SlurmConfig, stats: SchedulerStats) -> Finding:
         return ok(
             check, f"backfill looks at all {stats.backfill_queue} jobs that wait (bf_max_job_test={tested})"
         )
+    of_each = parameter(config.scheduler_parameters, "bf_max_job_part", 0)
+    if 0 < of_each <= tested // _PARTITIONS:
+        return ok(
+            check, f"backfill looks at {of_each} jobs of each partition, satellites' too (bf_max_job_part)"
+        )
     return warning(
         check,
         f"{stats.backfill_queue} jobs wait, and backfill looks at the first {tested} of them; satellites, of"
         " the lowest tier, are the last",
-        f"slurm.conf: SchedulerParameters=...,bf_max_job_test={2 * stats.backfill_queue},bf_continue; then"
-        " `scontrol reconfigure`.",
+        "slurm.conf: SchedulerParameters=...,bf_max_job_part=50,bf_max_job_test=1000,bf_continue; then"
+        " `scontrol reconfigure`. Backfill then looks at 50 jobs of each partition.",
     )
 
 

@@ -135,6 +135,7 @@ def _figures(
         "rss_mib": max(watched.rss_mib for watched in beside),
         "flexod_cpu": statistics.fmean(watched.flexod_cpu for watched in beside),
         "rpcs_per_minute": sum(watched.flexods.count for watched in beside) / minutes,
+        "rpcs_share_of_time": max(watched.flexods.seconds / watched.seconds for watched in beside),
         "slurmctld_rpc_ratio": statistics.median(ratios),
         "slurmctld_rpc_ratios": ratios,
         "slurmctld_rpc_us_without": [watched.users.mean_us for watched in alone],
@@ -153,6 +154,7 @@ def _table(figures: dict[str, object]) -> Iterator[str]:
         "loop_p99_s",
         "rss_mib",
         "flexod_cpu",
+        "rpcs_share_of_time",
         "rpcs_per_minute",
         "slurmctld_rpc_ratio",
     ):

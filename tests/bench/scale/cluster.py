@@ -184,6 +184,7 @@ def _of_slurmctld(layout: Layout) -> str:
         SlurmctldDebug=info
         PlugStackConfig={layout.plugstack_conf}
         JobSubmitPlugins=lua
+        SchedulerParameters=bf_max_job_part=50,bf_max_job_test=1000,bf_continue
         PreemptType=preempt/partition_prio
         PreemptMode=REQUEUE
         JobRequeue=1

@@ -37,6 +37,11 @@ class Rpcs:
     count: int
     mean_us: float
 
+    @property
+    def seconds(self) -> float:
+        """What slurmctld spent on all of them."""
+        return self.count * self.mean_us / 1e6 if self.count else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Watched:

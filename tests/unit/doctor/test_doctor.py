@@ -219,7 +219,12 @@ def test_a_slow_or_shallow_scheduler_is_a_warning(config: SlurmConfig) -> None:
     stats = parse_stats(CONFIG, (RELEASES / "22.05" / "sdiag.txt").read_text())
     slow = replace(stats, backfill_turn_s=300.0, backfill_queue=2000, main_max_s=9.0)
     assert set(levels(check_scheduler(config, slow, None)).values()) == {Level.WARNING}
-    assert "bf_max_job_test=4000" in of(check_scheduler(config, slow, None), "scheduler.depth").fix
+    fix = of(check_scheduler(config, slow, None), "scheduler.depth").fix
+    assert "bf_max_job_part=50,bf_max_job_test=1000" in fix
+    shared = replace(config, scheduler_parameters=("bf_max_job_part=50", "bf_max_job_test=1000"))
+    assert levels(check_scheduler(shared, slow, None))["scheduler.depth"] is Level.OK
+    too_many = replace(config, scheduler_parameters=("bf_max_job_part=400", "bf_max_job_test=1000"))
+    assert levels(check_scheduler(too_many, slow, None))["scheduler.depth"] is Level.WARNING
     deep = replace(config, scheduler_parameters=("bf_max_job_test=5000",))
     assert levels(check_scheduler(deep, slow, None))["scheduler.depth"] is Level.OK
     assert levels(check_scheduler(config, stats, 2))["scheduler.turn"] is Level.WARNING
