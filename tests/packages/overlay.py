@@ -25,10 +25,13 @@ for folder in /dev /sys; do mount --rbind "$folder" "$layer/root$folder"; done
 mount -t proc proc "$layer/root/proc"
 mount -t tmpfs tmpfs "$layer/root/run"
 ip link set lo up
+ip address add 192.0.2.1/32 dev lo
 shift 2
 exec chroot "$layer/root" "$@"
 """
-"""$1: an empty folder; $2: folders that are file systems of their own, / first; the rest is what to run."""
+"""$1: an empty folder; $2: folders that are file systems of their own, / first; the rest is what to run.
+
+The address (RFC 5737) is for getaddrinfo(3), which finds nothing on a host with no other than 127.0.0.1."""
 _ENTER: Final = (
     *("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private"),
 )

@@ -50,7 +50,7 @@ def main() -> None:
             with _flexod(lab, bases):
                 tell(f"{_grown(lab)} satellites run")
                 beside.append(watch.watch(lab, options.seconds, cluster.metrics_port(lab)))
-            _report(options, _figures(options, alone, beside))
+                _report(options, _figures(options, alone, beside))
 
 
 def _report(options: argparse.Namespace, figures: dict[str, object]) -> None:
