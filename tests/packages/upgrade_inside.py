@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flexo.lab import Lab, LabSpec, bring_up
+from flexo.lab.demo.measure import read_logs
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "digits" / "train.py"
@@ -104,14 +105,9 @@ class Cluster:
 
     def batches(self, job: int) -> Counter[tuple[int, int]]:
         """How often each sample was trained on in each epoch."""
-        seen: Counter[tuple[int, int]] = Counter()
-        for path in (self.lab.scratch / f"trained-{job}").glob("*.jsonl"):
-            written, _, _ = path.read_text().rpartition("\n")
-            for line in written.splitlines():
-                told = json.loads(line)
-                if told["event"] == "commit":
-                    seen.update((told["epoch"], sample) for sample in told["samples"])
-        return seen
+        logs = read_logs(self.lab.scratch / f"trained-{job}")
+        commits = [commit for log in logs for stint in log.stints for commit in stint.commits]
+        return Counter((commit.epoch, sample) for commit in commits for sample in commit.samples)
 
     def goes_on(self, job: int) -> None:
         """It trains."""

@@ -11,7 +11,7 @@ from conftest import LabFactory, cancel_all_jobs
 from matrix.stand_in import StandIn, field, state, wait
 
 from flexo.lab import Lab
-from flexo.lab.processes import belonging_to, daemons_of, start_daemonizing
+from flexo.lab.processes import belonging_to, daemons_of, kill, start_daemonizing
 from flexo.lab.requirements import program
 
 
@@ -46,16 +46,9 @@ def _flags(lab: Lab, node: str) -> set[str]:
     return set(shown.partition(" State=")[2].split()[0].split("+"))
 
 
-def _slurmd(lab: Lab, node: str) -> psutil.Process:
-    pids = {daemon.pid for daemon in daemons_of(lab.directory) if daemon.name == f"slurmd {node}"}
-    (found,) = (each for each in belonging_to(lab.directory) if each.pid in pids)
-    return found
-
-
 def _kill_slurmd(lab: Lab, node: str) -> None:
-    slurmd = _slurmd(lab, node)
-    slurmd.kill()
-    slurmd.wait(10)
+    (pid,) = (daemon.pid for daemon in daemons_of(lab.directory) if daemon.name == f"slurmd {node}")
+    kill([psutil.Process(pid)])
 
 
 def _power_off(lab: Lab, node: str, job_id: int) -> None:
@@ -63,10 +56,7 @@ def _power_off(lab: Lab, node: str, job_id: int) -> None:
     _kill_slurmd(lab, node)
     steps = [each for each in belonging_to(lab.directory) if f"slurmstepd: [{job_id}." in _command(each)]
     assert steps
-    for step in steps:
-        for process in (step, *step.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+    kill([each for step in steps for each in (step, *step.children(recursive=True))])
 
 
 def _command(process: psutil.Process) -> str:
