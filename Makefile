@@ -85,7 +85,7 @@ bench-fidelity: ## one workload on a real lab and in the simulator (about 20 min
 	@./setup.sh all
 	@PYTHONPATH=tests $(BIN)/python -m bench.fidelity $(ARGS)
 
-bench-scale: ## flexod beside a slurmctld with thousands of nodes (about 40 minutes; ARGS='--nodes 500 --jobs 2000 --leaders 100')
+bench-scale: ## flexod beside a slurmctld with thousands of nodes (about 90 minutes; ARGS='--nodes 500 --jobs 2000 --leaders 100')
 	@./setup.sh all
 	@PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)
 

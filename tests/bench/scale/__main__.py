@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bench.runtime import machine
 from bench.runtime.rivals import interrupt_on_sigterm
 from bench.scale import cluster, queue, watch
+from bench.scale.comparison import Ratio, ratio
+from bench.scale.leaders import running
 from bench.scale.queue import Base
 from bench.scale.watch import Watched, percentile
 from flexo.lab import Lab
+from flexo.lab.errors import LabError
 
 BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
 GOALS = {"loop_p99_s": 2.0, "rss_mib": 1024.0, "slurmctld_rpc_ratio": 1.05}
 """At 5,000 nodes, 20,000 jobs and 1,000 leaders; at most."""
 SETTLE_S = 60.0
 """For slurmctld, after jobs have come or gone."""
-_QUIET_S = 30.0
-_GRANTS_S = 600.0
+_QUIET_S = 60.0
+_GRANTS_S = 1200.0
 """At most, for the first grants: as long as satellites come or go, flexod's beginning is seen, not flexod."""
+_GONE_S = 600.0
+"""At most, until slurmctld has ended all satellites."""
 
 
 def main() -> None:
@@ -41,16 +48,22 @@ def main() -> None:
 
     with cluster.running(f"scale{os.getpid()}", options.nodes, tell) as lab:
         bases = queue.fill(lab, options.nodes, options.jobs, options.leaders, tell)
-        alone, beside = [], []
+        alone, beside = [_without(lab, options.seconds, tell)], []
         for turn in range(options.turns):
-            tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s without flexod")
-            time.sleep(SETTLE_S)
-            alone.append(watch.watch(lab, options.seconds, None))
-            tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s with flexod")
-            with _flexod(lab, bases):
-                tell(f"{_grown(lab)} satellites run")
+            with _flexod(lab, bases) as folder:
+                tell(f"turn {turn + 1} of {options.turns}: {_grown(folder)} satellites run")
+                tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s with flexod")
                 beside.append(watch.watch(lab, options.seconds, cluster.metrics_port(lab)))
                 _report(options, _figures(options, alone, beside))
+            _wait_until_gone(lab, tell)
+            alone.append(_without(lab, options.seconds, tell))
+            _report(options, _figures(options, alone, beside))
+
+
+def _without(lab: Lab, seconds: float, tell: cluster.Tell) -> Watched:
+    time.sleep(SETTLE_S)
+    tell(f"{seconds:.0f} s without flexod")
+    return watch.watch(lab, seconds, None)
 
 
 def _report(options: argparse.Namespace, figures: dict[str, object]) -> None:
@@ -71,8 +84,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=5000, help="each a real slurmd (%(default)s)")
     parser.add_argument("--jobs", type=int, default=20_000, help="in the queue, in all (%(default)s)")
     parser.add_argument("--leaders", type=int, default=1000, help="elastic jobs that run (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each stretch (%(default)s)")
-    parser.add_argument("--turns", type=int, default=2, help="without and with flexod (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of each stretch (%(default)s)")
+    parser.add_argument(
+        "--turns", type=int, default=2, help="with flexod, each between two without (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, default=BUILD / "scale.json", help="where the results go")
     options = parser.parse_args(arguments)
     if not 10 <= options.nodes <= 20_000:
@@ -82,13 +97,19 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-@contextmanager
-def _flexod(lab: Lab, bases: Sequence[Base]) -> Iterator[None]:
-    """flexod with a leader for each elastic job; what was granted is taken back afterwards."""
+@contextlib.contextmanager
+def _flexod(lab: Lab, bases: Sequence[Base]) -> Iterator[Path]:
+    """flexod with a leader for each elastic job; what was granted is taken back afterwards.
+
+    Yields the folder in which each satellite that runs has a file.
+    """
+    folder = lab.scratch / "satellites"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     lab.start_flexod()
     least, _, most = queue.WORKERS.partition("-")
     told = json.dumps([[base.job_id, base.node, int(least), int(most)] for base in bases])
-    command = [sys.executable, "-m", "bench.scale.leaders"]
+    command = [sys.executable, "-m", "bench.scale.leaders", str(folder)]
     path = str(Path(__file__).resolve().parents[2])
     environment = {**lab.environment(), "PYTHONPATH": path}
     with (lab.layout.logs / "leaders.log").open("a") as log:
@@ -97,24 +118,37 @@ def _flexod(lab: Lab, bases: Sequence[Base]) -> Iterator[None]:
         assert leaders.stdin is not None
         leaders.stdin.write(told)
         leaders.stdin.close()
-        yield
+        yield folder
     finally:
         leaders.kill()
         leaders.wait()
         lab.stop_flexod()
-        lab.run(["scancel", "--quiet", "--partition=flex"], timeout=120)
 
 
-def _grown(lab: Lab) -> int:
+def _grown(folder: Path) -> int:
     """How many satellites there are once no more have come or gone for a while."""
     count, since, deadline = 0, time.monotonic(), time.monotonic() + _GRANTS_S
     while time.monotonic() < deadline and (not count or time.monotonic() - since < _QUIET_S):
         time.sleep(5)
-        now = queue.satellites(lab)
+        now = len(running(folder))
         if now != count:
             count, since = now, time.monotonic()
     time.sleep(SETTLE_S)
     return count
+
+
+def _wait_until_gone(lab: Lab, tell: cluster.Tell) -> None:
+    """End all satellites. What slurmctld does not answer for long is asked again. Raises RuntimeError."""
+    deadline = time.monotonic() + _GONE_S
+    query = ["squeue", "--noheader", "--partition=flex", "--format=%A"]
+    tell("ending all satellites")
+    while time.monotonic() < deadline:
+        with contextlib.suppress(subprocess.SubprocessError, LabError):
+            lab.run(["scancel", "--quiet", "--partition=flex"], timeout=_GONE_S)
+            if not lab.run(query, timeout=_GONE_S).stdout.split():
+                return
+        time.sleep(10)
+    raise RuntimeError(f"satellites are left {_GONE_S:.0f} s after their scancel")
 
 
 def _figures(
@@ -122,31 +156,49 @@ def _figures(
 ) -> dict[str, object]:
     cycles = tuple(each for watched in beside for each in watched.cycles_s)
     minutes = sum(watched.seconds for watched in beside) / 60
-    ratios = [
-        with_it.users.mean_us / without.users.mean_us for without, with_it in zip(alone, beside, strict=True)
-    ]
+    whole = ratio(beside, alone)
     return {
         "nodes": options.nodes,
         "jobs": options.jobs,
         "leaders": options.leaders,
         "loop_p50_s": percentile(cycles, 50),
         "loop_p99_s": percentile(cycles, 99),
-        "loops": len(cycles),
+        "loop_longest_s": max(cycles, default=float("nan")),
+        "loops_s": [round(each, 3) for each in cycles],
         "rss_mib": max(watched.rss_mib for watched in beside),
         "flexod_cpu": statistics.fmean(watched.flexod_cpu for watched in beside),
         "rpcs_per_minute": sum(watched.flexods.count for watched in beside) / minutes,
         "rpcs_share_of_time": max(watched.flexods.seconds / watched.seconds for watched in beside),
-        "slurmctld_rpc_ratio": statistics.median(ratios),
-        "slurmctld_rpc_ratios": ratios,
+        "commands_mean_s": _commands(beside),
+        "slurmctld_rpc_ratio": whole.value,
+        "slurmctld_rpc_ratio_95": [whole.low, whole.high],
+        "slurmctld_rpc_ratio_without": _value(ratio(alone[1:], alone[:1]) if alone[1:] else None),
         "slurmctld_rpc_us_without": [watched.users.mean_us for watched in alone],
         "slurmctld_rpc_us_with": [watched.users.mean_us for watched in beside],
+        "users_rpcs": [watched.users.count for watched in (*alone, *beside)],
         "goals": GOALS,
         "machine": machine.facts(),
         "command": _command(),
     }
 
 
-def _table(figures: dict[str, object]) -> Iterator[str]:
+def _value(found: Ratio | None) -> float | None:
+    return found.value if found else None
+
+
+def _commands(beside: Sequence[Watched]) -> dict[str, tuple[int, float]]:
+    """flexod's: how many, and how long they took in the mean."""
+    names = {name for watched in beside for name, _, _ in watched.commands_s}
+    found = {}
+    for name in sorted(names):
+        rows = [row for watched in beside for row in watched.commands_s if row[0] == name]
+        count = sum(row[1] for row in rows)
+        if count:
+            found[name] = count, sum(row[2] for row in rows) / count
+    return found
+
+
+def _table(figures: dict[str, Any]) -> Iterator[str]:
     nodes, jobs, leaders = (figures[key] for key in ("nodes", "jobs", "leaders"))
     yield f"\n{nodes} nodes, {jobs} jobs, {leaders} elastic ones with leaders"
     for key in (
@@ -160,8 +212,15 @@ def _table(figures: dict[str, object]) -> Iterator[str]:
     ):
         goal = f"   at most {GOALS[key]:g} to reach" if key in GOALS else ""
         yield f"{key:24}{figures[key]:>12.3f}{goal}"
-    yield "loop: one turn, from looking at Slurm to telling leaders; slurmctld_rpc_ratio: its mean time for"
-    yield f"an ordinary user's RPC with flexod, to that without (in turns: {figures['slurmctld_rpc_ratios']})"
+    low, high = figures["slurmctld_rpc_ratio_95"]
+    again, commands = figures["slurmctld_rpc_ratio_without"], figures["commands_mean_s"]
+    yield "loop: one turn, from looking at Slurm to telling leaders"
+    yield "slurmctld_rpc_ratio: its mean time for an ordinary user's RPC with flexod, to that without;"
+    yield f"  95 times of 100 between {low:.2f} and {high:.2f}"
+    if again:
+        yield f"  the same of the stretches without flexod, the later ones to the first: {again:.2f}"
+    for name, (count, mean_s) in commands.items():
+        yield f"{count:5} times `{name}`, {mean_s:.2f} s in the mean"
 
 
 def _command() -> str:

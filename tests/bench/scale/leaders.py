@@ -1,15 +1,19 @@
 """Leaders of elastic jobs that only pretend to train: their conversation with flexod is real, and so are
-their satellites, which sleep. One process for all of them: `python -m bench.scale.leaders < bases.json`.
+their satellites, which sleep. One process for all: `python -m bench.scale.leaders FOLDER < bases.json`.
+
+Real satellites tell their leader that they are there, without asking Slurm; these leave a file in FOLDER.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import grpc.aio
 
@@ -20,8 +24,8 @@ from horovod_elastic.leader.daemon_link import ATTACH, daemon_address
 from horovod_elastic.wire import CHANNEL_OPTIONS
 
 BATCHES_A_SECOND = 5
-LOOK_S = 10.0
-"""How often the states of all satellites are read, once for all leaders."""
+LOOK_S = 5.0
+"""How often the folder is read, once for all leaders."""
 AGAIN_S = 2.0
 """After flexod has gone away."""
 _COMMANDS = ThreadPoolExecutor(3)
@@ -35,6 +39,7 @@ class Leader:
     node: str
     least: int
     most: int
+    folder: Path
     generation: int = 1
     batches: int = 0
     satellites: dict[str, pb.Satellite] = field(default_factory=dict)
@@ -114,7 +119,7 @@ class Leader:
             *(f"--nodelist={grant.node}", f"--partition={grant.partition}", f"--comment={tag}"),
             *(f"--cpus-per-task={grant.workers}", f"--gres=gpu:{grant.workers}"),
             *(f"--time={max(1, grant.lease_s // 60)}", f"--job-name=flexo-{self.job_id}"),
-            *("--wrap", "exec sleep 86400"),
+            *("--wrap", satellite_script(self.folder)),
         )
         self.satellites[grant.grant_id] = pb.Satellite(
             slurm_job_id=int(number.split(";")[0]),
@@ -132,31 +137,39 @@ async def _run(*command: str) -> str:
     return await asyncio.get_running_loop().run_in_executor(_COMMANDS, run)
 
 
-async def _look(leaders: list[Leader]) -> None:
+def satellite_script(folder: Path) -> str:
+    """Sleeps, and has a file in the folder as long as it does."""
+    here = f"{shlex.quote(str(folder))}/$SLURM_JOB_ID"
+    return f"trap 'rm -f {here}; exit' TERM\ntouch {here}\nsleep 86400 & wait"
+
+
+def running(folder: Path) -> frozenset[int]:
+    """The Slurm jobs of the satellites that run."""
+    return frozenset(int(file.name) for file in folder.iterdir())
+
+
+async def _look(leaders: list[Leader], folder: Path) -> None:
     """Satellites that have started train; those that have ended are gone."""
     while True:
         await asyncio.sleep(LOOK_S)
-        known = {s.slurm_job_id for leader in leaders for s in leader.satellites.values()}
-        listed = await _run("squeue", "--noheader", "--partition=flex", "--format=%A|%t")
-        states = dict(line.split("|") for line in listed.split())
+        present = running(folder)
         for leader in leaders:
             for grant_id, satellite in list(leader.satellites.items()):
-                state = states.get(str(satellite.slurm_job_id))
-                if state == "R":
+                if satellite.slurm_job_id in present:
                     satellite.state = pb.SATELLITE_STATE_TRAINING
-                elif state is None and satellite.slurm_job_id in known:
+                elif satellite.state == pb.SATELLITE_STATE_TRAINING:
                     del leader.satellites[grant_id]
 
 
-async def _main() -> None:
+async def _main(folder: Path) -> None:
     address = daemon_address()
     assert address is not None
-    leaders = [Leader(*each) for each in json.load(sys.stdin)]
+    leaders = [Leader(*each, folder) for each in json.load(sys.stdin)]
     async with asyncio.TaskGroup() as group:
-        group.create_task(_look(leaders))
+        group.create_task(_look(leaders, folder))
         for leader in leaders:
             group.create_task(leader.live(address))
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    asyncio.run(_main(Path(sys.argv[1])))

@@ -44,12 +44,6 @@ def fill(lab: Lab, nodes: int, jobs: int, elastic: int, tell: Tell) -> list[Base
     return bases
 
 
-def satellites(lab: Lab) -> int:
-    """How many run."""
-    query = ["squeue", "--noheader", "--partition=flex", "--states=RUNNING", "--format=%A"]
-    return len(lab.run(query, timeout=120).stdout.split())
-
-
 def _submit(lab: Lab, count: int, options: Sequence[str]) -> None:
     """Each with an sbatch of its own, as users do; nobody waits for them to start."""
     command = ["sbatch", "-Q", "--output=/dev/null", *options, "--wrap", "exec sleep 86400"]

@@ -8,9 +8,10 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from flexo.lab.lab import Lab
@@ -19,8 +20,11 @@ USER = "games"
 """Somebody who uses the cluster meanwhile, and whose RPCs nobody else's are among."""
 _BY_USER = re.compile(r"^\s+(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)", re.MULTILINE)
 _CYCLE = "flexo_cycle_duration_seconds"
+_COMMAND = re.compile(
+    r'^flexo_slurm_command_duration_seconds_(count|sum)\{command="([^"]*)"\} (\S+)$', re.MULTILINE
+)
 _LOOK_S = 0.2
-_ERRANDS_S = 1.0
+_ERRANDS_S = 0.2
 _ERRANDS: tuple[tuple[str, ...], ...] = (
     ("sinfo", "--noheader", "--summarize"),
     ("squeue", "--noheader", f"--user={USER}"),
@@ -28,6 +32,7 @@ _ERRANDS: tuple[tuple[str, ...], ...] = (
     ("scancel", "--quiet", f"--user={USER}"),
     ("sdiag",),
 )
+"""The last one says what slurmctld has spent on all of them so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +40,32 @@ class Rpcs:
     """Of one user, over some time."""
 
     count: int
-    mean_us: float
+    seconds: float
+    """What slurmctld spent on them, waiting for its locks included."""
 
     @property
-    def seconds(self) -> float:
-        """What slurmctld spent on all of them."""
-        return self.count * self.mean_us / 1e6 if self.count else 0.0
+    def mean_us(self) -> float:
+        """Of each; NaN without any."""
+        return self.seconds / self.count * 1e6 if self.count else float("nan")
+
+
+def together(pieces: Sequence[Rpcs]) -> Rpcs:
+    """All of them as one."""
+    return Rpcs(sum(each.count for each in pieces), sum(each.seconds for each in pieces))
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One stretch of time. Without flexod `cycles_s` is empty and `rss_mib` 0."""
+    """One stretch of time. Without flexod `cycles_s` and `commands_s` are empty and `rss_mib` 0."""
 
     seconds: float
     users: Rpcs
+    rounds: tuple[Rpcs, ...]
+    """The user's, errand by errand through all of them and again; the first round is not among them."""
     flexods: Rpcs
     cycles_s: tuple[float, ...]
+    commands_s: tuple[tuple[str, int, float], ...]
+    """flexod's: which, how many, how long they took in all."""
     rss_mib: float
     flexod_cpu: float
     """Part of one core, its commands included."""
@@ -58,79 +73,104 @@ class Watched:
 
 def watch(lab: Lab, seconds: float, metrics_port: int | None) -> Watched:
     """Look for so long; `metrics_port` None: there is no flexod."""
-    before, began = _rpcs(lab), time.monotonic()
+    before, began = _rpcs(lab.run(["sdiag"], timeout=120).stdout), time.monotonic()
     flexod = lab.flexod_processes()[0] if metrics_port is not None else None
     cpu_before = sum(flexod.cpu_times()[:4]) if flexod else 0.0
     cycles, rss = [], 0.0
-    with _somebody_uses(lab):
-        seen = _cycles(metrics_port)
+    with _somebody_uses(lab) as said:
+        page_before = page = _page(metrics_port)
         while time.monotonic() - began < seconds:
             time.sleep(_LOOK_S)
             if flexod is None:
                 continue
-            now = _cycles(metrics_port)
-            if now[0] > seen[0]:
-                cycles.append((now[1] - seen[1]) / (now[0] - seen[0]))
-                seen = now
+            last, page = page, _page(metrics_port)
+            (count_before, sum_before), (count, total) = _cycles(last), _cycles(page)
+            if count > count_before:
+                cycles.append((total - sum_before) / (count - count_before))
             rss = max(rss, flexod.memory_info().rss / 2**20)
     elapsed = time.monotonic() - began
-    after = _rpcs(lab)
+    after = _rpcs(lab.run(["sdiag"], timeout=120).stdout)
     cpu = (sum(flexod.cpu_times()[:4]) - cpu_before) / elapsed if flexod else 0.0
-    account = lab.spec.flexod_account
+    users = [_rpcs(text).get(USER, Rpcs(0, 0.0)) for text in said]
     return Watched(
-        elapsed, _between(before, after, USER), _between(before, after, account), tuple(cycles), rss, cpu
+        seconds=elapsed,
+        users=_between(before, after, USER),
+        rounds=tuple(_less(late, early) for early, late in pairwise(users)),
+        flexods=_between(before, after, lab.spec.flexod_account),
+        cycles_s=tuple(cycles),
+        commands_s=tuple(_commands_between(page_before, page)),
+        rss_mib=rss,
+        flexod_cpu=cpu,
     )
 
 
-def percentile(values: tuple[float, ...], part: int) -> float:
+def percentile(values: Sequence[float], part: int) -> float:
     """The `part`-th of 100; NaN without values."""
     if len(values) < 2:
         return values[0] if values else float("nan")
     return statistics.quantiles(values, n=100, method="inclusive")[part - 1]
 
 
-def _cycles(port: int | None) -> tuple[int, float]:
-    """Turns of flexod's loop so far, and the seconds that they took in all."""
+def _page(port: int | None) -> str:
     if port is None:
-        return 0, 0.0
+        return ""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        text = answer.read().decode()
-    found = dict(re.findall(rf"^{_CYCLE}_(count|sum)(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
+        return str(answer.read().decode())
+
+
+def _cycles(page: str) -> tuple[int, float]:
+    """Turns of flexod's loop so far, and the seconds that they took in all."""
+    found = dict(re.findall(rf"^{_CYCLE}_(count|sum)(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE))
     return int(float(found["count"])), float(found["sum"])
 
 
-def _rpcs(lab: Lab) -> dict[str, tuple[int, int]]:
-    """By user: RPCs so far, and the microseconds that slurmctld spent on them."""
-    text = lab.run(["sdiag"], timeout=120).stdout
-    return {
-        user: (int(count), int(total))
-        for user, count, total in _BY_USER.findall(text[text.index("by user") :])
-    }
+def _commands_between(before: str, after: str) -> Iterator[tuple[str, int, float]]:
+    """Of flexod's commands: which, how many and how long they took in all."""
+    early = {(kind, command): float(value) for kind, command, value in _COMMAND.findall(before)}
+    late = {(kind, command): float(value) for kind, command, value in _COMMAND.findall(after)}
+    for command in sorted({command for _, command in late}):
+        count, total = (late[kind, command] - early.get((kind, command), 0.0) for kind in ("count", "sum"))
+        yield command, int(count), total
 
 
-def _between(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]], user: str) -> Rpcs:
-    count, total = (
-        late - early for late, early in zip(after.get(user, (0, 0)), before.get(user, (0, 0)), strict=True)
-    )
-    return Rpcs(count, total / count if count else float("nan"))
+def _rpcs(sdiag: str) -> dict[str, Rpcs]:
+    """By user: all of theirs so far."""
+    found = _BY_USER.findall(sdiag[sdiag.index("by user") :])
+    return {user: Rpcs(int(count), int(total) / 1e6) for user, count, total in found}
+
+
+def _between(before: dict[str, Rpcs], after: dict[str, Rpcs], user: str) -> Rpcs:
+    none = Rpcs(0, 0.0)
+    return _less(after.get(user, none), before.get(user, none))
+
+
+def _less(late: Rpcs, early: Rpcs) -> Rpcs:
+    return Rpcs(late.count - early.count, late.seconds - early.seconds)
 
 
 @contextmanager
-def _somebody_uses(lab: Lab) -> Iterator[None]:
-    """The same errands again and again, so that with and without flexod slurmctld is asked the same."""
-    stop = threading.Event()
+def _somebody_uses(lab: Lab) -> Iterator[list[str]]:
+    """The same errands again and again, so that with and without flexod slurmctld is asked the same.
+
+    Yields what the last errand of each round said.
+    """
+    stop, said = threading.Event(), list[str]()
     options: dict[str, Any] = {"env": lab.environment(USER), "cwd": lab.scratch, "user": USER}
 
     def run() -> None:
         while not stop.is_set():
             for errand in _ERRANDS:
-                subprocess.run(errand, **options, capture_output=True, timeout=120, check=False)
+                done = subprocess.run(
+                    errand, **options, capture_output=True, text=True, timeout=120, check=False
+                )
+            if done.returncode == 0:
+                said.append(done.stdout)
             stop.wait(_ERRANDS_S)
 
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield
+        yield said
     finally:
         stop.set()
         thread.join()

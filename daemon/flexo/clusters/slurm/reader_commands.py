@@ -24,6 +24,7 @@ from flexo.clusters.slurm.parse_jobs import (
     format_for,
     parse_excluded_nodes,
     parse_queue,
+    tag_in,
     to_job,
 )
 from flexo.clusters.slurm.parse_nodes import parse_nodes, parse_partitions
@@ -55,7 +56,7 @@ class CommandReader:
 
         What waits of a job array is one job. Slurm is asked for the nodes while its jobs are read.
         """
-        records = _understood(self._records)
+        records = _understood(self._queue)
         with ThreadPoolExecutor(1) as beside:
             nodes = beside.submit(self._nodes)
             try:
@@ -72,13 +73,9 @@ class CommandReader:
         output = self._commands.read("scontrol", "show", "node", "-a", "-d", "-o")
         return _understood(lambda: parse_nodes(output))
 
-    def _records(self) -> list[QueueRecord]:
-        records = self._queue()
+    def _jobs(self, records: list[QueueRecord]) -> tuple[SlurmJob, ...]:
         if EXCLUDED_NODES not in self._fields:
             self._learn_excluded_nodes(records)
-        return records
-
-    def _jobs(self, records: list[QueueRecord]) -> tuple[SlurmJob, ...]:
         none: frozenset[str] = frozenset()
         seen, self._seen = self._seen, {}
         for record in records:
@@ -107,8 +104,15 @@ class CommandReader:
             return fields_to_ask("")
 
     def _learn_excluded_nodes(self, records: list[QueueRecord]) -> None:
-        """Ask for the waiting jobs not known yet, and forget those that wait no more."""
-        waiting = {number(record.job_id) for record in records if record.state == JobState.PENDING.value}
+        """Ask for the waiting jobs not known yet, and forget those that wait no more.
+
+        Not for satellites, of which many may be new at once: each names its one node.
+        """
+        waiting = {
+            number(record.job_id)
+            for record in records
+            if record.state == JobState.PENDING.value and not self._is_satellite(record)
+        }
         known = {job_id: nodes for job_id, nodes in self._excluded_nodes.items() if job_id in waiting}
         new = waiting - known.keys()
         if new:
@@ -117,6 +121,10 @@ class CommandReader:
             read = parse_excluded_nodes(self._excluded_nodes_of(which))
             known |= {job_id: read.get(job_id, frozenset()) for job_id in new}
         self._excluded_nodes = known
+
+    def _is_satellite(self, record: QueueRecord) -> bool:
+        partitions = tuple(record.partitions.split(","))
+        return tag_in(record.comment, partitions, self._satellite_partitions) is not None
 
     def _excluded_nodes_of(self, which: str) -> str:
         try:
