@@ -321,6 +321,7 @@ class Controller:
     def cycle(self) -> None:
         """Look once, decide, act and record. Never raises: what goes wrong is the status's `trouble`."""
         begun, outcome = time.monotonic(), DONE
+        self._watch.cycle_began()
         try:
             self.turn()
         except MayNotAct as error:

@@ -18,6 +18,10 @@ MISTAKE: Final = "mistake"
 class Watch(Protocol):
     """None of it raises or waits."""
 
+    def cycle_began(self) -> None:
+        """A cycle begins."""
+        ...
+
     def cycle_ended(self, outcome: str, seconds: float) -> None:
         """A cycle took so long: DONE, or what it came to nothing by."""
         ...
@@ -33,6 +37,9 @@ class Watch(Protocol):
 
 class Unwatched:
     """Nobody counts."""
+
+    def cycle_began(self) -> None:
+        """Nothing."""
 
     def cycle_ended(self, outcome: str, seconds: float) -> None:
         """Nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -23,6 +24,9 @@ class Happenings:
     def __init__(self, registry: CollectorRegistry) -> None:
         # else each counter is there twice, the second time with when flexod began
         disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._steps = count(1)
+        self._moves = 0
+        self._in_cycle = False
         self._cycles = Histogram(
             "flexo_cycle_duration_seconds",
             "How long the loop's turns took: looking at Slurm, deciding, acting, writing it down.",
@@ -79,13 +83,24 @@ class Happenings:
             registry=registry,
         )
 
+    @property
+    def moves(self) -> int | None:
+        """Changes with each step of a cycle; None between two."""
+        return self._moves if self._in_cycle else None
+
+    def cycle_began(self) -> None:
+        """A cycle begins."""
+        self._moves, self._in_cycle = next(self._steps), True
+
     def cycle_ended(self, outcome: str, seconds: float) -> None:
         """A cycle took so long."""
+        self._in_cycle = False
         self._cycles.observe(seconds)
         self._ended.labels(outcome).inc()
 
     def command_ended(self, command: str, outcome: str, seconds: float) -> None:
         """A command of Slurm's took so long."""
+        self._moves = next(self._steps)
         self._commands.labels(command).observe(seconds)
         for each in (ANSWERED, FAILED, SILENT):  # all from the first on, so that rates begin at 0
             self._answers.labels(command, each).inc(each == outcome)

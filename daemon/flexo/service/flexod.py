@@ -34,6 +34,7 @@ from flexo.service.metrics_endpoint import metrics_served
 from flexo.service.process import CannotServe, Process
 from flexo.service.reloading import Configuration
 from flexo.service.server import AddressUnusable, Switchboard, check_address, listen
+from flexo.service.standstill import none_allowed
 from flexo.service.tls import CertificateUnusable, server_credentials
 from flexo.service.turns import Turns
 from flexo_protos.credentials import Munge, NotAuthentic
@@ -97,7 +98,8 @@ def serve(configuration: Configuration, settings: Settings, *, everywhere: bool 
 async def _serve(configuration: Configuration, settings: Settings, authenticator: Munge) -> None:
     credentials = server_credentials(settings.tls, settings.service.address)
     process = Process(configuration, settings)
-    with metrics_served(settings.metrics.listen, process.registry):
+    moving = none_allowed(process.happenings, asyncio.get_running_loop(), settings.slurm.timeout_s)
+    with metrics_served(settings.metrics.listen, process.registry), moving:
         if settings.high_availability.hosts:
             await _serve_in_turns(process, authenticator, credentials)
         else:

@@ -1,0 +1,118 @@
+"""A flexod that stands still ends, and says where it stood; one that moves, rests or was stopped goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from flexo.service.standstill import Standstill
+
+WITHIN_S = 60.0
+STORY = """
+import asyncio
+import sys
+import threading
+import time
+
+from prometheus_client import CollectorRegistry
+
+from flexo.config import LogSettings
+from flexo.metrics.happenings import Happenings
+from flexo.service import logs, standstill
+
+logs.set_up(LogSettings())
+standstill.LOOK_S, standstill.PATIENCE_S = 0.05, 0.4
+happenings = Happenings(CollectorRegistry())
+for_ever = threading.Event()
+
+
+def controller_is_stuck_in_a_turn():
+    happenings.cycle_began()
+    happenings.command_ended("squeue", "done", 0.1)
+    for_ever.wait()
+
+
+def controller_goes_on():
+    happenings.cycle_began()
+    for _ in range(15):  # a long turn, with much to do
+        time.sleep(0.1)
+        happenings.command_ended("scancel", "done", 0.1)
+    happenings.cycle_ended("done", 1.5)
+    time.sleep(1.5)  # and a long rest
+
+
+async def main():
+    turn = threading.Thread(target=globals()[sys.argv[1]], daemon=True)
+    with standstill.none_allowed(happenings, asyncio.get_running_loop(), 0.1):
+        turn.start()
+        print("begun", flush=True)
+        if sys.argv[2:] == ["and_the_loop_waits_for_it"]:
+            turn.join()
+        while turn.is_alive():
+            await asyncio.sleep(0.05)
+    print("went on to its end", flush=True)
+
+
+asyncio.run(main())
+"""
+
+
+def begin(*words: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", STORY, *words], stdout=subprocess.PIPE, stderr=stderr, text=True
+    )
+
+
+def test_it_counts_looks_without_a_move_and_forgets_them_with_one_or_in_a_rest() -> None:
+    moves = iter([1, 1, 1, 2, 2, None, None, 2, 2])
+    standstill = Standstill(lambda: next(moves))
+    assert [standstill.look() for _ in range(9)] == [0, 1, 2, 0, 1, 0, 0, 0, 1]
+
+
+def test_a_flexod_whose_controller_is_stuck_ends_with_1_and_shows_where() -> None:
+    out, err = begin("controller_is_stuck_in_a_turn").communicate(timeout=WITHIN_S)
+    assert out == "begun\n"
+    assert "the controller of flexod has not moved" in err
+    assert "grants stand" in err
+    assert "from controller_is_stuck_in_a_turn (" in err
+
+
+def test_a_flexod_whose_event_loop_is_stuck_ends_too() -> None:
+    process = begin("controller_goes_on", "and_the_loop_waits_for_it")
+    out, err = process.communicate(timeout=WITHIN_S)
+    assert (process.returncode, out) == (1, "begun\n")
+    assert "the event loop of flexod has not moved" in err
+
+
+def test_long_turns_that_get_on_and_long_rests_end_nothing() -> None:
+    process = begin("controller_goes_on")
+    out, err = process.communicate(timeout=WITHIN_S)
+    assert (process.returncode, out, err) == (0, "begun\nwent on to its end\n", "")
+
+
+def test_a_flexod_that_was_stopped_itself_goes_on() -> None:
+    process = begin("controller_goes_on")
+    assert process.stdout is not None
+    process.stdout.readline()
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(2)
+    os.kill(process.pid, signal.SIGCONT)
+    out, _ = process.communicate(timeout=WITHIN_S)
+    assert (process.returncode, out) == (0, "went on to its end\n")
+
+
+def test_a_log_that_hangs_too_keeps_no_flexod_from_ending() -> None:
+    read_end, write_end = os.pipe()
+    try:
+        os.write(write_end, bytes(fcntl.fcntl(write_end, fcntl.F_GETPIPE_SZ)))  # full: who writes more waits
+        process = begin("controller_is_stuck_in_a_turn", stderr=write_end)
+        assert process.wait(WITHIN_S) == 1
+        assert process.stdout is not None
+        process.stdout.close()
+    finally:
+        os.close(read_end)
+        os.close(write_end)
