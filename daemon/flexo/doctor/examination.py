@@ -23,6 +23,7 @@ from flexo.doctor.clock import check_clock
 from flexo.doctor.etcd import check_etcd
 from flexo.doctor.finding import Finding, not_checked, ok, problem
 from flexo.doctor.flexod import FlexodAnswer
+from flexo.doctor.memory import check_memory
 from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions
 from flexo.doctor.plugin import REQUEST, check_plugin
 from flexo.doctor.preemption import check_preemption
@@ -134,6 +135,7 @@ def _cluster(commands: SlurmCommands, slurm: _Slurm, settings: Settings) -> list
     return [
         ok("slurm.answers", f"slurmctld of the cluster {slurm.config.cluster} answers"),
         *check_slurm(slurm.config),
+        *check_memory(slurm.config, slurm.partitions),
         *check_preemption(slurm.config),
         *check_partitions(slurm.config, slurm.partitions, satellites),
         *check_borrowed(slurm.config, slurm.partitions, loaning),

@@ -6,12 +6,14 @@ The adapter reads fewer fields of the same answers, once a cycle; this is read o
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flexo.clusters.slurm.hostlist import expand
 from flexo.clusters.slurm.parse_config import parse_traits
 from flexo.clusters.slurm.text import is_nothing, number, or_empty, time_limit_s
 
+_MEMORY = ("JobDefaults", "DefMemPerCPU", "DefMemPerNode")
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 
 
@@ -37,6 +39,10 @@ class SlurmConfig:
     priority_type: str
     accounting_type: str
     job_submit_plugins: tuple[str, ...]
+    memory_counted: bool
+    """Whether jobs get memory of their own (SelectTypeParameters)."""
+    memory_by_default: str
+    """`DefMemPerCPU=4000`: what a job gets that says nothing; "": all of its node's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class PartitionSetup:
     alloc_nodes: frozenset[str] | None
     """Hosts from which jobs may be submitted; None: all."""
     root_only: bool
+    memory_by_default: str
+    """As in SlurmConfig; "": what the cluster has for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,8 @@ def parse_config(text: str) -> SlurmConfig:
         priority_type=_setting(text, "PriorityType"),
         accounting_type=_setting(text, "AccountingStorageType"),
         job_submit_plugins=_words(_setting(text, "JobSubmitPlugins")),
+        memory_counted="MEMORY" in _setting(text, "SelectTypeParameters").upper(),
+        memory_by_default=_memory_by_default({name: _setting(text, name) for name in _MEMORY}),
     )
 
 
@@ -138,7 +148,15 @@ def _partition(line: str) -> PartitionSetup:
         up=fields.get("State", "UP") == "UP",
         alloc_nodes=None if alloc == "ALL" else frozenset(expand(alloc)),
         root_only=fields.get("RootOnly", "NO") == "YES",
+        memory_by_default=_memory_by_default({name: or_empty(fields.get(name, "")) for name in _MEMORY}),
     )
+
+
+def _memory_by_default(settings: Mapping[str, str]) -> str:
+    """Slurm says UNLIMITED where it has none; among JobDefaults there may be others (DefCpuPerGPU)."""
+    per_gpu = [word for word in _words(settings["JobDefaults"]) if word.startswith("DefMemPerGPU=")]
+    others = [f"{name}={settings[name]}" for name in _MEMORY[1:] if settings[name].isdecimal()]
+    return next(iter([*per_gpu, *others]), "")
 
 
 def _setting(text: str, name: str) -> str:

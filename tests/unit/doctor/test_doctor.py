@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from flexo.doctor.flexod import (
     check_config,
     check_journal,
 )
+from flexo.doctor.memory import check_memory
 from flexo.doctor.munge import check_munge
 from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions
 from flexo.doctor.plugin import check_plugin
@@ -82,6 +84,7 @@ def test_a_cluster_that_is_set_up_as_documented_is_all_ok(
 ) -> None:
     found = [
         *check_slurm(config),
+        *check_memory(config, partitions),
         *check_preemption(config),
         *check_partitions(config, partitions, FLEX),
         *check_borrowed(config, partitions, LoaningSettings()),
@@ -113,6 +116,47 @@ def test_slurm_without_gpus_or_with_whole_nodes_alone_is_a_problem(config: Slurm
     )
     assert found["slurm.gres"] is found["slurm.select"] is Level.PROBLEM
     assert found["slurm.auth"] is Level.WARNING
+
+
+@pytest.mark.parametrize(
+    ("said", "level"),
+    [
+        ("DefMemPerCPU            = 4000", Level.OK),
+        ("DefMemPerNode           = 64000", Level.OK),
+        ("JobDefaults             = DefCpuPerGPU=4,DefMemPerGPU=8000", Level.OK),
+        ("JobDefaults             = DefCpuPerGPU=4", Level.WARNING),
+        ("DefMemPerNode           = UNLIMITED", Level.WARNING),
+        ("DefMemPerNode           = UNLIMITED\nSelectTypeParameters    = CR_CORE", Level.OK),
+    ],
+)
+def test_memory_that_is_counted_without_a_default_is_a_warning(
+    partitions: tuple[PartitionSetup, ...], said: str, level: Level
+) -> None:
+    others = re.sub(r"^(DefMem\w+|JobDefaults) .*\n", "", CONFIG, flags=re.MULTILINE)
+    config = parse_config(f"{said}\n{others}")
+    assert levels(check_memory(config, partitions))["slurm.memory"] is level
+
+
+def test_a_default_for_memory_may_be_each_partitions_own(
+    config: SlurmConfig, partitions: tuple[PartitionSetup, ...]
+) -> None:
+    nothing = replace(config, memory_by_default="")
+    each = tuple(replace(partition, memory_by_default="DefMemPerCPU=4000") for partition in partitions)
+    assert levels(check_memory(nothing, each))["slurm.memory"] is Level.OK
+    found = of(check_memory(nothing, changed(each, "flex", memory_by_default="")), "slurm.memory")
+    assert (found.level, found.what.startswith("in flex a job")) == (Level.WARNING, True)
+
+
+def test_a_partitions_default_for_memory_is_read_as_scontrol_prints_it() -> None:
+    line = "PartitionName=a Nodes=n1 DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED"
+    assert [
+        parse_partition_setups(text)[0].memory_by_default
+        for text in (
+            line,
+            line.replace("DefMemPerNode=UNLIMITED", "DefMemPerCPU=2000"),
+            f"{line} JobDefaults=DefMemPerGPU=9",
+        )
+    ] == ["", "DefMemPerCPU=2000", "DefMemPerGPU=9"]
 
 
 def test_preemption_that_is_off_is_a_problem_and_its_line_is_said(config: SlurmConfig) -> None:
