@@ -40,6 +40,7 @@ from flexo.control.refusals import Refusals
 from flexo.control.roll_call import RollCall
 from flexo.control.seen_speeds import SeenSpeeds
 from flexo.control.slow_gpus import SlowGpus, nodes_of
+from flexo.control.startable import not_more_than_start
 from flexo.control.stays import Stays
 from flexo.control.views import ControllerStatus, JobView, LoansView, View
 from flexo.control.watch import DONE, MISTAKE, UNREACHABLE, Unwatched, Watch
@@ -454,7 +455,10 @@ class Controller:
         self._journal.add_running_times(self._history.see(state.jobs, state.at))
         sight = self._lend(state, sight, reports)
         snapshot = self._snapshot_of(state, sight, reports)
-        plan = self._roll_call.held_back(self._plan_satellites(snapshot), sight.jobs, reports, state.at)
+        plan = not_more_than_start(
+            self._plan_satellites(snapshot), sight.jobs, _startable(traits, start_within_s)
+        )
+        plan = self._roll_call.held_back(plan, sight.jobs, reports, state.at)
         order = self._order(snapshot)
         told = [
             *sight.events,
@@ -626,6 +630,13 @@ class Controller:
             nodes = sorted(names_in(event.text) & known)
             log(event.kind, job=str(event.job) if event.job else None, nodes=nodes, text=event.text)
         self._journal.record(self._clock(), happened, facts)
+
+
+def _startable(traits: ClusterTraits, start_within_s: float) -> int | None:
+    """How many satellites of a partition Slurm can start within the time that they have."""
+    if traits.starts_in_a_turn is None:
+        return None
+    return max(1, int(start_within_s // traits.backfill_interval_s)) * traits.starts_in_a_turn
 
 
 def _policy_of(settings: Settings) -> Policy:

@@ -17,7 +17,10 @@ from horovod_elastic.leader.satellites import Found, Grant, QueueEntry, Refused,
 from horovod_elastic.trace import Trace, say
 
 LOOK_INTERVAL_S = 5.0
-"""How often Slurm is asked about satellites that have not attached yet."""
+"""How often Slurm is asked about satellites that have not attached yet, at first."""
+_LONGEST_LOOK_S = 20.0
+"""The longer they wait, the more seldom: a thousand leaders may wait beside each other. Less than what flexod
+allows beyond start_within_s (flexo/grants.py)."""
 ATTACH_BOUND_S = 60.0
 """How long a satellite that runs may take until its agent is here."""
 START_WITHIN_S = 60
@@ -219,6 +222,7 @@ class Borrowing:
             return
         waiting = [s for s in self._satellites.values() if s.job_id and not s.agent and not s.withdrawn]
         if waiting:
+            self._look_at = now + look_interval_s(now - max(s.since for s in waiting))
             self._look_at_the_queue(waiting)
 
     def _look_for_inherited(self) -> None:
@@ -368,6 +372,11 @@ class Borrowing:
             if satellite.job_id == 0 and satellite.grant.node == node:
                 return satellite
         return None
+
+
+def look_interval_s(waited_s: float) -> float:
+    """Until the next look; `waited_s`: how long the newest satellite has waited by now."""
+    return max(LOOK_INTERVAL_S, min(_LONGEST_LOOK_S, waited_s / 3))
 
 
 def _grant(grant: jobs_pb2.Grant) -> Grant:

@@ -171,9 +171,12 @@ class SlurmUser:
 
         A slurmctld that is killed forgets what it accepted in the last seconds, and gives those numbers to
         other jobs: only a job with the name of this job's satellites is one of them.
+
+        Asked for one job slurmctld looks at no other, and asked for one user's it sends no others; without
+        a user it sends its whole queue for two jobs, and squeue picks them out.
         """
         ids = ",".join(map(str, job_ids))
-        return self._entries(f"--name={self._name}", f"--jobs={ids}") if ids else {}
+        return self._entries(self._mine, f"--name={self._name}", f"--jobs={ids}") if ids else {}
 
     def _entries(self, *which: str) -> dict[int, QueueEntry]:
         entries = {}
@@ -192,13 +195,17 @@ class SlurmUser:
         """The satellites of this job that are in the queue, whoever has submitted them. Raises Refused."""
         base = self._plan.base
         found = []
-        mine = [f"--user={os.getuid()}", f"--name={self._name}"]
-        for line in self._run(["squeue", "--noheader", "--format=%i|%t|%n|%k", *mine]).splitlines():
+        which = [self._mine, f"--name={self._name}"]
+        for line in self._run(["squeue", "--noheader", "--format=%i|%t|%n|%k", *which]).splitlines():
             job_id, state, node, comment = (*line.split("|", 3), "", "", "")[:4]
             tag = _TAG.fullmatch(comment.strip())
             if tag and job_id.isdecimal() and tag.group(1, 2) == (str(base.job_id), str(base.restart_count)):
                 found.append(Found(int(job_id), tag[3], node, int(tag[4]), runs=state == "R"))
         return found
+
+    @property
+    def _mine(self) -> str:
+        return f"--user={os.getuid()}"
 
     @property
     def _name(self) -> str:

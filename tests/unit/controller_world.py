@@ -84,6 +84,7 @@ class FakeCluster:
         self.read_cost_s = 0.0
         self.looks: list[float] = []
         self.asked_for_traits = 0
+        self.starts_in_a_turn: int | None = None
         self.extended: list[tuple[int, int]] = []
         self.cancelled: list[int] = []
         self.prioritized: list[tuple[Priority, ...]] = []
@@ -96,7 +97,7 @@ class FakeCluster:
         if self.unreachable:
             raise ClusterUnreachable(self.unreachable)
         self.asked_for_traits += 1
-        return ClusterTraits("lab", "22.05.8", 30.0)
+        return ClusterTraits("lab", "22.05.8", 30.0, starts_in_a_turn=self.starts_in_a_turn)
 
     def observe(self) -> ClusterState:
         self.looks.append(time.monotonic())

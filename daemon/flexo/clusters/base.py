@@ -60,6 +60,8 @@ class ClusterTraits:
     version: str
     backfill_interval_s: float
     """How long a satellite may have to wait for its turn while bigger jobs are pending."""
+    starts_in_a_turn: int | None = None
+    """Of a partition, at most so many satellites start in one such turn; None: not known."""
     allocates: bool = False
     """Whether it gives jobs what `allocate` says, and needs no satellites for it."""
 

@@ -108,7 +108,7 @@ def _flexod(lab: Lab, bases: Sequence[Base]) -> Iterator[Path]:
     folder.mkdir()
     lab.start_flexod()
     least, _, most = queue.WORKERS.partition("-")
-    told = json.dumps([[base.job_id, base.node, int(least), int(most)] for base in bases])
+    told = json.dumps([[base.job_id, base.node, int(least), int(most), base.started_at] for base in bases])
     command = [sys.executable, "-m", "bench.scale.leaders", str(folder)]
     path = str(Path(__file__).resolve().parents[2])
     environment = {**lab.environment(), "PYTHONPATH": path}

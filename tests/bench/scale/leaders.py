@@ -11,6 +11,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,9 @@ from horovod_elastic.leader.daemon_link import ATTACH, daemon_address
 from horovod_elastic.wire import CHANNEL_OPTIONS
 
 BATCHES_A_SECOND = 5
+_SHORTEST_H, _LONGEST_H = 2, 24
+"""On its base alone; each worker more does as much as those."""
+_REPORT_S = 5.0
 LOOK_S = 5.0
 """How often the folder is read, once for all leaders."""
 AGAIN_S = 2.0
@@ -39,11 +43,23 @@ class Leader:
     node: str
     least: int
     most: int
+    started_at: float
     folder: Path
     generation: int = 1
     batches: int = 0
     satellites: dict[str, pb.Satellite] = field(default_factory=dict)
     """By grant."""
+    patience: dict[str, float] = field(default_factory=dict)
+    """By grant: until when Slurm may take to start it (time.monotonic)."""
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """A stream takes one message at a time."""
+
+    def __post_init__(self) -> None:
+        """It has trained on its base alone so far."""
+        base_s = 3600.0 * (_SHORTEST_H + self.job_id % (_LONGEST_H - _SHORTEST_H + 1))
+        self.work = base_s * self.least
+        """Seconds of one worker."""
+        self.done = max(0.0, time.time() - self.started_at) * self.least
 
     def hello(self) -> pb.FromLeader:
         """Who it is, and what it has."""
@@ -57,16 +73,21 @@ class Leader:
             )
         )
 
+    @property
+    def workers(self) -> int:
+        """That train."""
+        training = (s for s in self.satellites.values() if s.state == pb.SATELLITE_STATE_TRAINING)
+        return self.least + sum(each.workers for each in training)
+
     def state(self) -> pb.Report:
         """How it trains."""
-        training = [s for s in self.satellites.values() if s.state == pb.SATELLITE_STATE_TRAINING]
         return pb.Report(
-            workers=self.least + sum(each.workers for each in training),
+            workers=self.workers,
             generation=self.generation,
             batches_committed=self.batches,
             scalable=True,
             satellites=self.satellites.values(),
-            progress=min(0.9, self.batches / 1e6),
+            progress=min(0.99, self.done / self.work),
         )
 
     async def live(self, address: str) -> None:
@@ -94,9 +115,11 @@ class Leader:
 
     async def _report(self, call: grpc.aio.StreamStreamCall[pb.FromLeader, pb.ToLeader]) -> None:
         while True:
-            await asyncio.sleep(5.0)
-            self.batches += 5 * BATCHES_A_SECOND
-            await call.write(pb.FromLeader(report=self.state()))
+            await asyncio.sleep(_REPORT_S)
+            self.batches += round(_REPORT_S * BATCHES_A_SECOND)
+            self.done += _REPORT_S * self.workers
+            await self._give_up(call)
+            await self._write(call, pb.FromLeader(report=self.state()))
 
     async def _follow(
         self, grants: pb.Grants, call: grpc.aio.StreamStreamCall[pb.FromLeader, pb.ToLeader]
@@ -110,7 +133,24 @@ class Leader:
             if grant.grant_id not in self.satellites:
                 await self._submit(grant)
         self.generation += 1
-        await call.write(pb.FromLeader(report=self.state()))
+        await self._write(call, pb.FromLeader(report=self.state()))
+
+    async def _give_up(self, call: grpc.aio.StreamStreamCall[pb.FromLeader, pb.ToLeader]) -> None:
+        """Cancel what Slurm does not start in time, as real leaders do."""
+        for grant_id, satellite in list(self.satellites.items()):
+            late = time.monotonic() > self.patience[grant_id]
+            if late and satellite.state == pb.SATELLITE_STATE_PENDING:
+                del self.satellites[grant_id]
+                await _run("scancel", "--quiet", str(satellite.slurm_job_id))
+                reason = pb.GrantFailed.REASON_NOT_STARTED
+                failed = pb.GrantFailed(grant_id=grant_id, reason=reason, message="Priority")
+                await self._write(call, pb.FromLeader(grant_failed=failed))
+
+    async def _write(
+        self, call: grpc.aio.StreamStreamCall[pb.FromLeader, pb.ToLeader], message: pb.FromLeader
+    ) -> None:
+        async with self.writing:
+            await call.write(message)
 
     async def _submit(self, grant: pb.Grant) -> None:
         tag = f"flexo-satellite base={self.job_id} restart=0 grant={grant.grant_id} workers={grant.workers}"
@@ -121,6 +161,7 @@ class Leader:
             *(f"--time={max(1, grant.lease_s // 60)}", f"--job-name=flexo-{self.job_id}"),
             *("--wrap", satellite_script(self.folder)),
         )
+        self.patience[grant.grant_id] = time.monotonic() + grant.start_within_s
         self.satellites[grant.grant_id] = pb.Satellite(
             slurm_job_id=int(number.split(";")[0]),
             grant_id=grant.grant_id,

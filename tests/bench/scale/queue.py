@@ -26,6 +26,8 @@ class Base:
 
     job_id: int
     node: str
+    started_at: float
+    """Seconds since the epoch."""
 
 
 def fill(lab: Lab, nodes: int, jobs: int, elastic: int, tell: Tell) -> list[Base]:
@@ -60,10 +62,11 @@ def _submit(lab: Lab, count: int, options: Sequence[str]) -> None:
 
 def _wait_for_bases(lab: Lab, count: int) -> list[Base]:
     deadline = time.monotonic() + _STARTS_WITHIN_S
-    query = ["squeue", "--noheader", "--name=elastic", "--states=RUNNING", "--format=%A|%B"]
+    query = ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--name=elastic", "--states=RUNNING"]
+    query.append("--format=%A|%B|%S")
     while len(rows := lab.run(query, timeout=120).stdout.split()) < count:
         if time.monotonic() > deadline:
             raise RuntimeError(f"only {len(rows)} of {count} elastic jobs have started")
         time.sleep(5)
     pairs = [row.split("|") for row in rows]
-    return [Base(int(number), node) for number, node in pairs]
+    return [Base(int(number), node, float(start)) for number, node, start in pairs]

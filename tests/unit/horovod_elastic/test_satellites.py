@@ -177,7 +177,8 @@ def test_a_slurm_that_is_not_there_is_a_refusal(recorder: Recorder, monkeypatch:
 def test_the_queue_is_read(recorder: Recorder) -> None:
     recorder.answer("squeue", "5|PD|Resources\n6|R|None\n7|PD|QOSMaxGRESPerUser\n")
     entries = user().queue([5, 6, 7, 8])
-    assert recorder.call("squeue")["argv"][-2:] == ["--name=flexo-17", "--jobs=5,6,7,8"]
+    mine = [f"--user={os.getuid()}", "--name=flexo-17"]
+    assert recorder.call("squeue")["argv"][-3:] == [*mine, "--jobs=5,6,7,8"]
     assert entries == {
         5: QueueEntry("PD", "Resources"),
         6: QueueEntry("R", "None"),
