@@ -51,7 +51,7 @@ def main() -> None:
         alone, beside = [_without(lab, options.seconds, tell)], []
         for turn in range(options.turns):
             with _flexod(lab, bases) as folder:
-                tell(f"turn {turn + 1} of {options.turns}: {_grown(folder)} satellites run")
+                tell(f"turn {turn + 1} of {options.turns}: {_grown(lab, folder)} satellites run")
                 tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s with flexod")
                 beside.append(watch.watch(lab, options.seconds, cluster.metrics_port(lab)))
                 _report(options, _figures(options, alone, beside))
@@ -125,11 +125,13 @@ def _flexod(lab: Lab, bases: Sequence[Base]) -> Iterator[Path]:
         lab.stop_flexod()
 
 
-def _grown(folder: Path) -> int:
-    """How many satellites there are once no more have come or gone for a while."""
+def _grown(lab: Lab, folder: Path) -> int:
+    """How many satellites there are once no more have come or gone for a while. Raises RuntimeError."""
     count, since, deadline = 0, time.monotonic(), time.monotonic() + _GRANTS_S
     while time.monotonic() < deadline and (not count or time.monotonic() - since < _QUIET_S):
         time.sleep(5)
+        if not lab.flexod_processes():
+            raise RuntimeError(f"flexod has ended: {(lab.layout.logs / 'flexod.log').read_text()[-500:]}")
         now = len(running(folder))
         if now != count:
             count, since = now, time.monotonic()

@@ -68,9 +68,10 @@ def _is(process: psutil.Process, name: str) -> bool:
 def _start(layout: Layout, nodes: int, tell: Tell) -> Lab:
     # Of a lab's specification only what flexod's settings come from is used here.
     spec = LabSpec(name=layout.name, nodes=1, infer_nodes=0, profile=Profile.PRODUCTION)
-    slurmctld, flexod, metrics = free_ports(3, frozenset())
-    lab = Lab(layout, Record(spec, Ports(slurmctld, flexod, ()), up=True))
     first_port = _row_of_free_ports(nodes)
+    row = frozenset(range(first_port, first_port + nodes))
+    slurmctld, flexod, metrics = free_ports(3, row)
+    lab = Lab(layout, Record(spec, Ports(slurmctld, flexod, ()), up=True))
     _write_files(lab, nodes, first_port, metrics)
     environment = lab.environment()
     start_munged(layout, environment)
