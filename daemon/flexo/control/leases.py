@@ -1,10 +1,12 @@
 """Keeps the leases of satellites alive for as long as their grants stand.
 
-A thousand leases take Slurm seconds, which the loop need not wait for: they are extended beside it.
+A thousand leases take Slurm seconds, which the loop need not wait for: they are extended beside it. And the
+more there are the longer they become: slurmctld is locked for each, and is not to be asked more and more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -21,6 +23,11 @@ _RETRY_S: Final = 30.0
 MOST_AT_ONCE: Final = 20
 """Leases extended with one command, which has to end in time: each is a request of its own, of which a
 slurmctld that limits them (rl_enable) answers a user 30 at once and then 2 a second."""
+BETWEEN_S: Final = 1.0
+"""From one lease that is extended to the next, in the mean: with `lease_s` of 300 leases grow longer from 150
+satellites on."""
+LONGEST_S: Final = 3600
+"""But for a longer `lease_s`: so long a GPU may be held by what neither flexod nor a leader looks after."""
 _TRAINING: Final = frozenset({SatelliteState.WARMING, SatelliteState.TRAINING})
 
 
@@ -30,6 +37,11 @@ class _Asked:
 
     satellites: Mapping[int, JobKey]
     answer: Future[None]
+
+
+def lease_for(lease_s: int, satellites: int) -> int:
+    """How long a lease becomes where there are so many; `lease_s` is what the settings say."""
+    return max(lease_s, min(LONGEST_S, math.ceil(2 * BETWEEN_S * satellites)))
 
 
 class Leases:
@@ -63,10 +75,11 @@ class Leases:
         self._attached_at.update((key, now) for key in attached if key in running)
         self._tried_at = {job: at for job, at in self._tried_at.items() if job in queue}
         kept = [job for job in jobs if self._is_kept(job, queue, now)]
-        due = sorted(chain.from_iterable(self._due(job, queue, now) for job in kept))
+        lease_s = lease_for(self._lease_s, sum(len(job.grants) for job in kept))
+        due = sorted(chain.from_iterable(self._due(job, queue, now, lease_s) for job in kept))
         satellites = {satellite: job for _, satellite, job in due}
-        self._ask(satellites, now)
-        return [*self._told(satellites, now), *self._take_answers(now)]
+        self._ask(satellites, now, lease_s)
+        return [*self._told(satellites, now, lease_s), *self._take_answers(now)]
 
     def forget(self) -> None:
         """Ask for nothing more of what has not been asked yet."""
@@ -78,7 +91,7 @@ class Leases:
         return queue[job.key.job_id].state is JobState.RUNNING and now - seen_at <= self._lease_s
 
     def _due(
-        self, job: ElasticJob, queue: Mapping[int, SlurmJob], now: float
+        self, job: ElasticJob, queue: Mapping[int, SlurmJob], now: float, lease_s: int
     ) -> Iterator[tuple[float, int, JobKey]]:
         """When the lease ends, the satellite, and the job that it is of."""
         for grant in job.grants:
@@ -88,28 +101,28 @@ class Leases:
             if satellite.started_at is None or satellite.time_limit_s is None:
                 continue
             ends_at = satellite.started_at + satellite.time_limit_s
-            if ends_at - now < self._lease_s / 2 and self._may_try(satellite.job_id, now):
+            if ends_at - now < lease_s / 2 and self._may_try(satellite.job_id, now):
                 yield ends_at, satellite.job_id, job.key
 
     def _may_try(self, satellite: int, now: float) -> bool:
         asked = any(satellite in each.satellites for each in self._asked)
         return not asked and now - self._tried_at.get(satellite, 0.0) >= _RETRY_S
 
-    def _ask(self, satellites: Mapping[int, JobKey], now: float) -> None:
+    def _ask(self, satellites: Mapping[int, JobKey], now: float, lease_s: int) -> None:
         self._tried_at.update(dict.fromkeys(satellites, now))
         ordered = list(satellites)
         for start in range(0, len(ordered), MOST_AT_ONCE):
             some = tuple(ordered[start : start + MOST_AT_ONCE])
-            answer = self._beside.submit(self._cluster.extend, some, self._lease_s)
+            answer = self._beside.submit(self._cluster.extend, some, lease_s)
             self._asked.append(_Asked({each: satellites[each] for each in some}, answer))
 
-    def _told(self, satellites: Mapping[int, JobKey], now: float) -> Iterator[Event]:
+    def _told(self, satellites: Mapping[int, JobKey], now: float, lease_s: int) -> Iterator[Event]:
         of_jobs: dict[JobKey, list[int]] = {}
         for satellite in sorted(satellites):
             of_jobs.setdefault(satellites[satellite], []).append(satellite)
         for key, its_own in of_jobs.items():
             names = ", ".join(map(str, its_own))
-            text = f"the grant stands: the lease of {names} is to end {self._lease_s} s from now"
+            text = f"the grant stands: the lease of {names} is to end {lease_s} s from now"
             yield Event(now, "extend", key, text)
 
     def _take_answers(self, now: float) -> list[Event]:

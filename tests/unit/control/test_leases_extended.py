@@ -10,7 +10,7 @@ from controller_world import ADA, LEASE_S, FakeCluster, slurm_job
 
 from flexo.clusters.base import ActionRefused, ClusterUnreachable
 from flexo.control.at_once import AtOnce
-from flexo.control.leases import MOST_AT_ONCE, Leases
+from flexo.control.leases import MOST_AT_ONCE, Leases, lease_for
 from flexo.control.refusals import Refusals
 from flexo.model import ElasticJob, Grant, JobKey, SatelliteState, SatelliteTag, WorkerShape
 
@@ -154,3 +154,34 @@ def test_what_waits_to_be_asked_is_not_asked_once_it_is_forgotten(crowd):
         crowd.leases.forget()
         crowd.slow.set()
     assert [len(command) for command in crowd.commands] == [MOST_AT_ONCE]
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "satellites", "becomes_s"),
+    [
+        (300, 1, 300),
+        (300, 150, 300),
+        (300, 151, 302),
+        (300, 1150, 2300),
+        (300, 9000, 3600),
+        (7200, 9000, 7200),
+    ],
+)
+def test_leases_become_longer_where_there_are_many_but_for_an_hour_at_most(
+    lease_s: int, satellites: int, becomes_s: int
+) -> None:
+    assert lease_for(lease_s, satellites) == becomes_s
+
+
+def test_however_many_satellites_there_are_about_one_lease_a_second_is_extended(crowd: Crowd) -> None:
+    many, step_s, hours = 600, 60, 2
+    for number in range(1, many + 1):
+        crowd.job(number, {10_000 + number: LEASE_S * number / many})
+    for _ in range(hours * 3600 // step_s):
+        crowd.go()
+        crowd.now += step_s
+        ends = [
+            (job.started_at or 0) + (job.time_limit_s or 0) for job in crowd.queue.values() if job.satellite
+        ]
+        assert min(ends) > crowd.now, "no lease runs out"
+    assert len(crowd.extended) / (hours * 3600) < 1.2
