@@ -636,7 +636,8 @@ def _startable(traits: ClusterTraits, start_within_s: float) -> int | None:
     """How many satellites of a partition Slurm can start within the time that they have."""
     if traits.starts_in_a_turn is None:
         return None
-    return max(1, int(start_within_s // traits.backfill_interval_s)) * traits.starts_in_a_turn
+    turns = int(start_within_s / max(1.0, traits.backfill_interval_s))
+    return max(1, turns) * traits.starts_in_a_turn
 
 
 def _policy_of(settings: Settings) -> Policy:

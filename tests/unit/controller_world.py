@@ -85,6 +85,7 @@ class FakeCluster:
         self.looks: list[float] = []
         self.asked_for_traits = 0
         self.starts_in_a_turn: int | None = None
+        self.backfill_interval_s = 30.0
         self.extended: list[tuple[int, int]] = []
         self.cancelled: list[int] = []
         self.prioritized: list[tuple[Priority, ...]] = []
@@ -97,7 +98,9 @@ class FakeCluster:
         if self.unreachable:
             raise ClusterUnreachable(self.unreachable)
         self.asked_for_traits += 1
-        return ClusterTraits("lab", "22.05.8", 30.0, starts_in_a_turn=self.starts_in_a_turn)
+        return ClusterTraits(
+            "lab", "22.05.8", self.backfill_interval_s, starts_in_a_turn=self.starts_in_a_turn
+        )
 
     def observe(self) -> ClusterState:
         self.looks.append(time.monotonic())

@@ -56,7 +56,7 @@ def together(pieces: Sequence[Rpcs]) -> Rpcs:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One stretch of time. Without flexod `cycles_s` and `commands_s` are empty and `rss_mib` 0."""
+    """One stretch of time. Without flexod `rss_mib` is 0 and what is flexod's empty."""
 
     seconds: float
     users: Rpcs
@@ -64,6 +64,8 @@ class Watched:
     """The user's, errand by errand through all of them and again; the first round is not among them."""
     flexods: Rpcs
     cycles_s: tuple[float, ...]
+    asking_s: tuple[float, ...]
+    """What of each cycle Slurm's answers took: the commands that read, one after the other."""
     commands_s: tuple[tuple[str, int, float], ...]
     """flexod's: which, how many, how long they took in all."""
     rss_mib: float
@@ -76,9 +78,10 @@ def watch(lab: Lab, seconds: float, metrics_port: int | None) -> Watched:
     before, began = _rpcs(lab.run(["sdiag"], timeout=120).stdout), time.monotonic()
     flexod = lab.flexod_processes()[0] if metrics_port is not None else None
     cpu_before = sum(flexod.cpu_times()[:4]) if flexod else 0.0
-    cycles, rss = [], 0.0
+    cycles, asking, rss = [], [], 0.0
     with _somebody_uses(lab) as said:
         page_before = page = _page(metrics_port)
+        asked_before = _asked_s(page)
         while time.monotonic() - began < seconds:
             time.sleep(_LOOK_S)
             if flexod is None:
@@ -87,6 +90,9 @@ def watch(lab: Lab, seconds: float, metrics_port: int | None) -> Watched:
             (count_before, sum_before), (count, total) = _cycles(last), _cycles(page)
             if count > count_before:
                 cycles.append((total - sum_before) / (count - count_before))
+                asked = _asked_s(page)
+                asking.append((asked - asked_before) / (count - count_before))
+                asked_before = asked
             rss = max(rss, flexod.memory_info().rss / 2**20)
     elapsed = time.monotonic() - began
     after = _rpcs(lab.run(["sdiag"], timeout=120).stdout)
@@ -98,6 +104,7 @@ def watch(lab: Lab, seconds: float, metrics_port: int | None) -> Watched:
         rounds=tuple(_less(late, early) for early, late in pairwise(users)),
         flexods=_between(before, after, lab.spec.flexod_account),
         cycles_s=tuple(cycles),
+        asking_s=tuple(asking),
         commands_s=tuple(_commands_between(page_before, page)),
         rss_mib=rss,
         flexod_cpu=cpu,
@@ -122,6 +129,16 @@ def _cycles(page: str) -> tuple[int, float]:
     """Turns of flexod's loop so far, and the seconds that they took in all."""
     found = dict(re.findall(rf"^{_CYCLE}_(count|sum)(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE))
     return int(float(found["count"])), float(found["sum"])
+
+
+def _asked_s(page: str) -> float:
+    """How long all commands have taken that only read."""
+    rows = _COMMAND.findall(page)
+    return sum(float(value) for kind, command, value in rows if kind == "sum" and _reads(command))
+
+
+def _reads(command: str) -> bool:
+    return command == "squeue" or command.startswith("scontrol show")
 
 
 def _commands_between(before: str, after: str) -> Iterator[tuple[str, int, float]]:

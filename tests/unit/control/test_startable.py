@@ -52,6 +52,12 @@ def test_why_tells_what_is_waited_for(world: World) -> None:
     assert all("bf_max_job_part" in text for text in late)
 
 
+def test_backfill_that_never_rests_starts_as_many_as_in_all_its_turns_of_a_second(world: World) -> None:
+    world.cluster.starts_in_a_turn, world.cluster.backfill_interval_s = STARTS, 0.0
+    world.go(10)
+    assert waiting_and_running(world) == (10, 0)
+
+
 def test_where_backfill_has_no_such_limit_all_are_granted_at_once(world: World) -> None:
     world.go(10)
     assert waiting_and_running(world) == (10, 0)
