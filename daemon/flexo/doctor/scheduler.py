@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from flexo.clusters.slurm.parse_config import parameter
 from flexo.doctor.finding import Finding, ok, problem, warning
-from flexo.doctor.slurm_says import SchedulerStats, SlurmConfig, parameter
+from flexo.doctor.slurm_says import SchedulerStats, SlurmConfig
 
 LONGEST_TURN_S: Final = 120.0
 """Idle GPUs that wait longer for a satellite are idle for no good reason."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flexo.clusters.slurm.hostlist import expand
-from flexo.clusters.slurm.parse_config import parse_traits
+from flexo.clusters.slurm.parse_config import parse_traits, setting, words
 from flexo.clusters.slurm.text import is_nothing, number, or_empty, time_limit_s
 
 _MEMORY = ("JobDefaults", "DefMemPerCPU", "DefMemPerNode")
@@ -82,23 +82,23 @@ class SchedulerStats:
 def parse_config(text: str) -> SlurmConfig:
     """What `scontrol show config` prints."""
     return SlurmConfig(
-        version=_setting(text, "SLURM_VERSION"),
-        cluster=_setting(text, "ClusterName"),
-        slurm_user=_setting(text, "SlurmUser").partition("(")[0],
-        auth_type=_setting(text, "AuthType"),
-        select_type=_setting(text, "SelectType"),
-        gres_types=_words(_setting(text, "GresTypes")),
-        preempt_type=_setting(text, "PreemptType"),
-        preempt_mode=_words(_setting(text, "PreemptMode")),
-        preempt_parameters=_words(_setting(text, "PreemptParameters")),
-        preempt_exempt_s=_seconds(_setting(text, "PreemptExemptTime")),
-        scheduler_type=_setting(text, "SchedulerType"),
-        scheduler_parameters=_words(_setting(text, "SchedulerParameters")),
-        priority_type=_setting(text, "PriorityType"),
-        accounting_type=_setting(text, "AccountingStorageType"),
-        job_submit_plugins=_words(_setting(text, "JobSubmitPlugins")),
-        memory_counted="MEMORY" in _setting(text, "SelectTypeParameters").upper(),
-        memory_by_default=_memory_by_default({name: _setting(text, name) for name in _MEMORY}),
+        version=setting(text, "SLURM_VERSION"),
+        cluster=setting(text, "ClusterName"),
+        slurm_user=setting(text, "SlurmUser").partition("(")[0],
+        auth_type=setting(text, "AuthType"),
+        select_type=setting(text, "SelectType"),
+        gres_types=words(setting(text, "GresTypes")),
+        preempt_type=setting(text, "PreemptType"),
+        preempt_mode=words(setting(text, "PreemptMode")),
+        preempt_parameters=words(setting(text, "PreemptParameters")),
+        preempt_exempt_s=_seconds(setting(text, "PreemptExemptTime")),
+        scheduler_type=setting(text, "SchedulerType"),
+        scheduler_parameters=words(setting(text, "SchedulerParameters")),
+        priority_type=setting(text, "PriorityType"),
+        accounting_type=setting(text, "AccountingStorageType"),
+        job_submit_plugins=words(setting(text, "JobSubmitPlugins")),
+        memory_counted="MEMORY" in setting(text, "SelectTypeParameters").upper(),
+        memory_by_default=_memory_by_default({name: setting(text, name) for name in _MEMORY}),
     )
 
 
@@ -125,15 +125,6 @@ def parse_node_addresses(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"^NodeName=\S+ .*?\sNodeAddr=(\S+)", text, re.MULTILINE))
 
 
-def parameter(parameters: tuple[str, ...], name: str, default: int) -> int:
-    """The number of `name=N` among Slurm's parameters; the default where it is not said or no number."""
-    for word in parameters:
-        key, _, value = word.partition("=")
-        if key == name and value.isdecimal():
-            return int(value)
-    return default
-
-
 def _partition(line: str) -> PartitionSetup:
     # Of several the first: reversed, because the last one put into a dictionary stays.
     fields = dict(reversed(_PAIR.findall(line)))
@@ -142,7 +133,7 @@ def _partition(line: str) -> PartitionSetup:
         name=fields["PartitionName"],
         nodes=frozenset(expand(fields.get("Nodes", ""))),
         tier=number(fields.get("PriorityTier", "1")),
-        preempt_mode=_words(fields.get("PreemptMode", "")),
+        preempt_mode=words(fields.get("PreemptMode", "")),
         grace_s=int(grace) if (grace := fields.get("GraceTime", "")).isdecimal() else 0,
         max_time_s=time_limit_s(fields.get("MaxTime", "UNLIMITED")),
         up=fields.get("State", "UP") == "UP",
@@ -154,18 +145,9 @@ def _partition(line: str) -> PartitionSetup:
 
 def _memory_by_default(settings: Mapping[str, str]) -> str:
     """Slurm says UNLIMITED where it has none; among JobDefaults there may be others (DefCpuPerGPU)."""
-    per_gpu = [word for word in _words(settings["JobDefaults"]) if word.startswith("DefMemPerGPU=")]
+    per_gpu = [word for word in words(settings["JobDefaults"]) if word.startswith("DefMemPerGPU=")]
     others = [f"{name}={settings[name]}" for name in _MEMORY[1:] if settings[name].isdecimal()]
     return next(iter([*per_gpu, *others]), "")
-
-
-def _setting(text: str, name: str) -> str:
-    match = re.search(rf"^{name}\s*=\s*(.*?)\s*$", text, re.MULTILINE)
-    return or_empty(match[1]) if match else ""
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word for word in or_empty(text).split(",") if word)
 
 
 def _seconds(text: str) -> int:

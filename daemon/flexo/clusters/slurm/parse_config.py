@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from flexo.clusters.base import ClusterTraits
+from flexo.clusters.slurm.text import or_empty
 
-_DEFAULT_BACKFILL_INTERVAL_S = 30.0
+_DEFAULT_BACKFILL_INTERVAL_S = 30
 """slurm.conf(5), SchedulerParameters, bf_interval."""
 
 
@@ -14,29 +15,35 @@ def parse_traits(config: str, diagnosis: str) -> ClusterTraits:
     """Name, release, how long one turn of backfill takes, its interval and its slowest cycle so far, and how
     many jobs of a partition it looks at.
     """
-    parameters = _setting(config, "SchedulerParameters")
+    parameters = words(setting(config, "SchedulerParameters"))
+    interval_s = parameter(parameters, "bf_interval", _DEFAULT_BACKFILL_INTERVAL_S)
     return ClusterTraits(
-        name=_setting(config, "ClusterName"),
-        version=_setting(config, "SLURM_VERSION"),
-        backfill_interval_s=_backfill_interval_s(parameters) + _slowest_backfill_cycle_s(diagnosis),
-        starts_in_a_turn=_jobs_of_a_partition(parameters),
+        name=setting(config, "ClusterName"),
+        version=setting(config, "SLURM_VERSION"),
+        backfill_interval_s=interval_s + _slowest_backfill_cycle_s(diagnosis),
+        # 0, as by default, is no limit of its own
+        starts_in_a_turn=parameter(parameters, "bf_max_job_part", 0) or None,
     )
 
 
-def _setting(config: str, name: str) -> str:
+def setting(config: str, name: str) -> str:
+    """Of `scontrol show config`; "" where it is not said, or (null)."""
     match = re.search(rf"^{name}\s*=\s*(.*?)\s*$", config, re.MULTILINE)
-    return match[1] if match else ""
+    return or_empty(match[1]) if match else ""
 
 
-def _backfill_interval_s(scheduler_parameters: str) -> float:
-    match = re.search(r"(?:^|,)bf_interval=(\d+)", scheduler_parameters)
-    return float(match[1]) if match else _DEFAULT_BACKFILL_INTERVAL_S
+def words(text: str) -> tuple[str, ...]:
+    """What stands between commas."""
+    return tuple(word for word in or_empty(text).split(",") if word)
 
 
-def _jobs_of_a_partition(scheduler_parameters: str) -> int | None:
-    """bf_max_job_part; 0, as by default, is no limit of its own."""
-    match = re.search(r"(?:^|,)bf_max_job_part=(\d+)", scheduler_parameters)
-    return int(match[1]) or None if match else None
+def parameter(parameters: tuple[str, ...], name: str, default: int) -> int:
+    """The number of `name=N` among Slurm's parameters; the default where it is not said or no number."""
+    for word in parameters:
+        key, _, value = word.partition("=")
+        if key == name and value.isdecimal():
+            return int(value)
+    return default
 
 
 def _slowest_backfill_cycle_s(diagnosis: str) -> float:
