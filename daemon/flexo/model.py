@@ -10,7 +10,7 @@ import enum
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class BadRange(ValueError):
@@ -45,9 +45,11 @@ class Range:
         return f"{self.min}-{self.max}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class JobKey:
-    """An elastic job. A requeued base is a new job: Slurm counts its restarts."""
+class JobKey(NamedTuple):
+    """An elastic job. A requeued base is a new job: Slurm counts its restarts.
+
+    A tuple, because each turn looks tens of thousands of them up, and those have the quickest hash.
+    """
 
     job_id: int
     restart_count: int = 0
@@ -182,11 +184,11 @@ class SlurmJob:
     satellite: SatelliteTag | None = None
     account: str = ""
     """Whom Slurm's accounting charges; "" where there is none."""
+    key: JobKey = field(init=False, repr=False, compare=False)
+    """How flexo knows this job. Made once: each turn asks thousands of jobs for it, many times."""
 
-    @property
-    def key(self) -> JobKey:
-        """How flexo knows this job."""
-        return JobKey(self.job_id, self.restart_count)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", JobKey(self.job_id, self.restart_count))
 
 
 @dataclass(frozen=True, slots=True)
