@@ -67,7 +67,7 @@ from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo.policies.greedy import Greedy
 from flexo.policies.ordering import order_of
 from flexo.policies.sizing import sizing_by
-from flexo.training_jobs import History, Known, training_jobs
+from flexo.training_jobs import History, Known, TrainingJobs
 from flexo.words import names_in
 
 _START_CYCLES: Final = 2
@@ -123,6 +123,7 @@ class Controller:
         self._wishes = Wishes(journal, now)
         # changed by the loop's thread alone
         self._history = History(journal.running_times())
+        self._training_jobs = TrainingJobs()
         self._begin(settings)
         self._loans = (
             None
@@ -546,7 +547,7 @@ class Controller:
             self._fair_shares.weights,
             within.jobs,
         )
-        training = training_jobs(state.jobs, sight.jobs, known)
+        training = self._training_jobs.of(state.jobs, sight.jobs, known)
         return replace(self._snapshot(state, sight.jobs), training=training, quotas=within.quotas)
 
     def _profiles(self) -> dict[JobKey, tuple[ScalingPoint, ...]]:

@@ -44,6 +44,8 @@ class History:
 
     def __init__(self, times: Iterable[RunningTime]) -> None:
         self._times: dict[tuple[str, int], deque[float]] = {}
+        self._whole_s: dict[tuple[str, int], float] = {}
+        """Their medians, as far as they were asked for: thousands of pending jobs ask in each turn."""
         self._running: dict[JobKey, SlurmJob] = {}
         self._missed_at: dict[JobKey, float] = {}
         """Of those: the last look did not show them."""
@@ -53,6 +55,7 @@ class History:
     def _add(self, time: RunningTime) -> None:
         kind = time.user, time.gpus
         self._times.setdefault(kind, deque(maxlen=_LIKE_JOBS)).append(time.seconds)
+        self._whole_s.pop(kind, None)
 
     def see(self, jobs: Iterable[SlurmJob], now: float) -> tuple[RunningTime, ...]:
         """Look at the queue; the running times of GPU jobs that have left it, known at the second look.
@@ -83,10 +86,17 @@ class History:
         The median of those that took longer. A job that has outrun them all is taken to be half way: to take
         it for nearly done would take all satellites from it for the rest of its life.
         """
-        times = self._times.get((job.user, job.gpus))
-        if not times:
+        kind = job.user, job.gpus
+        if kind not in self._times:
             return None
-        longer = [seconds - ran_s for seconds in times if seconds > ran_s]
+        if ran_s:
+            return self._longer_s(kind, ran_s)
+        if kind not in self._whole_s:
+            self._whole_s[kind] = self._longer_s(kind, 0.0)
+        return self._whole_s[kind]
+
+    def _longer_s(self, kind: tuple[str, int], ran_s: float) -> float:
+        longer = [seconds - ran_s for seconds in self._times[kind] if seconds > ran_s]
         return statistics.median(longer) if longer else ran_s
 
 
@@ -104,20 +114,36 @@ class Known:
     """Running jobs within their tenants' quotas (AntMan)."""
 
 
-def training_jobs(
-    queue: Iterable[SlurmJob], elastic: Iterable[ElasticJob], known: Known
-) -> tuple[TrainingJob, ...]:
-    """Elastic jobs that run, and every pending job that wants GPUs, in the order of submission."""
-    running = {job.key: job for job in elastic}
-    shown = []
-    for job in queue:
-        if job.satellite is not None or not job.gpus:
-            continue
-        if job.key in running:
-            shown.append(_running(job, running[job.key], known))
-        elif job.state is JobState.PENDING:
-            shown.append(_pending(job, known))
-    return tuple(sorted(shown, key=lambda job: (job.submitted_at, job.key)))
+class TrainingJobs:
+    """The jobs of each look at the queue that train, or wait to. For the controller's thread alone.
+
+    A pending job of which nothing has changed is not made again: of most of a long queue nothing has.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[JobKey, tuple[SlurmJob, float | None, Source, TrainingJob]] = {}
+        """Pending ones of the last look, with what they were made from."""
+
+    def of(
+        self, queue: Iterable[SlurmJob], elastic: Iterable[ElasticJob], known: Known
+    ) -> tuple[TrainingJob, ...]:
+        """Elastic jobs that run, and every pending job that wants GPUs, in the order of submission."""
+        running = {job.key: job for job in elastic}
+        shown = []
+        made, self._made = self._made, {}
+        for job in queue:
+            if job.satellite is not None or not job.gpus:
+                continue
+            if job.key in running:
+                shown.append(_running(job, running[job.key], known))
+            elif job.state is JobState.PENDING:
+                left_s, source = _time_left(job, known, 0.0)
+                before = made.get(job.key)
+                if before is None or before[:3] != (job, left_s, source):
+                    before = job, left_s, source, _pending(job, left_s, source)
+                self._made[job.key] = before
+                shown.append(before[3])
+        return tuple(sorted(shown, key=lambda job: (job.submitted_at, job.key.job_id, job.key.restart_count)))
 
 
 def tenant_of(job: SlurmJob) -> str:
@@ -155,11 +181,10 @@ def _running(base: SlurmJob, job: ElasticJob, known: Known) -> TrainingJob:
     )
 
 
-def _pending(job: SlurmJob, known: Known) -> TrainingJob:
+def _pending(job: SlurmJob, left_s: float | None, source: Source) -> TrainingJob:
     """Its whole request is one worker or, of an elastic job, its minimum of them."""
     asked = job.elastic
     workers = asked.workers.min if asked else 1
-    left_s, source = _time_left(job, known, 0.0)
     return TrainingJob(
         key=job.key,
         user=job.user,
