@@ -6,6 +6,7 @@ lines), c1 with none. One job has a comment that forges a line of squeue's outpu
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from flexo.clusters.slurm.parse_jobs import (
@@ -14,6 +15,7 @@ from flexo.clusters.slurm.parse_jobs import (
     parse_excluded_nodes,
     parse_queue,
     to_job,
+    to_record,
 )
 from flexo.model import SlurmJob
 
@@ -54,16 +56,14 @@ def captured(release: str, name: str) -> str:
 def records_of(release: str) -> list[QueueRecord]:
     """What squeue printed, as records."""
     names = fields_to_ask(captured(release, "squeue_help"))
-    return parse_queue(captured(release, "queue"), names, SEPARATOR)
+    return [to_record(one) for one in parse_queue(captured(release, "queue"), names, SEPARATOR)]
 
 
 def jobs_of(release: str) -> dict[str, SlurmJob]:
     """The jobs of that cluster by what is special about them."""
     excluded = parse_excluded_nodes(captured(release, "excluded"))
-    jobs = [
-        to_job(record, excluded.get(int(record.job_id), frozenset()), SATELLITES)
-        for record in records_of(release)
-    ]
+    jobs = [to_job(record, SATELLITES) for record in records_of(release)]
+    jobs = [replace(job, excluded_nodes=excluded.get(job.job_id, job.excluded_nodes)) for job in jobs]
     # In the order of submission; the array's running tasks got their ids when they started.
     tasks = _ARRAY_TASKS[release]
     ordered = sorted(jobs, key=lambda job: (job.job_id in tasks, job.job_id))

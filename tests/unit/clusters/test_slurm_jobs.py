@@ -17,11 +17,13 @@ from flexo.clusters.slurm.parse_jobs import (
     parse_queue,
     tag_in,
     to_job,
+    to_record,
 )
 from flexo.clusters.slurm.text import BadValue
 from flexo.model import ElasticRequest, JobKey, JobState, Range, SatelliteTag, SlurmJob
 
 REQUIRED = fields_to_ask("")
+C_STRINGS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
 
 def printed(**changes: str) -> str:
@@ -31,8 +33,8 @@ def printed(**changes: str) -> str:
 
 
 def job_of(**changes: str) -> SlurmJob:
-    (record,) = parse_queue(printed(**changes), REQUIRED, SEPARATOR)
-    return to_job(record, frozenset(), SATELLITES)
+    (one,) = parse_queue(printed(**changes), REQUIRED, SEPARATOR)
+    return to_job(to_record(one), SATELLITES)
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -169,7 +171,7 @@ def test_exclusive_says_what_oversubscribe_said_where_both_are_printed() -> None
     assert fields_to_ask(captured("26.05", "squeue_help"))[-2:] == ("ExcNodes", "Exclusive")
 
 
-@given(st.text(), st.text())
+@given(C_STRINGS, C_STRINGS)
 def test_no_comment_however_written_changes_another_field(comment: str, admin_comment: str) -> None:
     job = job_of(comment=comment, admin_comment=f"{admin_comment} flexo{{workers=1-2}}")
     assert replace(job, elastic=None, satellite=None) == job_of()
@@ -184,6 +186,11 @@ def test_an_empty_queue_has_no_jobs() -> None:
 def test_output_that_was_cut_off_is_refused(cut: int) -> None:
     with pytest.raises(BadValue, match="fields"):
         parse_queue(captured("22.05", "queue")[: -len(SEPARATOR) - cut], REQUIRED, SEPARATOR)
+
+
+def test_a_nul_which_would_shift_fields_is_refused() -> None:
+    with pytest.raises(BadValue, match="NUL"):
+        job_of(comment="a\0b")
 
 
 def test_a_field_that_is_not_understood_is_refused_with_its_words() -> None:
@@ -204,7 +211,7 @@ def test_twenty_thousand_jobs_are_read_in_about_a_second() -> None:
     running = [printed(job_id=str(number), nodes=f"n[{number}-{number + 3}]") for number in range(5_000)]
     text = one * 15_000 + "".join(running)
     started = time.process_time()
-    jobs = [to_job(record, frozenset(), SATELLITES) for record in parse_queue(text, REQUIRED, SEPARATOR)]
+    jobs = [to_job(to_record(one), SATELLITES) for one in parse_queue(text, REQUIRED, SEPARATOR)]
     # Measured: 0.3 s. The bound only catches a parser that has become several times slower.
     assert time.process_time() - started < 2.0
     assert len(jobs) == 20_000

@@ -86,6 +86,9 @@ STATES = {
     "RESV_DEL_HOLD": JobState.PENDING,
 }
 _NOT_EXCLUSIVE = frozenset({"OK", "YES"})
+_NUL = "\0"
+"""Between the fields of one job, where the separator of one call would make every look a new one. No field of
+Slurm's can hold it."""
 
 
 def fields_to_ask(help_format: str) -> tuple[str, ...]:
@@ -102,17 +105,24 @@ def format_for(names: tuple[str, ...], separator: str) -> str:
     return ",".join(f"{name}:0{separator}" for name in names)
 
 
-def parse_queue(text: str, names: tuple[str, ...], separator: str) -> list[QueueRecord]:
-    """All records. Raises BadValue when the output is not made of whole records."""
+def parse_queue(text: str, names: tuple[str, ...], separator: str) -> list[str]:
+    """Each job as it was printed, for `to_record`. Raises BadValue when the output is not whole jobs."""
     width = len(names)
+    if _NUL in text:
+        raise BadValue("squeue printed a NUL character")
     words = text.split(separator)
     count, rest = divmod(len(words), width)
     if rest != 1 or words[-1] not in ("", "\n"):
         raise BadValue(f"squeue printed {len(words) - 1} fields, which is no multiple of {width}")
     for start in range(0, count * width, width):
-        # Before a record's first field stands the end of the line before, after the last one nothing.
+        # Before a job's first field stands the end of the line before, after the last one nothing.
         words[start] = words[start].lstrip("\n")
-    return [QueueRecord(*words[start : start + width]) for start in range(0, count * width, width)]
+    return [_NUL.join(words[start : start + width]) for start in range(0, count * width, width)]
+
+
+def to_record(printed: str) -> QueueRecord:
+    """The fields of one job."""
+    return QueueRecord(*printed.split(_NUL))
 
 
 def parse_excluded_nodes(text: str) -> dict[int, frozenset[str]]:
@@ -121,7 +131,7 @@ def parse_excluded_nodes(text: str) -> dict[int, frozenset[str]]:
     return {number(job_id): frozenset(expand(nodes[0].strip() if nodes else "")) for job_id, *nodes in pairs}
 
 
-def to_job(record: QueueRecord, excluded_nodes: frozenset[str], satellites: frozenset[str]) -> SlurmJob:
+def to_job(record: QueueRecord, satellites: frozenset[str]) -> SlurmJob:
     """One job; `satellites` are the partitions in which a satellite's tag counts. Raises BadValue."""
     state = STATES.get(record.state, JobState.OTHER)
     partitions = tuple(record.partitions.split(","))
@@ -147,7 +157,7 @@ def to_job(record: QueueRecord, excluded_nodes: frozenset[str], satellites: froz
         gpus_per_node=gpus(record.tres_per_node).count,
         gpu_type=asked.type or (held.gpus.type if held.gpus else ""),
         required_nodes=_node_set(record.required_nodes),
-        excluded_nodes=excluded_nodes or _node_set(record.excluded_nodes),
+        excluded_nodes=_node_set(record.excluded_nodes),
         features=or_empty(record.features),
         exclusive=_is_exclusive(record),
         restart_count=number(record.restarts),

@@ -9,8 +9,9 @@ How releases differ in what they print: releases.py.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -19,16 +20,15 @@ from flexo.clusters.slurm.commands import CommandFailed, SlurmCommands
 from flexo.clusters.slurm.hostlist import BadHostlist
 from flexo.clusters.slurm.parse_jobs import (
     EXCLUDED_NODES,
-    QueueRecord,
     fields_to_ask,
     format_for,
     parse_excluded_nodes,
     parse_queue,
-    tag_in,
     to_job,
+    to_record,
 )
 from flexo.clusters.slurm.parse_nodes import parse_nodes, parse_partitions
-from flexo.clusters.slurm.text import BadValue, number
+from flexo.clusters.slurm.text import BadValue
 from flexo.model import JobState, Node, Partition, SlurmJob
 
 T = TypeVar("T")
@@ -43,8 +43,8 @@ class CommandReader:
         self._commands = commands
         self._satellite_partitions = satellite_partitions
         self._excluded_nodes: dict[int, frozenset[str]] = {}
-        self._seen: dict[tuple[QueueRecord, frozenset[str]], SlurmJob] = {}
-        """The jobs of the last look: most of a long queue is printed as before, and not read again."""
+        self._seen: dict[str, SlurmJob] = {}
+        """By what the last look printed: most of a long queue is printed as before, and not read again."""
 
     @property
     def name(self) -> str:
@@ -56,13 +56,15 @@ class CommandReader:
 
         What waits of a job array is one job. Slurm is asked for the nodes while its jobs are read.
         """
-        records = _understood(self._queue)
+        printed = _understood(self._queue)
         with ThreadPoolExecutor(1) as beside:
             nodes = beside.submit(self._nodes)
             try:
-                return _understood(lambda: self._jobs(records)), nodes.result()
+                return _understood(lambda: self._jobs(printed)), nodes.result()
             finally:
-                del nodes  # its error, raised here, would hold this frame, and this frame it: all records
+                del (
+                    nodes
+                )  # its error, raised here, would hold this frame, and this frame it: all that it read
 
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions, hidden ones too."""
@@ -73,19 +75,21 @@ class CommandReader:
         output = self._commands.read("scontrol", "show", "node", "-a", "-d", "-o")
         return _understood(lambda: parse_nodes(output))
 
-    def _jobs(self, records: list[QueueRecord]) -> tuple[SlurmJob, ...]:
-        if EXCLUDED_NODES not in self._fields:
-            self._learn_excluded_nodes(records)
-        none: frozenset[str] = frozenset()
-        seen, self._seen = self._seen, {}
-        for record in records:
-            excluded = self._excluded_nodes.get(number(record.job_id), none)
-            printed = record, excluded
-            job = seen.get(printed) or to_job(record, excluded, self._satellite_partitions)
-            self._seen[printed] = job
-        return tuple(self._seen.values())
+    def _jobs(self, printed: list[str]) -> tuple[SlurmJob, ...]:
+        seen = self._seen
+        self._seen = {
+            one: seen.get(one) or to_job(to_record(one), self._satellite_partitions) for one in printed
+        }
+        jobs = tuple(self._seen.values())
+        return jobs if EXCLUDED_NODES in self._fields else tuple(self._with_excluded_nodes(jobs))
 
-    def _queue(self) -> list[QueueRecord]:
+    def _with_excluded_nodes(self, jobs: tuple[SlurmJob, ...]) -> Iterator[SlurmJob]:
+        self._learn_excluded_nodes(jobs)
+        for job in jobs:
+            nodes = self._excluded_nodes.get(job.job_id)
+            yield replace(job, excluded_nodes=nodes) if nodes else job
+
+    def _queue(self) -> list[str]:
         names = self._fields
         # In the environment and not in an argument, where every user of this host could read it in time.
         separator = f"|{secrets.token_urlsafe(6)}"
@@ -103,16 +107,12 @@ class CommandReader:
                 raise ClusterUnreachable(str(failure)) from failure
             return fields_to_ask("")
 
-    def _learn_excluded_nodes(self, records: list[QueueRecord]) -> None:
+    def _learn_excluded_nodes(self, jobs: tuple[SlurmJob, ...]) -> None:
         """Ask for the waiting jobs not known yet, and forget those that wait no more.
 
         Not for satellites, of which many may be new at once: each names its one node.
         """
-        waiting = {
-            number(record.job_id)
-            for record in records
-            if record.state == JobState.PENDING.value and not self._is_satellite(record)
-        }
+        waiting = {job.job_id for job in jobs if job.state is JobState.PENDING and job.satellite is None}
         known = {job_id: nodes for job_id, nodes in self._excluded_nodes.items() if job_id in waiting}
         new = waiting - known.keys()
         if new:
@@ -121,10 +121,6 @@ class CommandReader:
             read = parse_excluded_nodes(self._excluded_nodes_of(which))
             known |= {job_id: read.get(job_id, frozenset()) for job_id in new}
         self._excluded_nodes = known
-
-    def _is_satellite(self, record: QueueRecord) -> bool:
-        partitions = tuple(record.partitions.split(","))
-        return tag_in(record.comment, partitions, self._satellite_partitions) is not None
 
     def _excluded_nodes_of(self, which: str) -> str:
         try:
