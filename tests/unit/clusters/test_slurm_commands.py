@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,34 @@ def test_a_command_that_hangs_is_ended_in_time_and_leaves_no_process(commands_in
     script(commands_in, "squeue", f"echo $$ > {commands_in}/pid; exec sleep 600")
     with pytest.raises(ClusterUnreachable, match=r"did not answer within 2 s"):
         SlurmCommands(None, 2.0).read("squeue")
+    assert not Path("/proc", (commands_in / "pid").read_text().strip()).exists()
+
+
+def test_what_waits_for_the_answer_only_begins_while_the_command_still_prints(commands_in: Path) -> None:
+    script(
+        commands_in, "squeue", f"echo one; while [ ! -e {commands_in}/begun ]; do sleep 0.05; done; echo two"
+    )
+    said = SlurmCommands(None, 20).read("squeue", answered=(commands_in / "begun").touch)
+    assert said == "one\ntwo\n"
+
+
+@pytest.mark.parametrize(("text", "times"), [("exit 0", 1), ("echo 7; exec sleep 0.1", 1), ("exit 3", 0)])
+def test_what_waits_for_the_answer_begins_once_and_not_without_one(
+    commands_in: Path, text: str, times: int
+) -> None:
+    script(commands_in, "squeue", text)
+    begun: list[int] = []
+    with contextlib.suppress(ClusterUnreachable):
+        SlurmCommands(None, 5).read("squeue", answered=lambda: begun.append(1))
+    assert len(begun) == times
+
+
+def test_what_waits_for_the_answer_of_a_command_that_hangs_does_not_begin(commands_in: Path) -> None:
+    script(commands_in, "squeue", f"echo $$ > {commands_in}/pid; exec sleep 600")
+    begun: list[int] = []
+    with pytest.raises(ClusterUnreachable, match=r"did not answer within 1 s"):
+        SlurmCommands(None, 1.0).read("squeue", answered=lambda: begun.append(1))
+    assert not begun
     assert not Path("/proc", (commands_in / "pid").read_text().strip()).exists()
 
 

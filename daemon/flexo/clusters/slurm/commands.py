@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shlex
 import subprocess
 import time
@@ -60,6 +61,10 @@ def nobody_counts(command: str, outcome: str, seconds: float) -> None:
     """The `Ended` where nobody wants to know."""
 
 
+def nobody_waits() -> None:
+    """The `answered` where nothing is to be done before a command has ended."""
+
+
 MayAct = Callable[[], None]
 """Is asked before each command that changes something. Raises MayNotAct."""
 
@@ -95,10 +100,18 @@ class SlurmCommands:
         self._slurm_conf = slurm_conf
         self._timeout_s = timeout_s
 
-    def read(self, *argv: str, variables: Mapping[str, str] | None = None) -> str:
-        """What a command that changes nothing prints. Raises ClusterUnreachable for every failure."""
+    def read(
+        self,
+        *argv: str,
+        variables: Mapping[str, str] | None = None,
+        answered: Callable[[], None] = nobody_waits,
+    ) -> str:
+        """What a command that changes nothing prints. Raises ClusterUnreachable for every failure.
+
+        `answered` is called once Slurm has answered it, which it then still has to print.
+        """
         try:
-            return self.run(argv, variables or {})
+            return self.run(argv, variables or {}, answered=answered)
         except CommandFailed as failure:
             raise ClusterUnreachable(str(failure)) from failure
 
@@ -120,14 +133,21 @@ class SlurmCommands:
                 raise ClusterUnreachable(str(failure)) from failure
             raise ActionRefused(str(CommandFailed(failure.replay, serious)), _jobs_in(serious)) from failure
 
-    def run(self, argv: Sequence[str], variables: Mapping[str, str], lines: str = "") -> str:
+    def run(
+        self,
+        argv: Sequence[str],
+        variables: Mapping[str, str],
+        lines: str = "",
+        answered: Callable[[], None] = nobody_waits,
+    ) -> str:
         """Run one command. Raises CommandFailed when it says no, ClusterUnreachable when it cannot say.
 
         `variables` are set in the environment of this command alone, `lines` are for its standard input.
+        `answered` is called once, when its first words are there or it has ended well without any.
         """
         begun, outcome = time.monotonic(), SILENT
         try:
-            said = self._run(argv, variables, lines)
+            said = self._run(argv, variables, lines, answered)
             outcome = ANSWERED
             return said
         except CommandFailed:
@@ -136,17 +156,16 @@ class SlurmCommands:
         finally:
             self._ended(_kind(argv), outcome, time.monotonic() - begun)
 
-    def _run(self, argv: Sequence[str], variables: Mapping[str, str], lines: str) -> str:
+    def _run(
+        self,
+        argv: Sequence[str],
+        variables: Mapping[str, str],
+        lines: str,
+        answered: Callable[[], None],
+    ) -> str:
         replay = self._replay(argv)
         try:
-            done = subprocess.run(
-                list(argv),
-                env=self._environment(variables),
-                input=lines.encode(),
-                capture_output=True,
-                timeout=self._timeout_s,
-                check=False,
-            )
+            done = self._done(argv, variables, lines, answered)
         except subprocess.TimeoutExpired as late:
             raise ClusterUnreachable(f"`{replay}` did not answer within {self._timeout_s:g} s") from late
         except OSError as missing:
@@ -157,6 +176,31 @@ class SlurmCommands:
             words = [" ".join(line.split()) for line in said if line.strip()]
             raise CommandFailed(replay, words or [f"exit status {done.returncode}, no words"])
         return done.stdout.decode("utf-8", "replace")
+
+    def _done(
+        self,
+        argv: Sequence[str],
+        variables: Mapping[str, str],
+        lines: str,
+        answered: Callable[[], None],
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Raises TimeoutExpired, having ended the command, and OSError."""
+        until = time.monotonic() + self._timeout_s
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            list(argv), env=self._environment(variables), stdin=pipe, stdout=pipe, stderr=pipe
+        ) as process:
+            try:
+                prints = answered is not nobody_waits and _prints_by(until, process)
+                if prints:
+                    answered()
+                said, words = process.communicate(lines.encode(), max(0.0, until - time.monotonic()))
+            except BaseException:
+                process.kill()
+                raise
+        if not prints and not process.returncode:
+            answered()
+        return subprocess.CompletedProcess(process.args, process.returncode, said, words)
 
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         kept = {
@@ -172,6 +216,15 @@ class SlurmCommands:
     def _replay(self, argv: Sequence[str]) -> str:
         pointed_at = [f"{name}={shlex.quote(value)}" for name, value in self._pointed_at().items()]
         return " ".join([*pointed_at, shlex.join(argv)])
+
+
+def _prints_by(until: float, process: subprocess.Popen[bytes]) -> bool:
+    """Whether it has printed something by then, and not just closed its output."""
+    assert process.stdout is not None
+    output = select.poll()  # unlike select, which ends at 1,024 files: each leader is one
+    output.register(process.stdout, select.POLLIN)
+    found = output.poll(max(0.0, until - time.monotonic()) * 1000)
+    return any(event & select.POLLIN for _, event in found)
 
 
 def _kind(argv: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
@@ -54,17 +54,17 @@ class CommandReader:
     def look(self) -> tuple[tuple[SlurmJob, ...], tuple[Node, ...]]:
         """All jobs that wait, run or are ending; all nodes, with the GPUs in use (-d), hidden ones too (-a).
 
-        What waits of a job array is one job. Slurm is asked for the nodes while its jobs are read.
+        What waits of a job array is one job. Nodes are asked for as soon as slurmctld has told of the jobs,
+        while those are printed and read: not earlier, so that GPUs of a job that starts in between are taken,
+        and not later, because slurmctld may answer between two stretches of backfill that last for seconds.
         """
-        printed = _understood(self._queue)
+        asked: list[Future[tuple[Node, ...]]] = []
         with ThreadPoolExecutor(1) as beside:
-            nodes = beside.submit(self._nodes)
             try:
-                return _understood(lambda: self._jobs(printed)), nodes.result()
+                printed = _understood(lambda: self._queue(lambda: asked.append(beside.submit(self._nodes))))
+                return _understood(lambda: self._jobs(printed)), asked[0].result()
             finally:
-                del (
-                    nodes
-                )  # its error, raised here, would hold this frame, and this frame it: all that it read
+                asked.clear()  # its error, raised here, would hold this frame, and this frame it: all it read
 
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions, hidden ones too."""
@@ -89,12 +89,12 @@ class CommandReader:
             nodes = self._excluded_nodes.get(job.job_id)
             yield replace(job, excluded_nodes=nodes) if nodes else job
 
-    def _queue(self) -> list[str]:
+    def _queue(self, answered: Callable[[], None]) -> list[str]:
         names = self._fields
         # In the environment and not in an argument, where every user of this host could read it in time.
         separator = f"|{secrets.token_urlsafe(6)}"
         variables = {"SQUEUE_FORMAT2": format_for(names, separator)}
-        output = self._commands.read(*_SQUEUE, "--noconvert", variables=variables)
+        output = self._commands.read(*_SQUEUE, "--noconvert", variables=variables, answered=answered)
         return parse_queue(output, names, separator)
 
     @cached_property
