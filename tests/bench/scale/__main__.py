@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,24 @@ GOALS = {"loop_p99_s": 2.0, "rss_mib": 1024.0, "slurmctld_rpc_ratio": 1.05}
 """At 5,000 nodes, 20,000 jobs and 1,000 leaders; at most."""
 SETTLE_S = 60.0
 """For slurmctld, after jobs have come or gone."""
-_QUIET_S = 60.0
+_QUIET_S = 180.0
+"""More than there is between two loops where reading Slurm takes seconds."""
 _GRANTS_S = 1200.0
 """At most, for the first grants: as long as satellites come or go, flexod's beginning is seen, not flexod."""
 _GONE_S = 1200.0
 """At most, until slurmctld has ended all satellites."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """What was watched, in turns: a stretch of each, and one more at the end of what is `alone`."""
+
+    alone: list[Watched]
+    """Neither flexod nor satellites."""
+    beside: list[Watched]
+    """flexod, its satellites and their leaders."""
+    satellites_only: list[Watched]
+    """As many jobs as there are satellites are more for slurmctld to do, whoever submits them."""
 
 
 def main() -> None:
@@ -48,21 +62,23 @@ def main() -> None:
 
     with cluster.running(f"scale{os.getpid()}", options.nodes, tell) as lab:
         bases = queue.fill(lab, options.nodes, options.jobs, options.leaders, tell)
-        alone, beside = [_without(lab, options.seconds, tell)], []
+        seen = Stretches([_without(lab, options.seconds, tell)], [], [])
         for turn in range(options.turns):
             with _flexod(lab, bases) as folder:
                 tell(f"turn {turn + 1} of {options.turns}: {_grown(lab, folder)} satellites run")
                 tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s with flexod")
-                beside.append(watch.watch(lab, options.seconds, cluster.metrics_port(lab)))
-                _report(options, _figures(options, alone, beside))
+                seen.beside.append(watch.watch(lab, options.seconds, cluster.metrics_port(lab)))
+            seen.satellites_only.append(_without(lab, options.seconds, tell, " but with its satellites"))
+            tell(f"turn {turn + 1} of {options.turns}: {len(running(folder))} satellites are left")
+            _report(options, _figures(options, seen))
             _wait_until_gone(lab, tell)
-            alone.append(_without(lab, options.seconds, tell))
-            _report(options, _figures(options, alone, beside))
+            seen.alone.append(_without(lab, options.seconds, tell))
+            _report(options, _figures(options, seen))
 
 
-def _without(lab: Lab, seconds: float, tell: cluster.Tell) -> Watched:
+def _without(lab: Lab, seconds: float, tell: cluster.Tell, what: str = "") -> Watched:
     time.sleep(SETTLE_S)
-    tell(f"{seconds:.0f} s without flexod")
+    tell(f"{seconds:.0f} s without flexod{what}")
     return watch.watch(lab, seconds, None)
 
 
@@ -153,12 +169,11 @@ def _wait_until_gone(lab: Lab, tell: cluster.Tell) -> None:
     raise RuntimeError(f"satellites are left {_GONE_S:.0f} s after their scancel")
 
 
-def _figures(
-    options: argparse.Namespace, alone: Sequence[Watched], beside: Sequence[Watched]
-) -> dict[str, object]:
+def _figures(options: argparse.Namespace, seen: Stretches) -> dict[str, object]:
+    alone, beside = seen.alone, seen.beside
     cycles = tuple(each for watched in beside for each in watched.cycles_s)
     minutes = sum(watched.seconds for watched in beside) / 60
-    whole = ratio(beside, alone)
+    whole, own = ratio(beside, alone), ratio(beside, seen.satellites_only)
     return {
         "nodes": options.nodes,
         "jobs": options.jobs,
@@ -175,13 +190,27 @@ def _figures(
         "commands_mean_s": _commands(beside),
         "slurmctld_rpc_ratio": whole.value,
         "slurmctld_rpc_ratio_95": [whole.low, whole.high],
+        "slurmctld_rpc_ratio_to_satellites_only": own.value,
+        "slurmctld_rpc_ratio_to_satellites_only_95": [own.low, own.high],
         "slurmctld_rpc_ratio_without": _value(ratio(alone[1:], alone[:1]) if alone[1:] else None),
         "slurmctld_rpc_us_without": [watched.users.mean_us for watched in alone],
         "slurmctld_rpc_us_with": [watched.users.mean_us for watched in beside],
-        "users_rpcs": [watched.users.count for watched in (*alone, *beside)],
+        "slurmctld_rpc_us_satellites_only": [watched.users.mean_us for watched in seen.satellites_only],
+        "users_rpcs": [watched.users.count for watched in (*alone, *beside, *seen.satellites_only)],
+        "slurmctld_work_without": [_shares(watched) for watched in alone],
+        "slurmctld_work_with": [_shares(watched) for watched in beside],
+        "slurmctld_work_satellites_only": [_shares(watched) for watched in seen.satellites_only],
         "goals": GOALS,
         "machine": machine.facts(),
         "command": _command(),
+    }
+
+
+def _shares(watched: Watched) -> dict[str, list[float]]:
+    """Of slurmctld's main scheduler and backfill: seconds of a cycle in the mean, part of all time."""
+    return {
+        name: [work.seconds / max(1, work.cycles), work.seconds / watched.seconds]
+        for name, work in watched.work.items()
     }
 
 
@@ -219,13 +248,30 @@ def _table(figures: dict[str, Any]) -> Iterator[str]:
     again, commands = figures["slurmctld_rpc_ratio_without"], figures["commands_mean_s"]
     yield "loop: one turn, from looking at Slurm to telling leaders"
     for took, asking in zip(figures["loops_s"], figures["loops_asking_slurm_s"], strict=True):
-        yield f"  {took:.2f} s, of which {asking:.2f} s for Slurm's answers"
+        yield f"  {took:.2f} s; Slurm's commands {asking:.2f} s, two of them partly at the same time"
     yield "slurmctld_rpc_ratio: its mean time for an ordinary user's RPC with flexod, to that without;"
+    yield f"  95 times of 100 between {low:.2f} and {high:.2f}"
+    low, high = figures["slurmctld_rpc_ratio_to_satellites_only_95"]
+    own = figures["slurmctld_rpc_ratio_to_satellites_only"]
+    yield f"slurmctld_rpc_ratio_to_satellites_only: to that with satellites, but without flexod: {own:.2f}"
     yield f"  95 times of 100 between {low:.2f} and {high:.2f}"
     if again:
         yield f"  the same of the stretches without flexod, the later ones to the first: {again:.2f}"
+    yield "slurmctld's own work under its locks, with flexod (with its satellites only; without both):"
+    for name in ("main", "backfill"):
+        cycle_s, part = _mean_of(figures["slurmctld_work_with"], name)
+        cycle_s_left, part_left = _mean_of(figures["slurmctld_work_satellites_only"], name)
+        cycle_s_without, part_without = _mean_of(figures["slurmctld_work_without"], name)
+        yield (
+            f"  {name}: {part:.0%} of the time ({part_left:.0%}; {part_without:.0%}), "
+            f"{cycle_s:.2f} s a cycle ({cycle_s_left:.2f}; {cycle_s_without:.2f})"
+        )
     for name, (count, mean_s) in commands.items():
         yield f"{count:5} times `{name}`, {mean_s:.2f} s in the mean"
+
+
+def _mean_of(stretches: Sequence[dict[str, list[float]]], name: str) -> list[float]:
+    return [statistics.fmean(column) for column in zip(*(each[name] for each in stretches), strict=True)]
 
 
 def _command() -> str:

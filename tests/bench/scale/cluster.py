@@ -185,7 +185,7 @@ def _of_slurmctld(layout: Layout) -> str:
         SlurmctldDebug=info
         PlugStackConfig={layout.plugstack_conf}
         JobSubmitPlugins=lua
-        SchedulerParameters=bf_max_job_part=50,bf_max_job_test=1000,bf_continue
+        SchedulerParameters=bf_max_job_part=50,bf_max_job_test=1000,bf_continue,bf_yield_interval=1000000
         PreemptType=preempt/partition_prio
         PreemptMode=REQUEUE
         JobRequeue=1

@@ -19,6 +19,9 @@ from flexo.lab.lab import Lab
 USER = "games"
 """Somebody who uses the cluster meanwhile, and whose RPCs nobody else's are among."""
 _BY_USER = re.compile(r"^\s+(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)", re.MULTILINE)
+_WORK = {"main": "Main schedule statistics", "backfill": "Backfilling stats"}
+"""What slurmctld does under its locks by itself, and where sdiag tells of it."""
+_WORK_CYCLES = re.compile(r"Total cycles:\s+(\d+).*?Mean cycle:\s+(\d+)", re.DOTALL)
 _CYCLE = "flexo_cycle_duration_seconds"
 _COMMAND = re.compile(
     r'^flexo_slurm_command_duration_seconds_(count|sum)\{command="([^"]*)"\} (\S+)$', re.MULTILINE
@@ -55,6 +58,15 @@ def together(pieces: Sequence[Rpcs]) -> Rpcs:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """Of slurmctld's main scheduler or of backfill, over some time."""
+
+    cycles: int
+    seconds: float
+    """In all of them, without backfill's rests: for so long users' RPCs wait."""
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
     """One stretch of time. Without flexod `rss_mib` is 0 and what is flexod's empty."""
 
@@ -63,9 +75,11 @@ class Watched:
     rounds: tuple[Rpcs, ...]
     """The user's, errand by errand through all of them and again; the first round is not among them."""
     flexods: Rpcs
+    work: dict[str, Work]
+    """slurmctld's own: main, backfill."""
     cycles_s: tuple[float, ...]
     asking_s: tuple[float, ...]
-    """What of each cycle Slurm's answers took: the commands that read, one after the other."""
+    """Of the commands that read in each cycle, all together; nodes are asked for while squeue prints."""
     commands_s: tuple[tuple[str, int, float], ...]
     """flexod's: which, how many, how long they took in all."""
     rss_mib: float
@@ -75,7 +89,7 @@ class Watched:
 
 def watch(lab: Lab, seconds: float, metrics_port: int | None) -> Watched:
     """Look for so long; `metrics_port` None: there is no flexod."""
-    before, began = _rpcs(lab.run(["sdiag"], timeout=120).stdout), time.monotonic()
+    said_before, began = lab.run(["sdiag"], timeout=120).stdout, time.monotonic()
     flexod = lab.flexod_processes()[0] if metrics_port is not None else None
     cpu_before = sum(flexod.cpu_times()[:4]) if flexod else 0.0
     cycles, asking, rss = [], [], 0.0
@@ -95,7 +109,8 @@ def watch(lab: Lab, seconds: float, metrics_port: int | None) -> Watched:
                 asked_before = asked
             rss = max(rss, flexod.memory_info().rss / 2**20)
     elapsed = time.monotonic() - began
-    after = _rpcs(lab.run(["sdiag"], timeout=120).stdout)
+    said_after = lab.run(["sdiag"], timeout=120).stdout
+    before, after = _rpcs(said_before), _rpcs(said_after)
     cpu = (sum(flexod.cpu_times()[:4]) - cpu_before) / elapsed if flexod else 0.0
     users = [_rpcs(text).get(USER, Rpcs(0, 0.0)) for text in said]
     return Watched(
@@ -103,6 +118,7 @@ def watch(lab: Lab, seconds: float, metrics_port: int | None) -> Watched:
         users=_between(before, after, USER),
         rounds=tuple(_less(late, early) for early, late in pairwise(users)),
         flexods=_between(before, after, lab.spec.flexod_account),
+        work={name: _work_between(said_before, said_after, title) for name, title in _WORK.items()},
         cycles_s=tuple(cycles),
         asking_s=tuple(asking),
         commands_s=tuple(_commands_between(page_before, page)),
@@ -154,6 +170,18 @@ def _rpcs(sdiag: str) -> dict[str, Rpcs]:
     """By user: all of theirs so far."""
     found = _BY_USER.findall(sdiag[sdiag.index("by user") :])
     return {user: Rpcs(int(count), int(total) / 1e6) for user, count, total in found}
+
+
+def _work_between(before: str, after: str, title: str) -> Work:
+    (early, early_s), (late, late_s) = _work(before, title), _work(after, title)
+    return Work(late - early, late_s - early_s)
+
+
+def _work(sdiag: str, title: str) -> tuple[int, float]:
+    """Cycles so far, and the seconds that they took in all."""
+    found = _WORK_CYCLES.search(sdiag, sdiag.index(title))
+    count, mean_us = (int(found[1]), int(found[2])) if found else (0, 0)
+    return count, count * mean_us / 1e6
 
 
 def _between(before: dict[str, Rpcs], after: dict[str, Rpcs], user: str) -> Rpcs:
