@@ -117,9 +117,11 @@ class History:
     def _make_room(self, place: int) -> None:
         if place < len(self._values):
             return
-        kept = min(self._count, _KEEP_DAYS * self.seasons.bins_a_day)
-        gone = self._count - kept
+        gone = max(0, self._count - _KEEP_DAYS * self.seasons.bins_a_day)
+        if gone:  # and what nobody has seen after it: a history begins with a value
+            gone += int(np.argmin(np.isnan(self.values[gone:])))
+        kept = self._count - gone
         values = np.full(max(place - gone + 1, kept) + _GROW_BY, np.nan)
-        values[:kept] = self._values[gone : self._count]
+        values[:kept] = self.values[gone:]
         self.first += gone
         self._values, self._count = values, kept

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flexo.loaning.history import History, Seasons
@@ -84,6 +84,7 @@ def test_samples_in_any_order_make_the_same_history():
 
 
 @given(st.lists(st.tuples(st.integers(-50_000, 50_000), st.floats(0, 100)), min_size=1, max_size=60))
+@example([(-9936, 0.0), (0, 0.0), (144, 0.0), (4097, 0.0), (0, 0.0)])  # shortened within a gap, then set back
 def test_whatever_is_noted_the_last_value_is_there_and_nothing_is_later(notes):
     found = History(Seasons())
     for bin_number, servers in notes:
@@ -91,4 +92,4 @@ def test_whatever_is_noted_the_last_value_is_there_and_nothing_is_later(notes):
         found.note(at, servers)
         assert found.last == found.bin_of(at)
         assert found.values[-1] >= servers
-        assert not math.isnan(found.values[0]) or len(found) > 35 * 288
+        assert not math.isnan(found.values[0])
