@@ -157,7 +157,10 @@ def _node(names: str, ports: str) -> str:
 
 
 def _common(lab: Lab) -> str:
-    """What slurmctld and every slurmd have to agree on; the rest of their files may differ."""
+    """What slurmctld and every slurmd have to agree on; the rest of their files may differ.
+
+    A thousand satellites that end at once take minutes on one machine: no node shall be drained for that.
+    """
     layout, host = lab.layout, socket.gethostname().split(".")[0]
     return textwrap.dedent(f"""\
         ClusterName=flexo_scale
@@ -174,6 +177,7 @@ def _common(lab: Lab) -> str:
         SlurmdPidFile={layout.spool}/%n.pid
         SlurmdLogFile={layout.logs}/slurmd.log
         SlurmdDebug=error
+        UnkillableStepTimeout=1800
     """) + textwrap.dedent(ON_ONE_MACHINE)
 
 
