@@ -121,8 +121,8 @@ class TrainingJobs:
     """
 
     def __init__(self) -> None:
-        self._made: dict[JobKey, tuple[SlurmJob, float | None, Source, TrainingJob]] = {}
-        """Pending ones of the last look, with what they were made from."""
+        self._made: dict[JobKey, tuple[tuple[SlurmJob, float | None, Source], TrainingJob]] = {}
+        """Pending ones of the last look, each after what it was made from."""
 
     def of(
         self, queue: Iterable[SlurmJob], elastic: Iterable[ElasticJob], known: Known
@@ -137,12 +137,12 @@ class TrainingJobs:
             if job.key in running:
                 shown.append(_running(job, running[job.key], known))
             elif job.state is JobState.PENDING:
-                left_s, source = _time_left(job, known, 0.0)
-                before = made.get(job.key)
-                if before is None or before[:3] != (job, left_s, source):
-                    before = job, left_s, source, _pending(job, left_s, source)
-                self._made[job.key] = before
-                shown.append(before[3])
+                said = job, *_time_left(job, known, 0.0)
+                before, pending = made.get(job.key, (None, None))
+                if pending is None or before != said:
+                    pending = _pending(*said)
+                self._made[job.key] = said, pending
+                shown.append(pending)
         return tuple(sorted(shown, key=lambda job: (job.submitted_at, job.key.job_id, job.key.restart_count)))
 
 

@@ -251,12 +251,12 @@ def _table(figures: dict[str, Any]) -> Iterator[str]:
         yield f"  {took:.2f} s; Slurm's commands {asking:.2f} s, two of them partly at the same time"
     yield "slurmctld_rpc_ratio: its mean time for an ordinary user's RPC with flexod, to that without;"
     yield f"  95 times of 100 between {low:.2f} and {high:.2f}"
+    if again:
+        yield f"  the same of the stretches without flexod, the later ones to the first: {again:.2f}"
     low, high = figures["slurmctld_rpc_ratio_to_satellites_only_95"]
     own = figures["slurmctld_rpc_ratio_to_satellites_only"]
     yield f"slurmctld_rpc_ratio_to_satellites_only: to that with satellites, but without flexod: {own:.2f}"
     yield f"  95 times of 100 between {low:.2f} and {high:.2f}"
-    if again:
-        yield f"  the same of the stretches without flexod, the later ones to the first: {again:.2f}"
     yield "slurmctld's own work under its locks, with flexod (with its satellites only; without both):"
     for name in ("main", "backfill"):
         cycle_s, part = _mean_of(figures["slurmctld_work_with"], name)
