@@ -187,6 +187,9 @@ class ControllerSettings(_Section):
     )
     """How long a satellite may wait for Slurm to start it; unset: two of the cluster's backfill cycles
     (`bf_interval`) and 5 s, at least 15 s."""
+    max_satellites: Annotated[int | None, Field(ge=1, le=1_000_000), Allowed("a whole number, from 1")] = None
+    """At most so many satellites of all jobs together; unset: however many. Where more jobs would grow, fewer
+    do, each by more, so that slurmctld has fewer jobs to schedule around."""
     slow_gpu_s: Annotated[float, Field(ge=0, le=604800), Allowed("seconds, from 0 to 604800")] = 1800.0
     """How long a node with a GPU that held a job up gets no satellites; 0: such GPUs are only recorded."""
     gpu_speeds: Annotated[

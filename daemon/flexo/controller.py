@@ -559,8 +559,9 @@ class Controller:
         """Of what elastic jobs are due, by the policy, what can be made real with satellites now."""
         if isinstance(self._policy, Greedy):
             return self._policy.plan(snapshot)
-        least_s = self._settings.controller.min_resize_interval_s
-        return satellites.plan(snapshot, least_s, sizing_by(self._policy, snapshot))
+        rules = self._settings.controller
+        sizing = sizing_by(self._policy, snapshot)
+        return satellites.plan(snapshot, rules.min_resize_interval_s, sizing, rules.max_satellites)
 
     def _order(self, snapshot: Snapshot) -> tuple[JobKey, ...]:
         """Pending jobs as the policy wants them to start; () where that is left to Slurm."""
@@ -644,6 +645,9 @@ def _startable(traits: ClusterTraits, start_within_s: float) -> int | None:
 def _policy_of(settings: Settings) -> Policy:
     name = settings.controller.policy
     if name == "greedy":
-        return registry.make(name, min_resize_interval_s=settings.controller.min_resize_interval_s)
+        rules = settings.controller
+        return registry.make(
+            name, min_resize_interval_s=rules.min_resize_interval_s, max_satellites=rules.max_satellites
+        )
     speeds = settings.controller.gpu_speeds
     return registry.make(name, **registry.on_slurm(name, settings.loaning.partition, speeds))

@@ -18,6 +18,8 @@ class Greedy:
 
     min_resize_interval_s: float = 60.0
     """Between two resizes of one job. It delays growing; giving back never waits."""
+    max_satellites: int | None = None
+    """Of all jobs together; None: however many."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """What to change now, and why for every elastic job.
@@ -25,4 +27,4 @@ class Greedy:
         Applied again and again it comes to rest: each step raises the smallest share that it touches, and
         there are only so many shares.
         """
-        return satellites.plan(snapshot, self.min_resize_interval_s)
+        return satellites.plan(snapshot, self.min_resize_interval_s, max_satellites=self.max_satellites)

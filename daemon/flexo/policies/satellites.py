@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, combinations, islice
@@ -86,22 +86,39 @@ class _Share:
     dealt: dict[str, int] = field(default_factory=dict)
 
 
-def plan(snapshot: Snapshot, min_resize_interval_s: float, sizing: Sizing | None = None) -> Plan:
+def plan(
+    snapshot: Snapshot,
+    min_resize_interval_s: float,
+    sizing: Sizing | None = None,
+    max_satellites: int | None = None,
+) -> Plan:
     """What to change now, and why for every elastic job.
 
     `min_resize_interval_s` is the least between two resizes of one job: it delays growing, giving back never
-    waits.
+    waits. No grant makes more than `max_satellites` of all jobs together, those that are leaving among them:
+    where more jobs would grow, fewer do, each by more. None: however many.
     """
-    return _Planner(snapshot, min_resize_interval_s, sizing).plan()
+    return _Planner(snapshot, min_resize_interval_s, sizing, max_satellites).plan()
 
 
 class _Planner:
     """One plan in the making; `rooms` hold what each step left to the next."""
 
-    def __init__(self, snapshot: Snapshot, min_resize_interval_s: float, sizing: Sizing | None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        min_resize_interval_s: float,
+        sizing: Sizing | None,
+        max_satellites: int | None,
+    ) -> None:
         self._snapshot = snapshot
         self._min_resize_interval_s = min_resize_interval_s
         self._sizing = sizing
+        self._max_satellites = max_satellites
+        self._satellites_left = _left(max_satellites, snapshot.elastic)
+        """How many more there may be."""
+        self._satellites_are_few = False
+        """Fewer than the jobs that would grow."""
         self._rooms = build_rooms(snapshot)
         self._slow = {gpu.node: gpu for gpu in snapshot.slow_gpus}
         self._lent = lent_nodes(snapshot)
@@ -208,15 +225,49 @@ class _Planner:
         return _Share(job, workers, max(rested_at, job.rest_until), frozenset(held_back | own), due)
 
     def _take_dues(self) -> None:
-        """What the policy wants each job to have, within what the job may have."""
+        """What the policy wants each job to have, within what the job may have and the satellites allow."""
+        jobs = self._as_they_will_be()
+        self._ask_policy(jobs)
+        growing = [share for share in self._shares.values() if self._takes_part(share)]
+        self._satellites_are_few = len(growing) > self._satellites_left
+        if not self._satellites_are_few:
+            return
+        left_out = self._left_out(growing)
+        if left_out:
+            # what they would have had is shared out among the others
+            self._ask_policy([job for job in jobs if job.key not in left_out])
+        for share in self._shares.values():
+            if share.job.key in left_out:
+                share.due = Due(share.workers, share.due.samples, self._why_no_more_satellites())
+            elif share.due.workers < share.workers:
+                # the policy would have others grow that cannot: it would be asked for this again and again
+                share.due = replace(share.due, workers=share.workers)
+
+    def _ask_policy(self, jobs: Sequence[ElasticJob]) -> None:
         if self._sizing is None:
             return
         rooms = {name: self._rooms[name] for name in self._paying_nodes()}
-        for key, due in self._sizing(rooms, self._as_they_will_be()).items():
+        for key, due in self._sizing(rooms, jobs).items():
             share = self._shares.get(key)
             if share is not None:
                 workers = max(share.job.base_workers, min(due.workers, share.job.ceiling))
                 share.due = Due(workers, due.samples, due.why)
+
+    def _left_out(self, growing: Sequence[_Share]) -> set[JobKey]:
+        """Of more jobs that would grow than there may be satellites, those that shall have none now.
+
+        Those that would grow by most go first; without a policy's word the poorest. One is always among those
+        that may: it can take the place of a satellite that its job needs less.
+        """
+        without = [share for share in growing if not self._standing_of(share.job)]
+        if self._sizing is not None:
+            without.sort(key=lambda share: (share.workers - share.due.workers, share.job.key))
+        else:
+            without.sort(key=lambda share: (share.workers, share.job.key))
+        return {share.job.key for share in without[max(1, int(self._satellites_left)) :]}
+
+    def _why_no_more_satellites(self) -> str:
+        return f"there are {self._max_satellites} satellites or will be, as many as may be (max_satellites)"
 
     def _paying_nodes(self) -> Iterator[str]:
         """Where a satellite of some job does more than it costs. Nodes that are alike are asked once."""
@@ -288,20 +339,28 @@ class _Planner:
         return share.workers < share.due.workers and share.job.rest_until <= self._snapshot.at
 
     def _deal_one(self, share: _Share, expected: int) -> bool:
-        """One worker more for the job, on the node that it has opened or on a new one; False: no room."""
+        """One worker more for the job, on the node that it has opened or on a new one; False: no room.
+
+        Where satellites are few, all that the job is expected to get on a new one: others could not open
+        another for what they would take of it.
+        """
         if share.workers >= share.due.workers:
             return False
-        shape = share.job.shape
+        shape, workers = share.job.shape, 1
         room = self._rooms.get(share.open_node)
         if room is None or not room.fits(shape, room.idle):
-            room = self._best_room(share, max(1, expected - share.workers))
+            wanted = max(1, expected - share.workers)
+            room = self._best_room(share, wanted) if self._satellites_left else None
             if room is None:
                 return False
-        room.take(Resources.of_workers(shape, 1))
+            self._satellites_left -= 1
+            if self._satellites_are_few:
+                workers = min(wanted, room.fits(shape, room.idle), share.due.workers - share.workers)
+        room.take(Resources.of_workers(shape, workers))
         self._openings.changed(room.node.name)
         share.open_node = room.node.name
-        share.dealt[room.node.name] = share.dealt.get(room.node.name, 0) + 1
-        share.workers += 1
+        share.dealt[room.node.name] = share.dealt.get(room.node.name, 0) + workers
+        share.workers += workers
         return True
 
     def _best_room(self, share: _Share, wanted: int) -> Room | None:
@@ -472,7 +531,8 @@ class _Planner:
         """The smaller of both sizes once `standing` has been shared out anew; None if not worth it."""
         room, lost = self._rooms[standing.grant.node], standing.grant.workers
         free = room.idle + room.coming + standing.resources
-        poor_size, rich_size = _share_out(free, room, poor, rich, rich.workers - lost)
+        alone = not self._satellites_left  # otherwise there would be two satellites instead of one
+        poor_size, rich_size = _share_out(free, room, poor, rich, rich.workers - lost, alone=alone)
         gain = poor_size - poor.workers
         worst = min(poor_size, rich_size)
         return worst if worst > poor.workers and gain >= _REBALANCE_GAIN * lost else None
@@ -537,6 +597,8 @@ class _Planner:
         partition = self._snapshot.satellite_partition
         if not self._nodes and not self._slow:
             return f"partition {partition} has no nodes that are up"
+        if not self._satellites_left and self._room_for(share):
+            return self._why_no_more_satellites()
         reasons = chain(
             self._kept_for_pending(share),
             self._closed_nodes(share),
@@ -606,11 +668,23 @@ class _Planner:
         return [name for name in self._nodes if self._rooms[name].idle.gpus]
 
 
-def _share_out(free: Resources, room: Room, poor: _Share, rich: _Share, rich_workers: int) -> tuple[int, int]:
-    """Sizes of both once `free` of one node has been dealt to them, a worker at a time to the smaller."""
+def _left(max_satellites: int | None, jobs: Iterable[ElasticJob]) -> float:
+    """How many satellites more there may be; infinite where there is no limit."""
+    if max_satellites is None:
+        return math.inf
+    return max(0, max_satellites - sum(len(job.grants) for job in jobs))
+
+
+def _share_out(
+    free: Resources, room: Room, poor: _Share, rich: _Share, rich_workers: int, *, alone: bool
+) -> tuple[int, int]:
+    """Sizes of both once `free` of one node has been dealt to them, a worker at a time to the smaller.
+
+    `alone`: to the poor one only.
+    """
     sizes = {True: poor.workers, False: rich_workers}
     shares = {True: poor, False: rich}
-    open_to = {True, False}
+    open_to = {True} if alone else {True, False}
     while open_to:
         is_poor = min(open_to, key=lambda who: (sizes[who], shares[who].job.key))
         job = shares[is_poor].job

@@ -49,6 +49,8 @@ class Stretches:
     """flexod, its satellites and their leaders."""
     satellites_only: list[Watched]
     """As many jobs as there are satellites are more for slurmctld to do, whoever submits them."""
+    satellites: list[int]
+    """How many ran beside flexod."""
 
 
 def main() -> None:
@@ -60,12 +62,13 @@ def main() -> None:
     def tell(line: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s  {line}", flush=True)
 
-    with cluster.running(f"scale{os.getpid()}", options.nodes, tell) as lab:
+    with cluster.running(f"scale{os.getpid()}", options.nodes, options.max_satellites, tell) as lab:
         bases = queue.fill(lab, options.nodes, options.jobs, options.leaders, tell)
-        seen = Stretches([_without(lab, options.seconds, tell)], [], [])
+        seen = Stretches([_without(lab, options.seconds, tell)], [], [], [])
         for turn in range(options.turns):
             with _flexod(lab, bases) as folder:
-                tell(f"turn {turn + 1} of {options.turns}: {_grown(lab, folder)} satellites run")
+                seen.satellites.append(_grown(lab, folder))
+                tell(f"turn {turn + 1} of {options.turns}: {seen.satellites[-1]} satellites run")
                 tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s with flexod")
                 seen.beside.append(watch.watch(lab, options.seconds, cluster.metrics_port(lab)))
             seen.satellites_only.append(_without(lab, options.seconds, tell, " but with its satellites"))
@@ -104,10 +107,18 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--turns", type=int, default=2, help="with flexod, each between two without (%(default)s)"
     )
+    parser.add_argument(
+        "--max-satellites",
+        type=int,
+        default=150,
+        help="[controller] max_satellites, about one for each idle node; 0: no limit (%(default)s)",
+    )
     parser.add_argument("--json", type=Path, default=BUILD / "scale.json", help="where the results go")
     options = parser.parse_args(arguments)
     if not 10 <= options.nodes <= 20_000:
         parser.error(f"--nodes {options.nodes}: 10 to 20000 are allowed")
+    if options.max_satellites < 0:
+        parser.error(f"--max-satellites {options.max_satellites}: 0 or more are allowed")
     if not options.leaders <= options.jobs:
         parser.error(f"--leaders {options.leaders}: at most as many as --jobs, {options.jobs}, are allowed")
     return options
@@ -178,6 +189,8 @@ def _figures(options: argparse.Namespace, seen: Stretches) -> dict[str, object]:
         "nodes": options.nodes,
         "jobs": options.jobs,
         "leaders": options.leaders,
+        "max_satellites": options.max_satellites,
+        "satellites": seen.satellites,
         "loop_p50_s": percentile(cycles, 50),
         "loop_p99_s": percentile(cycles, 99),
         "loop_longest_s": max(cycles, default=float("nan")),
@@ -232,7 +245,10 @@ def _commands(beside: Sequence[Watched]) -> dict[str, tuple[int, float]]:
 
 def _table(figures: dict[str, Any]) -> Iterator[str]:
     nodes, jobs, leaders = (figures[key] for key in ("nodes", "jobs", "leaders"))
+    satellites = ", ".join(map(str, figures["satellites"]))
+    limit = figures["max_satellites"] or "none"
     yield f"\n{nodes} nodes, {jobs} jobs, {leaders} elastic ones with leaders"
+    yield f"{satellites} satellites ran (max_satellites: {limit})"
     for key in (
         "loop_p50_s",
         "loop_p99_s",

@@ -47,13 +47,16 @@ Tell = Callable[[str], None]
 
 
 @contextlib.contextmanager
-def running(name: str, nodes: int, tell: Tell) -> Iterator[Lab]:
-    """The cluster with all its nodes up, without flexod; nothing of it is left afterwards."""
+def running(name: str, nodes: int, max_satellites: int, tell: Tell) -> Iterator[Lab]:
+    """The cluster with all its nodes up, without flexod; nothing of it is left afterwards.
+
+    `max_satellites`: what flexo.toml says; 0: nothing.
+    """
     layout = Layout.of(name)
     take_down(name, patience_s=0)
     layout.directory.mkdir(mode=0o755, parents=True)
     try:
-        yield _start(layout, nodes, tell)
+        yield _start(layout, nodes, max_satellites, tell)
     finally:
         kill(each for each in belonging_to(layout.directory) if _is(each, "slurmctld"))
         take_down(name, patience_s=0)
@@ -65,14 +68,15 @@ def _is(process: psutil.Process, name: str) -> bool:
     return False
 
 
-def _start(layout: Layout, nodes: int, tell: Tell) -> Lab:
+def _start(layout: Layout, nodes: int, max_satellites: int, tell: Tell) -> Lab:
     # Of a lab's specification only what flexod's settings come from is used here.
     spec = LabSpec(name=layout.name, nodes=1, infer_nodes=0, profile=Profile.PRODUCTION)
     first_port = _row_of_free_ports(nodes)
     row = frozenset(range(first_port, first_port + nodes))
     slurmctld, flexod, metrics = free_ports(3, row)
     lab = Lab(layout, Record(spec, Ports(slurmctld, flexod, ()), up=True))
-    _write_files(lab, nodes, first_port, metrics)
+    _write_files(lab, nodes, first_port)
+    _write_flexo_toml(lab, metrics, max_satellites)
     environment = lab.environment()
     start_munged(layout, environment)
     start_slurmctld(layout, environment)
@@ -112,7 +116,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _write_files(lab: Lab, nodes: int, first_port: int, metrics: int) -> None:
+def _write_files(lab: Lab, nodes: int, first_port: int) -> None:
     layout = lab.layout
     make_folders(layout)
     layout.plugin.mkdir()
@@ -120,10 +124,6 @@ def _write_files(lab: Lab, nodes: int, first_port: int, metrics: int) -> None:
         (layout.plugin / part).write_bytes((plugin_sources() / part).read_bytes())
     layout.plugstack_conf.write_text(plugstack_conf(layout, spank=True))
     layout.job_submit.write_text(job_submit_lua(layout, lab.spec))
-    write_flexo_toml(layout, lab.record)
-    with layout.flexo_toml.open("a") as file:
-        file.write(f'\n[metrics]\nlisten = "127.0.0.1:{metrics}"\n')
-    (lab.directory / "metrics-port").write_text(str(metrics))
     ports = f"[{first_port}-{first_port + nodes - 1}]"
     layout.slurm_conf.write_text(_common(lab) + _of_slurmctld(layout) + _node(f"n[1-{nodes}]", ports))
     layout.devices.mkdir()
@@ -136,6 +136,15 @@ def _write_files(lab: Lab, nodes: int, first_port: int, metrics: int) -> None:
         own.mkdir(parents=True)
         (own / "slurm.conf").write_text(_common(lab) + _node(f"n{number}", str(first_port + number - 1)))
         (own / "gres.conf").write_text(gpus)
+
+
+def _write_flexo_toml(lab: Lab, metrics: int, max_satellites: int) -> None:
+    write_flexo_toml(lab.layout, lab.record)
+    with lab.layout.flexo_toml.open("a") as file:
+        file.write(f'\n[metrics]\nlisten = "127.0.0.1:{metrics}"\n')
+        if max_satellites:
+            file.write(f"\n[controller]\nmax_satellites = {max_satellites}\n")
+    (lab.directory / "metrics-port").write_text(str(metrics))
 
 
 def _own_folder(lab: Lab, number: int) -> Path:
