@@ -267,7 +267,8 @@ class _Planner:
         return {share.job.key for share in without[max(1, int(self._satellites_left)) :]}
 
     def _why_no_more_satellites(self) -> str:
-        return f"there are {self._max_satellites} satellites or will be, as many as may be (max_satellites)"
+        most = f"{self._max_satellites}, max_satellites"
+        return f"as many satellites as there may be ({most}) run or are on their way"
 
     def _paying_nodes(self) -> Iterator[str]:
         """Where a satellite of some job does more than it costs. Nodes that are alike are asked once."""

@@ -40,7 +40,7 @@ def test_why_tells_who_waits_for_it_and_what_the_limit_is(tmp_path: Path) -> Non
     world = world_of(tmp_path, "lyra", 2)
     world.go(120)
     told = [" ".join(world.controller.explain(number)) for number in range(1, JOBS + 1)]
-    assert sum("as many as may be (max_satellites)" in text for text in told) >= JOBS - 3
+    assert sum("as many satellites as there may be (2, max_satellites)" in text for text in told) >= JOBS - 3
 
 
 def test_a_lower_limit_takes_nothing_back_but_grants_no_more(tmp_path: Path) -> None:

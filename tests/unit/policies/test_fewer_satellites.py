@@ -62,7 +62,7 @@ def test_a_job_is_told_that_there_may_be_no_more():
     nodes = [node("t1", 8, used=8), node("n1", 8, used=4), node("n2", 8)]
     plan = planned(snapshot(nodes, [job, elastic(2, "1-16"), elastic(3, "1-16")]), 1)
     for each in (2, 3):
-        assert "there are 1 satellites or will be, as many as may be (max_satellites)" in sentence(plan, each)
+        assert "as many satellites as there may be (1, max_satellites) run" in sentence(plan, each)
 
 
 def test_the_poorest_gets_the_place_of_a_satellite_whose_job_stays_richer_without_it():
