@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, combinations, islice
@@ -226,8 +226,9 @@ class _Planner:
 
     def _take_dues(self) -> None:
         """What the policy wants each job to have, within what the job may have and the satellites allow."""
-        jobs = self._as_they_will_be()
-        self._ask_policy(jobs)
+        # before dues are known: those of the first answer are too small to say where a larger one would pay
+        rooms = {} if self._sizing is None else {name: self._rooms[name] for name in self._paying_nodes()}
+        self._ask_policy(rooms)
         growing = [share for share in self._shares.values() if self._takes_part(share)]
         self._satellites_are_few = len(growing) > self._satellites_left
         if not self._satellites_are_few:
@@ -235,7 +236,7 @@ class _Planner:
         left_out = self._left_out(growing)
         if left_out:
             # what they would have had is shared out among the others
-            self._ask_policy([job for job in jobs if job.key not in left_out])
+            self._ask_policy(rooms, left_out)
         for share in self._shares.values():
             if share.job.key in left_out:
                 share.due = Due(share.workers, share.due.samples, self._why_no_more_satellites())
@@ -243,10 +244,10 @@ class _Planner:
                 # the policy would have others grow that cannot: it would be asked for this again and again
                 share.due = replace(share.due, workers=share.workers)
 
-    def _ask_policy(self, jobs: Sequence[ElasticJob]) -> None:
+    def _ask_policy(self, rooms: Mapping[str, Room], left_out: Container[JobKey] = ()) -> None:
         if self._sizing is None:
             return
-        rooms = {name: self._rooms[name] for name in self._paying_nodes()}
+        jobs = [job for job in self._as_they_will_be() if job.key not in left_out]
         for key, due in self._sizing(rooms, jobs).items():
             share = self._shares.get(key)
             if share is not None:
@@ -260,10 +261,12 @@ class _Planner:
         that may: it can take the place of a satellite that its job needs less.
         """
         without = [share for share in growing if not self._standing_of(share.job)]
-        if self._sizing is not None:
-            without.sort(key=lambda share: (share.workers - share.due.workers, share.job.key))
-        else:
-            without.sort(key=lambda share: (share.workers, share.job.key))
+
+        def rank(share: _Share) -> tuple[int, JobKey]:
+            has, due = share.workers, share.due.workers
+            return has if self._sizing is None else has - due, share.job.key
+
+        without.sort(key=rank)
         return {share.job.key for share in without[max(1, int(self._satellites_left)) :]}
 
     def _why_no_more_satellites(self) -> str:
