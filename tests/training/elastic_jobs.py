@@ -100,18 +100,23 @@ class Job:
         self.wait_until(f"{size} workers", lambda: len(self.committing(size, after)) == size)
 
     def committing(self, size: int, after: float = 0.0) -> set[str]:
-        """Logs of the workers that have committed since it last became `size` workers, if it is as many.
+        """Logs of the workers that have committed since they last became `size` workers, if they are as many.
 
-        Of those who entered then: who was told to leave may write down its last commit a moment later.
+        Of those who entered last, each rank once: another of the same size may have left as one of them came,
+        and who was told to leave may write down its last commit a moment later.
         """
         entered = [event for event in self.events("enter") if event["time"] >= after]
         if not entered or entered[-1]["size"] != size:
             return set()
         since = max((event["time"] for event in entered if event["size"] != size), default=after)
-        members = {event["log"] for event in entered if event["time"] >= since and event["size"] == size}
-        commits = self.events("commit", "kept")
-        late = [event for event in commits if event["time"] > since and event["size"] == size]
-        return members & {event["log"] for event in late}
+        last = [event for event in entered if event["time"] >= since and event["size"] == size]
+        members = {event["rank"]: event for event in last}.values()
+        commits = [event for event in self.events("commit", "kept") if event["size"] == size]
+        return {
+            member["log"]
+            for member in members
+            if any(event["log"] == member["log"] and event["time"] > member["time"] for event in commits)
+        }
 
     def stop(self) -> None:
         """Let the training function return after the next batch."""

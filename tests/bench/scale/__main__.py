@@ -37,6 +37,8 @@ _GRANTS_S = 1200.0
 """At most, for the first grants: as long as satellites come or go, flexod's beginning is seen, not flexod."""
 _GONE_S = 1200.0
 """At most, until slurmctld has ended all satellites."""
+_AT_A_TIME = 25
+"""Satellites to end before slurmctld is asked which are left, the ones that are still ending among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +169,21 @@ def _grown(lab: Lab, folder: Path) -> int:
 
 
 def _wait_until_gone(lab: Lab, tell: cluster.Tell) -> None:
-    """End all satellites. What slurmctld does not answer for long is asked again. Raises RuntimeError."""
+    """End all satellites, some at a time: each slurmstepd that ends looks through all processes there are.
+
+    What slurmctld does not answer for long is asked again. Raises RuntimeError.
+    """
     deadline = time.monotonic() + _GONE_S
     query = ["squeue", "--noheader", "--partition=flex", "--format=%A"]
     tell("ending all satellites")
     while time.monotonic() < deadline:
         with contextlib.suppress(subprocess.SubprocessError, LabError):
-            lab.run(["scancel", "--quiet", "--partition=flex"], timeout=_GONE_S)
-            if not lab.run(query, timeout=_GONE_S).stdout.split():
+            left = lab.run(query, timeout=_GONE_S).stdout.split()
+            if not left:
                 return
-        time.sleep(10)
-    raise RuntimeError(f"satellites are left {_GONE_S:.0f} s after their scancel")
+            lab.run(["scancel", "--quiet", *left[:_AT_A_TIME]], timeout=_GONE_S)
+        time.sleep(2)
+    raise RuntimeError(f"satellites are left {_GONE_S:.0f} s after the first scancel")
 
 
 def _figures(options: argparse.Namespace, seen: Stretches) -> dict[str, object]:
