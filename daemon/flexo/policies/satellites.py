@@ -300,22 +300,63 @@ class _Planner:
         )
 
     def _give_back_excess(self) -> None:
-        """Satellites that lie wholly above their job's due: what is left of it is no less than the due."""
+        """Satellites that lie wholly above their job's due: what is left of it is no less than the due.
+
+        Where others are short of their dues, only those that make room for one of them: a policy counts GPUs,
+        wherever they are, and would have back tomorrow what is given up in vain.
+        """
+        if self._sizing is None:
+            return
+        short = [share for share in self._shares.values() if self._takes_part(share)]
+        spare = self._spare(self._rooms)
+        if short:
+            roomy = self._roomy(self._spare(self._rooms, every=True), short)
+            spare = self._spare(roomy)
+            roomy = self._roomy(spare, short)
+            spare = [standing for standing in spare if standing.grant.node in roomy]
+        for standing in spare:
+            share = self._shares[standing.job.key]
+            share.workers -= standing.grant.workers
+            self._rooms[standing.grant.node].take_back(standing)
+            self._withdraw(standing, share.due.why or f"its due is {share.due.workers} workers now")
+
+    def _spare(self, nodes: Container[str], *, every: bool = False) -> list[Standing]:
+        """Satellites on `nodes` that jobs above their dues can do without, `every` one of them or at once."""
         now = self._snapshot.at
+        found = []
         for share in self._shares.values():
             excess = share.workers - share.due.workers
-            if self._sizing is None or excess <= 0 or share.may_grow_at > now:
+            if excess <= 0 or share.may_grow_at > now:
                 continue
-            nodes = sorted({grant.node for grant in share.job.grants} & self._rooms.keys())
+            own = sorted({grant.node for grant in share.job.grants} & self._rooms.keys())
             for standing in sorted(
-                (s for name in nodes for s in self._rooms[name].standing if s.job.key == share.job.key),
+                (s for name in own for s in self._rooms[name].standing if s.job.key == share.job.key),
                 key=lambda each: (-each.grant.workers, -each.started_at),
             ):
-                if standing.grant.workers <= excess and self._may_give(share, standing):
-                    excess -= standing.grant.workers
-                    share.workers -= standing.grant.workers
-                    self._rooms[standing.grant.node].take_back(standing)
-                    self._withdraw(standing, share.due.why or f"its due is {share.due.workers} workers now")
+                wanted = standing.grant.workers <= excess and standing.grant.node in nodes
+                if wanted and self._may_give(share, standing):
+                    excess -= 0 if every else standing.grant.workers
+                    found.append(standing)
+        return found
+
+    def _roomy(self, spare: Sequence[Standing], short: Sequence[_Share]) -> set[str]:
+        """The nodes on which one of those that are `short` finds room once `spare` satellites have left."""
+        leaving: dict[str, Resources] = {}
+        for standing in spare:
+            name = standing.grant.node
+            leaving[name] = leaving.get(name, Resources()) + standing.resources
+        return {name for name in leaving if self._makes_room(self._rooms[name], leaving[name], short)}
+
+    def _makes_room(self, room: Room, leaving: Resources, short: Sequence[_Share]) -> bool:
+        free = room.idle + room.coming
+        gains = {
+            shape: room.fits(shape, free + leaving) > room.fits(shape, free)
+            for shape in {share.job.shape for share in short}
+        }
+        name = room.node.name
+        return name in self._stays and any(
+            gains[share.job.shape] and self._may_open(share, name) for share in short
+        )
 
     def _deal_idle(self) -> None:
         """One worker at a time to the job with the fewest, until nobody can be given one.
@@ -512,7 +553,7 @@ class _Planner:
             gain = min(poor.due.workers - poor.workers, room.fits(poor.job.shape, free))
             lost = standing.grant.workers - (rich.workers - rich.due.workers)
             rank = lost, standing.started_at, standing.grant.grant_id
-            if lost < gain and (best is None or rank < best[0]):
+            if gain > max(0, lost) and (best is None or rank < best[0]):
                 best = rank, standing
         return best[1] if best else None
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
 
-from flexo.model import Allocate, JobKey, Plan, Range, Share, Snapshot, TrainingJob
+from flexo.model import Allocate, JobKey, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
 from flexo.policies import satellites
 from flexo.policies.satellites import Due
 from flexo.policies.sizing import sizing_by
@@ -61,6 +61,32 @@ def test_a_satellite_that_is_partly_due_goes_to_a_job_that_gains_more_than_it_co
     seen = snapshot([node("n1", 4, used=4), node("t1", 2, used=2)], [rich, poor])
     assert shrunk(planned(seen, {1: 2, 2: 4})) == ["g1-1"]
     assert not planned(seen, {1: 4, 2: 2}).actions  # it would lose three of its due for one
+
+
+TWO_GPUS = WorkerShape(gpus=2, cpus=1)
+
+
+def test_nothing_is_given_back_for_a_job_that_finds_no_room_by_it():
+    rich = granted(granted(elastic(1, "1-8"), "n1", 1), "n2", 1)
+    poor = elastic(2, "1-8", shape=TWO_GPUS)
+    nodes = [node("n1", 1, used=1), node("n2", 1, used=1), node("t1", 3, used=3)]
+    assert not planned(snapshot(nodes, [rich, poor]), {1: 1, 2: 2}).actions
+    assert shrunk(planned(snapshot(nodes, [rich]), {1: 1})) == ["g1-1", "g1-2"]  # nobody is short
+
+
+def test_two_jobs_give_back_what_together_is_room_for_one_worker():
+    rich = [granted(elastic(number, "1-8"), "n1", 1) for number in (1, 2)]
+    poor = elastic(3, "1-8", shape=TWO_GPUS)
+    seen = snapshot([node("n1", 2, used=2), node("t1", 4, used=4)], [*rich, poor])
+    assert shrunk(planned(seen, {1: 1, 2: 1, 3: 2})) == ["g1-1", "g2-1"]
+    assert not planned(seen, {1: 1, 2: 2, 3: 2}).actions
+
+
+def test_what_is_given_back_lies_where_others_can_use_it():
+    rich = granted(granted(elastic(1, "1-8"), "n1", 3), "n2", 2)
+    poor = granted(elastic(2, "1-8"), "n1", 1)  # one satellite a node
+    nodes = [node("n1", 4, used=4), node("n2", 2, used=2), node("t1", 2, used=2)]
+    assert shrunk(planned(snapshot(nodes, [rich, poor]), {1: 3, 2: 4})) == ["g1-2"]
 
 
 def test_a_job_that_has_just_changed_keeps_what_it_has():
