@@ -38,7 +38,9 @@ _GRANTS_S = 1200.0
 _GONE_S = 1200.0
 """At most, until slurmctld has ended all satellites."""
 _AT_A_TIME = 25
-"""Satellites to end before slurmctld is asked which are left, the ones that are still ending among them."""
+"""Satellites to extend with one command; to end before slurmctld is asked which are left, those among them
+that are still ending."""
+_SATELLITES = ("squeue", "--noheader", "--partition=flex", "--format=%A")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Stretches:
     """As many jobs as there are satellites are more for slurmctld to do, whoever submits them."""
     satellites: list[int]
     """How many ran beside flexod."""
+    satellites_left: list[int]
+    """And how many when it had been gone for the whole of a stretch."""
 
 
 def main() -> None:
@@ -66,15 +70,17 @@ def main() -> None:
 
     with cluster.running(f"scale{os.getpid()}", options.nodes, options.max_satellites, tell) as lab:
         bases = queue.fill(lab, options.nodes, options.jobs, options.leaders, tell)
-        seen = Stretches([_without(lab, options.seconds, tell)], [], [], [])
+        seen = Stretches([_without(lab, options.seconds, tell)], [], [], [], [])
         for turn in range(options.turns):
             with _flexod(lab, bases) as folder:
                 seen.satellites.append(_grown(lab, folder))
                 tell(f"turn {turn + 1} of {options.turns}: {seen.satellites[-1]} satellites run")
                 tell(f"turn {turn + 1} of {options.turns}: {options.seconds:.0f} s with flexod")
                 seen.beside.append(watch.watch(lab, options.seconds, cluster.metrics_port(lab)))
+            _let_outlast(lab, options.seconds + 2 * SETTLE_S, tell)
             seen.satellites_only.append(_without(lab, options.seconds, tell, " but with its satellites"))
-            tell(f"turn {turn + 1} of {options.turns}: {len(running(folder))} satellites are left")
+            seen.satellites_left.append(len(running(folder)))
+            tell(f"turn {turn + 1} of {options.turns}: {seen.satellites_left[-1]} satellites are left")
             _report(options, _figures(options, seen))
             _wait_until_gone(lab, tell)
             seen.alone.append(_without(lab, options.seconds, tell))
@@ -168,17 +174,26 @@ def _grown(lab: Lab, folder: Path) -> int:
     return count
 
 
+def _let_outlast(lab: Lab, seconds: float, tell: cluster.Tell) -> None:
+    """Let all satellites stay for so long from now on, although nobody extends their leases."""
+    tell("extending all satellites' leases once more")
+    satellites = lab.run([*_SATELLITES, "--state=running"], timeout=_GONE_S).stdout.split()
+    for first in range(0, len(satellites), _AT_A_TIME):
+        some = ",".join(satellites[first : first + _AT_A_TIME])
+        update = ["scontrol", "update", f"JobId={some}", f"EndTime=now+{seconds:.0f}seconds"]
+        lab.run(update, check=False, timeout=_GONE_S)
+
+
 def _wait_until_gone(lab: Lab, tell: cluster.Tell) -> None:
     """End all satellites, some at a time: each slurmstepd that ends looks through all processes there are.
 
     What slurmctld does not answer for long is asked again. Raises RuntimeError.
     """
     deadline = time.monotonic() + _GONE_S
-    query = ["squeue", "--noheader", "--partition=flex", "--format=%A"]
     tell("ending all satellites")
     while time.monotonic() < deadline:
         with contextlib.suppress(subprocess.SubprocessError, LabError):
-            left = lab.run(query, timeout=_GONE_S).stdout.split()
+            left = lab.run(list(_SATELLITES), timeout=_GONE_S).stdout.split()
             if not left:
                 return
             lab.run(["scancel", "--quiet", *left[:_AT_A_TIME]], timeout=_GONE_S)
@@ -197,6 +212,7 @@ def _figures(options: argparse.Namespace, seen: Stretches) -> dict[str, object]:
         "leaders": options.leaders,
         "max_satellites": options.max_satellites,
         "satellites": seen.satellites,
+        "satellites_left": seen.satellites_left,
         "loop_p50_s": percentile(cycles, 50),
         "loop_p99_s": percentile(cycles, 99),
         "loop_longest_s": max(cycles, default=float("nan")),
@@ -254,7 +270,8 @@ def _table(figures: dict[str, Any]) -> Iterator[str]:
     satellites = ", ".join(map(str, figures["satellites"]))
     limit = figures["max_satellites"] or "none"
     yield f"\n{nodes} nodes, {jobs} jobs, {leaders} elastic ones with leaders"
-    yield f"{satellites} satellites ran (max_satellites: {limit})"
+    left = ", ".join(map(str, figures["satellites_left"]))
+    yield f"{satellites} satellites ran (max_satellites: {limit}); {left} after their time without flexod"
     for key in (
         "loop_p50_s",
         "loop_p99_s",
