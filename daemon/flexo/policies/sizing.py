@@ -67,7 +67,7 @@ def _nodes(
     rooms: Mapping[str, Room], shown: Sequence[TrainingJob], jobs: Sequence[ElasticJob]
 ) -> tuple[Node, ...]:
     """What is free and what the shown jobs hold, on each node; nothing else is there to plan with."""
-    shapes = {job.shape for job in jobs if job.shape.gpus}
+    shapes = {job.shape for job in jobs if job.shape.gpus and job.granted_workers < job.ceiling}
     held: dict[str, int] = {}
     for job in shown:
         for share in job.shares:
@@ -93,6 +93,9 @@ def _nodes(
 
 
 def _free_gpus(room: Room, shapes: Iterable[WorkerShape]) -> int:
-    """GPUs idle or coming that one of these workers at least could use: with CPUs and memory for it."""
+    """GPUs idle or coming that one of these workers at least could use: with CPUs and memory for it.
+
+    `shapes`: of the jobs that may still grow.
+    """
     free: Resources = room.idle + room.coming
     return max((room.fits(shape, free) * shape.gpus for shape in shapes), default=0)
