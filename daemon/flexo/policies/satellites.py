@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, combinations, islice
@@ -185,8 +185,7 @@ class _Planner:
 
     def _respect_ceiling(self, job: ElasticJob) -> None:
         """More workers than the job may have: the satellites that come closest from above go."""
-        nodes = sorted({grant.node for grant in job.grants} & self._rooms.keys())
-        mine = [each for node in nodes for each in self._rooms[node].standing if each.job.key == job.key]
+        mine = self._satellites_of(job)
         excess = job.base_workers + sum(each.grant.workers for each in mine) - job.ceiling
         if excess <= 0:
             return
@@ -196,6 +195,11 @@ class _Planner:
             self._withdraw(
                 standing, f"job {job.key} has {job.granted_workers} workers, {who} is {job.ceiling}"
             )
+
+    def _satellites_of(self, job: ElasticJob) -> list[Standing]:
+        """Those that stand, node by node."""
+        nodes = sorted({grant.node for grant in job.grants} & self._rooms.keys())
+        return [each for node in nodes for each in self._rooms[node].standing if each.job.key == job.key]
 
     def _serve_pending(self) -> None:
         self._claims, self._rooms = settle_claims(self._snapshot, self._rooms)
@@ -303,15 +307,14 @@ class _Planner:
         """Satellites that lie wholly above their job's due: what is left of it is no less than the due.
 
         Where others are short of their dues, only those that make room for one of them: a policy counts GPUs,
-        wherever they are, and would have back tomorrow what is given up in vain.
+        wherever they are, and would have back a minute later what is given up in vain.
         """
         if self._sizing is None:
             return
         short = [share for share in self._shares.values() if self._takes_part(share)]
-        spare = self._spare(self._rooms)
+        roomy = self._roomy(self._spare(self._rooms, every=True), short) if short else self._rooms.keys()
+        spare = self._spare(roomy)
         if short:
-            roomy = self._roomy(self._spare(self._rooms, every=True), short)
-            spare = self._spare(roomy)
             roomy = self._roomy(spare, short)
             spare = [standing for standing in spare if standing.grant.node in roomy]
         for standing in spare:
@@ -328,18 +331,17 @@ class _Planner:
             excess = share.workers - share.due.workers
             if excess <= 0 or share.may_grow_at > now:
                 continue
-            own = sorted({grant.node for grant in share.job.grants} & self._rooms.keys())
-            for standing in sorted(
-                (s for name in own for s in self._rooms[name].standing if s.job.key == share.job.key),
-                key=lambda each: (-each.grant.workers, -each.started_at),
-            ):
+            largest_first = sorted(
+                self._satellites_of(share.job), key=lambda each: (-each.grant.workers, -each.started_at)
+            )
+            for standing in largest_first:
                 wanted = standing.grant.workers <= excess and standing.grant.node in nodes
                 if wanted and self._may_give(share, standing):
                     excess -= 0 if every else standing.grant.workers
                     found.append(standing)
         return found
 
-    def _roomy(self, spare: Sequence[Standing], short: Sequence[_Share]) -> set[str]:
+    def _roomy(self, spare: Sequence[Standing], short: Sequence[_Share]) -> Set[str]:
         """The nodes on which one of those that are `short` finds room once `spare` satellites have left."""
         leaving: dict[str, Resources] = {}
         for standing in spare:
