@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import combinations
+from operator import attrgetter
 
 from flexo.model import JobState, Node, Partition, SlurmJob, Snapshot
 from flexo.policies.rooms import Resources, Room, Standing
@@ -30,6 +32,20 @@ _WAITS_FOR_RESOURCES = frozenset(
 """What Slurm says up to the first comma. The long one goes on "DRAINED or reserved for jobs in higher
 priority partitions", and is said to those behind a job that is to have the same node, too."""
 _PLAIN_FEATURES = re.compile(r"[\w.:-]+(&[\w.:-]+)*")
+_kind = attrgetter(
+    "num_nodes",
+    "gpus",
+    "gpus_per_node",
+    "cpus",
+    "memory_mib",
+    "exclusive",
+    "partitions",
+    "gpu_type",
+    "required_nodes",
+    "excluded_nodes",
+    "features",
+)
+"""All of a job that says where it can start: jobs of one kind fit or do not fit together."""
 _SUBSETS_UP_TO = 8
 """Satellites on one node of which every combination is tried; beyond, one by one and all together."""
 
@@ -79,24 +95,35 @@ class _Ask:
         return Resources(unit.gpus * units, unit.cpus * units, unit.memory_mib * units)
 
 
-def waiting_jobs(snapshot: Snapshot) -> list[SlurmJob]:
-    """Ordinary jobs that wait for nothing but resources, in the order in which Slurm looks at them."""
-    tiers = {partition.name: partition.priority_tier for partition in snapshot.partitions}
-
-    def order(job: SlurmJob) -> tuple[int, int, float, int]:
-        tier = max((tiers.get(name, 0) for name in job.partitions), default=0)
-        return -tier, -job.priority, job.submitted_at, job.job_id
-
-    waiting = (
+def waiting_jobs(snapshot: Snapshot) -> Iterator[SlurmJob]:
+    """Ordinary jobs that wait for nothing but resources."""
+    return (
         job for job in snapshot.jobs if waits_for_resources(job) and job.job_id not in snapshot.passed_over
     )
-    return sorted(waiting, key=order)
 
 
 def waits_for_resources(job: SlurmJob) -> bool:
     """Whether it is an ordinary job, or a base, that waits for nothing else."""
-    reason = job.reason.strip("()").partition(",")[0]
-    return job.state is JobState.PENDING and job.satellite is None and reason in _WAITS_FOR_RESOURCES
+    return job.state is JobState.PENDING and job.satellite is None and _is_for_resources(job.reason)
+
+
+@lru_cache(maxsize=1024)
+def _is_for_resources(reason: str) -> bool:
+    return reason.strip("()").partition(",")[0] in _WAITS_FOR_RESOURCES
+
+
+def _in_slurms_order(snapshot: Snapshot) -> list[SlurmJob]:
+    """The waiting jobs, as Slurm looks at them."""
+    tiers = {partition.name: partition.priority_tier for partition in snapshot.partitions}
+
+    @cache
+    def tier(partitions: Sequence[str]) -> int:
+        return max((tiers.get(name, 0) for name in partitions), default=0)
+
+    def order(job: SlurmJob) -> tuple[int, int, float, int]:
+        return -tier(job.partitions), -job.priority, job.submitted_at, job.job_id
+
+    return sorted(waiting_jobs(snapshot), key=order)
 
 
 def settle_claims(snapshot: Snapshot, rooms: dict[str, Room]) -> tuple[list[Claim], dict[str, Room]]:
@@ -107,8 +134,9 @@ def settle_claims(snapshot: Snapshot, rooms: dict[str, Room]) -> tuple[list[Clai
     have left and everything is looked at anew; else they would be granted again, and taken again.
     """
     fickle: set[int] = set()
+    in_order = _in_slurms_order(snapshot)
     while True:
-        waiting = [job for job in waiting_jobs(snapshot) if job.job_id not in fickle]
+        waiting = [job for job in in_order if job.job_id not in fickle]
         after = {name: room.copy() for name, room in rooms.items()}
         claims = _make_claims(waiting, snapshot.partitions, after, may_take_back=True)
         demanding = {claim.job.job_id for claim in claims if claim.taken_back}
@@ -142,14 +170,7 @@ def _make_claims(
     claims: list[Claim] = []
     blocked: set[object] = set()  # resources only shrink on the way, so what did not fit once never will
     for job in waiting:
-        kind = (
-            _Ask.of(job),
-            job.partitions,
-            job.gpu_type,
-            job.required_nodes,
-            job.excluded_nodes,
-            job.features,
-        )
+        kind = _kind(job)
         if kind in blocked:
             continue
         mine = [partition for partition in ordered if partition.name in job.partitions]

@@ -132,8 +132,10 @@ def build_rooms(snapshot: Snapshot) -> dict[str, Room]:
 
 
 def _room(node: Node) -> Room:
-    free = Resources.of_node(node).minus(
-        Resources(node.gpus_allocated, node.cpus_allocated, node.memory_allocated_mib)
+    free = Resources(
+        max(0, node.gpus - node.gpus_allocated),
+        max(0, node.cpus - node.cpus_allocated),
+        max(0, node.memory_mib - node.memory_allocated_mib),
     )
     if not node.unusable:
         return Room(node, usable=True, idle=free)

@@ -279,10 +279,11 @@ class _Planner:
 
     def _paying_nodes(self) -> Iterator[str]:
         """Where a satellite of some job does more than it costs. Nodes that are alike are asked once."""
-        known: dict[tuple[float, str, Resources, Resources], bool] = {}
+        known: dict[tuple[object, ...], bool] = {}
         for name in self._nodes:
             room = self._rooms[name]
-            alike = self._stays[name], room.node.gpu_type, room.idle, Resources.of_node(room.node)
+            node = room.node
+            alike = self._stays[name], node.gpu_type, room.idle, node.gpus, node.cpus, node.memory_mib
             if alike not in known:
                 known[alike] = any(self._pays(share, name) for share in self._shares.values())
             if known[alike]:
