@@ -31,7 +31,7 @@ _SQUEUE = """
 case "$*" in
   --helpFormat) [ -s {folder}/squeue_help.txt ] && exec cat {folder}/squeue_help.txt
     echo "squeue: unrecognized option '--helpFormat'" >&2; exit 1;;
-  *--format=*) echo asked >> {folder}/asked_for_excluded; exec cat {folder}/excluded.txt;;
+  *--format=*) echo "$4" >> {folder}/asked_for_excluded; exec cat {folder}/excluded.txt;;
 esac
 separator=${{SQUEUE_FORMAT2#*:0}}
 sed "s/|nonce123/${{separator%%,*}}/g" {folder}/queue.txt

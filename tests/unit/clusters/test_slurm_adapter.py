@@ -83,9 +83,23 @@ def test_excluded_nodes_are_known_in_every_release(cluster: SlurmCluster) -> Non
 def test_excluded_nodes_are_asked_for_once_where_they_need_a_call_of_their_own(
     cluster: SlurmCluster, recorded: Recorded
 ) -> None:
+    jobs = cluster.observe().jobs
     cluster.observe()
-    cluster.observe()
-    assert (recorded.folder / "asked_for_excluded").read_text().splitlines() == ["asked"]
+    waiting = [job.job_id for job in jobs if job.state is JobState.PENDING and job.satellite is None]
+    held = jobs_of("22.05")["held"].job_id
+    assert held in waiting, "it wants nothing yet, and is not asked about"
+    asked = [f"--jobs={job_id}" for job_id in sorted(waiting) if job_id != held]
+    assert (recorded.folder / "asked_for_excluded").read_text().splitlines() == asked
+
+
+@pytest.mark.parametrize("recorded", ["22.05"], indirect=True)
+def test_excluded_nodes_of_many_new_jobs_are_asked_for_with_one_command(
+    cluster: SlurmCluster, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flexo.clusters.slurm.reader_commands._ONE_BY_ONE", 1)
+    jobs = cluster.observe().jobs
+    assert any(job.excluded_nodes for job in jobs)
+    assert (recorded.folder / "asked_for_excluded").read_text().splitlines() == ["--states=PENDING"]
 
 
 def test_a_job_that_is_printed_as_before_is_not_read_again_and_one_that_is_not_is(

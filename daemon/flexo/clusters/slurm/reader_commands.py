@@ -34,6 +34,8 @@ from flexo.model import JobState, Node, Partition, SlurmJob
 T = TypeVar("T")
 
 _SQUEUE = ("squeue", "--all", "--local", "--noheader")
+_ONE_BY_ONE = 8
+"""Jobs to ask about each by itself: one costs the controller 0.3 ms, any list of jobs as much as all jobs."""
 
 
 class CommandReader:
@@ -110,17 +112,20 @@ class CommandReader:
     def _learn_excluded_nodes(self, jobs: tuple[SlurmJob, ...]) -> None:
         """Ask for the waiting jobs not known yet, and forget those that wait no more.
 
-        Not for satellites, of which many may be new at once: each names its one node.
+        Not for held jobs (of priority 0), which want nothing yet, nor for satellites, of which many may be
+        new at once: each names its one node.
         """
-        waiting = {job.job_id for job in jobs if job.state is JobState.PENDING and job.satellite is None}
+        waiting = {
+            job.job_id
+            for job in jobs
+            if job.state is JobState.PENDING and job.priority and job.satellite is None
+        }
         known = {job_id: nodes for job_id, nodes in self._excluded_nodes.items() if job_id in waiting}
-        new = waiting - known.keys()
-        if new:
-            # One job costs the controller 0.3 ms, any list of jobs as much as all jobs.
-            which = f"--jobs={next(iter(new))}" if len(new) == 1 else "--states=PENDING"
-            read = parse_excluded_nodes(self._excluded_nodes_of(which))
-            known |= {job_id: read.get(job_id, frozenset()) for job_id in new}
-        self._excluded_nodes = known
+        new = sorted(waiting - known.keys())
+        asked = [f"--jobs={job_id}" for job_id in new] if len(new) <= _ONE_BY_ONE else ["--states=PENDING"]
+        for which in asked:
+            known |= parse_excluded_nodes(self._excluded_nodes_of(which))
+        self._excluded_nodes = {job_id: known.get(job_id, frozenset()) for job_id in waiting}
 
     def _excluded_nodes_of(self, which: str) -> str:
         try:
