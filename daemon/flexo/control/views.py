@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from flexo.clusters.base import ClusterState
 from flexo.loaning.turn import LendingSettings, Reading
@@ -83,7 +84,7 @@ class JobView:
     """None: nothing is known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
     """The cluster, its elastic jobs and the policy's reasons, as of one cycle."""
 
@@ -103,9 +104,9 @@ class View:
             raise UnknownJob(f"there is no running elastic job {key}")
         return found
 
-    @property
+    @cached_property
     def gpus_in_satellites(self) -> int:
-        """GPUs that running satellites hold."""
+        """GPUs that running satellites hold; counted once, though many ask again and again."""
         return sum(
             job.gpus
             for job in (self.state.jobs if self.state else ())

@@ -1,7 +1,11 @@
-"""What is so at present, asked of the controller whenever Prometheus asks; nothing is kept here."""
+"""What is so at present, asked of the controller whenever Prometheus asks.
+
+What each turn of the loop makes anew is counted once a turn, however often that is.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
@@ -47,16 +51,23 @@ class Present(Collector):
     def __init__(self, controller: Watched, journal: Losing) -> None:
         self._controller = controller
         self._journal = journal
+        self._last: tuple[weakref.ref[View], tuple[Metric, ...]] | None = None
+        """What was counted, and of which view; of a cluster of thousands of nodes none is kept for this."""
 
     def collect(self) -> Iterator[Metric]:
         """All of them, as of now."""
-        status, view = self._controller.status(), self._controller.view()
-        yield from _daemon(status)
+        yield from _daemon(self._controller.status())
         yield from _journal(self._journal)
-        yield from _cluster(view)
-        yield from _jobs(view)
-        if view.loans is not None:
-            yield from _loans(view.loans)
+        yield from self._of(self._controller.view())
+
+    def _of(self, view: View) -> tuple[Metric, ...]:
+        last = self._last
+        if last is not None and last[0]() is view:
+            return last[1]
+        loans = () if view.loans is None else _loans(view.loans)
+        families = (*_cluster(view), *_jobs(view), *loans)
+        self._last = weakref.ref(view), families
+        return families
 
 
 def _daemon(status: ControllerStatus) -> Iterator[Metric]:

@@ -26,7 +26,9 @@ _CYCLE = "flexo_cycle_duration_seconds"
 _COMMAND = re.compile(
     r'^flexo_slurm_command_duration_seconds_(count|sum)\{command="([^"]*)"\} (\S+)$', re.MULTILINE
 )
-_LOOK_S = 0.2
+_LOOK_S = 1.0
+"""Between two looks at flexod's metrics: often enough to see each turn of its loop by itself, and seldom
+enough not to be what it is busy with."""
 _ERRANDS_S = 0.2
 _ERRANDS: tuple[tuple[str, ...], ...] = (
     ("sinfo", "--noheader", "--summarize"),

@@ -66,6 +66,16 @@ def test_a_job_that_grows_is_seen_in_workers_satellites_gpus_and_events(world, r
     assert value(registry, "flexo_last_cycle_time_seconds") == world.controller.status().last_cycle_at > 0
 
 
+def test_what_a_turn_of_the_loop_shows_is_told_until_the_next_one(world, registry):
+    world.job(workers="1-4")
+    world.go(2)
+    granted = [value(registry, "flexo_workers_granted") for _ in range(2)]
+    world.job(2, workers="1-1", node="t2")
+    assert [value(registry, "flexo_workers_granted") for _ in range(2)] == granted == [4, 4]
+    world.go(2)
+    assert value(registry, "flexo_workers_granted") == 5
+
+
 def test_gpus_nodes_jobs_and_satellites_by_state_add_up_to_all_of_them(world, registry):
     world.job(workers="1-4")
     world.job(2, workers="1-2", node="t2").scalable = False
