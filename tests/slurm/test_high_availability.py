@@ -9,12 +9,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from etcd_process import running
 
 from flexo.lab import Lab
 from flexo.lab.flexod import start_flexod
@@ -71,18 +73,35 @@ class One:
         return datetime.fromisoformat(TURN.findall(log)[-1]).timestamp() + float(BEGUN.findall(log)[-1])
 
 
-@pytest.fixture
-def pair(spared_lab: Callable[..., Lab]) -> Iterator[tuple[One, One]]:
-    """A lab whose configuration names two flexods, with neither of them started."""
-    lab = spared_lab(nodes=2, gpus_per_node=1, infer_nodes=0, flexod=False)
+@contextmanager
+def _two(lab: Lab, lease: str) -> Iterator[tuple[One, One]]:
+    """The lab's configuration names two flexods; neither of them is started."""
     (port,) = free_ports(1, frozenset(lab.ports.all()))
     both = One(lab, lab.daemon_address), One(lab, f"127.0.0.1:{port}")
     with lab.layout.flexo_toml.open("a") as toml:
         hosts = ", ".join(f'"{one.address}"' for one in both)
-        toml.write(f'\n[high_availability]\nhosts = [{hosts}]\nlease = "file://{lab.layout.flexod}"\n')
-    yield both
-    for one in both:
-        one.end()
+        toml.write(f'\n[high_availability]\nhosts = [{hosts}]\nlease = "{lease}"\n')
+    try:
+        yield both
+    finally:
+        for one in both:
+            one.end()
+
+
+@pytest.fixture
+def pair(spared_lab: Callable[..., Lab]) -> Iterator[tuple[One, One]]:
+    """With the lease in a folder that both share."""
+    lab = spared_lab(nodes=2, gpus_per_node=1, infer_nodes=0, flexod=False)
+    with _two(lab, f"file://{lab.layout.flexod}") as both:
+        yield both
+
+
+@pytest.fixture
+def pair_by_etcd(spared_lab: Callable[..., Lab], tmp_path: Path) -> Iterator[tuple[One, One]]:
+    """With the lease in an etcd of their own."""
+    lab = spared_lab(nodes=1, gpus_per_node=1, infer_nodes=0, flexod=False)
+    with running(tmp_path) as etcd, _two(lab, f"etcd://{etcd.host}") as both:
+        yield both
 
 
 def _wait(what: Callable[[], Any], sentence: str) -> float:
@@ -209,5 +228,40 @@ def test_whatever_happens_to_the_active_one_the_other_follows_and_the_job_notice
         ),
         "the job goes on",
     )
+    with capsys.disabled():
+        print("", *told, sep="\n  ")
+
+
+@pytest.mark.slow
+@pytest.mark.etcd
+@pytest.mark.timeout(300)
+def test_by_a_lease_in_etcd_the_other_follows_one_that_is_killed_and_one_that_is_stopped(
+    pair_by_etcd: tuple[One, One], capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = pair_by_etcd
+    told = []
+    a.start()
+    _wait(lambda: _active(a), "the first is active")
+    b.start()
+    _wait(lambda: _stands_by(b), "the second stands by")
+
+    killed_at = time.time()
+    a.end()
+    _wait(lambda: _active(b), "the second follows the first, which was killed")
+    took = b.acts_since() - killed_at
+    assert 0 < took < TAKEOVER_S
+    told.append(f"etcd, SIGKILL: the other is active after {took:.1f} s")
+
+    a.start()
+    _wait(lambda: _stands_by(a), "the first is back, and waits")
+    stopped_at = time.time()
+    b.send(signal.SIGSTOP)
+    _wait(lambda: _active(a), "the first follows the second, which was stopped")
+    took = a.acts_since() - stopped_at
+    assert 0 < took < TAKEOVER_S
+    told.append(f"etcd, SIGSTOP: the other is active after {took:.1f} s")
+    b.send(signal.SIGCONT)
+    _wait(lambda: _stands_by(b), "who was stopped stands by")
+    assert _active(a)
     with capsys.disabled():
         print("", *told, sep="\n  ")
