@@ -87,7 +87,7 @@ class LeaderLookup:
 
 def measure(clients: int = 256, rounds: int = 5) -> LeaderLookup:
     """Run both servers and ask them, `rounds` times in turn. Under a minute; needs munged and etcd."""
-    from etcd.etcd_process import running
+    from etcd_process import running
 
     lookups: list[Lookup] = []
     with tempfile.TemporaryDirectory(prefix="flexo-lookup-") as folder:
