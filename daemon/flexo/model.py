@@ -113,6 +113,12 @@ class Node:
         return bool(self.flags) and self.flags <= _SLURMS_TURN
 
     @property
+    def not_heard_of_yet(self) -> bool:
+        """Whether slurmctld has just begun and waits for its slurmd: soon it is what it was, or DOWN."""
+        state, *flags = self.unusable.partition(":")[0].split("+")
+        return state == "UNKNOWN" and set(flags) <= {"NOT_RESPONDING"}
+
+    @property
     def gpus_idle(self) -> int:
         """GPUs that nobody holds, on a node that may be used."""
         return 0 if self.unusable else max(0, self.gpus - self.gpus_allocated)

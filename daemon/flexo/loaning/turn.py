@@ -269,7 +269,7 @@ class Turn:
 
 def _is_in_order(node: Node) -> bool:
     """Whether Slurm starts jobs there, now or in a moment."""
-    return not node.unusable or node.slurms_turn or bool(node.held_by)
+    return not node.unusable or node.slurms_turn or node.not_heard_of_yet or bool(node.held_by)
 
 
 def _is_idle(node: Node) -> bool:

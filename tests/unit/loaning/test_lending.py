@@ -550,6 +550,17 @@ def test_a_server_that_slurm_keeps_or_cleans_up_stays_on_loan(world: World):
     assert len(world.lent) == 5
 
 
+def test_servers_that_a_restarted_slurmctld_has_not_heard_of_yet_stay_on_loan(world: World):
+    lend_all(world)
+    lent = set(world.lent)
+    world.unusable = dict.fromkeys(lent, "UNKNOWN") | {"i2": "UNKNOWN+NOT_RESPONDING"}
+    world.turns(30.0)
+    assert world.lent == lent
+    world.unusable = {"i3": "UNKNOWN+DRAIN: bad fan"}
+    world.turns(70.0)
+    assert "bad fan" in world.past["i3"].why_back
+
+
 def test_a_server_that_slurm_has_given_to_inference_itself_is_called_back(world: World):
     lend_all(world)
     world.inference(7, "i2", gpus=1)
