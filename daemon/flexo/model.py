@@ -115,8 +115,8 @@ class Node:
     @property
     def not_heard_of_yet(self) -> bool:
         """Whether slurmctld has just begun and waits for its slurmd: soon it is what it was, or DOWN."""
-        state, *flags = self.unusable.partition(":")[0].split("+")
-        return state == "UNKNOWN" and set(flags) <= {"NOT_RESPONDING"}
+        state = self.unusable.partition(":")[0].partition("+")[0]
+        return state == "UNKNOWN" and self.flags <= {"NOT_RESPONDING"}
 
     @property
     def gpus_idle(self) -> int:
