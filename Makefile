@@ -1,11 +1,12 @@
-# What one does with a checkout of flexo. Every target puts in place what it needs (setup.sh), and does nothing twice.
+# What one does with a checkout of flexo. Every target installs what it needs (setup.sh), and does nothing twice.
+# Recipes name files from here on, never by $(CURDIR): a folder's name may hold spaces and quotes.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-BIN := $(CURDIR)/.venv/bin
+BIN := .venv/bin
 # Tests and demo see this checkout's programs first, Slurm's daemons too, no display, and no other Python's packages.
-export PATH := $(BIN):$(PATH):/usr/local/sbin:/usr/sbin:/sbin
+export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export MPLBACKEND := Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Labs are a machine's alone; everything else may share it.
@@ -13,9 +14,12 @@ SIDE_BY_SIDE := --numprocesses=auto --maxprocesses=4
 ON_LABS := slurm training chaos
 WITHOUT_LABS := etcd prometheus packages
 BESIDE := tests-without-labs.log
+NATIVE_LOG := setup-native.log
+# Horovod with its native library, before the one that set-up installs, which has none.
+ON_NATIVE := PYTHONPATH="$$PWD/.venv/native"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup demo demo-loan test test-unit test-slurm test-slurm-matrix test-training test-chaos bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale deb docs lint clean
+.PHONY: help setup setup-native demo demo-loan test test-unit test-slurm test-slurm-matrix test-training test-chaos test-soak bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse deb wheel docs lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,24 +28,30 @@ setup: ## install what everything below needs (as root on Debian: packages too)
 	@./setup.sh all
 	@echo 'flexo: everything is in place'
 
+setup-native: ## Horovod's native library, for comparisons with stock Horovod (uses no CUDA; minutes, once)
+	@./setup.sh native
+
 demo: ## an elastic job on a real Slurm cluster on this machine, start to end
-	@./setup.sh all
+	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo.lab.demo
 
 demo-loan: ## inference servers lent to training and taken back, one day in four minutes, on the same kind of cluster
-	@./setup.sh all
+	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo.lab.loan_demo $(ARGS)
 
 test: ## lint, the plugin's own checks, and all tests
-	@./setup.sh all
+	@./setup.sh all --lab=$@
 	@$(MAKE) --no-print-directory run-lint
 	$(MAKE) --no-print-directory -C slurm_plugin check fuzz
 	@failed=0; mkdir -p build; \
 	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE) || failed=1; \
-	echo 'beside what follows: $(WITHOUT_LABS), told at the end (build/$(BESIDE))'; \
+	echo 'beside what follows, told at the end: $(WITHOUT_LABS) (build/$(BESIDE)), setup-native (build/$(NATIVE_LOG))'; \
 	$(BIN)/pytest tests -p no:cacheprovider $(call but,unit $(ON_LABS)) >build/$(BESIDE) 2>&1 & beside=$$!; \
-	trap 'kill $$beside 2>/dev/null || true' EXIT; \
-	$(BIN)/pytest tests $(call but,unit $(WITHOUT_LABS)) || failed=1; \
+	./setup.sh native >build/$(NATIVE_LOG) 2>&1 & native=$$!; \
+	trap 'kill $$beside $$native 2>/dev/null || true' EXIT; \
+	$(BIN)/pytest tests -m 'not native' $(call but,unit $(WITHOUT_LABS)) || failed=1; \
+	if wait $$native; then $(ON_NATIVE) $(BIN)/pytest tests -m native $(call but,unit $(WITHOUT_LABS)) || failed=1; \
+	else cat build/$(NATIVE_LOG); failed=1; fi; \
 	wait $$beside || failed=1; cat build/$(BESIDE); \
 	exit $$failed
 
@@ -50,28 +60,39 @@ test-unit: ## tests that need neither Slurm nor training (a minute or two)
 	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE)
 
 test-slurm: ## tests against a real Slurm cluster on this machine (root)
-	@./setup.sh all
+	@./setup.sh all --lab=$@
 	$(BIN)/pytest tests/slurm
 
 test-slurm-matrix: ## flexo on Slurm 22.05, 24.11 and 26.05, in folders that mmdebstrap makes (ARGS='--suites forky --parts qos')
-	@./setup.sh unit
+	@./setup.sh unit --lab=$@
 	@PYTHONPATH=tests/slurm $(BIN)/python -m matrix $(ARGS)
 
 test-training: ## tests with real Horovod and PyTorch
-	@./setup.sh all
-	$(BIN)/pytest tests/training
+	@./setup.sh all --lab=$@
+	@./setup.sh native
+	$(BIN)/pytest tests/training -m 'not native'
+	$(ON_NATIVE) $(BIN)/pytest tests/training -m native
+
+# A target whose ARGS name Horovod's own core needs its library, too.
+for_horovod = $(if $(findstring horovod,$(ARGS)),$(1),$(2))
 
 test-chaos: ## things fail at random: single jobs' processes, a whole cluster's daemons and connections (40 minutes; ARGS='--system --seeds 1-20')
-	@./setup.sh all
-	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
+	@./setup.sh all --lab=$@
+	@$(call for_horovod,./setup.sh native,true)
+	@$(call for_horovod,$(ON_NATIVE):tests,PYTHONPATH=tests) $(BIN)/python -m chaos $(ARGS)
+
+test-soak: ## an hour of jobs, failures and restarts: flexod must not grow with it (ARGS='--minutes 15')
+	@./setup.sh all --lab=$@
+	@PYTHONPATH=tests $(BIN)/python -m soak $(ARGS)
 
 bench-load: ## what flexod costs: its CPU, and slurmctld's time (about 4 minutes)
-	@./setup.sh all
+	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo.lab.load
 
 bench-runtime: ## what a resize costs, beside stock Horovod and stop-restart (about 20 minutes; ARGS='--help')
-	@./setup.sh all
-	@PYTHONPATH=tests $(BIN)/python -m bench.runtime $(ARGS)
+	@./setup.sh all --lab=$@
+	@./setup.sh native
+	@$(ON_NATIVE):tests $(BIN)/python -m bench.runtime $(ARGS)
 
 bench-papers: ## published figures beside ours (about an hour; ARGS='--parts ibm pollux' for a few minutes)
 	@./setup.sh unit
@@ -82,16 +103,24 @@ bench-scheduler: ## what deciding and simulating cost (about ten minutes; ARGS='
 	@PYTHONPATH=tests $(BIN)/python -m bench.scheduler $(ARGS)
 
 bench-fidelity: ## one workload on a real lab and in the simulator (about 20 minutes; ARGS='--policies lyra --repeats 3')
-	@./setup.sh all
+	@./setup.sh all --lab=$@
 	@PYTHONPATH=tests $(BIN)/python -m bench.fidelity $(ARGS)
 
 bench-scale: ## flexod beside a slurmctld with thousands of nodes (about 90 minutes; ARGS='--nodes 500 --jobs 2000 --leaders 100')
-	@./setup.sh all
+	@./setup.sh all --lab=$@
 	@PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)
+
+bench-abuse: ## an honest leader's round trips while somebody abuses flexod (about 8 minutes; ARGS='--cases slow_reads')
+	@./setup.sh all --lab=$@
+	@PYTHONPATH=tests $(BIN)/python -m bench.abuse $(ARGS)
 
 deb: ## Debian packages of daemon and plugin, in build/deb
 	@./setup.sh unit
 	@$(BIN)/python packages/build_debs.py $(ARGS)
+
+wheel: ## flexo's wheel for users' environments, in build/wheel
+	@./setup.sh unit
+	@$(BIN)/python packages/own_wheel.py build/wheel
 
 docs: ## the documentation as a site, in build/site
 	@./setup.sh unit
@@ -112,7 +141,7 @@ run-lint:
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-clean: ## remove what was built and cached here; .venv and the Horovod wheel stay
+clean: ## remove what was built and cached here; .venv and the Horovod wheels stay
 	$(MAKE) --no-print-directory -C slurm_plugin clean
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,9 +1,13 @@
 #!/bin/bash
-# Puts everything in place that flexo's make targets need, and nothing twice: setup.sh [lint|unit|slurm|all].
+# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|native] [--lab=TARGET].
 #
-# The argument says what the caller is about to do, and so which steps are taken: PyTorch and Horovod are large. A step that
-# fails stops only a caller who needs it: unit tests do without Slurm, which not everybody can install. What has been done is remembered in .venv/.setup, one file a step, by a hash of what the step
-# depends on, so that an interrupted step is done again. The output of the steps is in build/setup.log.
+# The argument says what the caller is about to do, and so which steps are taken: PyTorch is large. `--lab` says that make's
+# TARGET brings up Slurm clusters on this machine, which needs root. A step that fails stops only a caller who needs it: unit
+# tests run without Slurm. .venv/.setup has one file for each step that is done, with a hash of what the step depends on, so
+# an interrupted step is done again. The output of the steps is in build/setup.log.
+#
+# FLEXO_TORCH=PYTHON uses the PyTorch of that Python instead of downloading one. Later calls remember it, until one says
+# FLEXO_TORCH=download.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -11,15 +15,17 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 readonly ROOT=$PWD
 readonly VENV=$ROOT/.venv
 readonly PYTHON=$VENV/bin/python
+readonly NATIVE=$VENV/native # Horovod with its native library, for those who put it on PYTHONPATH
 readonly STAMPS=$VENV/.setup
 readonly LOG=$ROOT/build/setup.log
-readonly HOROVOD_VERSION=0.28.1
-readonly ORTOOLS_VERSION=9.15.6755
 readonly PLAIN_INTERVAL_S=30 # how often a long step says that it is still there, where no terminal is
+readonly LEAST_PYTHON='3, 11'
+HOROVOD_VERSION=$(sed -n 's/^VERSION = "\(.*\)"$/\1/p' packages/horovod_wheels.py)
+readonly HOROVOD_VERSION
 
 # Debian's package:the command or file by which it is known where something else provides it ("-": nothing does).
 readonly PACKAGES=(
-  python3:python3 python3-venv:- python3-dev:- gcc:gcc g++:g++ make:make cmake:cmake
+  python3:python3 python3-venv:- gcc:gcc make:make
   slurmctld:slurmctld slurmd:slurmd slurm-client:sbatch slurm-wlm-basic-plugins:slurmctld slurmdbd:slurmdbd
   slurm-wlm-mysql-plugin:slurmdbd libslurm-dev:/usr/include/slurm/spank.h munge:munged
   mariadb-server-core:mariadbd mariadb-client-core:mariadb lua5.1:lua5.1 procps:ps iproute2:ip etcd-server:etcd
@@ -27,11 +33,15 @@ readonly PACKAGES=(
   prometheus:prometheus sudo:sudo openssl:openssl
   systemd-standalone-sysusers:systemd-sysusers systemd-standalone-tmpfiles:systemd-tmpfiles
 )
+readonly PACKAGES_OF_NATIVE=(python3-dev:- g++:g++ cmake:cmake)
 
 # What the environment says about other Pythons, and the make that calls, must not decide what is installed here.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV PIP_TARGET PIP_PREFIX PIP_USER PIP_ROOT PIP_REQUIRE_VIRTUALENV
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 LC_ALL=C.UTF-8
+if [[ ${FLEXO_TORCH:-} && $FLEXO_TORCH != download ]]; then
+  FLEXO_TORCH=$(command -v "$FLEXO_TORCH" || printf '%s\n' "$FLEXO_TORCH") # as the caller's PATH has it
+fi
 export PATH="$VENV/bin:${PATH:-/usr/local/bin:/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
 export HOME="${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}"
 readonly CACHE=${FLEXO_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/flexo}
@@ -127,11 +137,11 @@ remove_own_policy() {
   if [[ -w $POLICY ]] && grep -qxF "$POLICY_MARK" "$POLICY"; then rm -f "$POLICY"; fi
 }
 
-# Prints the packages that are neither installed nor provided by something else.
+# Of those given, prints the packages that are neither installed nor provided by something else.
 missing_packages() {
   local installed entry package other
-  installed=$'\n'$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${PACKAGES[@]%%:*}" 2>/dev/null || true)$'\n'
-  for entry in "${PACKAGES[@]}"; do
+  installed=$'\n'$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${@%%:*}" 2>/dev/null || true)$'\n'
+  for entry; do
     package=${entry%%:*} other=${entry#*:}
     [[ $installed == *$'\n'"$package installed"$'\n'* || -e $other ]] && continue
     if [[ $other == - ]]; then # a matter of Debian's splitting alone
@@ -151,23 +161,28 @@ install_packages() {
   apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
 }
 
-step_system() {
+# install_missing STEP CONSEQUENCE PACKAGE:COMMAND...
+install_missing() {
+  local step=$1 still=$2
   local -a wanted
-  mapfile -t wanted < <(missing_packages)
+  mapfile -t wanted < <(missing_packages "${@:3}")
   ((${#wanted[@]} == 0)) && return
-  local still='Unit tests work without Slurm; the demo and the tests on a real cluster do not.'
   if ! command -v apt-get >/dev/null; then
-    missing system "${wanted[*]} (Debian's names) not installed, and there is no apt here to install them. $still"
+    missing "$step" "not installed: ${wanted[*]} (Debian's names), and there is no apt-get here. $still"
   elif ((EUID != 0)); then
-    missing system "not root, so these cannot be installed: ${wanted[*]} (as root: apt-get install --no-install-recommends ${wanted[*]}). $still"
+    missing "$step" "not installed: ${wanted[*]}. As root: apt-get install --no-install-recommends ${wanted[*]}. $still"
   else
     run_logged "System packages (${#wanted[@]})" install_packages "${wanted[@]}"
-    [[ $ok ]] || missing system "apt-get could not install ${wanted[*]}: is the network there? $still"
+    [[ $ok ]] || missing "$step" "apt-get could not install ${wanted[*]}: is the network there? $still"
   fi
   remove_own_policy
 }
 
-# --- the virtual environment and what flexo itself needs ---------------------------------------------------------
+step_system() {
+  install_missing system 'Unit tests work without Slurm; the demo and the tests on a real cluster do not.' "${PACKAGES[@]}"
+}
+
+# --- the virtual environment and its packages --------------------------------------------------------------------
 
 system_python() {
   local python=/usr/bin/python3
@@ -175,10 +190,26 @@ system_python() {
   printf '%s\n' "$python"
 }
 
+# pip's programs name Python between double quotes where its path has a space; nothing else in the path is quoted.
+readonly OWN_FOLDER='"$(dirname -- "$(realpath -- "$0")")"'
+
+quote_programs() {
+  "$PYTHON" - "$OWN_FOLDER" "$VENV"/bin/* <<'END'
+import sys
+from pathlib import Path
+
+START, STOP = b"#!/bin/sh\n'''exec' ", b"\n' '''\n"
+for path in filter(Path.is_file, map(Path, sys.argv[2:])):
+    head, stop, rest = path.read_bytes().partition(STOP)
+    if stop and head.startswith(START):
+        path.write_bytes(START + sys.argv[1].encode() + b'/python "$0" "$@"' + stop + rest)
+END
+}
+
 # A .venv that was begun or half removed, made by another Python, or moved here from elsewhere, is not sound.
 venv_is_sound() {
   local probe='import pip, sys; sys.exit(not pip.__file__.startswith(sys.argv[1]) or sys.prefix != sys.argv[1] or sys.version != sys.argv[2])'
-  "$PYTHON" -c "$probe" "$VENV" "$1" 2>/dev/null && grep -qF "$VENV" "$VENV/bin/activate" 2>/dev/null
+  "$PYTHON" -c "$probe" "$VENV" "$1" 2>/dev/null && grep -qF -e "$VENV/bin/python" -e "$OWN_FOLDER" "$VENV/bin/pip" 2>/dev/null
 }
 
 make_venv() {
@@ -186,115 +217,180 @@ make_venv() {
   "$1" -m venv "$VENV"
 }
 
-install_flexo() {
-  "$PYTHON" -m pip install -e ".[$1]"
-  # without dependencies: its wheel asks for an older protobuf than gRPC's code here; the solver works with ours
-  "$PYTHON" -m pip install --no-deps "ortools==$ORTOOLS_VERSION"
+# What generates the gRPC code comes first, so that pip makes no environment for it. The rest is one call: each resolves all.
+install_packages_of() {
+  local -a pip=("$PYTHON" -m pip install --constraint constraints.txt)
+  unlink_torch # or pip would count what is installed there
+  "${pip[@]}" setuptools grpcio-tools mypy-protobuf
+  quote_programs
+  "${pip[@]}" --no-build-isolation --editable ".[$1]"
+  quote_programs
+}
+
+# Where PyTorch comes from: "download", or the Python that has it.
+torch_source() {
+  local source=${FLEXO_TORCH:-}
+  [[ $source || ! -f $STAMPS/torch-source ]] || source=$(<"$STAMPS/torch-source")
+  printf '%s\n' "${source:-download}"
 }
 
 step_python() {
-  local python version key
-  if ! python=$(system_python); then
-    missing python 'there is no python3: nothing works without it (Debian: apt-get install python3 python3-venv).'
-    return
-  fi
+  local python version source key extras=daemon,etcd,docs,dev title='Python packages'
+  python=$(system_python)
   version=$("$python" -c 'import sys; print(sys.version)')
-  if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-    missing python "$python is Python ${version%% *}, and flexo needs 3.11 or later: nothing works without it."
-    return
-  fi
-  key=$(printf '%s' "$ROOT $version" | cat - pyproject.toml setup.py | hash_of_input)
-  stamped venv "$ROOT $version" && stamped flexo "$key" && return
-  if ! stamped venv "$ROOT $version"; then
+  source=$(torch_source)
+  if ! stamped venv "$ROOT $version" || ! stamped torch-source "$source"; then
     ok=yes
-    venv_is_sound "$version" || run_logged 'Virtual environment' make_venv "$python"
+    if ! venv_is_sound "$version" || [[ $source != "$(FLEXO_TORCH='' torch_source)" ]]; then
+      run_logged 'Virtual environment' make_venv "$python"
+    fi
     if [[ ! $ok ]]; then
       missing python 'the virtual environment .venv could not be made (Debian: apt-get install python3-venv): nothing works without it.'
       return
     fi
     stamp venv "$ROOT $version"
+    stamp torch-source "$source"
   fi
-  run_logged 'Python packages' install_flexo daemon,etcd,docs,dev
+  key=$(printf '%s' "$ROOT $version" | cat - pyproject.toml setup.py constraints.txt | hash_of_input)
+  if [[ " $steps " == *' horovod '* ]]; then
+    stamped training "$key" && return
+    extras+=,training
+    [[ $source != download ]] || extras+=,torch title+=' with PyTorch'
+  else
+    stamped flexo "$key" && return
+  fi
+  rm -f "$STAMPS/torch" "$STAMPS/training"
+  run_logged "$title" install_packages_of "$extras"
   if [[ ! $ok ]]; then
     rm -f "$STAMPS/venv" # looked at again next time
     missing python 'pip could not install what flexo needs: is the network there? Nothing works without it.'
     return
   fi
   stamp flexo "$key"
+  [[ $extras != *,training* ]] || stamp training "$key"
 }
 
-# --- what training needs -----------------------------------------------------------------------------------------
+# --- PyTorch that is installed already ---------------------------------------------------------------------------
 
-readonly WITHOUT_TRAINING='Unit tests work without it; the demo and the tests of training do not.'
+linked_torch() { "$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib") + "/zz_torch_of_another_python.pth")'; }
+unlink_torch() { rm -f "$(linked_torch)"; }
 
-step_torch() {
-  local key
-  [[ -x $PYTHON && -f $STAMPS/flexo ]] || { failed+=(torch); return; }
-  key=$(<"$STAMPS/flexo")
-  stamped torch "$key" && return
-  run_logged 'PyTorch' install_flexo daemon,etcd,docs,training,dev
-  if [[ $ok ]]; then
-    stamp torch "$key"
+# Prints what a Python is; then, for a module's name, the folder that has it, and those that it may import from.
+readonly ABOUT_PYTHON='
+import importlib.util, os, sys
+print(sys.implementation.name, "%d.%d" % sys.version_info[:2] + getattr(sys, "abiflags", ""))
+for name in sys.argv[1:]:
+    spec = importlib.util.find_spec(name)
+    if spec and spec.origin:
+        found = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+        print(*dict.fromkeys([os.path.dirname(os.path.dirname(spec.origin)), *found]), sep="\n")
+'
+
+# Says why the PyTorch that FLEXO_TORCH names cannot be used; nothing if it can, as far as is known without importing it.
+why_not_this_torch() {
+  local source=$1 own theirs
+  local next='Name a Python that has PyTorch, such as FLEXO_TORCH=/opt/torch/bin/python3, or say FLEXO_TORCH=download.'
+  [[ $source != download ]] || return 0
+  if ! command -v "$source" >/dev/null; then
+    printf '%s\n' "FLEXO_TORCH=$source: there is no such program. $next"
+  elif [[ $source == "$VENV"/* ]]; then
+    printf '%s\n' "FLEXO_TORCH=$source: this is the Python that needs a PyTorch. $next"
+  elif ! theirs=$("$source" -c "$ABOUT_PYTHON" torch 2>/dev/null </dev/null) || [[ ! $theirs ]]; then
+    printf '%s\n' "FLEXO_TORCH=$source: this program is not a Python 3. $next"
   else
-    missing torch "pip could not install PyTorch. $WITHOUT_TRAINING"
+    own=$("$(system_python)" -c "$ABOUT_PYTHON")
+    if [[ ${theirs%%$'\n'*} != "$own" ]]; then
+      printf '%s\n' "FLEXO_TORCH=$source: it is ${theirs%%$'\n'*}, and .venv is $own. PyTorch is compiled for one of them. $next"
+    elif [[ $theirs != *$'\n'* ]]; then
+      printf '%s\n' "FLEXO_TORCH=$source: PyTorch is not installed there. $next"
+    fi
   fi
 }
 
+# Its folders come last on sys.path: only what is not in .venv is taken from there.
+link_torch() {
+  "$1" -c "$ABOUT_PYTHON" torch | tail -n +2 >"$(linked_torch)"
+  "$PYTHON" -c '
+import sys, torch, torch.distributed as c10d
+if not (c10d.is_available() and c10d.is_gloo_available()):
+    sys.exit("this PyTorch has no torch.distributed with Gloo, which training needs")
+torch.ones(1).numpy()
+print("PyTorch", torch.__version__, "of", torch.__file__)
+'
+}
+
+step_torch() {
+  local source
+  source=$(torch_source)
+  [[ $source != download && -f $STAMPS/training ]] || return 0
+  stamped torch "$source" && [[ -f $(linked_torch) ]] && return
+  run_logged "PyTorch of $source" link_torch "$source"
+  if [[ $ok ]]; then
+    stamp torch "$source"
+  else
+    unlink_torch
+    missing torch "FLEXO_TORCH=$source: that PyTorch does not work in .venv. Name another one, or say FLEXO_TORCH=download."
+  fi
+}
+
+# --- Horovod -----------------------------------------------------------------------------------------------------
+
+readonly WITHOUT_TRAINING='Unit tests work without it; the demo and the tests of training do not.'
 version_of() { "$PYTHON" -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$1"; }
+this_python() { "$PYTHON" -c 'import sys; print(sys.implementation.cache_tag)'; }
 
-# Horovod's CMake appends -std=c++14 where PyTorch's headers need 17: the compiler is wrapped to have the last word.
-build_horovod() {
-  local folder=$1 work=$2 memory_gib jobs
-  memory_gib=$(awk '/^MemAvailable:/ {print int($2 / 1048576)}' /proc/meminfo)
-  jobs=$((memory_gib / 2 < $(nproc) ? memory_gib / 2 : $(nproc))) # a compiler takes up to 1.7 GiB
-  "$PYTHON" -m pip install numpy setuptools==80.9.0 wheel packaging
-  printf '#!/bin/sh\nexec g++ "$@" -std=c++17 -g0\n' >"$work/cxx17"
-  chmod 755 "$work/cxx17"
-  env CXX="$work/cxx17" MAKEFLAGS="-j$((jobs > 1 ? jobs : 1))" TMPDIR="$work" \
-    HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
-    HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_CPU_OPERATIONS=GLOO \
-    "$PYTHON" -m pip wheel --no-cache-dir --no-deps --no-build-isolation -w "$work/wheel" "horovod==$HOROVOD_VERSION"
-  mkdir -p "$folder"
-  mv "$work/wheel"/horovod-*.whl "$folder/"
-}
-
-build_horovod_once() {
-  local folder=$1 work=$CACHE/wheels/.building
+make_horovod_once() {
+  local kind=$1 folder=$2
   mkdir -p "$CACHE/wheels"
-  exec 8>"$CACHE/wheels/.lock" # another clone may be building the same wheel
+  exec 8>"$CACHE/wheels/.lock" # another clone may be making the same wheel
   flock 8
-  compgen -G "$folder/horovod-*.whl" >/dev/null && return
-  rm -rf "$work"
-  mkdir "$work"
-  build_horovod "$folder" "$work"
-  rm -rf "$work"
+  compgen -G "$folder/horovod-*.whl" >/dev/null || nice -n 5 "$PYTHON" packages/horovod_wheels.py "$kind" "$folder"
 }
 
-install_horovod() {
+install_python_files() {
   "$PYTHON" -m pip install --no-deps --force-reinstall "$1"/horovod-*.whl
-  "$PYTHON" -c 'import horovod.torch' # a wheel that was built for something else shows it here
+  quote_programs
+  "$PYTHON" -c 'from horovod_elastic.core.c10d import standin; standin.install(); import horovod.torch'
+}
+
+install_native() {
+  rm -rf "$NATIVE"
+  "$PYTHON" -m pip install --no-deps --target "$NATIVE" "$1"/horovod-*.whl
+  PYTHONPATH=$NATIVE "$PYTHON" -c 'import horovod.torch' # a wheel that was built for something else shows it here
+}
+
+# horovod_wheel STEP KIND NAME HOW TITLE: its wheel, made at most once for all clones, installed by the function HOW.
+horovod_wheel() {
+  local step=$1 kind=$2 folder=$CACHE/wheels/$3 how=$4 title=$5
+  stamped "$step" "$3 $(<"$STAMPS/training")" && return
+  if ! compgen -G "$folder/horovod-*.whl" >/dev/null; then
+    run_logged "$title" make_horovod_once "$kind" "$folder"
+    [[ $ok ]] || { missing "$step" "Horovod could not be made. $WITHOUT_TRAINING"; return; }
+  fi
+  run_logged "Horovod, installed" "$how" "$folder"
+  if [[ $ok ]]; then
+    stamp "$step" "$3 $(<"$STAMPS/training")"
+  else
+    rm -rf "$folder" # whatever is wrong with it, the next set-up makes it anew
+    missing "$step" "the Horovod wheel in $folder does not work and was removed: run the same again. $WITHOUT_TRAINING"
+  fi
 }
 
 step_horovod() {
-  local key folder
-  [[ -f $STAMPS/torch ]] || { failed+=(horovod); return; }
-  stamped horovod "$(<"$STAMPS/torch")" && return
-  key=horovod-$HOROVOD_VERSION-torch-$(version_of torch)-$("$PYTHON" -c 'import sys; print(sys.implementation.cache_tag)')-$(uname -m)
-  folder=$CACHE/wheels/$key
-  if ! stamped horovod-wheel "$key"; then
-    if ! compgen -G "$folder/horovod-*.whl" >/dev/null; then
-      run_logged 'Horovod, built once (takes minutes)' build_horovod_once "$folder"
-      [[ $ok ]] || { missing horovod "Horovod could not be built. $WITHOUT_TRAINING"; return; }
-    fi
-    run_logged 'Horovod' install_horovod "$folder"
-    if [[ ! $ok ]]; then
-      rm -rf "$folder" # whatever is wrong with it, the next set-up builds it anew
-      missing horovod "the Horovod wheel in $folder does not work and was removed, run the same again. $WITHOUT_TRAINING"
-      return
-    fi
-    stamp horovod-wheel "$key"
+  [[ -f $STAMPS/training && " ${failed[*]} " != *' torch '* ]] || { failed+=(horovod); return; }
+  horovod_wheel horovod python-files "horovod-$HOROVOD_VERSION-python-files-$(this_python)" install_python_files \
+    "Horovod's Python files"
+}
+
+step_native() {
+  local name
+  [[ " ${failed[*]} " != *' horovod '* ]] || { failed+=(native); return; }
+  name=horovod-$HOROVOD_VERSION-torch-$(version_of torch)-$(this_python)-$(uname -m)
+  if ! compgen -G "$CACHE/wheels/$name/horovod-*.whl" >/dev/null; then
+    install_missing native "Horovod's native library cannot be built without." "${PACKAGES_OF_NATIVE[@]}"
+    [[ " ${failed[*]} " != *' native '* ]] || return 0
   fi
-  stamp horovod "$(<"$STAMPS/torch")"
+  horovod_wheel native native "$name" install_native "Horovod's native library, built once (takes minutes)"
 }
 
 # --- code generated from protos/ ---------------------------------------------------------------------------------
@@ -332,22 +428,48 @@ step_plugin() {
 
 # --- all of it ---------------------------------------------------------------------------------------------------
 
+stop() {
+  say "flexo: $1"
+  exit "${2:-1}"
+}
+
 # Sets `steps`, those to take in order, and `needs`, those that the caller cannot do without.
 plan_for() {
   case $1 in
     lint | unit) steps='system python protos plugin' needs='python protos' ;;
-    slurm) steps='system python protos plugin' needs=$steps ;;
-    all) steps='system python torch horovod protos plugin' needs=$steps ;;
-    *)
-      say "usage: ./setup.sh [lint|unit|slurm|all], not '$1'"
-      exit 2
-      ;;
+    all) steps='system python torch protos horovod plugin' needs=$steps ;;
+    native) steps='python torch protos horovod native' needs=$steps ;;
+    *) stop "usage: ./setup.sh [lint|unit|all|native] [--lab=TARGET], not '$1'" 2 ;;
   esac
 }
 
+# Says what cannot be helped before anything is downloaded.
+check_first() {
+  local target=$1 python why
+  local works='As an ordinary user these work: make test-unit, lint, docs, wheel, bench-papers, bench-scheduler, bench-loaning.'
+  if [[ $target ]] && ((EUID != 0)); then
+    stop "make $target needs root: it brings up a Slurm cluster on this machine, whose daemons change to other users. Run it as root. $works"
+  fi
+  if [[ $target ]] && ! command -v apt-get >/dev/null && why=$(missing_packages "${PACKAGES[@]}") && [[ $why ]]; then
+    stop "make $target needs ${why//$'\n'/, } (Debian's names): not installed, and there is no apt-get here. Install them first."
+  fi
+  python=$(system_python) || stop 'there is no python3: nothing works without it (Debian: apt-get install python3 python3-venv).'
+  "$python" -c "import sys; sys.exit(sys.version_info < ($LEAST_PYTHON))" ||
+    stop "$python is $("$python" --version), and flexo needs Python ${LEAST_PYTHON/, /.} or later."
+  why=$(why_not_this_torch "$(torch_source)")
+  [[ ! $why ]] || stop "$why"
+}
+
 main() {
-  local caller=${1:-all} steps needs step lacking=()
+  local caller=all target='' argument steps needs step lacking=()
+  for argument; do
+    case $argument in
+      --lab=*) target=${argument#--lab=} ;;
+      *) caller=$argument ;;
+    esac
+  done
   plan_for "$caller"
+  check_first "$target"
   mkdir -p build
   exec 9>build/setup.lock
   if ! flock -n 9; then
@@ -364,8 +486,7 @@ main() {
     [[ " ${failed[*]} " == *" $step "* ]] && lacking+=("$step")
   done
   if ((${#lacking[@]})); then
-    say "flexo: set-up for '$caller' is not complete (${lacking[*]}); what is missing stands above, the details in build/setup.log"
-    exit 1
+    stop "set-up for '$caller' is not complete (${lacking[*]}); what is missing stands above, the details in build/setup.log"
   fi
   if [[ $did_something ]] && ((${#failed[@]} == 0)); then
     say "flexo: set-up is complete ($SECONDS s)"

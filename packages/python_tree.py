@@ -10,19 +10,16 @@ import compileall
 import importlib.metadata as metadata
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
+import own_wheel
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = ("daemon", "etcd")
 """etcd, too: nothing can be added to the tree later, and two flexods may keep their lease there."""
-_SOURCES = ("daemon", "horovod_elastic", "protos", "setup.py", "pyproject.toml", "README.md")
-_NOT_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
 _LAUNCHER = """\
 #!{prefix}/bin/python3 -I
 import sys
@@ -106,17 +103,5 @@ def _copy(distribution: metadata.Distribution, site: Path) -> None:
 
 
 def _add_own_wheel(site: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "source"
-        copy.mkdir()
-        for name in _SOURCES:  # setuptools would leave its build/ behind, and pack what an older one holds
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, copy / name, ignore=_NOT_SOURCE)
-            else:
-                shutil.copy2(source, copy / name)
-        options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder]
-        subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(copy)], check=True)
-        (wheel,) = Path(folder).glob("flexo-*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(site)
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(own_wheel.build(Path(folder))) as archive:
+        archive.extractall(site)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ PACKAGED = {
 }
 SYSTEMCTL = f"""#!/bin/sh
 case "$*" in
-  *"restart flexod.service") exec {sys.executable} {__file__} restart;;
+  *"restart flexod.service") exec {shlex.join([sys.executable, __file__])} restart;;
 esac
 """
 """Stands for systemd, which does not run here: restarts the lab's flexod."""
@@ -40,7 +41,7 @@ JOB = f"""#!/bin/sh
 #SBATCH --gpus-per-task=1
 #SBATCH --elastic=1-4
 set -- --log-dir $PWD/trained-$SLURM_JOB_ID --step-seconds 0.1 --epochs 100000
-exec flexo run {sys.executable} {SCRIPT} "$@"
+exec flexo run {shlex.join([sys.executable, str(SCRIPT)])} "$@"
 """
 
 

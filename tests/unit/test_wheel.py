@@ -1,8 +1,7 @@
-"""What `pip install flexo` brings: an editable install hides what a wheel lacks."""
+"""What the wheel brings: an editable install hides what a wheel lacks."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import zipfile
@@ -33,10 +32,7 @@ def wheel(listed: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).write_bytes((ROOT / name).read_bytes())
     build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w"]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    subprocess.run(
-        [sys.executable, *build, str(folder), str(copy)], check=True, env={**os.environ, "PATH": path}
-    )
+    subprocess.run([sys.executable, *build, str(folder), str(copy)], check=True)
     (made,) = folder.glob("flexo-*.whl")
     return made
 

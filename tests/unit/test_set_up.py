@@ -1,0 +1,189 @@
+"""Set-up and the Makefile: what cannot work is said first, and a folder's name may hold spaces and quotes.
+
+Nothing is downloaded: setup.sh is stopped by what it checks first, and the programs of .venv are stand-ins.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
+ODD_NAMES = ["it's a clone", 'a "clone" of\tit', "$HOME `id` & more;"]
+STAND_IN = '#!/bin/sh\necho "${0##*/} $*" >>"$CLONE/calls"\n'
+
+
+@pytest.fixture(params=ODD_NAMES)
+def clone(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A checkout's Makefiles and setup.sh, in a folder that everybody may enter (pytest's own may not be)."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        made = Path(folder) / request.param / "flexo"
+        made.mkdir(parents=True)
+        for name in ("Makefile", "setup.sh", "packages/horovod_wheels.py"):
+            (made / name).parent.mkdir(exist_ok=True)
+            shutil.copy2(ROOT / name, made / name)
+        yield made
+
+
+def set_up(clone: Path, *arguments: str, user: int | None = None, **environment: str) -> tuple[int, str]:
+    """Exit code of setup.sh and what it said. It must have ended before it began to install anything."""
+    before = sorted(clone.rglob("*"))
+    done = subprocess.run(
+        [str(clone / "setup.sh"), *arguments],
+        env={**os.environ, "FLEXO_TORCH": "", **environment},
+        capture_output=True,
+        text=True,
+        user=user,
+        timeout=120,
+    )
+    assert sorted(clone.rglob("*")) == before
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_a_lab_is_refused_to_ordinary_users_before_anything_is_installed(clone: Path, target: str) -> None:
+    code, said = set_up(clone, "all", f"--lab={target}", user=NOBODY if os.geteuid() == 0 else None)
+    assert code == 1
+    for fact in (f"make {target}", "root", "make test-unit"):
+        assert fact in said
+
+
+def test_every_target_that_needs_a_lab_says_so_to_set_up() -> None:
+    text = (ROOT / "Makefile").read_text()
+    for target in ("demo", "demo-loan", "test", "test-slurm", "test-training", "test-chaos", "bench-runtime"):
+        recipe = text.partition(f"\n{target}: ")[2].partition("\n\n")[0]
+        assert "./setup.sh all --lab=$@" in recipe, target
+
+
+@pytest.mark.parametrize(
+    ("python", "facts"),
+    [
+        ("/no/such/python", ("/no/such/python", "no such program")),
+        ("/bin/true", ("/bin/true", "not a Python")),
+        ("old", ("cpython 2.9", "compiled")),
+        ("bare", ("PyTorch is not installed",)),
+    ],
+)
+def test_a_python_whose_pytorch_cannot_be_used_is_refused_at_once(
+    clone: Path, python: str, facts: tuple[str, ...]
+) -> None:
+    old, bare = clone / "old", clone / "bare"
+    old.write_text("#!/bin/sh\necho cpython 2.9\n")
+    # -S: without the packages of this machine, whatever they are
+    bare.write_text('#!/bin/sh\nexec /usr/bin/python3 -S "$@"\n')
+    for program in (old, bare):
+        program.chmod(0o755)
+    code, said = set_up(clone, "all", FLEXO_TORCH={"old": str(old), "bare": str(bare)}.get(python, python))
+    assert code == 1
+    for fact in ("FLEXO_TORCH=", "FLEXO_TORCH=download", *facts):
+        assert fact in said
+
+
+def test_an_unknown_argument_is_a_usage_error(clone: Path) -> None:
+    code, said = set_up(clone, "everything")
+    assert code == 2
+    assert "native" in said
+
+
+@pytest.mark.parametrize(
+    ("target", "calls"),
+    [
+        ("demo", ["setup.sh all --lab=demo", "python -m flexo.lab.demo"]),
+        ("demo-loan", ["setup.sh all --lab=demo-loan", "python -m flexo.lab.loan_demo"]),
+        ("setup-native", ["setup.sh native"]),
+        (
+            "test-training",
+            [
+                "setup.sh all --lab=test-training",
+                "setup.sh native",
+                "pytest tests/training -m not native",
+                "pytest tests/training -m native",
+            ],
+        ),
+        ("bench-runtime", ["setup.sh all --lab=bench-runtime", "setup.sh native", "python -m bench.runtime"]),
+        ("wheel", ["setup.sh unit", "python packages/own_wheel.py build/wheel"]),
+        (
+            "lint",
+            ["setup.sh lint", "ruff check .", "ruff format --check .", "mypy"],
+        ),
+    ],
+)
+def test_targets_of_make_work_whatever_the_folder_is_called(
+    clone: Path, target: str, calls: list[str]
+) -> None:
+    made(clone, target)
+    assert called(clone) == calls
+
+
+def test_all_tests_fail_if_horovods_library_cannot_be_built(clone: Path) -> None:
+    failing = STAND_IN + '[ "$1" != native ]\n'
+    with pytest.raises(subprocess.CalledProcessError):
+        made(clone, "test", set_up=failing)
+    calls = called(clone)
+    assert "setup.sh native" in calls
+    assert any(call.startswith("pytest tests -m not native") for call in calls), "all others ran"
+    assert not any(call.startswith("pytest tests -m native") for call in calls)
+
+
+def test_all_tests_include_those_of_horovods_library(clone: Path) -> None:
+    made(clone, "test")
+    calls = called(clone)
+    assert calls.index("setup.sh native") < calls.index(
+        next(call for call in calls if call.startswith("pytest tests -m native"))
+    )
+
+
+def called(clone: Path) -> list[str]:
+    """What has been called there, in order."""
+    return [line.rstrip() for line in (clone / "calls").read_text().splitlines()]
+
+
+def made(clone: Path, target: str, set_up: str = STAND_IN) -> None:
+    """`make TARGET` there, with programs that write down how they are called."""
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    (clone / "setup.sh").write_text(set_up)
+    for name in ("python", "pytest", "ruff", "mypy"):
+        program = clone / ".venv" / "bin" / name
+        program.write_text(STAND_IN)
+        program.chmod(0o755)
+    (clone / "slurm_plugin").mkdir()
+    (clone / "slurm_plugin" / "Makefile").write_text("check fuzz:\n\t@true\n")
+    environment = {**os.environ, "CLONE": str(clone)}
+    subprocess.run(["make", target], cwd=clone, env=environment, check=True, capture_output=True, timeout=120)
+
+
+def test_the_plugin_is_installed_into_a_folder_of_any_name(clone: Path) -> None:
+    if "$" in str(clone):
+        pytest.skip("make itself expands a $ in what it is given")
+    command = ["make", "-C", str(ROOT / "slurm_plugin"), "install-partition", f"DESTDIR={clone}"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    installed = clone / "usr" / "sbin" / "flexo-partition"
+    assert 'CONFIG = "/etc/flexo/partition.conf"' in installed.read_text()
+
+
+def test_programs_of_the_environment_start_whatever_the_folder_is_called(clone: Path) -> None:
+    """pip writes the path of Python between double quotes; what else stands in it, the shell reads."""
+    bin_folder = clone / ".venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    (bin_folder / "python").symlink_to(sys.executable)
+    program = bin_folder / "program"
+    program.write_text(
+        f"#!/bin/sh\n'''exec' \"{bin_folder}/python\" \"$0\" \"$@\"\n' '''\nprint('started')\n"
+    )
+    program.chmod(0o755)
+    functions = (clone / "setup.sh").read_text().replace('\nmain "$@"\n', "\nquote_programs\n")
+    (clone / "setup.sh").write_text(functions)
+    subprocess.run([str(clone / "setup.sh")], check=True, capture_output=True, timeout=60)
+    link = clone / "link"
+    link.symlink_to(program)
+    for start in (program, link):
+        assert subprocess.run([str(start)], capture_output=True, text=True).stdout == "started\n"
