@@ -15,7 +15,7 @@ def main() -> int:
     if command == "agent":
         from horovod_elastic.agent import agent
 
-        return agent.main(arguments)
+        agent.end_process(lambda: agent.main(arguments))
     if command == "hosts":
         from horovod_elastic import hosts
 

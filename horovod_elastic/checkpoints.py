@@ -3,19 +3,27 @@
 Written by rank 0 between two mini-batches, so it is consistent; under another name first, so that a reader
 finds the whole file or none. It is a file of torch.save that holds numbers, text and tensors only:
 `torch.load(path, weights_only=True)` reads it, and reading one that somebody else made runs nobody's code.
+
+The path comes from flexod, and so perhaps from an administrator, or from whoever has taken flexod over. So a
+checkpoint replaces nothing but an earlier checkpoint of the same job, and this is decided here, in the job.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
+import secrets
+import stat
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, cast
+
+from horovod_elastic.stateful import LEFT_OUT, capture, put_back
 
 FORMAT = 1
 _MARK = "flexo checkpoint"
@@ -65,15 +73,20 @@ class ElasticState(Protocol):
         ...
 
 
-def write(state: ElasticState, path: Path, about: CheckpointInfo) -> CheckpointInfo:
+def write(
+    state: ElasticState, path: Path, about: CheckpointInfo, within: Path | None = None
+) -> CheckpointInfo:
     """Write all that `state` holds to `path`; returns `about` with what is known only now.
 
-    `path` is absolute, its folder exists, and a file that is there is replaced. Raises CheckpointError;
-    then `path` is as it was, and nothing else is left beside it.
+    `path` is absolute and its folder exists, `within` that folder or one below it if that is given. Only an
+    earlier checkpoint of the same job is replaced. Raises CheckpointError; then `path` is as it was, and
+    nothing else is left beside it.
 
     The state is saved first, as a commit does: models say what they are now, data pipelines where they were
     at the last save, and the file must not hold one without the other.
     """
+    _check_place(path, within)
+    earlier = _earlier(path, about.job_id)
     import torch
 
     state.save()
@@ -84,12 +97,12 @@ def write(state: ElasticState, path: Path, about: CheckpointInfo) -> CheckpointI
         "format": _MARK,
         "version": FORMAT,
         "about": asdict(about),
-        "state": {name: handler.value.state_dict() for name, handler in state._handlers.items()},
+        "state": {name: capture(handler.value) for name, handler in _kept(state).items()},
         "objects": {name: getattr(state, name) for name in state._saved_state},
     }
     _check_plain(content["state"], "state")
     _check_plain(content["objects"], "state")
-    with _replacing(path) as file:
+    with _writing(path, earlier) as file:
         torch.save(content, file)
     return about
 
@@ -105,11 +118,12 @@ def load_checkpoint(path: str | Path, state: ElasticState) -> CheckpointInfo:
     content = _read(Path(path))
     about = content["about"]
     parts, objects = content["state"], content["objects"]
-    _check_names(path, parts, state._handlers)
+    handlers = _kept(state)
+    _check_names(path, parts, handlers)
     _check_names(path, objects, state._saved_state)
-    for name, handler in state._handlers.items():
+    for name, handler in handlers.items():
         try:
-            handler.value.load_state_dict(parts[name])
+            put_back(handler.value, parts[name])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path}: its '{name}' does not fit this script's: {error}") from error
     for name, value in objects.items():
@@ -117,6 +131,11 @@ def load_checkpoint(path: str | Path, state: ElasticState) -> CheckpointInfo:
     state.save()
     known = {field.name for field in fields(CheckpointInfo)}
     return CheckpointInfo(**{name: value for name, value in about.items() if name in known})
+
+
+def _kept(state: ElasticState) -> dict[str, _Handler]:
+    """What the script has put into its state."""
+    return {name: handler for name, handler in state._handlers.items() if name != LEFT_OUT}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -176,20 +195,76 @@ def _check_plain(value: object, where: str) -> None:
         )
 
 
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[io.BufferedWriter]:
-    """A file that becomes `path` when it is whole and on disk; on any error it is as if nothing had been."""
+@dataclass(frozen=True, slots=True)
+class _File:
+    """Which file a name leads to, and as of when."""
+
+    device: int
+    inode: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> _File:
+        return cls(status.st_dev, status.st_ino, status.st_mtime_ns)
+
+
+def _check_place(path: Path, within: Path | None) -> None:
     if not path.is_absolute():
         raise CheckpointError(f"'{path}' is not absolute: name the file as /scratch/ada/model.pt does")
-    if path.is_dir():
-        raise CheckpointError(f"{path} is a folder: name a file in it")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    if within is not None and not path.parent.resolve().is_relative_to(within.resolve()):
+        raise CheckpointError(
+            f"{path} is outside {within}, where this job allows checkpoints: name a file there"
+        )
+
+
+def _earlier(path: Path, job_id: int) -> _File | None:
+    """The checkpoint that `path` holds, or None if nothing is there. Raises CheckpointError for all else."""
+    try:
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except FileNotFoundError:
+        return None
+    except IsADirectoryError as error:  # what fdopen says of a folder
+        raise CheckpointError(f"{path} is a folder: name a file in it") from error
+    except OSError as error:
+        if os.path.lexists(path):  # a link, or one that may not be read
+            raise _not_ours(path, job_id) from error
+        raise CheckpointError(f"{path} cannot be written: {error.strerror or error}") from error
+    with file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or _job_of(file.fileno()) != job_id:
+            raise _not_ours(path, job_id)
+        return _File.of(status)
+
+
+def _job_of(descriptor: int) -> int | None:
+    """Which job's checkpoint an open file is; None if it is none. Reads no tensor."""
+    import torch
+
+    try:
+        name = f"/proc/self/fd/{descriptor}"  # mmap wants a name
+        content = torch.load(name, mmap=True, map_location="cpu", weights_only=True)
+        return int(content["about"]["job_id"]) if content["format"] == _MARK else None
+    except Exception:  # torch raises what its unpickler and its archive reader happen to raise
+        return None
+
+
+def _not_ours(path: Path, job_id: int) -> CheckpointError:
+    return CheckpointError(
+        f"{path} exists and is no checkpoint of job {job_id}, so it is not replaced:"
+        " name a new file, or move this one away"
+    )
+
+
+@contextlib.contextmanager
+def _writing(path: Path, earlier: _File | None) -> Iterator[io.BufferedWriter]:
+    """A file that becomes `path` when it is whole and on disk; on any error it is as if nothing had been."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with beside.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        _put(beside, path, earlier)
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
@@ -206,6 +281,24 @@ def _replacing(path: Path) -> Iterator[io.BufferedWriter]:
     except BaseException:
         _remove(beside)
         raise
+
+
+def _put(beside: Path, path: Path, earlier: _File | None) -> None:
+    """Give the finished file its name, which leads to `earlier` or nowhere, also by now."""
+    if earlier is not None:
+        if _File.of(path.lstat()) != earlier:
+            raise FileExistsError(errno.EEXIST, "it was changed by somebody else meanwhile")
+        beside.replace(path)
+        return
+    try:
+        path.hardlink_to(beside)  # unlike a rename, never onto another file
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        path.open("xb").close()
+        beside.replace(path)
+    else:
+        beside.unlink()
 
 
 def _remove(path: Path) -> None:

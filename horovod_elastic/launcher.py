@@ -7,6 +7,7 @@ an agent again that has ended and should not have, passes signals on, and ends w
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -17,9 +18,9 @@ from contextlib import contextmanager
 
 from flexo_protos.credentials import Munge
 from flexo_protos.lease_place import Kind, LeasePlace
-from horovod_elastic import network, preemption, progress, slurm_job, wire
+from horovod_elastic import network, preemption, progress, slurm_job, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
-from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW
+from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED
 from horovod_elastic.core import choice
 from horovod_elastic.election import leases
 from horovod_elastic.election.lease_grpc import LeaseServer
@@ -29,7 +30,7 @@ from horovod_elastic.leader import profiling
 from horovod_elastic.leader.daemon_link import daemon_address
 from horovod_elastic.leader.satellites import Refused, SlurmUser
 from horovod_elastic.slurm_job import BaseJob, BaseNode
-from horovod_elastic.trace import say
+from horovod_elastic.trace import say, say_error
 
 STARTS_AGAIN = 3
 """How often the agent of a node is started again."""
@@ -139,7 +140,7 @@ def lease_place(base: BaseJob, address: str) -> Iterator[LeasePlace]:
             yield place
         return
     with LeaseServer(address, Munge()) as server:
-        yield LeasePlace(Kind.RUN, (server.endpoint,))
+        yield LeasePlace(Kind.RUN, (server.endpoint,), run=secrets.token_hex(8))
 
 
 class BaseAgents:
@@ -159,24 +160,31 @@ class BaseAgents:
 
     def run(self) -> int:
         """Start them, and wait until all have ended. The job's exit code."""
-        threads = [threading.Thread(target=self._keep, args=(node,), daemon=True) for node in self._nodes]
-        for thread in threads:
-            thread.start()
+        keeping = [self._start_keeping(node) for node in self._nodes]
         self._ending.wait()
-        self._wait(threads, OTHERS_END_WITHIN_S)
+        self._wait(keeping, OTHERS_END_WITHIN_S)
         for kill in (subprocess.Popen.terminate, subprocess.Popen.kill):
             with self._lock:
                 left = list(self._steps.values())
             for step in left:
                 kill(step)
-            self._wait(threads, TERMINATED_WITHIN_S if left else 0.0)
+            self._wait(keeping, TERMINATED_WITHIN_S if left else 0.0)
         code = next(iter(self._codes.values()))  # of the first; the others may have had to be killed
         return 128 + self._signalled if self._signalled and code >= 128 else code
+
+    def _start_keeping(self, node: BaseNode) -> threading.Thread:
+        def failed(error: Exception) -> None:
+            """Nobody keeps the node any more, and `run` would wait for that thread for ever."""
+            say_error(error)
+            self._end(node, 1)
+            self._terminate()
+
+        return threads.start(lambda: self._keep(node), name=f"keep-{node.name}", failed=failed)
 
     def terminate(self, signum: int) -> None:
         """Have the agents end the job in order: their leader hears of it. Safe in a signal handler."""
         self._signalled = signum
-        threading.Thread(target=self._terminate, name="terminate", daemon=True).start()
+        threads.start(self._terminate, name="terminate", failed=say_error)
 
     def _terminate(self) -> None:
         try:
@@ -216,7 +224,12 @@ class BaseAgents:
         with self._lock:
             if self._ending.is_set() or self._signalled:
                 return TERMINATED
-            step = self._steps[node.name] = self._slurm.launch_base(node.name, node.workers, again=again)
+            try:
+                step = self._slurm.launch_base(node.name, node.workers, again=again)
+            except OSError as error:  # no process or memory is left for it, at the moment perhaps
+                say(f"the agent on {node.name} cannot be started: {error}")
+                return CANNOT_WORK_NOW
+            self._steps[node.name] = step
         code = step.wait()
         with self._lock:
             del self._steps[node.name]
@@ -232,7 +245,7 @@ class BaseAgents:
         try:
             of_job = wire.exit_code_of(self._store.look().holder)
         except StoreAway:
-            of_job = code if code < 128 and code not in (CANNOT_WORK, CANNOT_WORK_NOW) else None
+            of_job = code if code < 128 and code not in (CANNOT_WORK, CANNOT_WORK_NOW, CRASHED) else None
         return 1 if of_job is None and code == CANNOT_WORK else of_job
 
     def _end(self, node: BaseNode, code: int) -> None:
@@ -241,7 +254,7 @@ class BaseAgents:
         self._ending.set()
 
     @staticmethod
-    def _wait(threads: list[threading.Thread], bound_s: float) -> None:
+    def _wait(keeping: list[threading.Thread], bound_s: float) -> None:
         deadline = time.monotonic() + bound_s
-        for thread in threads:
+        for thread in keeping:
             thread.join(max(0.0, deadline - time.monotonic()))

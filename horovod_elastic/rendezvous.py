@@ -32,6 +32,8 @@ MAX_HEADER_BYTES = 8 * 1024
 MAX_KEYS = 100_000
 MAX_OPEN = 4096
 """Connections kept at a time, held or half read; the core of 256 ranks needs 256."""
+MAX_HALF_READ = 256
+"""Of these, half read: requests come whole, or from strangers. One more ends the oldest."""
 REQUEST_TIMEOUT_S = 10.0
 HOLD_S = 5.0
 """After this a held request is answered 404: the core looks at its own time limit only between requests."""
@@ -105,11 +107,13 @@ class Rendezvous:
             connection = _Connection(accepted, time.monotonic())
             if self._store.read(connection):
                 self._store.answer(connection)
-            elif len(reading) < MAX_OPEN:
+            else:
+                if len(reading) >= MAX_HALF_READ:
+                    oldest = next(iter(reading))
+                    poll.unregister(oldest)
+                    reading.pop(oldest).socket.close()
                 reading[accepted.fileno()] = connection
                 poll.register(accepted, select.EPOLLIN)
-            else:
-                accepted.close()
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ _POISON = re.compile(
 )
 _KEEP = frozenset({"SLURM_CONF", "SLURM_TIME_FORMAT"})
 COMMAND_TIMEOUT_S = 60
+RESTARTS_WITHIN_S = 300.0
+"""How long a job that starts waits for slurmctld."""
+_PAUSE_S = 1.0
 
 
 class NotInAJob(Exception):
@@ -132,7 +136,7 @@ def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
     job_id = environment.get("SLURM_JOB_ID", "")
     if "FLEXO_ELASTIC" in environment or not job_id:
         return environment
-    shown = ask(["scontrol", "show", "job", job_id, "--oneliner"], environment)
+    shown = _ask_patiently(["scontrol", "show", "job", job_id, "--oneliner"], environment)
     match = re.search(r" AdminComment=(?:\S+ )*?flexo\{workers=(\d+-\d+)(\S*)\}", shown)
     if match is None:
         return environment
@@ -159,12 +163,12 @@ def node_address(node: str, environment: Mapping[str, str]) -> str:
 
 def show_node(node: str, environment: Mapping[str, str]) -> str:
     """What scontrol says of a node, in one line."""
-    return ask(["scontrol", "show", "node", node, "--oneliner"], environment)
+    return _ask_patiently(["scontrol", "show", "node", node, "--oneliner"], environment)
 
 
 def site(environment: Mapping[str, str]) -> Site:
     """What Slurm says of its own configuration."""
-    shown = ask(["scontrol", "show", "config"], environment)
+    shown = _ask_patiently(["scontrol", "show", "config"], environment)
     settings = dict(re.findall(r"^(\S+)\s*= (.*)$", shown, re.MULTILINE))
     return Site(
         binds_cpus=re.search("affinity|cgroup", settings.get("TaskPlugin", "")) is not None,
@@ -175,7 +179,7 @@ def site(environment: Mapping[str, str]) -> Site:
 
 def output_path(job_id: int, environment: Mapping[str, str]) -> str | None:
     """The file that the base's standard output goes to, so that satellites can write there too."""
-    shown = ask(["scontrol", "show", "job", str(job_id), "--oneliner"], environment)
+    shown = _ask_patiently(["scontrol", "show", "job", str(job_id), "--oneliner"], environment)
     match = re.search(r" StdOut=(.*?)(?: Power=| \w+=|$)", shown)
     return match[1] if match and match[1].startswith("/") else None
 
@@ -238,6 +242,32 @@ def _memory(environment: Mapping[str, str], gpus: int, cpus: int, tasks: list[in
     if text := environment.get("SLURM_MEM_PER_NODE", ""):
         return int(text) // max(tasks)
     return 0
+
+
+def _ask_patiently(command: list[str], environment: Mapping[str, str]) -> str:
+    """As `ask`, but waits while slurmctld is down: jobs start while it restarts. Raises NotInAJob."""
+    deadline = time.monotonic() + RESTARTS_WITHIN_S
+    again = True  # once in any case: slurmctld may be up again by the time that it is pinged
+    while True:
+        try:
+            return ask(command, environment)
+        except NotInAJob as error:
+            no_slurm = isinstance(error.__cause__, FileNotFoundError)
+            if no_slurm or time.monotonic() > deadline or not (again or _slurmctld_is_down(environment)):
+                raise
+        again = False
+        time.sleep(_PAUSE_S)
+
+
+def _slurmctld_is_down(environment: Mapping[str, str]) -> bool:
+    command, clean = ["scontrol", "ping"], clean_environment(environment)
+    try:
+        said = subprocess.run(
+            command, env=clean, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "DOWN" in said and " UP" not in said
 
 
 def ask(command: list[str], environment: Mapping[str, str] | None) -> str:

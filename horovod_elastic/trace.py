@@ -7,17 +7,60 @@ none.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import sys
 import time
+import traceback
 
 VARIABLE = "FLEXO_TRACE"
+OUTPUT_WAIT_S = 1.0
+"""How long a line waits for a full pipe: the script's own lines may fill it for a moment."""
 
 
 def say(sentence: str) -> None:
-    """One line for the user, in the job's output."""
-    print(f"flexo: {sentence}", file=sys.stderr, flush=True)
+    """One line for the user, in the job's output. Never raises, and never waits for long."""
+    _output.write(f"flexo: {sentence}\n")
+
+
+def say_error(error: BaseException) -> None:
+    """The traceback of an error that nobody foresaw, as `say`."""
+    _output.write("".join(traceback.format_exception(error)))
+
+
+class _Output:
+    """Standard error. A full disk or quota, or a pipe that nobody reads, must neither end nor hang a job.
+
+    What cannot be written is dropped. Nothing is buffered: Python would exit with 120 if the rest of a buffer
+    could not be written in the end.
+    """
+
+    def __init__(self) -> None:
+        self._stuck = False
+        """The last line found no room, so the next one does not wait for it."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # None: there is no standard error
+            try:
+                descriptor = sys.stderr.fileno()
+            except (OSError, ValueError):  # it has been replaced, as tests do
+                sys.stderr.write(text)
+                return
+            self._write(descriptor, text.encode(errors="backslashreplace"))
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        while data:
+            _, ready, _ = select.select([], [descriptor], [], 0.0 if self._stuck else OUTPUT_WAIT_S)
+            self._stuck = not ready
+            if self._stuck:
+                return
+            # A pipe that is ready takes so much at once.
+            data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
+
+
+_output = _Output()
 
 
 class Trace:

@@ -63,4 +63,7 @@ SERVER_OPTIONS = (
     # Anybody can connect: they must not take up all the files that this process may open.
     ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", 10_000),
+    # A peer has one stream, or one call at a time.
+    ("grpc.max_concurrent_streams", 16),
+    ("grpc.max_connection_idle_ms", 120_000),
 )

@@ -6,25 +6,31 @@ the folder to the other name.
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "flexo" / "v1"
 TARGET = HERE / "flexo_protos" / "v1"
 
+_PACKAGE = TARGET / "__init__.py"
+
 
 def generate() -> None:
-    """Write the generated modules, unless all of them are newer than every source."""
+    """Write the generated modules, unless this generator made all of them after every source."""
     sources = sorted(SOURCES.glob("*.proto"))
     made = [TARGET / f"{source.stem}_pb2_grpc.py" for source in sources]
     newest = max(path.stat().st_mtime for path in [*sources, Path(__file__)])
-    if all(path.exists() and path.stat().st_mtime > newest for path in made):
+    if _made_by_this_generator() and all(path.exists() and path.stat().st_mtime > newest for path in made):
         return
     from grpc_tools import protoc
 
     TARGET.mkdir(exist_ok=True)
-    (TARGET / "__init__.py").write_text('"""Generated from protos/flexo/v1 by protos/generate.py."""\n')
+    _PACKAGE.write_text(_package_text())
+    # protoc looks for its plugins there, whether or not this environment is active
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     arguments = [
         "protoc",
         f"-Iflexo_protos/v1={SOURCES}",
@@ -36,6 +42,19 @@ def generate() -> None:
     ]
     if protoc.main(arguments) != 0:
         sys.exit("flexo: protoc failed on protos/flexo/v1 (its message stands above)")
+
+
+def _package_text() -> str:
+    generator = metadata.version("grpcio-tools")
+    return f'"""Generated from protos/flexo/v1 by protos/generate.py with grpcio-tools {generator}."""\n'
+
+
+def _made_by_this_generator() -> bool:
+    """The generated code refuses a protobuf or gRPC that is older than its generator."""
+    try:
+        return _PACKAGE.exists() and _PACKAGE.read_text() == _package_text()
+    except metadata.PackageNotFoundError:  # nothing here could generate anything else
+        return True
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ children, and outlive this process. They speak with their agent only, which pass
 training goes on while the job has no leader: the agent looks for one (election.py), or leads itself, with the
 leader in a thread of this process.
 
+An exception that nobody foresaw ends this process and nothing else, in whichever thread. The keeper starts it
+again, and the workers train on. In the leader's thread it ends that leader only, and another one takes over.
+
 SIGTERM from Slurm reaches it and its workers alike. In a satellite the workers ignore it, the agent tells the
 leader, and the leader lets them go at a mini-batch boundary. In the base it is the end of the job: workers
 die of it, or end as their script handles it.
@@ -21,19 +24,18 @@ import os
 import queue
 import secrets
 import signal
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator, Munge, NotAuthentic
 from flexo_protos.v1 import workers_pb2 as pb
-from horovod_elastic import job_plan, network, preemption, slurm_job, wire
-from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW
+from horovod_elastic import job_plan, network, preemption, slurm_job, threads, wire
+from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED, STEADY_S
 from horovod_elastic.agent.keeper_link import KeeperLink, NoKeeper
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
@@ -45,7 +47,7 @@ from horovod_elastic.leader.leader import Leader, Outcome
 from horovod_elastic.leader.leader_service import LeaderPort
 from horovod_elastic.leader.satellites import SlurmUser
 from horovod_elastic.slurm_job import agent_name
-from horovod_elastic.trace import say
+from horovod_elastic.trace import say, say_error
 from horovod_elastic.worker.sigterm import SATELLITE
 
 TICK_S = 0.25
@@ -70,6 +72,8 @@ KEPT_COME_WITHIN_S = 5.0
 SIGTERM_GRACE_S = 25.0
 """How long workers of the base may take to end as their script handles SIGTERM; Slurm's KillWait is 30."""
 LEADER_ENDS_WITHIN_S = 60.0
+LEADERS_FAIL = 3
+"""So often within STEADY_S the leader of this process may fail; then the process is started again."""
 TERMINATED = 128 + signal.SIGTERM
 _WAITING = (pb.WORKER_PHASE_READY, pb.WORKER_PHASE_ARRIVED)
 INJECT = Path(__file__).resolve().parents[1] / "inject"
@@ -123,6 +127,10 @@ class _Ended:
     """When a leader was told first; 0: none was there."""
 
 
+class LeaderFailed(Exception):
+    """Leaders of this process have failed again and again: perhaps another process has better luck."""
+
+
 class Agent:
     """See the module."""
 
@@ -158,9 +166,12 @@ class Agent:
         )
         self._leader: Leader | None = None
         self._leader_thread: threading.Thread | None = None
+        self._leaders_failed_at: list[float] = []
         self._link: LeaderLink | None = None
         self._followed: Following | None = None
         """The leader that this agent has, or had last."""
+        self._leader_state = pb.LeaderState()
+        """The last one heard, for the next leader."""
         self._lost_why = ""
         self._seeking = False
         self._leaderless_since = time.monotonic()
@@ -171,23 +182,36 @@ class Agent:
     # --- life -----------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Serve this node until the job dismisses it. Its exit code: the job's, if it belongs to the base."""
+        """Serve this node until the job dismisses it. Its exit code: the job's, if it belongs to the base.
+
+        An exception leaves everything as it is, for the agent that the keeper starts after this process.
+        """
         signal.signal(signal.SIGTERM, self._on_sigterm)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             # sbatch --signal=USR1@60 is meant for the script, and would end this process.
             signal.signal(number, self._pass_on)
         if not self._post.base and preemption.was_told_to_go(self._job_id, os.environ):
             self._events.put(self._leave)
-        self._keeper.listen(lambda *ended: self._events.put(lambda: self._ended(*ended)))
-        try:
-            self._wait_for_the_kept()
-            self._seek(None)
-            while self._exit_code is None:
-                self._one_event()
-                self._tick()
-            return self._exit_code
-        finally:
-            self._close()
+        self._keeper.listen(
+            ended=lambda *ended: self._events.put(lambda: self._ended(*ended)),
+            terminated=lambda: self._events.put(self._leave),
+            failed=self._crash,
+        )
+        self._wait_for_the_kept()
+        self._seek(None)
+        while self._exit_code is None:
+            self._one_event()
+            self._tick()
+        self._close()
+        return self._exit_code
+
+    def _crash(self, error: Exception) -> None:
+        """A thread of this process has failed: raise that in the main thread. Any thread."""
+
+        def crash() -> None:
+            raise error
+
+        self._events.put(crash)
 
     def _wait_for_the_kept(self) -> None:
         deadline = time.monotonic() + KEPT_COME_WITHIN_S
@@ -206,19 +230,29 @@ class Agent:
             self._exit_code = exit_code
 
     def _close(self) -> None:
-        self._keeper.end()
+        """What fails here changes the job's exit code no more."""
+        link, leader = self._link, self._leader_thread
+        for step in (
+            self._keeper.end,
+            self._end_workers,
+            link.close if link is not None else None,
+            (lambda: leader.join(LEADER_ENDS_WITHIN_S)) if leader is not None else None,
+            self._election.close,
+            self._store.close,
+            self._local.close,
+            self._port.close,
+        ):
+            try:
+                if step is not None:
+                    step()
+            except Exception as error:
+                say_error(error)
+
+    def _end_workers(self) -> None:
         if self._leaving and self._post.base:
             self._wait_for_workers(SIGTERM_GRACE_S)
         for worker_id in self._workers:
             self._keeper.kill(worker_id)
-        if self._link is not None:
-            self._link.close()
-        if self._leader_thread is not None:
-            self._leader_thread.join(LEADER_ENDS_WITHIN_S)
-        self._election.close()
-        self._store.close()
-        self._local.close()
-        self._port.close()
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -263,7 +297,7 @@ class Agent:
                 return
             self._events.put(lambda: self._found(found))
 
-        threading.Thread(target=seek, name="seek", daemon=True).start()
+        threads.start(seek, name="seek", failed=self._crash)
 
     def _found(self, found: Leading | Following | Over) -> None:
         self._seeking = False
@@ -307,18 +341,17 @@ class Agent:
         self._election.keep(leader.lost_lease)
 
         def lead() -> None:
-            try:
-                outcome = leader.run()
-            except Exception:
-                traceback.print_exc()
-                self._events.put(lambda: self._end(1))
-                return
+            outcome = leader.run()
             self._events.put(lambda: self._led(leader, outcome))
 
-        self._leader_thread = threading.Thread(target=lead, name="leader", daemon=True)
-        self._leader_thread.start()
+        self._leader_thread = threads.start(lead, name="leader", failed=self._crash)
 
     def _led(self, leader: Leader, outcome: Outcome) -> None:
+        if outcome.failed:
+            now = time.monotonic()
+            self._leaders_failed_at = [at for at in self._leaders_failed_at if now < at + STEADY_S] + [now]
+            if len(self._leaders_failed_at) > LEADERS_FAIL:
+                raise LeaderFailed(f"{len(self._leaders_failed_at)} leaders on {self._node} have failed")
         self._port.leave_office(leader)
         if self._leader is leader:
             self._leader = None
@@ -338,6 +371,8 @@ class Agent:
                 self._tell_worker(message.tell_worker)
             case "dismiss":
                 self._end(message.dismiss.exit_code if self._post.base else 0)
+            case "leader_state":
+                self._leader_state = message.leader_state
             case "hand_over" | "stepped_down":
                 self._lost_why = "the one before has handed over"
                 if self._leader is not None:
@@ -400,6 +435,7 @@ class Agent:
             holder=self._holder,
             leaving=self._leaving,
             gpus=slurm_job.gpus_here(os.environ),
+            leader_state=self._leader_state,
             workers=map(_running, [*self._workers.values(), *(each.worker for each in self._ended_ones)]),
         )
 
@@ -497,7 +533,7 @@ class Agent:
         if worker is None:
             return
         if error:
-            print(f"flexo: {self._post.command[0]} cannot be run: {error}", file=sys.stderr)
+            say(f"{self._post.command[0]} cannot be run: {error}")
         worker.ended_at, worker.exit_code = time.monotonic(), exit_code
         if worker.outbox is None:
             self._tell_end(worker_id, worker)
@@ -537,6 +573,8 @@ class Agent:
         self._events.put(self._leave)
 
     def _leave(self) -> None:
+        if self._leaving:  # Slurm's signal and the keeper's word of it
+            return
         self._leaving = True
         self._say(pb.FromAgent(leaving=pb.AgentLeaving(reason="Slurm takes the node back (SIGTERM)")))
 
@@ -574,8 +612,21 @@ def devices_seen(devices: list[str], gpus: int, slot: int, local_rank: int) -> l
     return devices
 
 
+def end_process(run: Callable[[], int]) -> NoReturn:
+    """Run, and end this process at once, with the code that comes of it.
+
+    At once, because Python would wait for the threads of its pools, and one of them may wait for Slurm.
+    """
+    try:
+        code = run()
+    except Exception as error:
+        say_error(error)
+        code = CRASHED
+    os._exit(code)
+
+
 def main(arguments: list[str]) -> int:
-    """Entry point of `python -m horovod_elastic agent`."""
+    """Entry point of `python -m horovod_elastic agent`, for `end_process`."""
     parser = argparse.ArgumentParser(prog="horovod_elastic agent")
     parser.add_argument("--slots", type=int, required=True, help="workers that fit here")
     parser.add_argument("--job", required=True, help="the job's plan (job_plan.py)")
@@ -598,11 +649,13 @@ def main(arguments: list[str]) -> int:
     try:
         keeper = KeeperLink()
         there_before = keeper.again or post.again
-        return Agent(job_plan.from_text(options.job), post, Munge(), keeper).run()
+        agent = Agent(job_plan.from_text(options.job), post, Munge(), keeper)
     except (NotAuthentic, StoreAway, network.NoAddress) as error:
         # MUNGE, an address, a client library: an agent before this one had them here.
         code, why = CANNOT_WORK_NOW if there_before else CANNOT_WORK, str(error)
     except (NoKeeper, ValueError, slurm_job.NotInAJob) as error:
         code, why = CANNOT_WORK, str(error)
+    else:
+        return agent.run()
     say(f"the agent on {os.uname().nodename} cannot work: {why}")
     return code

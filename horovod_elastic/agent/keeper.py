@@ -38,6 +38,8 @@ ONCE_MORE_S = 2.0
 STARTS_AGAIN = 5
 FIRST_PAUSE_S = 0.2
 """Twice as long each further time."""
+STEADY_S = 600.0
+"""After so long without a crash, those before count no more."""
 AWAY_PAUSE_S = 3.0
 AWAY_S = 60.0
 """How long an agent that cannot work for now is tried: workers train on without one for no longer."""
@@ -47,6 +49,8 @@ COMMAND_NOT_RUN = 127
 """Exit code of a worker whose command cannot be run, as in a shell."""
 CANNOT_WORK = 78
 """Exit code of an agent that would not do better if it were started again (EX_CONFIG)."""
+CRASHED = 70
+"""Exit code of an agent that an exception has ended: it is started again (EX_SOFTWARE)."""
 CANNOT_WORK_NOW = 75
 """Exit code of one that lacks what the agent before it had, as when munged is away (EX_TEMPFAIL)."""
 ENDS_FOR_GOOD = (0, 2, CANNOT_WORK)
@@ -87,6 +91,7 @@ class Keeper:
         self._endpoint = f"unix:{self._folder.path}/agent"
         self._secret = secrets.token_hex(16)
         self._terminated = False
+        self._terminated_told = False
         self._ending = False
         """The agent has said that it ends."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -123,13 +128,20 @@ class Keeper:
     def _run_agent(self, *, again: bool) -> int:
         self._link, theirs = socket.socketpair()
         self._unread = b""
-        self._process = subprocess.Popen(
-            self._agent,
-            env={**os.environ, SOCKET_VARIABLE: str(theirs.fileno())},
-            pass_fds=[theirs.fileno()],
-            preexec_fn=_die_with_the_keeper,
-        )
-        theirs.close()
+        try:
+            self._process = subprocess.Popen(
+                self._agent,
+                env={**os.environ, SOCKET_VARIABLE: str(theirs.fileno())},
+                pass_fds=[theirs.fileno()],
+                preexec_fn=_become_the_agent,
+            )
+        except OSError as error:  # no process or memory is left for it, at the moment perhaps
+            _say(f"the agent cannot be started: {error}")
+            self._link.close()
+            self._link = None
+            return CRASHED
+        finally:
+            theirs.close()
         self._greet(again)
         self._serve()
         self._link.close()
@@ -154,6 +166,7 @@ class Keeper:
             terminated=self._terminated,
             workers=workers,
         )
+        self._terminated_told = self._terminated
         for worker_id, worker in self._workers.items():
             if worker.exit_code is not None:
                 self._tell_end(worker_id, worker)
@@ -262,6 +275,9 @@ class Keeper:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wakeup, 1 << 16)
             self._look_after_workers()
+            if self._terminated and not self._terminated_told and self._link is not None:
+                self._terminated_told = True  # the agent may not have listened yet
+                self._tell(terminated=True)
         return ready
 
     def _wait(self, seconds: float) -> None:
@@ -275,15 +291,17 @@ class _Patience:
 
     def __init__(self) -> None:
         self._crashes = 0
+        self._crashed_at = 0.0
         self._away_since: float | None = None
 
     def pause_s(self, code: int) -> float | None:
         """After its end with `code`; None: not any more."""
+        now = time.monotonic()
         if code != CANNOT_WORK_NOW:
             self._away_since = None
-            self._crashes += 1
+            self._crashes = 1 if now > self._crashed_at + STEADY_S else self._crashes + 1
+            self._crashed_at = now
             return FIRST_PAUSE_S * 2 ** (self._crashes - 1) if self._crashes <= STARTS_AGAIN else None
-        now = time.monotonic()
         if self._away_since is None:
             self._away_since = now
         return AWAY_PAUSE_S if now < self._away_since + AWAY_S else None
@@ -353,6 +371,12 @@ def _die_with_the_keeper() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _become_the_agent() -> None:
+    """Deaf to SIGTERM until it listens: a planned end during its imports would look like a crash."""
+    _die_with_the_keeper()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _become_a_worker() -> None:
     """A process group of its own besides."""
     os.setpgid(0, 0)
@@ -366,11 +390,11 @@ def _become_a_deaf_worker() -> None:
 
 
 def _say(text: str) -> None:
-    print(
-        f"flexo: on {os.environ.get('SLURMD_NODENAME', os.uname().nodename)}: {text}",
-        file=sys.stderr,
-        flush=True,
-    )
+    """As trace.say, which needs more than there is here: dropped if it would raise, or wait."""
+    line = f"flexo: on {os.environ.get('SLURMD_NODENAME', os.uname().nodename)}: {text}\n"
+    with contextlib.suppress(OSError):
+        if select.select([], [2], [], 0.0)[1]:
+            os.write(2, line.encode(errors="backslashreplace")[: select.PIPE_BUF])
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flexo_protos.v1 import workers_pb2 as pb
+from horovod_elastic import threads
 from horovod_elastic.agent.keeper import SOCKET_VARIABLE
 
 
@@ -56,8 +56,17 @@ class KeeperLink:
         """When the keeper was last heard of; it answers every `alive`."""
         self.kept = [Kept(_order(each["note"]), each["spoke"]) for each in hello["workers"]]
 
-    def listen(self, ended: Callable[[str, int, str], None]) -> None:
-        """Have `ended` called, in a thread of its own: a worker's id, its exit code, why it could not run."""
+    def listen(
+        self,
+        ended: Callable[[str, int, str], None],
+        terminated: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Have these called, in a thread of its own.
+
+        `ended`: a worker's id, its exit code, why it could not run. `terminated`: SIGTERM has come. `failed`:
+        nothing can be heard any more.
+        """
 
         def listen() -> None:
             for line in self._lines:
@@ -65,8 +74,10 @@ class KeeperLink:
                 message = json.loads(line)
                 if "ended" in message:
                     ended(message["ended"], message["code"], message["error"])
+                elif "terminated" in message:
+                    terminated()
 
-        threading.Thread(target=listen, name="keeper", daemon=True).start()
+        threads.start(listen, name="keeper", failed=failed)
 
     def start(
         self, order: pb.StartWorker, command: Sequence[str], environment: Mapping[str, str], *, deaf: bool

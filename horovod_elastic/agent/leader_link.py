@@ -14,6 +14,7 @@ from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic import wire
+from horovod_elastic.trace import say_error
 
 # Not shared with other channels: an address that was tried in vain before would be given time to recover.
 _OPTIONS = (*wire.CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
@@ -62,6 +63,9 @@ class LeaderLink:
             why = str(error.details())
         except NotAuthentic as error:
             why = str(error)
+        except Exception as error:  # whatever it is: the agent would wait for this leader's next word
+            say_error(error)
+            why = repr(error)
         self._outbox.put(None)
         self._ended(self, why)
 

@@ -23,6 +23,11 @@ class Tenure:
         self._election = election
         self._store = store
 
+    @property
+    def term(self) -> int:
+        """The fencing term."""
+        return self._election.fencing_term
+
     def certain(self) -> bool:
         """Whether nobody else can have it."""
         return self._election.certain()

@@ -91,7 +91,7 @@ def register() -> None:
     """Tell Horovod, if it is there, how to keep an `Elastic` in a TorchState."""
     try:
         from horovod.torch.elastic.state import SamplerStateHandler, get_handler_registry
-    except ImportError:  # also: Horovod without PyTorch
+    except (ImportError, FileNotFoundError):  # also: Horovod without PyTorch, or its Python files alone
         return
 
     class ElasticHandler(SamplerStateHandler):  # type: ignore[misc]  # Horovod is not checked

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from flexo_protos.leases import Lease
 from flexo_protos.v1 import leases_pb2 as pb
-from horovod_elastic import wire
+from horovod_elastic import threads, wire
 from horovod_elastic.election.leases import LeaseStore, StoreAway
 
 TTL_S = 5.0
@@ -214,6 +214,7 @@ class Election:
         self._closed = threading.Event()
         self._seen = 0
         self._reign: Reign | None = None
+        self._led_under = 0
         self._away = False
 
     @property
@@ -225,6 +226,11 @@ class Election:
     def term(self) -> int:
         """The highest term that this agent knows of; while it leads, its own. 0: none."""
         return self._seen
+
+    @property
+    def fencing_term(self) -> int:
+        """The term under which this agent leads, or led last; never another leader's. 0: it has not led."""
+        return self._led_under
 
     def certain(self) -> bool:
         """Whether this agent leads and nobody else can: False while refreshes do not get through.
@@ -260,7 +266,17 @@ class Election:
         """
         with self._lock:
             reign = self._reign
-        threading.Thread(target=self._refresh, args=(reign, lost), name="lease", daemon=True).start()
+
+        def failed(error: Exception) -> None:
+            """Without a refresh the lease runs out, and somebody else takes it."""
+            self._say(f"the leader's lease is refreshed no more: {error!r}")
+            with self._lock:
+                if self._reign is not reign:
+                    return
+                self._reign = None
+            lost("")
+
+        threads.start(lambda: self._refresh(reign, lost), name="lease", failed=failed)
 
     def resign(self, successor: str = "") -> bool:
         """Stop leading and give the lease up, to `successor` (its holder name) if one is named.
@@ -297,6 +313,7 @@ class Election:
         if isinstance(outcome, Leading):
             with self._lock:
                 self._reign = Reign(self._holder, lease.address, outcome.term, self._ttl_s, asked_at)
+                self._led_under = outcome.term
         return outcome
 
     def _refresh(self, reign: Reign | None, lost: Callable[[str], None]) -> None:
@@ -320,7 +337,10 @@ class Election:
         self._now_there()
         with self._lock:
             self._seen = max(self._seen, lease.term)
-            if reign.heard(lease, asked_at) or self._reign is not reign:  # not: it resigned meanwhile
+            if reign.heard(lease, asked_at):
+                self._led_under = reign.term
+                return None
+            if self._reign is not reign:  # it resigned meanwhile
                 return None
             self._reign = None
             return lease.holder

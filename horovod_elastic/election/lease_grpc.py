@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from flexo_protos import leases, tls
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
@@ -23,17 +24,19 @@ from flexo_protos.v1 import leases_pb2 as pb
 from flexo_protos.v1 import leases_pb2_grpc as rpc
 from horovod_elastic.election.leases import ANSWER_WITHIN_S, JobRun, StoreAway
 from horovod_elastic.network import NoAddress
+from horovod_elastic.streams import first
 from horovod_elastic.wire import CALLING_OPTIONS, SERVER_OPTIONS
 
 _SERVICE = "/flexo.v1.LeaseService/"
 _THREADS = 8
+MESSAGE_WITHIN_S = 5.0
+"""From a call's headers to its message."""
 _DIAL_AGAIN = (  # gRPC's own grow to two minutes: a leader would lose its lease beside a server that is back
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),  # nor does another channel's bad experience count
 )
-_Request = TypeVar("_Request")
 _NAMES = {Kind.FLEXOD: "flexod", Kind.RUN: "flexo run"}
 
 
@@ -127,9 +130,10 @@ class LeaseServer:
 
     def __init__(self, address: str, authenticator: Authenticator) -> None:
         self._server = grpc.server(
-            ThreadPoolExecutor(_THREADS, thread_name_prefix="leases"), options=SERVER_OPTIONS
+            ThreadPoolExecutor(_THREADS, thread_name_prefix="leases"),
+            handlers=[_Service(authenticator)],
+            options=SERVER_OPTIONS,
         )
-        rpc.add_LeaseServiceServicer_to_server(_Service(authenticator), self._server)
         host = f"[{address}]" if ":" in address else address
         try:
             port = self._server.add_insecure_port(f"{host}:0")
@@ -148,29 +152,56 @@ class LeaseServer:
         self._server.stop(grace=None).wait()
 
 
-class _Service(rpc.LeaseServiceServicer):
+_Answer = Callable[[leases.LeaseTable, int, Any, float], pb.Lease]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+class _Service(grpc.GenericRpcHandler):
+    """Answers each method as a stream of bytes, although it is none: gRPC would hold a thread until the
+    message is there, before anybody is asked who it is. Here a stranger's call ends at its headers.
+    """
+
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
         self._lock = threading.Lock()
         self._table = leases.LeaseTable(time.monotonic())
+        self._methods: dict[str, tuple[Callable[[bytes], Any], _Answer]] = {
+            "Acquire": (pb.AcquireRequest.FromString, leases.answer_acquire),
+            "Look": (pb.LookRequest.FromString, leases.answer_look),
+            "Release": (pb.ReleaseRequest.FromString, leases.answer_release),
+        }
 
-    def Acquire(self, request: pb.AcquireRequest, context: grpc.ServicerContext) -> pb.Lease:  # noqa: N802
-        return self._answer("Acquire", leases.answer_acquire, request, context)
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """See grpc.GenericRpcHandler."""
+        method = handler_call_details.method
+        known = self._methods.get(method.removeprefix(_SERVICE)) if method.startswith(_SERVICE) else None
+        if known is None:
+            return None
 
-    def Look(self, request: pb.LookRequest, context: grpc.ServicerContext) -> pb.Lease:  # noqa: N802
-        return self._answer("Look", leases.answer_look, request, context)
+        def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            yield self._answer(method, *known, requests, context).SerializeToString()
 
-    def Release(self, request: pb.ReleaseRequest, context: grpc.ServicerContext) -> pb.Lease:  # noqa: N802
-        return self._answer("Release", leases.answer_release, request, context)
+        return grpc.stream_stream_rpc_method_handler(serve)
 
     def _answer(
         self,
-        name: str,
-        answer: Callable[[leases.LeaseTable, int, _Request, float], pb.Lease],
-        request: _Request,
+        method: str,
+        parse: Callable[[bytes], Any],
+        answer: _Answer,
+        requests: Iterator[bytes],
         context: grpc.ServicerContext,
     ) -> pb.Lease:
-        uid = self._own_user(name, context)
+        uid = self._own_user(method, context)
+        hang_up = threading.Timer(MESSAGE_WITHIN_S, context.cancel)  # a thread does not wait for ever
+        hang_up.start()
+        try:
+            request = parse(first(requests, context))
+        except DecodeError as error:
+            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            hang_up.cancel()
         try:
             with self._lock:
                 return answer(self._table, uid, request, time.monotonic())
@@ -179,10 +210,12 @@ class _Service(rpc.LeaseServiceServicer):
         except leases.TooManyLeases as error:
             _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
-    def _own_user(self, name: str, context: grpc.ServicerContext) -> int:
+    def _own_user(self, method: str, context: grpc.ServicerContext) -> int:
         credential = dict(context.invocation_metadata()).get(METADATA_KEY, "")
+        if not credential:
+            _refuse(context, grpc.StatusCode.UNAUTHENTICATED, "the call carries no MUNGE credential")
         try:
-            caller = self._authenticator.verify(str(credential), _SERVICE + name)
+            caller = self._authenticator.verify(str(credential), method)
         except NotAuthentic as error:
             _refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
         if caller.uid != os.getuid():

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from flexo_protos import flexods, lease_place
 from flexo_protos.credentials import Authenticator
+from flexo_protos.installing import how_to_install
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from flexo_protos.leases import Lease
 from flexo_protos.v1 import leases_pb2 as pb
@@ -81,8 +82,8 @@ def open_store(
         try:
             from horovod_elastic.election.lease_etcd import EtcdLeases
         except ImportError as error:
-            text = f"{place.kind.value} keeps the leases, but its client is not installed here ({error}):"
-            raise StoreAway(f"{text} pip install 'flexo[etcd]'") from error
+            text = f"{place.kind.value} keeps the leases, but its client is not installed here ({error})."
+            raise StoreAway(f"{text} {how_to_install('etcd')}") from error
 
         return EtcdLeases(place, job, _etcd_access(environment))
     from horovod_elastic.election.lease_grpc import GrpcLeases

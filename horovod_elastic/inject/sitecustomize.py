@@ -21,7 +21,8 @@ class _Refuse:
         if fullname == "horovod":
             raise ImportError(
                 f"flexo: the Python that runs the training script ({sys.executable}) cannot import "
-                f"horovod_elastic ({self._reason}); install flexo there (pip install flexo)"
+                f"horovod_elastic ({self._reason}). Install flexo's wheel there: {sys.executable} -m pip "
+                "install flexo-VERSION-py3-none-any.whl (`make wheel` in flexo's repository builds that file)"
             )
 
 

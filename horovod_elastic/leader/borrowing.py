@@ -7,14 +7,15 @@ of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
-from horovod_elastic.leader.satellites import Found, Grant, QueueEntry, Refused, SlurmUser
-from horovod_elastic.trace import Trace, say
+from horovod_elastic import threads
+from horovod_elastic.leader.satellites import LOOK_S, Found, Grant, QueueEntry, Refused, SlurmUser
+from horovod_elastic.trace import Trace, say, say_error
 
 LOOK_INTERVAL_S = 5.0
 """How often Slurm is asked about satellites that have not attached yet, at first."""
@@ -23,10 +24,13 @@ _LONGEST_LOOK_S = 20.0
 allows beyond start_within_s (flexo/grants.py)."""
 ATTACH_BOUND_S = 60.0
 """How long a satellite that runs may take until its agent is here."""
+SUBMITTED_WITHIN_S = 70.0
+"""Until Slurm's queue has what an earlier leader's sbatch submits: a little more than COMMAND_TIMEOUT_S."""
 START_WITHIN_S = 60
 """For a satellite of an earlier leader, until flexod has said how long its grant may take to start."""
 _Reason = jobs_pb2.GrantFailed.Reason
 _State = jobs_pb2.SatelliteState
+_Answer = TypeVar("_Answer")
 
 
 @dataclass
@@ -40,6 +44,8 @@ class Satellite:
     withdrawn: str = ""
     """Why flexod took the grant back, or Slurm the node; "" while it stands."""
     preempted: bool = False
+    submission: Future[None] | None = None
+    """sbatch."""
     running_since: float | None = None
     failed: str = ""
     slow: str = ""
@@ -89,13 +95,15 @@ class Borrowing:
         self.complete = not inherited
         """Whether all satellites are known."""
         self._latest: jobs_pb2.Grants | None = None
+        self._elsewhere: dict[str, float] = {}
+        """Grants for which an earlier leader's sbatch may still run, and until when that is believed."""
 
     # --- grants -----------------------------------------------------------------------------------------
 
     def on_grants(self, message: jobs_pb2.Grants) -> None:
         """Make the grants that stand real, and no others."""
+        self._latest = message
         if not self.complete:
-            self._latest = message
             return
         self._listed = True
         standing = {grant.grant_id: _grant(grant) for grant in message.grants}
@@ -104,8 +112,8 @@ class Borrowing:
                 self._withdraw(satellite)
         for grant in standing.values():
             if known := self._satellites.get(grant.grant_id):
-                known.grant = grant
-            elif not self._office.finishing:
+                known.grant = replace(grant, signature=grant.signature or known.grant.signature)
+            elif not self._office.finishing and grant.grant_id not in self._elsewhere:
                 self._realise(grant)
         self._given_back = {key: told for key, told in self._given_back.items() if key in standing}
 
@@ -115,7 +123,22 @@ class Borrowing:
             return
         self._trace.event("grant", grant=grant.grant_id, node=grant.node, workers=grant.workers)
         self._satellites[grant.grant_id] = satellite = Satellite(grant, time.monotonic())
-        self._in_background(self._submit, satellite)
+        self._submit(satellite)
+
+    def submitted_elsewhere(self, grant_ids: Iterable[str], now: float) -> None:
+        """An earlier leader was submitting these: its satellites may come into Slurm's queue only now."""
+        if not self._listed:
+            for grant_id in grant_ids:
+                self._elsewhere.setdefault(grant_id, now + SUBMITTED_WITHIN_S)
+
+    def submitting(self) -> list[str]:
+        """Grants for which sbatch runs, for the next leader."""
+        own = [
+            grant_id
+            for grant_id, satellite in self._satellites.items()
+            if satellite.submission is not None and not satellite.submission.done()
+        ]
+        return sorted([*own, *self._elsewhere])
 
     def _withdraw(self, satellite: Satellite) -> None:
         if satellite.withdrawn:
@@ -124,44 +147,60 @@ class Borrowing:
         if satellite.agent:
             self._office.send_away(satellite.agent, satellite.withdrawn)
         elif satellite.job_id:
-            self._in_background(self._cancel, satellite)
+            self._cancel(satellite)
 
-    def _in_background(self, work: Callable[[Satellite], None], satellite: Satellite) -> None:
-        if not self._closed:
-            self._commands.submit(work, satellite)
+    def _ask_slurm(
+        self, ask: Callable[[], _Answer], then: Callable[[_Answer | Refused], None]
+    ) -> Future[None] | None:
+        """Ask Slurm in a thread of the pool; `then` hears in the leader's thread what came of it."""
+        if self._closed:
+            return None
+
+        def work() -> None:
+            answer: _Answer | Refused
+            try:
+                answer = ask()
+            except Refused as error:
+                answer = error
+            except Exception as error:  # without an answer nothing would be asked again
+                say_error(error)
+                answer = Refused(f"what Slurm answered cannot be used: {error!r}")
+            self._office.post(lambda: then(answer))
+
+        return self._commands.submit(work)
 
     def _submit(self, satellite: Satellite) -> None:
-        """In a thread of the pool."""
-        try:
-            job_id = self._slurm.submit(satellite.grant)
-        except Refused as error:
-            text = str(error)
-            self._office.post(lambda: self._give_back(satellite, _Reason.REASON_REFUSED, text))
-            return
-        self._office.post(lambda: self._submitted(satellite, job_id))
+        satellite.submission = self._ask_slurm(
+            lambda: self._slurm.submit(satellite.grant), lambda answer: self._submitted(satellite, answer)
+        )
 
-    def _submitted(self, satellite: Satellite, job_id: int) -> None:
-        self._trace.event("submitted", grant=satellite.grant.grant_id, slurm_job=job_id)
-        satellite.job_id, satellite.since = job_id, time.monotonic()
+    def _submitted(self, satellite: Satellite, answer: int | Refused) -> None:
+        if isinstance(answer, Refused):
+            self._give_back(satellite, _Reason.REASON_REFUSED, str(answer))
+            return
+        self._trace.event("submitted", grant=satellite.grant.grant_id, slurm_job=answer)
+        satellite.job_id, satellite.since = answer, time.monotonic()
         if satellite.withdrawn:
-            self._in_background(self._cancel, satellite)
+            self._cancel(satellite)
 
     def _cancel(self, satellite: Satellite) -> None:
-        """In a thread of the pool."""
-        try:
-            self._slurm.cancel([satellite.job_id])
-        except Refused as error:
-            say(f"satellite {satellite.job_id} was not cancelled: {error}")
-        self._office.post(lambda: self._forget(satellite) if not satellite.agent else None)
+        def cancelled(answer: Refused | None) -> None:
+            if isinstance(answer, Refused):
+                say(f"satellite {satellite.job_id} was not cancelled: {answer}")
+            if not satellite.agent:
+                self._forget(satellite)
+
+        self._ask_slurm(lambda: self._slurm.cancel([satellite.job_id]), cancelled)
 
     # --- agents of satellites -----------------------------------------------------------------------------
 
     def admit(self, name: str, hello: workers_pb2.AgentHello) -> str:
         """Take note of a satellite's agent; why it has to go at once or soon, "" if its grant stands."""
         satellite = self._satellite_of(hello.slurm_job_id, hello.node)
-        if satellite is None and (not self._listed or hello.workers):
+        expected = not self._listed or hello.grant_id in self._elsewhere
+        if satellite is None and (expected or hello.workers):
             satellite = self._adopt(hello.slurm_job_id, hello.grant_id, hello.node, hello.slots)
-            if satellite is not None and self._listed:
+            if satellite is not None and not expected:
                 satellite.withdrawn = "its grant does not stand"
         if satellite is None:
             return "its grant does not stand"
@@ -205,7 +244,7 @@ class Borrowing:
             self._give_back(satellite, _Reason.REASON_SLOW_GPU, satellite.slow)
         elif not satellite.withdrawn:
             # Its batch script may outlive it: an agent that hangs, or that others cannot reach.
-            self._in_background(self._cancel, satellite)
+            self._cancel(satellite)
             self._give_back(satellite, _Reason.REASON_LOST, "its agent is gone")
         else:
             self._forget(satellite)
@@ -217,7 +256,7 @@ class Borrowing:
         if self._closed or self._looking or now < self._look_at:
             return
         self._look_at = now + LOOK_INTERVAL_S
-        if not self.complete:
+        if not self.complete or self._elsewhere:
             self._look_for_inherited()
             return
         waiting = [s for s in self._satellites.values() if s.job_id and not s.agent and not s.withdrawn]
@@ -227,28 +266,20 @@ class Borrowing:
 
     def _look_for_inherited(self) -> None:
         self._looking = True
+        self._ask_slurm(self._slurm.find, self._inherit)
 
-        def look() -> None:
-            try:
-                found = self._slurm.find()
-            except Refused:
-                found = (
-                    None  # tried again; until then nothing is submitted twice because nothing is submitted
-                )
-            self._office.post(lambda: self._inherit(found))
-
-        self._commands.submit(look)
-
-    def _inherit(self, found: list[Found] | None) -> None:
+    def _inherit(self, found: list[Found] | Refused) -> None:
         self._looking = False
-        if found is None or self.complete:
-            return
+        if isinstance(found, Refused):
+            return  # tried again; until then nothing is submitted twice because nothing is submitted
         for each in found:
             if self._satellite_of(each.job_id) is None:
                 satellite = self._adopt(each.job_id, each.grant_id, each.node, each.workers)
                 if satellite is not None and each.runs:
                     satellite.running_since = time.monotonic()
         self.complete = True
+        now = time.monotonic()
+        self._elsewhere = {grant: until for grant, until in self._elsewhere.items() if now < until}
         if self._latest is not None:
             self.on_grants(self._latest)
 
@@ -256,6 +287,7 @@ class Borrowing:
         """One that an earlier leader has submitted; None if its grant has a satellite already."""
         if not grant_id or grant_id in self._satellites:
             return None
+        self._elsewhere.pop(grant_id, None)
         grant = Grant(grant_id, node, workers, "", 0, START_WITHIN_S)
         self._satellites[grant_id] = satellite = Satellite(grant, time.monotonic(), job_id)
         return satellite
@@ -264,20 +296,15 @@ class Borrowing:
         self._looking = True
         ids = [satellite.job_id for satellite in waiting]
 
-        def look() -> None:
-            try:
-                entries = self._slurm.queue(ids)
-            except Refused:
-                entries = None
-            self._office.post(lambda: self._looked(waiting, entries))
+        self._ask_slurm(lambda: self._slurm.queue(ids), lambda answer: self._looked(waiting, answer))
 
-        self._commands.submit(look)
-
-    def _looked(self, waiting: list[Satellite], entries: dict[int, QueueEntry] | None) -> None:
+    def _looked(self, waiting: list[Satellite], entries: dict[int, QueueEntry] | Refused) -> None:
         self._looking = False
+        if isinstance(entries, Refused):
+            return
         now = time.monotonic()
         for satellite in waiting:
-            if entries is None or satellite.agent or satellite.withdrawn:
+            if satellite.agent or satellite.withdrawn:
                 continue
             entry = entries.get(satellite.job_id)
             if entry is None:
@@ -294,7 +321,7 @@ class Borrowing:
 
     def _cancel_and_give_back(self, satellite: Satellite, reason: _Reason.ValueType, message: str) -> None:
         satellite.withdrawn = message
-        self._in_background(self._cancel, satellite)
+        self._cancel(satellite)
         self._give_back(satellite, reason, message)
 
     def _give_back(self, satellite: Satellite, reason: _Reason.ValueType, message: str) -> None:
@@ -308,22 +335,47 @@ class Borrowing:
 
     # --- the end -------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Wait for Slurm's commands that are under way, and give no more."""
+    def close(self) -> None:
+        """Give no more commands, and drop those that have not begun; the next leader hears of the rest."""
         self._closed = True
-        self._commands.shutdown(wait=True)
+        self._commands.shutdown(wait=False, cancel_futures=True)
 
-    def cancel_all(self, deadline: float) -> None:
-        """After `settle`: end what is left, and wait for its end up to `deadline` (monotonic)."""
+    def end_those_without_agents(self) -> None:
+        """Beside the leader's thread, and before `end_all`: nobody tells them that the job is over."""
+        if ids := self._without_agents():
+
+            def failed(error: Exception) -> None:
+                """`end_all` tries again."""
+
+            threads.start(lambda: self._slurm.cancel(ids), name="end-satellites", failed=failed)
+
+    def end_all(self, deadline: float) -> None:
+        """Wait for the end of all satellites up to `deadline` (monotonic), and cancel what is left then.
+
+        Agents have been dismissed: a satellite that is cancelled while it leaves looks like a failure.
+        """
         left = [satellite.job_id for satellite in self._satellites.values() if satellite.job_id]
-        if not left:
-            return
-        try:
-            self._slurm.cancel(left)
-            while time.monotonic() < deadline and self._slurm.queue(left):
-                time.sleep(0.5)
-        except Refused as error:
-            say(f"satellites {left} may be left until their time limit: {error}")
+        without_agents = self._without_agents()
+        why = ""
+        while left:
+            may_take_s = deadline - time.monotonic()
+            try:
+                self._slurm.cancel(without_agents if may_take_s > 0 else left, max(0.0, may_take_s))
+                left, why = list(self._slurm.queue(left)), ""
+            except Refused as error:
+                why = str(error)
+            if may_take_s <= 0:
+                break
+            if left:
+                time.sleep(LOOK_S)
+        if left and why:
+            say(
+                f"Slurm was not told to end satellites {', '.join(map(str, left))}: {why}. flexod ends"
+                f" them, or their time limit does; `scancel {' '.join(map(str, left))}` ends them at once"
+            )
+
+    def _without_agents(self) -> list[int]:
+        return [each.job_id for each in self._satellites.values() if each.job_id and not each.agent]
 
     # --- small questions ----------------------------------------------------------------------------------
 
@@ -336,6 +388,7 @@ class Borrowing:
                 node=satellite.grant.node,
                 workers=satellite.grant.workers,
                 state=self._state_of(satellite),
+                signature=satellite.grant.signature,
             )
             for satellite in self._satellites.values()
         ]
@@ -388,4 +441,5 @@ def _grant(grant: jobs_pb2.Grant) -> Grant:
         grant.lease_s,
         grant.start_within_s,
         grant.qos,
+        grant.signature,
     )

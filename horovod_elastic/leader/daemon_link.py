@@ -20,6 +20,7 @@ from flexo_protos import flexods, tls
 from flexo_protos.credentials import METADATA_KEY, Munge, NotAuthentic
 from flexo_protos.v1 import jobs_pb2 as pb
 from flexo_protos.v1 import jobs_pb2_grpc as rpc
+from horovod_elastic.trace import say_error
 from horovod_elastic.wire import CHANNEL_OPTIONS
 
 ATTACH = "/flexo.v1.JobService/Attach"
@@ -157,6 +158,9 @@ class DaemonLink:
             return _Silence(f"flexod at {address} is not the active one any more")
         except (NotAuthentic, tls.AuthorityUnusable) as error:
             return _Silence(str(error), ";", refused=True)
+        except Exception as error:  # whatever it is: without this thread the job hears of flexod no more
+            say_error(error)
+            return _Silence(f"what flexod at {address} says cannot be used: {error!r}", ";", refused=True)
         return _Silence(f"no flexod at {address}")
 
     def _converse(self, address: str) -> None:

@@ -6,7 +6,8 @@ nothing here needs a lock.
 
 A leader that is not the job's first learns everything from the agents that attach to it, and from Slurm's
 queue; training goes on meanwhile. It ends with the job, or before it: when its lease is somebody else's, or
-when its own node has to go and another agent is there to lead.
+when its own node has to go and another agent is there to lead. An exception that nobody foresaw ends it too:
+the leader after it learns everything anew.
 """
 
 from __future__ import annotations
@@ -21,22 +22,25 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
+from flexo_protos import lease_place
 from flexo_protos.v1 import jobs_pb2, workers_pb2
+from horovod_elastic import threads
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader import membership as m
 from horovod_elastic.leader import profiling
+from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.borrowing import Borrowing
 from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.errands import Training
 from horovod_elastic.leader.oversight import Home, Oversight
-from horovod_elastic.leader.satellites import Refused, SlurmUser
+from horovod_elastic.leader.satellites import ENDS_WITHIN_S, Refused, SlurmUser
 from horovod_elastic.leader.takeover import Running, Standing
 from horovod_elastic.phase import Phase
 from horovod_elastic.rendezvous import Rendezvous
 from horovod_elastic.shards import Answer, ShardDesk
 from horovod_elastic.slurm_job import agent_name
 from horovod_elastic.trace import VARIABLE as TRACE
-from horovod_elastic.trace import Trace, say
+from horovod_elastic.trace import Trace, say, say_error
 
 TICK_S = 0.5
 ALIVE_INTERVAL_S = 1.0
@@ -59,6 +63,11 @@ AgentOutbox = queue.SimpleQueue[workers_pb2.ToAgent | None]
 class Tenure(Protocol):
     """The lease under which one leads. Never raises: its server may be away."""
 
+    @property
+    def term(self) -> int:
+        """The fencing term: later leaders of this run have higher ones. Any thread."""
+        ...
+
     def certain(self) -> bool:
         """Whether nobody else can have it: it was confirmed a moment ago."""
         ...
@@ -78,6 +87,8 @@ class Outcome:
 
     exit_code: int | None
     why: str
+    failed: bool = False
+    """By an exception."""
 
 
 @dataclass
@@ -166,6 +177,8 @@ class Leader:
         """Nothing is handed out before it is known who holds what."""
         if inherited:
             self._shards.take_over({""})
+        self._accounting = Accounting(self._since)
+        self._state_told = workers_pb2.LeaderState()
         self._oversight = Oversight(self, profiling_allowed=profiling.allowed())
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._link: DaemonLink | None = None
@@ -199,15 +212,28 @@ class Leader:
     def run(self) -> Outcome:
         """Lead until the job is over, or somebody else leads it."""
         self._trace.event("leader", agent=self.name, inherited=self._inherited)
+        outcome = self._lead()
+        try:
+            if outcome.exit_code is None:
+                self._step_down()
+            else:
+                self._say_goodbye(outcome.exit_code)
+            for meeting in self._meetings.values():
+                meeting.rendezvous.close()
+        except Exception as error:  # how the job ended stands
+            say_error(error)
+        return outcome
+
+    def _lead(self) -> Outcome:
         while self._outcome is None:
-            self._one_event(TICK_S)
-            self._tick()
-        if self._outcome.exit_code is None:
-            self._step_down()
-        else:
-            self._say_goodbye(self._outcome.exit_code)
-        for meeting in self._meetings.values():
-            meeting.rendezvous.close()
+            try:
+                self._one_event(TICK_S)
+                self._tick()
+            except Exception as error:
+                say_error(error)
+                if self._outcome is None:
+                    self._outcome = Outcome(None, f"an error in it: {error!r}", failed=True)
+                    self._tenure.pass_to(self._successor_holder())
         return self._outcome
 
     def stop(self, exit_code: int, why: str) -> None:
@@ -235,6 +261,7 @@ class Leader:
         if self._shards_wait and not self._membership.taking_over:
             self._shards_wait = False
             self._shards.take_over(worker.worker_id for worker in self._membership.present())
+        self._accounting.train(self._workers_in_satellites(), now)
         self._watch_agents(now)
         self._carry_out(self._membership.tick(now))
         self._oversight.tick(now)
@@ -246,6 +273,13 @@ class Leader:
                 chore.due = now + chore.interval_s
                 chore.work()
 
+    def _workers_in_satellites(self) -> int:
+        """Those that train now: a worker may take long to end after the training function has returned."""
+        if self._membership.finishing:
+            return 0
+        satellites = {name for name, link in self._agents.items() if not link.base}
+        return sum(worker.agent in satellites for worker in self._membership.present())
+
     def _forgive(self, now: float) -> None:
         """Nobody was silent while this process did not run. What they have said meanwhile comes first."""
         for link in self._agents.values():
@@ -254,6 +288,18 @@ class Leader:
     def _end(self, exit_code: int, why: str) -> None:
         if self._outcome is None:
             self._outcome = Outcome(exit_code, why)
+
+    def _base_is_here(self) -> bool:
+        return any(link.base and link.lost_at is None for link in self._agents.values())
+
+    def _leave_it_to_the_base(self, why: str) -> None:
+        """A leader in a satellite has nobody left to train with. That is no end of the job: a base that says
+        nothing may be suspended, and its own workers go on when Slurm resumes it.
+        """
+        if self._outcome is None:
+            self._borrowing.close()
+            self._tenure.pass_to("")
+            self._resign(f"{why} here, and the base, which says nothing, may still go on")
 
     def _resign(self, why: str) -> None:
         if self._outcome is None:
@@ -270,26 +316,32 @@ class Leader:
         farewell = workers_pb2.ToAgent(dismiss=workers_pb2.Dismiss(reason=why, exit_code=exit_code))
         for agent in self._agents.values():
             agent.outbox.put(farewell)
-        # Satellites that are just being submitted have no id yet: wait for it, then they can be cancelled.
-        self._borrowing.settle()
+        self._borrowing.close()
+        self._borrowing.end_those_without_agents()
+        # A satellite that is just being submitted has no id yet: without it, it cannot be cancelled.
         deadline = time.monotonic() + GOODBYE_BOUND_S
-        while time.monotonic() < deadline and (self._connected() or not self._events.empty()):
+        while time.monotonic() < deadline and (
+            self._connected() or not self._events.empty() or self._borrowing.submitting()
+        ):
             self._one_event(0.1)
-        self._borrowing.cancel_all(deadline)
+        self._borrowing.end_all(min(deadline, time.monotonic() + ENDS_WITHIN_S))
         if self._link is not None:
             self._link.close(why)
+        if self.plan.base.elastic:
+            say(self._accounting.sentence(self.plan.base.shape.gpus))
 
     def _step_down(self) -> None:
         """The job goes on, led by somebody else."""
         assert self._outcome is not None
         say(f"the agent {self.name} leads no more: {self._outcome.why}")
         self._trace.event("stepped down", agent=self.name, why=self._outcome.why)
+        self._borrowing.close()
+        self._tell_state()
         for agent in self._agents.values():
             agent.outbox.put(workers_pb2.ToAgent(stepped_down=workers_pb2.SteppedDown()))
             agent.outbox.put(None)
         if self._link is not None:
             self._link.hang_up()
-        self._borrowing.settle()
 
     # --- agents --------------------------------------------------------------------------------
 
@@ -305,6 +357,8 @@ class Leader:
             outbox.put(workers_pb2.ToAgent(dismiss=dismiss))
             return
         now = time.monotonic()
+        self._accounting.inherit(hello.leader_state.accounting)
+        self._borrowing.submitted_elsewhere(hello.leader_state.submitting, now)
         known = self._agents.get(name)
         link = self._agents[name] = AgentLink(
             outbox,
@@ -316,6 +370,8 @@ class Leader:
             gpus=tuple(hello.gpus),
             leaving=hello.leaving,
         )
+        if self._state_told != workers_pb2.LeaderState():
+            outbox.put(workers_pb2.ToAgent(leader_state=self._state_told))
         if known is not None:
             self._welcome_back(name, known, link, hello, now)
             if self._outcome is not None:
@@ -342,7 +398,7 @@ class Leader:
         # Nobody knows what was lost under way. Whoever leads anew asks everybody where they stand.
         known.outbox.put(None)
         if self._outcome is None:
-            self._borrowing.settle()
+            self._borrowing.close()
             self._tenure.pass_to("")
             self._resign(f"the agent {name} was away for a moment")
 
@@ -381,19 +437,29 @@ class Leader:
 
     def _hand_over(self, why: str) -> bool:
         """Have another agent lead, one of the base if there is any; whether there is one at all."""
+        successor = self._successor()
+        if self._outcome is not None or not successor:
+            return False
+        self._borrowing.close()
+        self._tell_state()
+        self._tenure.pass_to(self._agents[successor].holder)
+        self._agents[successor].outbox.put(workers_pb2.ToAgent(hand_over=workers_pb2.HandOver()))
+        self._resign(f"its node has to go ({why}), and {successor} goes on")
+        return True
+
+    def _successor(self) -> str:
+        """An agent that could lead: one of the base if there is any. "": nobody."""
         candidates = [
             (not link.base, name)
             for name, link in self._agents.items()
             if name != self.name and link.lost_at is None and not link.leaving
         ]
-        if self._outcome is not None or not candidates:
-            return False
-        _, successor = min(candidates)
-        self._borrowing.settle()
-        self._tenure.pass_to(self._agents[successor].holder)
-        self._agents[successor].outbox.put(workers_pb2.ToAgent(hand_over=workers_pb2.HandOver()))
-        self._resign(f"its node has to go ({why}), and {successor} goes on")
-        return True
+        return min(candidates)[1] if candidates else ""
+
+    def _successor_holder(self) -> str:
+        """Its name in the election, or ""."""
+        successor = self._agents.get(self._successor())
+        return successor.holder if successor is not None else ""
 
     def agent_detached(self, name: str, outbox: AgentOutbox) -> None:
         """An agent's stream has ended."""
@@ -412,11 +478,23 @@ class Leader:
             for link in self._agents.values():
                 if link.lost_at is None:
                     link.outbox.put(alive)
+            self._tell_state()
         for name, link in list(self._agents.items()):
             if link.lost_at is not None and (now > link.lost_at + BACK_WITHIN_S or self._membership.broken):
                 self._lose(name, "its agent is gone", now)
             elif now > link.heard_at + SILENCE_BOUND_S and self._tenure.certain():
                 self._lose(name, f"its agent has said nothing for {SILENCE_BOUND_S:.0f} s", now)
+
+    def _tell_state(self) -> None:
+        """What only this leader knows, for the one after it."""
+        state = workers_pb2.LeaderState(submitting=self._borrowing.submitting())
+        if (accounting := self._accounting.told()) != workers_pb2.Accounting():
+            state.accounting.CopyFrom(accounting)
+        if state != self._state_told:
+            self._state_told = state
+            for link in self._agents.values():
+                if link.lost_at is None:
+                    link.outbox.put(workers_pb2.ToAgent(leader_state=state))
 
     def _lose(self, name: str, why: str, now: float) -> None:
         link = self._agents.pop(name)
@@ -443,7 +521,11 @@ class Leader:
                 runs = True
             self.post(lambda: self._base_looked_at(runs))
 
-        threading.Thread(target=look, name="look-at-base", daemon=True).start()
+        def failed(error: Exception) -> None:
+            say_error(error)
+            self.post(lambda: self._base_looked_at(True))
+
+        threads.start(look, name="look-at-base", failed=failed)
 
     def _base_looked_at(self, runs: bool) -> None:
         self._timers.base_looking = False
@@ -465,6 +547,8 @@ class Leader:
         kind = message.WhichOneof("body")
         if kind == "standing":
             self._trace_standing(worker_id, message.standing)
+            if not members.taking_over:
+                self._accounting.paused(message.standing.generation, message.standing.paused_s)
             self._carry_out(members.worker_stands(worker_id, _standing(message.standing), now))
             self._hand_out(self._shards.stands(worker_id, message.standing.held))
             self._oversight.stands(worker_id, message.standing, now)
@@ -518,7 +602,10 @@ class Leader:
     def _carry_out(self, commands: list[m.Command]) -> None:
         for command in commands:
             if isinstance(command, m.End):  # first of all, so that what goes with it is known for what it is
-                self._end(command.exit_code, command.why)
+                if command.exit_code and not self._base_is_here():
+                    self._leave_it_to_the_base(command.why)
+                else:
+                    self._end(command.exit_code, command.why)
         for command in commands:
             self._carry_out_one(command)
 
@@ -623,6 +710,7 @@ class Leader:
             self.tell_worker(call.worker_id, workers_pb2.ToWorker(go=word))
         for generation in [each for each in self._meetings if each < go.generation]:
             _close(self._meetings.pop(generation))
+        self._accounting.go(len(places))
         nodes = len({place.agent for place in places})
         say(
             f"{_count(len(places), 'worker')} on {_count(nodes, 'node')} "
@@ -752,6 +840,8 @@ class Leader:
             base_nodes=[node.name for node in base.nodes],
             report=self._last_report or jobs_pb2.Report(),
             flexo_version=_release(),
+            term=self._tenure.term,
+            run=lease_place.parse(self.plan.leases).run,
         )
 
 

@@ -11,18 +11,27 @@ import math
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from horovod_elastic.agent.satellite import END
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.slurm_job import clean_environment
 
 COMMAND_TIMEOUT_S = 60
 KEEPER = Path(__file__).resolve().parents[1] / "agent" / "keeper.py"
-"""Run by its path, by a Python without site packages."""
+SATELLITE = KEEPER.with_name("satellite.py")
+"""Both run by their paths, by a Python without site packages."""
+ENDS_WITHIN_S = 10.0
+"""How long a satellite may take to end as it was asked to; then it is cancelled."""
+LOOK_S = 0.5
+_END = END.name.removeprefix("SIG")
 _BASE_STEP = "flexo-agent"
 """What the job steps of the base's agents are called."""
 _TAG = re.compile(r"flexo-satellite base=(\d+) restart=(\d+) grant=(\S+) workers=(\d+)")
@@ -51,6 +60,8 @@ class Grant:
     start_within_s: int
     qos: str = ""
     """"": the user's own default."""
+    signature: bytes = b""
+    """flexod's, to be shown to a flexod that does not know the grant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,9 @@ class SlurmUser:
             *(f"--output={output}", f"--error={output}", "--open-mode=append"),
         ]
         step = [*self.step(grant.workers), *self.agent_command(grant.workers, "--grant", grant.grant_id)]
-        answer = self._run(options, script=f"#!/bin/sh\nexec {shlex.join(step)}\n")
+        batch = shlex.join([sys.executable, "-I", "-S", str(SATELLITE), *step])
+        # Ignored until the batch script listens: it would end the shell.
+        answer = self._run(options, script=f"#!/bin/sh\ntrap '' {_END}\nexec {batch}\n")
         match = re.fullmatch(r"(\d+)(;.*)?", answer.strip())
         if match is None:
             raise Refused(f"sbatch answered '{answer.strip()[:200]}' where a job id was expected")
@@ -161,10 +174,25 @@ class SlurmUser:
         if steps := [step for step, name in rows if name == _BASE_STEP]:
             self._run(["scancel", "--quiet", "--signal=TERM", *steps])
 
-    def cancel(self, job_ids: Iterable[int]) -> None:
-        """End satellites, however far they are. Silent about those that have ended. Raises Refused."""
-        if ids := [str(job_id) for job_id in self.queue(job_ids)]:
-            self._run(["scancel", "--quiet", *ids])
+    def cancel(self, job_ids: Iterable[int], within_s: float = ENDS_WITHIN_S) -> None:
+        """End satellites, however far they are. Silent about those that have ended. Raises Refused.
+
+        One that runs is asked first, and ends by itself: slurmstepd calls it CANCELLED in the job's output
+        otherwise.
+        """
+        deadline = time.monotonic() + within_s
+        left = self.queue(job_ids)
+        with suppress(Refused):  # one may have ended meanwhile; what is left is cancelled below
+            if waiting := [str(job_id) for job_id, entry in left.items() if entry.state == "PD"]:
+                self._run(["scancel", "--quiet", "--state=PENDING", *waiting])
+                left = self.queue(left)
+            if running := [str(job_id) for job_id, entry in left.items() if entry.state == "R"]:
+                self._run(["scancel", "--quiet", "--batch", f"--signal={_END}", *running])
+        while left and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+            left = self.queue(left)
+        if left := {job_id: entry for job_id, entry in left.items() if entry.state != "CG"}:
+            self._run(["scancel", "--quiet", *map(str, left)])
 
     def queue(self, job_ids: Iterable[int]) -> dict[int, QueueEntry]:
         """What squeue says of those satellites that it still knows. Raises Refused.
@@ -220,17 +248,32 @@ class SlurmUser:
 
     def _run(self, command: list[str], script: str = "") -> str:
         try:
-            done = subprocess.run(
-                command,
-                env=self._environment,
-                input=script,
-                capture_output=True,
-                text=True,
-                timeout=COMMAND_TIMEOUT_S,
-                check=False,
-            )
+            with _deaf_to_sigterm():
+                done = subprocess.run(
+                    command,
+                    env=self._environment,
+                    input=script,
+                    capture_output=True,
+                    text=True,
+                    timeout=COMMAND_TIMEOUT_S,
+                    check=False,
+                )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Refused(f"{command[0]}: {error}") from error
         if done.returncode != 0 and "Invalid job id" not in done.stderr:
             raise Refused(f"{command[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
         return done.stdout
+
+
+@contextmanager
+def _deaf_to_sigterm() -> Iterator[None]:
+    """What this thread starts meanwhile does not die of SIGTERM.
+
+    Slurm sends it to every process of a step that is to end, and what the step still asks of Slurm has to be
+    answered. A blocked signal stays blocked in what is started; the other threads take it in this process.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

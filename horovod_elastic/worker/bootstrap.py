@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from horovod_elastic import patching
 from horovod_elastic.core import choice
-from horovod_elastic.worker import departure, plain_samplers, sigterm
+from horovod_elastic.worker import departure, left_out, plain_samplers, plain_torch, sigterm
 
 _PATCHED = {
     "horovod.common.basics": "patch_basics",
@@ -21,6 +21,12 @@ _PATCHED = {
     "horovod.torch.functions": "patch_functions",
 }
 
+_MAKE_SCHEDULERS_AND_SCALERS = (
+    "torch.optim.lr_scheduler",
+    "torch.amp.grad_scaler",
+    "torch.cuda.amp.grad_scaler",  # before PyTorch 2.3 not a subclass of the one above
+)
+
 
 def install() -> None:
     """Outlive SIGTERM on satellites, and patch Horovod's modules once they are imported."""
@@ -30,6 +36,8 @@ def install() -> None:
     departure.install()
     patching.after_import({module: _hook(name) for module, name in _PATCHED.items()})
     patching.after_import({"torch.utils.data.distributed": lambda: plain_samplers.patch_distributed})
+    patching.after_import({"torch.distributed.rendezvous": lambda: plain_torch.patch_rendezvous})
+    patching.after_import({module: lambda: left_out.patch for module in _MAKE_SCHEDULERS_AND_SCALERS})
     if choice.chosen() == choice.TORCH:
         from horovod_elastic.core.c10d import standin
 

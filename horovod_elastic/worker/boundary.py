@@ -14,7 +14,8 @@ from typing import Any
 from flexo_protos.v1 import tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import checkpoints, training
-from horovod_elastic.worker import state_route
+from horovod_elastic.trace import say
+from horovod_elastic.worker import gradients, left_out, replicas, state_route
 from horovod_elastic.worker.session import Session
 from horovod_elastic.worker.state_route import Origin
 
@@ -22,12 +23,35 @@ from horovod_elastic.worker.state_route import Origin
 def attach(session: Session, state: Any) -> None:
     """The training function is entered: notify_end_of_minibatch() means the boundary of `state`."""
 
+    so_far = 0
+
     def boundary(samples: int) -> None:
-        if samples:
-            session.samples_per_step = samples
+        nonlocal so_far
+        so_far += samples
+        if so_far and not gradients.waiting(state):
+            session.samples_per_step, so_far = so_far, 0
         state.check_host_updates()
 
     training.attach(boundary)
+    left_out.attach(state)
+    replicas.attach(state)
+
+
+def is_deferred(state: Any) -> bool:
+    """Whether this boundary does not count: an optimizer is accumulating gradients.
+
+    All workers say the same: they take the optimizer's steps together.
+    """
+    name = gradients.waiting(state)
+    if not name:
+        _deferred.counts()
+        return False
+    if what := _deferred.another(state, name):
+        say(what)
+    return True
+
+
+_deferred = gradients.Deferred()
 
 
 def warm_up(state: Any) -> None:
@@ -62,6 +86,7 @@ def begin(session: Session, state: Any, *, origin: Origin, sync: bool) -> None:
         state.save()
     spare_memory.drop(state, but_to_save=unsaved)
     session.samples_per_step = training.samples_in_a_step() or session.samples_per_step
+    replicas.begins()
     session.begins(commits, saved=not unsaved)
 
 
@@ -101,6 +126,7 @@ def restore(state: Any) -> None:
 
     state.restore()
     state_sync.keep_saved_apart(state)
+    gradients.drop(state)
 
 
 def run_tasks(session: Session, state: Any) -> None:
@@ -122,7 +148,8 @@ def _write_checkpoint(task: tasks_pb2.Task, session: Session, state: Any) -> tas
         flexo_version=_version(),
     )
     try:
-        checkpoints.write(state, path, about)
+        within = os.environ.get("FLEXO_CHECKPOINT_DIR")
+        checkpoints.write(state, path, about, Path(within) if within else None)
     except checkpoints.CheckpointError as error:
         return tasks_pb2.TaskDone(id=task.id, failure=str(error))
     except Exception as error:  # whatever a state holds: training goes on

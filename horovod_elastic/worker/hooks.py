@@ -18,10 +18,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from horovod_elastic import progress
+from horovod_elastic import progress, stateful
 from horovod_elastic.core import choice, python_layer
 from horovod_elastic.core.interface import Core, Disagreement
-from horovod_elastic.worker import boundary, plain_samplers, sampler_order, sigterm
+from horovod_elastic.worker import boundary, left_out, plain_samplers, replicas, sampler_order, sigterm
 from horovod_elastic.worker import session as sessions
 from horovod_elastic.worker.part import Called
 from horovod_elastic.worker.state_route import Origin
@@ -139,6 +139,8 @@ def patch_elastic(module: ModuleType) -> None:
     module.run_fn = _run_fn(module)  # type: ignore[attr-defined]
     module.notification_manager.init = lambda *args, **kwargs: None
     module.State.commit = _commit
+    module.ObjectState.save = _save_attributes
+    module.ObjectState.restore = _restore_attributes
     module.State.check_host_updates = _check_host_updates(module)
 
 
@@ -151,6 +153,8 @@ def patch_state(module: ModuleType) -> None:
     """Hook horovod.torch.elastic.state: what is saved is written over what was saved before."""
     from horovod_elastic.worker import saved_copies, spare_memory  # PyTorch is imported now
 
+    stateful.patch(module)
+
     save_over = saved_copies.save_over
     module.ModelStateHandler.save = save_over("_saved_model_state")
     module.OptimizerStateHandler.save = save_over("_saved_optimizer_state", spare_memory.to_save)
@@ -158,6 +162,8 @@ def patch_state(module: ModuleType) -> None:
 
 def _commit(self: Any) -> None:
     """As Horovod's: save, then see whether the set of workers is to change."""
+    if boundary.is_deferred(self):
+        return
     self.save()
     sessions.current().committed(progress.of(self))
     self._flexo_saved = True  # stays so only if the next line raises
@@ -165,12 +171,24 @@ def _commit(self: Any) -> None:
     self._flexo_saved = False
 
 
+def _save_attributes(self: Any) -> None:
+    self._saved_state = {name: stateful.copied(getattr(self, name)) for name in self._saved_state}
+
+
+def _restore_attributes(self: Any) -> None:
+    for name, saved in self._saved_state.items():
+        setattr(self, name, stateful.copied(saved))
+
+
 def _check_host_updates(module: ModuleType) -> Callable[[Any], None]:
     def check_host_updates(self: Any) -> None:
         """A mini-batch boundary."""
+        if boundary.is_deferred(self):
+            return
         session = sessions.current()
         boundary.run_tasks(session, self)
         word = session.at_boundary()
+        replicas.at_boundary(session, self, last=word is not None)
         if word is not None:
             self._flexo_word = word
             raise module.HostsUpdatedInterrupt(not word.sync)
@@ -195,7 +213,8 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
             while True:
                 try:
                     boundary.begin(session, state, origin=origin, sync=sync)
-                    result = func(state, *args, **kwargs)
+                    with left_out.in_training_function():
+                        result = func(state, *args, **kwargs)
                     session.finished()
                     return result
                 except module.HorovodInternalError as error:

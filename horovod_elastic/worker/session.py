@@ -86,6 +86,9 @@ class Session:
         self._aggregates: dict[int, int] = {}
         """By generation, what SetBatch has said."""
         self._steps = _StepTimes()
+        self._switches_since: float | None = None
+        """When this worker came to the boundary at which it leaves its generation for the next one."""
+        self._paused_s = 0.0
         self._channel: grpc.Channel | None = None
         self._on_shards: list[Callable[[shards_pb2.Shards], None]] = []
         self._held: list[Callable[[], Iterable[shards_pb2.HeldShards]]] = []
@@ -105,6 +108,11 @@ class Session:
     def rank(self) -> int:
         """This worker's rank in that generation."""
         return self._part.rank
+
+    @property
+    def boundary(self) -> int:
+        """The last mini-batch boundary of that generation that this worker has passed; from 1."""
+        return self._part.boundary
 
     @property
     def size(self) -> int:
@@ -169,6 +177,9 @@ class Session:
         """
         with self._changed:
             self._part.begins(commits, saved=saved)
+            if self._switches_since is not None:
+                self._paused_s = time.monotonic() - self._switches_since
+                self._switches_since = None
         self._steps.begin(self._waited())
 
     def committed(self, progress: float = 0.0) -> None:
@@ -183,7 +194,7 @@ class Session:
     def at_boundary(self) -> Called | None:
         """A mini-batch has ended. Blocks where that was promised; the word, if it is to be carried out."""
         self._steps.end(self._waited())
-        part = self._part
+        part, since = self._part, time.monotonic()
         with self._changed:
             if not part.in_loop or part.phase is not Phase.TRAINING:
                 return None
@@ -193,6 +204,7 @@ class Session:
                     self._check_agent()
                     self._changed.wait()
             word = part.pass_boundary()
+            self._switches_since = None if word is None or word.aside else since
         self._steps.begin(self._waited())
         return word
 
@@ -206,6 +218,7 @@ class Session:
         place = self._places[word.generation]
         with self._changed:
             self._part.enter(word, place.rank, place.size)
+            self._paused_s = 0.0
             broken = self._part.broken >= word.generation
             for generation in [old for old in self._places if old < word.generation]:
                 del self._places[generation]
@@ -330,6 +343,7 @@ class Session:
                 going=part.going,
                 progress=part.progress,
                 held=held,
+                paused_s=self._paused_s,
             )
             if with_steps:
                 standing.steps.CopyFrom(self._steps.told(self.samples_per_step))

@@ -18,7 +18,7 @@ import copy
 import functools
 import math
 import struct
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,6 +30,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import mpi_ops
 from horovod.torch.elastic import state as horovods
 
+from horovod_elastic import stateful
 from horovod_elastic.core.interface import Courier
 from horovod_elastic.worker import sampler_order, spare_memory
 
@@ -204,7 +205,7 @@ class _Optimizer:
     def take_over(self, theirs: Any) -> None:
         own = self._optimizer.state_dict()
         if _structure(own) != _structure(theirs):  # it has no state yet
-            self._optimizer.load_state_dict(theirs)
+            stateful.load_optimizer(self._optimizer, theirs)
             return
         for key, values in theirs["state"].items():
             own["state"][key].update(values)
@@ -216,7 +217,7 @@ class _Optimizer:
 
 
 class _Sampler:
-    """Anything with state_dict and load_state_dict that Horovod's registry calls a sampler."""
+    """Anything with state_dict and load_state_dict that is handled as Horovod handles a sampler."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
@@ -285,7 +286,9 @@ def _part(handler: horovods.StateHandler) -> _Part | None:
         return _Model(handler.value)
     if sync is horovods.OptimizerStateHandler.sync:
         return _Optimizer(handler)
-    return _Sampler(handler.value) if sync is horovods.SamplerStateHandler.sync else None
+    if sync is not horovods.SamplerStateHandler.sync:
+        return None
+    return _Sampler(handler if hasattr(handler, "state_dict") else handler.value)
 
 
 def _structure(optimizer_state: Any) -> Any:
@@ -404,7 +407,7 @@ class _Packing:
     def replace(self, value: Any) -> Any:
         """`value`, which stays as it is, with slots in the place of tensors."""
         if isinstance(value, dict):
-            return {key: self.replace(each) for key, each in value.items()}
+            return _alike(value, {key: self.replace(each) for key, each in value.items()})
         if type(value) in (list, tuple):
             return type(value)(self.replace(each) for each in value)
         return self._slot(value) if _is_plain(value) else value
@@ -443,7 +446,7 @@ class _Unpacking:
             return self._tensor(theirs, own)
         if isinstance(theirs, dict):
             known = own if isinstance(own, dict) else {}
-            return {key: self.replace(each, known.get(key)) for key, each in theirs.items()}
+            return _alike(theirs, {key: self.replace(each, known.get(key)) for key, each in theirs.items()})
         if type(theirs) in (list, tuple):
             alike = type(own) is type(theirs) and len(own) == len(theirs)
             each_own = own if alike else [None] * len(theirs)
@@ -458,6 +461,15 @@ class _Unpacking:
             tensor = torch.empty(slot.shape, dtype=slot.dtype, device=device)
         self.placed.append((slot, tensor))
         return tensor
+
+
+def _alike(model: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
+    """A dictionary of the kind of `model` with these items: a Counter stays one."""
+    if type(model) in (dict, OrderedDict):
+        return items
+    made = copy.copy(model)
+    dict.update(made, items)  # Counter's own would add the numbers up
+    return made
 
 
 def _send(parts: Iterable[_Part], carry: _Carry) -> None:

@@ -62,13 +62,13 @@ class Munge:
         """See Authenticator."""
         library = _libmunge()
         payload = _payload(method)
-        credential = ctypes.c_char_p()
+        credential = ctypes.c_void_p()
         context = self._context(library)
         try:
             error = library.munge_encode(ctypes.byref(credential), context, payload, len(payload))
             if error != _EMUNGE_SUCCESS or credential.value is None:
                 raise NotAuthentic(f"MUNGE gave no credential: {_reason(library, context, error)}")
-            return credential.value.decode("ascii")
+            return ctypes.string_at(credential).decode("ascii")
         finally:
             _free(credential)
             library.munge_ctx_destroy(context)
@@ -117,8 +117,14 @@ def _reason(library: ctypes.CDLL, context: ctypes.c_void_p, error: int) -> str:
     return str(text.decode("utf-8", "replace"))
 
 
-def _free(pointer: ctypes.c_void_p | ctypes.c_char_p) -> None:
-    ctypes.CDLL(None).free(ctypes.cast(pointer, ctypes.c_void_p))
+def _free(pointer: ctypes.c_void_p) -> None:
+    _libc().free(pointer)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    """Loaded once: each CDLL makes a class of its own, 3 KiB that only the garbage collector removes."""
+    return ctypes.CDLL(None)
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import native_horovod
 import psutil
 
 from flexo.lab import Lab
@@ -214,11 +216,14 @@ def submit(
     logs.mkdir()
     if user:
         shutil.chown(logs, user)
-    python = Path(sys.executable)
-    source = SCRIPTS / script
-    launch = launch or f'{python.parent}/flexo run {python} {source} --log-dir {logs} "$@"'
+    flexo, python, source = (
+        shlex.quote(str(path))
+        for path in (Path(sys.executable).parent / "flexo", sys.executable, SCRIPTS / script)
+    )
+    launch = launch or f'{flexo} run {python} {source} --log-dir {logs} "$@"'
+    settings = [*native_horovod.exports(), *environment]
     (folder / "job.sbatch").write_text(
-        "#!/bin/bash\n" + "".join(f"export {setting}\n" for setting in environment) + f"{launch}\n"
+        "#!/bin/bash\n" + "".join(f"export {setting}\n" for setting in settings) + f"{launch}\n"
     )
     command = ["sbatch", "--parsable", f"--output={folder}/output.txt", *options]
     if elastic:

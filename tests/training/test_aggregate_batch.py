@@ -16,6 +16,8 @@ SCRIPTS = Path(__file__).parent / "scripts"
 SAMPLES = 37
 BOUND_S = 120
 
+pytestmark = pytest.mark.native
+
 
 @pytest.fixture
 def rendezvous_port() -> Iterator[int]:

@@ -16,21 +16,22 @@ from pathlib import Path
 
 import pytest
 import ranks
+from native_horovod import BOTH_CORES, ON_HOROVOD
 from ranks import SOON_S, Cluster, Me, Rank, Used, each, eventually
 
-from horovod_elastic.core.choice import CORES, HOROVOD, TORCH
+from horovod_elastic.core.choice import HOROVOD, TORCH
 
 
-@pytest.fixture(params=CORES)
+@pytest.fixture(params=BOTH_CORES)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     running = Cluster(request.param)
     yield running
     running.close()
 
 
-@pytest.fixture
-def on_horovod() -> Iterator[Cluster]:
-    running = Cluster(HOROVOD)
+@pytest.fixture(params=[ON_HOROVOD])
+def on_horovod(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    running = Cluster(request.param)
     yield running
     running.close()
 
@@ -510,7 +511,10 @@ def ended(core: str, program: str, *, cwd: Path | None = None) -> subprocess.Com
     )
 
 
-@pytest.mark.parametrize(("core", "code"), [(HOROVOD, 0), (HOROVOD, 3), (TORCH, 3)])
+@pytest.mark.parametrize(
+    ("core", "code"),
+    [pytest.param(HOROVOD, code, marks=pytest.mark.native) for code in (0, 3)] + [(TORCH, 3)],
+)
 @pytest.mark.parametrize("how", ENDS)
 def test_a_process_ends_in_time_with_its_exit_code_whatever_its_core_does(
     how: str, core: str, code: int
@@ -526,7 +530,7 @@ def test_a_process_ends_in_time_with_its_exit_code_whatever_its_core_does(
     assert took < SOON_S
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", BOTH_CORES)
 def test_an_exception_that_ends_the_script_is_shown_and_counts(core: str, tmp_path: Path) -> None:
     done = ended(core, f"{ENDS['after a build that failed']}\nraise ValueError('wrong data')", cwd=tmp_path)
     assert done.returncode == 1
@@ -534,12 +538,13 @@ def test_an_exception_that_ends_the_script_is_shown_and_counts(core: str, tmp_pa
     assert "generation 1 was not built" in done.stdout
 
 
+@pytest.mark.native
 def test_native_threads_of_others_still_abort_the_process() -> None:
     program = "import ctypes\ncore.alone()\nctypes.CDLL('libstdc++.so.6')._ZSt9terminatev()"
     assert ended(HOROVOD, program).returncode == -signal.SIGABRT
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", BOTH_CORES)
 def test_forked_processes_end_as_they_like(core: str) -> None:
     program = """
 core.alone()

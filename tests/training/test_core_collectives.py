@@ -9,6 +9,7 @@ import functools
 import itertools
 import multiprocessing
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,8 @@ from horovod_elastic.core.c10d.work import Work  # noqa: E402
 LOOPBACK = "127.0.0.1"
 TIMEOUT_S = 60.0
 ANSWER_S = 120.0
+PATIENCE_S = 10.0
+"""Of groups that strangers are let into: so long their members wait for each other."""
 SOON_S = 20.0
 """Far below TIMEOUT_S: who notices so early was told. The machine may be busy."""
 SOME_SET = 3
@@ -382,6 +385,68 @@ def build_and_break(member: list[Member], port: int, name: str, after_s: float) 
     return seconds, error or "the communicator cannot be used: its connections were broken"
 
 
+def build_beside_strangers(member: list[Member], rank: int, port: int, name: str) -> str:
+    """All three listen, and connect when they are told to; why the group did not come to be."""
+    groups = Groups(rank, 3, LOOPBACK, WaitingStore(store_at(port, name)), PATIENCE_S)
+    try:
+        groups.build(GLOBAL_SET, (0, 1, 2))
+        return ""
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        groups.close()
+
+
+class WaitingStore(dist.Store):  # type: ignore[misc]
+    """Who has learned where the others listen goes on when the test says so."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__()
+        self._store = store
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._store.get(key))
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._store.check(keys))
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        self._store.wait([*keys, "go"])
+
+
+class KnowsNoSecret(WaitingStore):
+    """Of a stranger who knows where everybody listens, and speaks as Gloo does."""
+
+    def get(self, key: str) -> bytes:
+        value = super().get(key)
+        return bytes(len(value)) if "secret" in key else value
+
+
+class OfBefore(WaitingStore):
+    """Of a flexo that knows nothing of secrets."""
+
+    def set(self, key: str, value: bytes) -> None:
+        if "secret" not in key:
+            super().set(key, value)
+
+
+def build_as_before(member: list[Member], port: int, name: str) -> str:
+    groups = Groups(2, 3, LOOPBACK, OfBefore(store_at(port, name)), PATIENCE_S)
+    groups.build(GLOBAL_SET, (0, 1, 2))
+    groups.close()
+    return ""
+
+
+def pretend_to_be_the_third(member: list[Member], port: int, name: str) -> None:
+    groups = Groups(2, 3, LOOPBACK, KnowsNoSecret(store_at(port, name)), PATIENCE_S)
+    with pytest.raises(RuntimeError):
+        groups.build(GLOBAL_SET, (0, 1, 2))
+    groups.close()
+
+
 def close(member: list[Member]) -> None:
     member[0].groups.close()
 
@@ -673,3 +738,52 @@ def test_who_closes_first_takes_nothing_from_those_who_still_read(cluster: Clust
         process.begin(close)
     assert outcomes(members) == ["", "", ""]
     assert outcomes(members) == ["", "", ""]
+
+
+def test_a_group_with_a_stranger_in_it_does_not_come_to_be(cluster: Cluster) -> None:
+    """He finds the ports (/proc/net/tcp shows them to everybody) and is faster than the members."""
+    members, name = cluster.form(3), cluster.new_name()
+    for rank, process in enumerate(members):
+        process.begin(build_beside_strangers, rank, cluster.port, name)
+    store = store_at(cluster.port, name)
+    strangers = [socket.create_connection(listening(store, place)) for place in range(3) for _ in range(3)]
+    for number, stranger in enumerate(strangers):
+        stranger.sendall(struct.pack("@n", number % 3))  # I am that rank
+    store.set("go", b"")
+    failures = [process.answer() for process in members]
+    for stranger in strangers:
+        stranger.close()
+    assert all(failures), failures
+    name = cluster.new_name()
+    store_at(cluster.port, name).set("go", b"")
+    for rank, process in enumerate(members):
+        process.begin(build_beside_strangers, rank, cluster.port, name)
+    assert [process.answer() for process in members] == ["", "", ""]
+
+
+def listening(store: Any, place: int) -> tuple[str, int]:
+    """Where a member of the group of three listens."""
+    address, port = store.get(f"gloo.0-1-2.1/listens.{place}").decode().split()
+    return address, int(port)
+
+
+def test_a_stranger_who_speaks_as_gloo_does_is_told_from_a_member(cluster: Cluster) -> None:
+    members, name = cluster.form(3), cluster.new_name()
+    store_at(cluster.port, name).set("go", b"")
+    for rank, process in enumerate(members[:2]):
+        process.begin(build_beside_strangers, rank, cluster.port, name)
+    members[2].begin(pretend_to_be_the_third, cluster.port, name)
+    failures = [process.answer() for process in members[:2]]
+    members[2].answer()
+    assert all(failures), failures
+    assert any("no member" in failure for failure in failures)
+
+
+def test_members_that_prove_nothing_yet_are_taken_in(cluster: Cluster) -> None:
+    """A job that outlives an update has workers of both flexos."""
+    members, name = cluster.form(3), cluster.new_name()
+    store_at(cluster.port, name).set("go", b"")
+    for rank, process in enumerate(members[:2]):
+        process.begin(build_beside_strangers, rank, cluster.port, name)
+    members[2].begin(build_as_before, cluster.port, name)
+    assert [process.answer() for process in members] == ["", "", ""]

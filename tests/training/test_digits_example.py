@@ -18,13 +18,15 @@ pytestmark = pytest.mark.training
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "digits" / "train.py"
 BIN = Path(sys.executable).parent
-HOROVODRUN = [str(BIN / "horovodrun"), "--network-interfaces", "lo"]
+ALONE = [sys.executable, "-m", "horovod_elastic.core.c10d"]
+HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "--network-interfaces", "lo"]
 
 
 def train(tmp_path: Path, launcher: list[str], epochs: int, *options: str) -> tuple[float, Course]:
     """Run it to its end; its accuracy and its course, after a look that nothing was lost or repeated."""
     logs = tmp_path / "logs"
-    script = [sys.executable, str(SCRIPT), "--epochs", str(epochs), "--log-dir", str(logs), *options]
+    python = [] if launcher == ALONE else [sys.executable]
+    script = [*python, str(SCRIPT), "--epochs", str(epochs), "--log-dir", str(logs), *options]
     environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
     done = subprocess.run([*launcher, *script], capture_output=True, text=True, timeout=200, env=environment)
     assert done.returncode == 0, done.stderr
@@ -41,11 +43,12 @@ def train(tmp_path: Path, launcher: list[str], epochs: int, *options: str) -> tu
 
 
 def test_alone_it_learns_the_digits(tmp_path: Path) -> None:
-    accuracy, went = train(tmp_path, [], 20)
+    accuracy, went = train(tmp_path, ALONE, 20)
     assert accuracy > 0.96
     assert went.sizes == (1,)
 
 
+@pytest.mark.native
 def test_under_stock_horovodrun_two_workers_learn_what_one_does(tmp_path: Path) -> None:
     alone, _ = train(tmp_path / "alone", [], 10)
     together, went = train(tmp_path / "together", [*HOROVODRUN, "-np", "2"], 10)
@@ -53,6 +56,7 @@ def test_under_stock_horovodrun_two_workers_learn_what_one_does(tmp_path: Path) 
     assert together == pytest.approx(alone, abs=0.006)  # two of 360 test digits
 
 
+@pytest.mark.native
 def test_batches_that_do_not_divide_evenly_are_shared_without_loss(tmp_path: Path) -> None:
     alone, _ = train(tmp_path / "alone", [], 6)
     together, went = train(tmp_path / "together", [*HOROVODRUN, "-np", "5"], 6)
@@ -60,6 +64,7 @@ def test_batches_that_do_not_divide_evenly_are_shared_without_loss(tmp_path: Pat
     assert together == pytest.approx(alone, abs=0.006)
 
 
+@pytest.mark.native
 @pytest.mark.slow
 def test_under_stock_elastic_horovod_it_grows_and_shrinks_without_losing_a_batch(tmp_path: Path) -> None:
     slots = tmp_path / "slots"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -23,13 +24,14 @@ from elastic_jobs import (
     wait_for_start,
     went_on,
 )
+from native_horovod import BOTH_CORES
 
 from flexo.lab import Lab
-from horovod_elastic.core.choice import CORES, VARIABLE
+from horovod_elastic.core.choice import VARIABLE
 
 pytestmark = pytest.mark.slow
 
-on_both = pytest.mark.parametrize("core", CORES)
+on_both = pytest.mark.parametrize("core", BOTH_CORES)
 """All other jobs run on the default."""
 
 
@@ -249,15 +251,17 @@ def test_a_script_that_handles_sigterm_gets_to_when_slurm_signals_the_base(
     job.check_nothing_left()
 
 
+@pytest.mark.native
 def test_stock_horovodrun_grows_with_the_hosts_that_flexo_names(submit: Submit, alone: Lab) -> None:
     """On a lab all nodes are one host, so that no ssh is needed."""
     here = Path(sys.executable).parent
-    script = SCRIPTS / "counting.py"
+    python, script = shlex.quote(sys.executable), shlex.quote(str(SCRIPTS / "counting.py"))
+    hosts = shlex.quote(f"{shlex.quote(str(here / 'flexo'))} hosts")  # Horovod hands it to a shell
     job = submit(
         "counting.py",
         elastic="1-2",
-        launch=f"{here}/horovodrun -np 1 --min-np 1 --max-np 2 --network-interfaces lo"
-        f' --host-discovery-script "{here}/flexo hosts" {sys.executable} {script} --log-dir $PWD/logs',
+        launch=f"{python} -m horovod.runner.launch -np 1 --min-np 1 --max-np 2 --network-interfaces lo"
+        f" --host-discovery-script {hosts} {python} {script} --log-dir $PWD/logs",
     )
     job.wait_for_size(2)
     job.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -21,8 +22,6 @@ class Jobs:
 
     uneven: Job
     two_gpus: Job
-    on_horovod: Job
-    no_native_library: Job
     fails_at_once: Job
     fails_before_the_loop: Job
     fails_halfway: Job
@@ -33,34 +32,34 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def jobs(submit: Submit, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+def jobs(submit: Submit) -> Jobs:
     pair = ("-n", "2", "--gpus-per-task=1")
-    python_only = tmp_path_factory.mktemp("python_only")
-    copy_of_horovods_python(python_only)
     return Jobs(
         uneven=submit("rigid.py", *HOSTILE, options=("-N", "2", "-n", "3", "--gpus-per-task=1")),
         two_gpus=submit("rigid.py", options=("-n", "2", "--gpus-per-task=2", "-N", "1")),
-        on_horovod=submit("rigid.py", options=pair, launch=rigid("--core=horovod")),
-        no_native_library=submit(
-            "rigid.py", options=pair, launch=rigid("--core torch"), environment=(f"PYTHONPATH={python_only}",)
-        ),
         fails_at_once=submit("counting.py", "--fail", "at once", options=pair),
         fails_before_the_loop=submit(
             "counting.py", "--fail", "before the loop", "--fail-on-rank", "1", options=pair
         ),
         fails_halfway=submit("rigid.py", "--fail-on-rank", "1", options=pair),
         fails_in_the_loop=submit("counting.py", "--fail", "in the loop"),
-        no_such_command=submit("counting.py", launch=f"{FLEXO} run /no/such/program"),
-        no_horovod=submit("counting.py", options=pair, launch=f"{FLEXO} run sh -c 'echo worker here'"),
+        no_such_command=submit("counting.py", launch=f"{quote(FLEXO)} run /no/such/program"),
+        no_horovod=submit("counting.py", options=pair, launch=f"{quote(FLEXO)} run sh -c 'echo worker here'"),
         no_flexod=submit(
             "counting.py", "--batches", "80", elastic="1-4", environment=("FLEXO_DAEMON=127.0.0.1:9",)
         ),
     )
 
 
+def quote(path: str | Path) -> str:
+    """`path` for a shell: the folder of this checkout may have any name."""
+    return shlex.quote(str(path))
+
+
 def rigid(core: str) -> str:
     """As a user would start it, in the job's folder."""
-    return f"{FLEXO} run {core} {sys.executable} {SCRIPTS / 'rigid.py'} --log-dir $PWD/logs"
+    program = f"{quote(sys.executable)} {quote(SCRIPTS / 'rigid.py')}"
+    return f"{quote(FLEXO)} run {core} {program} --log-dir $PWD/logs"
 
 
 def copy_of_horovods_python(folder: Path) -> None:
@@ -91,9 +90,19 @@ def test_a_worker_with_two_gpus_sees_its_own_two(jobs: Jobs) -> None:
     assert sorted(event["gpus"] for event in done) == ["0,1", "2,3"]
 
 
-def test_a_job_trains_the_same_with_and_without_horovods_native_library(jobs: Jobs) -> None:
+@pytest.mark.native
+def test_a_job_trains_the_same_with_and_without_horovods_native_library(
+    submit: Submit, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Of two ranks: a sum of two is the same in any order, bit for bit."""
-    theirs, ours = jobs.on_horovod.check_done(2), jobs.no_native_library.check_done(2)
+    pair = ("-n", "2", "--gpus-per-task=1")
+    python_only = tmp_path_factory.mktemp("python_only")
+    copy_of_horovods_python(python_only)
+    on_horovod = submit("rigid.py", options=pair, launch=rigid("--core=horovod"))
+    no_native_library = submit(
+        "rigid.py", options=pair, launch=rigid("--core torch"), environment=(f"PYTHONPATH={python_only}",)
+    )
+    theirs, ours = on_horovod.check_done(2), no_native_library.check_done(2)
     assert ours[0]["parameters"] == theirs[0]["parameters"]
     assert not any("python_only" in event["horovod"] for event in theirs)
     assert all("python_only" in event["horovod"] for event in ours)

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 import ranks
+from native_horovod import BOTH_CORES, ON_HOROVOD
 from ranks import LOOPBACK, Cluster, Me, Rank, each
 from test_state_sync import OPTIMIZERS, in_small_messages, make_state, states_with_ways_of_their_own
 
-from horovod_elastic.core.choice import CORES
 from horovod_elastic.worker.state_route import Origin
 
 COURIER_S = 120
@@ -183,7 +183,7 @@ def begin(me: Me, of_those_who_train: Origin = Origin.STAYS, commits: int = COMM
     )
 
 
-@pytest.fixture(scope="module", params=CORES)
+@pytest.fixture(scope="module", params=BOTH_CORES)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Four; each test forms a generation of as many as it needs."""
     running = Cluster(request.param)
@@ -332,10 +332,10 @@ def test_an_error_is_not_told_before_all_that_was_begun_has_ended(cluster: Clust
 # --- what a newcomer has made ready -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def hooked() -> Iterator[Cluster]:
+@pytest.fixture(params=[ON_HOROVOD])
+def hooked(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Three with the hooks on Horovod's states and samplers."""
-    running = Cluster()
+    running = Cluster(request.param)
     each(running.start(3), hook)
     yield running
     running.close()

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from native_horovod import BOTH_CORES
 from ranks import Cluster, Me, Rank, each, eventually
 
-from horovod_elastic.core.choice import CORES, TORCH
+from horovod_elastic.core.choice import TORCH
 
 RANKS = 3
 
 
-@pytest.fixture(scope="module", params=CORES)
+@pytest.fixture(scope="module", params=BOTH_CORES)
 def formed(request: pytest.FixtureRequest) -> Iterator[list[Cluster]]:
     """None yet, or the last one."""
     clusters: list[Cluster] = []

@@ -11,15 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pytest
+from native_horovod import BOTH_CORES
 from ranks import Cluster, Me, Rank, each
-
-from horovod_elastic.core.choice import CORES
 
 SAMPLES = 50
 BATCH = 4
 
 
-@pytest.fixture(params=CORES)
+@pytest.fixture(params=BOTH_CORES)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     running = Cluster(request.param)
     yield running

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 import ranks
+from native_horovod import BOTH_CORES
 from ranks import Cluster, Me, each
 
-from horovod_elastic.core.choice import CORES
 
-
-@pytest.fixture(scope="module", params=CORES)
+@pytest.fixture(scope="module", params=BOTH_CORES)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Two that have trained and one that has not, in one generation."""
     running = Cluster(request.param)

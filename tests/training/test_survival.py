@@ -160,9 +160,15 @@ def test_a_running_job_is_measured_saved_and_changed_while_it_changes(submit: Su
     job.wait_for_size(3, after=began)  # it may have come back before flexo said so
     assert len(job.workers()) == 3  # those who stepped aside have come back, and are the same
 
-    path = job.folder / "state.pt"
-    alone.run(["flexo", "checkpoint", base, str(path), "--wait"])
-    check_checkpoint(path)
+    path, own = job.folder / "state.pt", job.folder / "own.txt"
+    for _ in range(2):
+        alone.run(["flexo", "checkpoint", base, str(path), "--wait"])
+        check_checkpoint(path)
+    own.write_text("the user's own file")
+    refused = alone.run(["flexo", "checkpoint", base, str(own), "--wait"], check=False)
+    assert refused.returncode != 0
+    assert str(own) in refused.stderr
+    assert own.read_text() == "the user's own file"
 
     changed = time.time()
     for workers in ("1", "3", "2"):

@@ -97,6 +97,7 @@ def learned(core: str, pauses: int | None) -> tuple[list[list[float]], str]:
         running.close()
 
 
+@pytest.mark.native
 def test_losses_are_those_of_horovods_core_and_the_same_bit_for_bit_again() -> None:
     theirs, _ = learned(HOROVOD, None)
     first, digest_of_first = learned(TORCH, None)

@@ -11,6 +11,10 @@ they listen, and every connection of the group has such an address at one of its
 Only Gloo's listening socket itself is told by what is new while it is made. If something else in this process
 begins to listen within that millisecond, on a socket that programs would inherit, then it is made anew.
 
+Gloo authenticates nobody. Whoever connects to its listening socket, and names a rank that has not connected
+yet, is that rank. So each member proves to each other one, over the new group, that it has read the store,
+which only members can read. If a stranger has taken a member's place, the group is not built.
+
 What cannot be broken is a connection that is still being asked for at a machine that does not answer at all:
 a build that hangs in that ends when its time is up. So does one whose store does not give up.
 
@@ -21,7 +25,9 @@ they are connected before the switch, so that the first step after it does not w
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import secrets
 import socket
 import struct
 import threading
@@ -38,6 +44,7 @@ from horovod_elastic.core.connections import Endpoint
 TRIES = 3
 """How often a listening socket is made before it is given up as ambiguous."""
 _ON_GPUS, _IN_MEMORY = b"on GPUs", b"in memory"
+_PROOF_BYTES = 32
 KNOCK_S = 1.0
 """Gloo accepts at once, unless its thread is stopped."""
 _MAKING_A_DEVICE = threading.Lock()
@@ -208,9 +215,30 @@ class _Gloo:
         # To go with the group, which lets others run: a device by itself stops all Python for 10 ms.
         self._device = None
         self._connections = connections.among(self._here, self._others)
+        self._meet_members(store, place)
+
+    def _meet_members(self, store: Any, place: int) -> None:
+        """Raises RuntimeError unless who is connected in each member's place knows what that member knows."""
+        names = [_secret(each) for each in range(self._size)]
+        if not store.check(names):
+            return  # a member runs an earlier flexo: the job has outlived an update
+        known = [bytes(store.get(name)) for name in names]
+        said = b"".join(_proof(known, place, other) for other in range(self._size))
+        wanted = b"".join(_proof(known, other, place) for other in range(self._size))
+        told = torch.frombuffer(bytearray(said), dtype=torch.uint8)
+        heard = torch.zeros_like(told)
+        try:
+            self.group.alltoall_base(heard, told, [], []).wait()
+        except RuntimeError as error:
+            raise RuntimeError(f"a member, or who is connected in its place, is silent: {error}") from error
+        if bytes(heard.tolist()) != wanted:
+            raise RuntimeError("somebody who is no member has connected in the place of one")
 
     def _learn_endpoints(self, store: Any, place: int, timeout: timedelta) -> None:
         """Where the others listen. Gloo asks for it too, but does not tell."""
+        store.set(
+            _secret(place), secrets.token_bytes(_PROOF_BYTES)
+        )  # first: who is found to listen has put it
         store.set(_key(place), f"{self._here[0]} {self._here[1]}")
         others = [_key(other) for other in range(self._size) if other != place]
         store.wait(others, timeout)
@@ -247,6 +275,16 @@ def _own_gpu(first: int) -> torch.device:
     if not (dist.is_nccl_available() and torch.cuda.is_available()):
         raise RuntimeError(f"rank {first} has tensors on a GPU, and this rank can use none")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def _proof(known: list[bytes], teller: int, hearer: int) -> bytes:
+    """What one member tells another one over their connection, and nobody else can."""
+    return hashlib.sha256(b"%d %d " % (teller, hearer) + known[teller] + known[hearer]).digest()
+
+
+def _secret(place: int) -> str:
+    """In the store, of what a member has made up for this group."""
+    return f"secret.{place}"
 
 
 def _key(place: int) -> str:

@@ -40,8 +40,10 @@ FAREWELL_S = 2.0
 """How long the last words may take to those who do not read them."""
 HELLO_WITHIN_S = 10.0
 """Whoever connects says by then which rank it is; anybody on the network can connect."""
-MOST_STRANGERS = 1024
-"""Connections that have not said so yet."""
+MOST_STRANGERS = 256
+"""Connections that have not said so yet. One more ends the oldest: a rank says so at once."""
+_ACCEPTED_AT_ONCE = 64
+"""Then those are heard that are there."""
 
 
 @dataclass(eq=False, slots=True)
@@ -81,7 +83,7 @@ class Hub:
         self._over = False
         self._last_word_s = self._next_beat_s = time.monotonic()
         self._stalls = _Stalls()
-        self._acceptor = socket.create_server((address, 0), backlog=min(1024, max(8, size)))
+        self._acceptor = socket.create_server((address, 0), backlog=1024)
         self._acceptor.setblocking(False)
         self.port = int(self._acceptor.getsockname()[1])
         self._poll = select.epoll()
@@ -280,11 +282,13 @@ class Hub:
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
-            while True:
+            for _ in range(_ACCEPTED_AT_ONCE):
                 connection, _ = self._acceptor.accept()
                 if len(self._far) - len(self._ranks) >= MOST_STRANGERS:
-                    connection.close()
-                    continue
+                    oldest = next(each for each, far in self._far.items() if far.rank < 0)
+                    self._read(oldest, self._far[oldest])  # what it may have said just now
+                    if (far := self._far.get(oldest)) and far.rank < 0:
+                        self._let_go(oldest, far, "")
                 connection.setblocking(False)
                 lines.watch(connection)
                 numbers = NumbersOfARank(self._interned)

@@ -5,17 +5,71 @@ Slurm's answers and MUNGE are stand-ins; streams, election, processes and signal
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
 
 from flexo_protos.credentials import Caller, NotAuthentic
 from horovod_elastic import job_plan, slurm_job
 from horovod_elastic.agent import agent
+from horovod_elastic.agent.agent import Agent
 from horovod_elastic.agent.keeper import Keeper
 from horovod_elastic.agent.keeper_link import KeeperLink
+from horovod_elastic.agent.leader_link import LeaderLink
+from horovod_elastic.agent.tenure import Tenure
 from horovod_elastic.election import election
+from horovod_elastic.election.election import Election
+from horovod_elastic.election.lease_grpc import GrpcLeases
+from horovod_elastic.election.leases import StoreAway
 from horovod_elastic.leader import leader, takeover
+from horovod_elastic.leader.borrowing import Borrowing
+from horovod_elastic.leader.leader import Leader
+from horovod_elastic.leader.membership import Membership
+from horovod_elastic.leader.oversight import Oversight
+from horovod_elastic.shards import ShardDesk
+
+FAULTS_VARIABLE = "FLEXO_TEST_FAULTS"
+"""A folder. A file NODE in it with a number N: the agent there raises at the Nth call of a method below."""
+_FAULTY = (
+    *(Agent, Leader, Membership, Borrowing, Oversight, ShardDesk, Election, KeeperLink, LeaderLink),
+    *(GrpcLeases, Tenure),
+)
+_ERRORS = (RuntimeError, ValueError, KeyError, OSError, NotAuthentic, StoreAway)
+
+
+class Faults:
+    """Raises once, where chance has it; see FAULTS_VARIABLE."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._left = 0
+
+    def install(self) -> None:
+        for each in _FAULTY:
+            for name, method in list(vars(each).items()):
+                if inspect.isfunction(method) and not inspect.isgeneratorfunction(method):
+                    setattr(each, name, self._faulty(f"{each.__name__}.{name}", method))
+
+    def _faulty(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            self._may_raise(name)
+            return method(*args, **kwargs)
+
+        return called
+
+    def _may_raise(self, name: str) -> None:
+        if not self._left and self._file.exists():
+            self._left = int(self._file.read_text())
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self._file.rename(self._file.with_name(f"{self._file.name}-{name}"))
+                raise _ERRORS[len(name) % len(_ERRORS)](f"injected into {name}")
 
 
 class Trusting:
@@ -35,7 +89,7 @@ def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:
     return "NodeAddr=127.0.0.1"
 
 
-def main(node: str, slots: int, plan: str, base: bool, again: bool, command: list[str]) -> int:
+def main(node: str, slots: int, plan: str, base: bool, again: bool, command: list[str]) -> NoReturn:
     slurm_job.ask = _ask
     leader.BASE_LOOK_INTERVAL_S = 3600.0
     # A leader that is gone is noticed earlier. A new one still waits for agents: they may be slow to start.
@@ -45,7 +99,9 @@ def main(node: str, slots: int, plan: str, base: bool, again: bool, command: lis
     post = agent.Post(
         slots=slots, base=base, grant_id="", again=again, pass_signals=False, command=tuple(command)
     )
-    return agent.Agent(job_plan.from_text(plan), post, Trusting(), KeeperLink()).run()
+    if FAULTS_VARIABLE in os.environ:
+        Faults(Path(os.environ[FAULTS_VARIABLE]) / node).install()
+    agent.end_process(lambda: agent.Agent(job_plan.from_text(plan), post, Trusting(), KeeperLink()).run())
 
 
 if __name__ == "__main__":
@@ -53,4 +109,4 @@ if __name__ == "__main__":
         os.environ.update(SLURMD_NODENAME=sys.argv[1], SLURM_JOB_ID="17")
         sys.exit(Keeper([sys.executable, __file__, "agent", *sys.argv[1:]], stands_still_s=6.0).run())
     node, slots, plan, base, again, *command = sys.argv[2:]
-    sys.exit(main(node, int(slots), plan, base == "base", again == "again", command))
+    main(node, int(slots), plan, base == "base", again == "again", command)

@@ -145,6 +145,8 @@ class Job:
         self._names = itertools.count()
         self._speeds = itertools.cycle(speeds or [0.0])
         """Of one newcomer after the other."""
+        self._was_uneven = False
+        """Whether speeds differed at the mini-batch before."""
         self.workers: list[Worker] = []
         self.aside: list[Worker] = []
         """Out of the generation, with what they held, and perhaps called back."""
@@ -312,7 +314,8 @@ class Job:
         assert len(batches) == len(self.workers)
         real = [batch for batch in batches if batch.weight > 0]
         assert len(real) == min(left, len(batches)), "somebody had nothing although there was enough"
-        if not self.uneven:
+        before, self._was_uneven = self._was_uneven, self.uneven
+        if not before and not self.uneven:  # speeds count from the next mini-batch on
             sizes = [_samples(batch) for batch in real]
             assert max(sizes) - min(sizes) <= 1
         assert abs(sum(batch.weight for batch in batches) - len(batches)) < 1e-9

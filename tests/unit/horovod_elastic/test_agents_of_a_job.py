@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from agent_process import Trusting
+from agent_process import FAULTS_VARIABLE, Trusting
 
 from flexo_protos import lease_place
 from flexo_protos.lease_place import Kind, LeasePlace
@@ -36,6 +37,8 @@ class Job:
 
     folder: Path
     plan: JobPlan
+    faults: Path | None = None
+    """Where agents look for the errors that they are to run into."""
     keepers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(
@@ -52,6 +55,7 @@ class Job:
                     **os.environ,
                     "FLEXO_TRACE": str(self.folder / "trace"),
                     "FLEXO_SILENCE_S": str(silence_s),
+                    **({FAULTS_VARIABLE: str(self.faults)} if self.faults else {}),
                 },
             )
 
@@ -199,6 +203,28 @@ def test_a_killed_leader_costs_training_nothing(job: Callable[..., Job], nodes: 
     assert {event["generation"] for event in several.events("batch")} == {1}
     several.stop()
     assert set(several.exit_codes().values()) == {0}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_exception_anywhere_in_agents_and_their_leader_costs_training_nothing(
+    job: Callable[..., Job], seed: int, tmp_path: Path
+) -> None:
+    chance, faults = random.Random(seed), tmp_path / "faults"
+    faults.mkdir()
+    two = job("n1", "n2")
+    two.faults = faults
+    for node in ("n1", "n2"):
+        two.start(node)
+    two.wait_for_batches("n1", "n2")
+    for node in ["n1", "n2"] * 2:
+        (faults / node).write_text(str(chance.randint(1, 300)))
+        two.wait_until("the error", lambda node=node: not (faults / node).exists())
+        two.wait_for_batches("n1", "n2", more=100)
+    two.wait_until("agents on both nodes", lambda: two.agents("n1") and two.agents("n2"))
+    assert len({event["pid"] for event in two.events("batch")}) == 2, two.output()
+    assert {event["generation"] for event in two.events("batch")} == {1}
+    two.stop()
+    assert two.exit_codes() == {"n1": 0, "n2": 0}, two.output()
 
 
 def test_an_agent_that_hangs_is_started_again_and_its_workers_train_on(job: Callable[..., Job]) -> None:

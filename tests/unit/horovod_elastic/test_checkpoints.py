@@ -7,6 +7,8 @@ import datetime
 import errno
 import os
 import pickle
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,11 +148,10 @@ def test_a_disk_that_is_full_leaves_the_old_file_and_no_other(path: Path) -> Non
 
 def write_through(device: str, path: Path) -> None:
     """As `write`, onto a device that is full: the file beside is a link to it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     real_open = Path.open
 
     def open_device(self: Path, *arguments: Any, **options: Any) -> Any:
-        if self == beside:
+        if self.parent == path.parent and self.suffix == ".part":
             self.symlink_to(device)
             return real_open(self, "wb")
         return real_open(self, *arguments, **options)
@@ -224,6 +225,116 @@ def test_a_file_that_would_run_code_is_refused_before_it_does(path: Path, save: 
     with pytest.raises(CheckpointError, match="no checkpoint of flexo's"):
         load_checkpoint(path, State())
     assert not Bomb.exploded
+
+
+def of_another_job(path: Path) -> None:
+    write(State(epoch=9), path, replace(ABOUT, job_id=8))
+
+
+def a_link_to_an_earlier_one(path: Path) -> None:
+    write(State(epoch=9), path.with_name("earlier.pt"), ABOUT)
+    path.symlink_to("earlier.pt")
+
+
+def half_of_one(path: Path) -> None:
+    write(State(epoch=9), path, ABOUT)
+    path.write_bytes(path.read_bytes()[:-500])
+
+
+FILES: list[Callable[[Path], object]] = [
+    lambda path: path.write_text("my thesis"),
+    lambda path: path.write_text(""),
+    lambda path: path.symlink_to(path.parent / "thesis"),
+    lambda path: torch.save({"weights": torch.ones(3)}, path),
+    lambda path: torch.save({"format": "flexo checkpoint", "version": 1, "about": {}}, path),
+    lambda path: torch.save({"format": "flexo checkpoint", "version": 1, "about": Bomb()}, path),
+    lambda path: os.mkfifo(path),
+    of_another_job,
+    a_link_to_an_earlier_one,
+    half_of_one,
+]
+
+
+def found_at(path: Path) -> tuple[int, int, int, bytes]:
+    """What a file is, and what it holds."""
+    status = path.lstat()
+    return status.st_ino, status.st_mode, status.st_mtime_ns, path.read_bytes() if path.is_file() else b""
+
+
+@pytest.mark.parametrize("make", FILES)
+def test_nothing_is_replaced_but_a_checkpoint_of_the_same_job(
+    path: Path, make: Callable[[Path], object]
+) -> None:
+    (path.parent / "thesis").write_text("my thesis")
+    make(path)
+    before, beside = found_at(path), sorted(path.parent.iterdir())
+    state = State(epoch=1)
+    with pytest.raises(CheckpointError) as caught:
+        write(state, path, ABOUT)
+    assert str(path) in str(caught.value)
+    assert "job 7" in str(caught.value)
+    assert found_at(path) == before
+    assert sorted(path.parent.iterdir()) == beside
+    assert state.saves == 0
+    assert not Bomb.exploded
+
+
+def test_a_requeued_job_replaces_what_it_wrote_before(path: Path) -> None:
+    write(State(epoch=1), path, ABOUT)
+    write(State(epoch=2), path, replace(ABOUT, restart_count=2, commits=80))
+    load_checkpoint(path, state := State(epoch=0))
+    assert state.epoch == 2
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_somebody_puts_there_meanwhile_stays(
+    path: Path, earlier: bool, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if earlier:
+        write(State(epoch=1), path, ABOUT)
+    real_save = torch.save
+
+    def save_slowly(content: object, file: Any) -> None:
+        real_save(content, file)
+        path.unlink(missing_ok=True)
+        path.write_text("my thesis")
+
+    monkeypatch.setattr(torch, "save", save_slowly)
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(CheckpointError, match=str(path)):
+        write(State(epoch=2), path, ABOUT)
+    assert path.read_text() == "my thesis"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def no_links(*arguments: object, **options: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_file_system_without_links_takes_checkpoints_too(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", no_links)
+    for epoch in (1, 2):
+        write(State(epoch=epoch), path, ABOUT)
+        load_checkpoint(path, state := State(epoch=0))
+        assert state.epoch == epoch
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_job_may_say_in_which_folder_alone_checkpoints_are_written(path: Path) -> None:
+    allowed, outside = path.parent / "allowed", path.parent / "outside"
+    for folder in (allowed / "below", outside):
+        folder.mkdir(parents=True)
+    (allowed / "door").symlink_to(outside)
+    for inside in (allowed / "model.pt", allowed / "below" / "model.pt"):
+        write(State(epoch=1), inside, ABOUT, allowed)
+    for other in (outside, allowed / "door", allowed / ".." / "outside"):
+        with pytest.raises(CheckpointError, match=str(allowed)):
+            write(State(epoch=1), other / "model.pt", ABOUT, allowed)
+    assert list(outside.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -347,10 +347,25 @@ def test_a_stranger_who_says_nothing_does_not_stay(
 def test_strangers_are_not_without_number(generation: Generation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "MOST_STRANGERS", 3)
     strangers = [socket.create_connection((HERE, generation.hub.port), timeout=LONG_S) for _ in range(4)]
-    assert _is_let_go(strangers[-1])
+    assert _is_let_go(strangers[0]), "the oldest: the newest may be a rank"
     for stranger in strangers:
         stranger.close()
     assert generation.goes_on()
+
+
+def test_a_rank_comes_in_while_strangers_hold_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "MOST_STRANGERS", 20)
+    ear = Ear()
+    hub = Hub(HERE, 2, TOKEN, Negotiation(2, 100), ear)
+    strangers = [socket.create_connection((HERE, hub.port), timeout=LONG_S) for _ in range(200)]
+    with socket.create_connection((HERE, hub.port), timeout=LONG_S) as rank:
+        rank.sendall(
+            hello(1, TOKEN) + lines.framed(pb.FromRank(entries=[pb.StoreEntry(key="key", value=b"v")]))
+        )
+        assert eventually(lambda: ear.shelf.get("key") == b"v")
+    for stranger in strangers:
+        stranger.close()
+    hub.close()
 
 
 def test_a_rank_may_say_more_than_a_hello_in_one_breath() -> None:

@@ -543,7 +543,9 @@ def test_a_leader_that_slept_learns_with_its_first_refresh_who_leads(store: Tabl
     assert b.election.follow() == Leading(2, heir=True)
     a.election.keep(a.lost.put)
     assert a.lost.get(timeout=BOUND_S) == "b"
+    assert a.election.fencing_term == 1, "not that of the leader that it has just heard of"
     assert a.election.follow() == Following("b:1", "b", 2)
+    assert (a.election.fencing_term, b.election.fencing_term) == (1, 2)
 
 
 def test_a_leader_goes_on_leading_while_the_server_is_away_and_says_so_once(store: TableStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ KEEPER = """
 import sys
 from horovod_elastic.agent import keeper
 keeper.STARTS_AGAIN, keeper.FIRST_PAUSE_S, keeper.ONCE_MORE_S, keeper.AWAY_PAUSE_S = 2, 0.05, 0.3, 0.05
-keeper.AWAY_S, keeper.STARTS_WITHIN_S = float(sys.argv[4]), float(sys.argv[5])
+keeper.AWAY_S, keeper.STARTS_WITHIN_S, keeper.STEADY_S = map(float, sys.argv[4:7])
 agent, stands_still_s, keeper.ENDS_WITHIN_S = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 starts = [sys.executable, "-c", agent]
 sys.exit(keeper.Keeper(starts, pass_signals=True, stands_still_s=stands_still_s).run())
@@ -50,9 +51,10 @@ def keep(
     stands_still_s: float = NEVER_S,
     ends_within_s: float = NEVER_S,
     away_s: float = NEVER_S,
+    steady_s: float = NEVER_S,
 ) -> subprocess.Popen[str]:
     """A keeper whose agent runs these lines."""
-    patience = map(str, (stands_still_s, ends_within_s, away_s, starts_within_s))
+    patience = map(str, (stands_still_s, ends_within_s, away_s, starts_within_s, steady_s))
     return subprocess.Popen(
         [sys.executable, "-c", KEEPER, AGENT + agent, *patience],
         stdout=subprocess.PIPE,
@@ -153,6 +155,23 @@ os.kill(os.getpid(), 11)
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
+def test_crashes_far_apart_are_not_added_up(tmp_path: Path) -> None:
+    code, _, said = end(
+        keep(
+            f"""
+with open("{tmp_path}/tries", "a") as file:
+    file.write("x")
+if os.path.getsize("{tmp_path}/tries") < 6:
+    os._exit(1)
+tell("end")
+""",
+            steady_s=0.0,
+        )
+    )
+    assert code == 0
+    assert said.count("it is started again") == 5
+
+
 def test_an_agent_that_cannot_work_for_now_is_tried_for_longer_than_one_that_crashes(tmp_path: Path) -> None:
     code, output, _ = end(
         keep(f"""
@@ -185,6 +204,28 @@ sys.exit({CANNOT_WORK_NOW})
     assert code == CANNOT_WORK_NOW
     assert "it is started again" in said
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_a_sigterm_before_the_agent_listens_does_not_end_it_but_is_told_to_it(tmp_path: Path) -> None:
+    """Slurm sends it to the whole step, perhaps while the agent is still importing."""
+    keeper = keep(f"""
+print(hello["terminated"], flush=True)
+open("{tmp_path}/greeted", "w").close()
+while "terminated" not in (said := json.loads(heard.readline())):
+    pass
+print(said, flush=True)
+tell("end")
+""")
+    deadline = time.monotonic() + BOUND_S
+    while not (tmp_path / "greeted").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    children = Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children").read_text().split()
+    for pid in [*map(int, children), keeper.pid]:
+        os.kill(pid, signal.SIGTERM)
+    code, output, said = end(keeper)
+    assert (code, output) == (0, ["False", "{'terminated': True}"])
+    assert "it is started again" not in said
 
 
 def test_all_die_with_it_and_signals_reach_the_agent(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -144,6 +145,62 @@ def test_without_word_of_the_jobs_end_only_a_signal_means_that_the_agent_was_kil
     assert len(slurm.started) == starts
 
 
+def test_an_agent_that_cannot_be_started_for_now_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch, failures = Slurm.launch_base, [BlockingIOError("no more processes")]
+
+    def launch_base(self: Slurm, *args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if failures:
+            raise failures.pop()
+        return launch(self, *args, **options)
+
+    monkeypatch.setattr(Slurm, "launch_base", launch_base)
+    code, slurm = run(Store(), n1=["exit 0"])
+    assert (code, slurm.started) == (0, [("n1", True)])
+
+
+def test_an_error_beside_an_agent_ends_the_job_instead_of_leaving_it_until_its_time_limit() -> None:
+    class Odd(Store):
+        def look(self) -> Lease:
+            raise KeyError("nobody foresaw this")
+
+    code, slurm = run(Odd(), n1=["exit 137"], n2=["sleep 60"])
+    assert code == 1
+    assert sorted(step.wait() for step in slurm.steps) == [-signal.SIGTERM, 137]
+
+
+AGAINST_A_WALL = """
+import sys
+sys.path.insert(0, {tests!r})
+import test_launcher as t
+t.launcher.FIRST_PAUSE_S = 0.01
+sys.exit(t.run(t.Store(""), n1=["exit 137"] * 2 + ["exit 0"])[0])
+"""
+
+
+@pytest.mark.parametrize("wall", ["a full disk", "a pipe that nobody reads", "closed"])
+def test_output_that_cannot_be_written_neither_ends_nor_hangs_a_job(wall: str) -> None:
+    """Each agent that is started again is said; the third one ends with 0."""
+    code = AGAINST_A_WALL.format(tests=str(Path(__file__).parent))
+    unread, stderr = os.pipe()
+    if wall == "a full disk":
+        stderr = os.open("/dev/full", os.O_WRONLY)
+    elif wall == "a pipe that nobody reads":
+        os.set_blocking(stderr, False)
+        while True:
+            try:
+                os.write(stderr, b"x" * 4096)
+            except BlockingIOError:
+                break
+        os.set_blocking(stderr, True)
+    else:
+        os.close(unread)
+        unread = -1
+    ended = subprocess.run([sys.executable, "-c", code], stderr=stderr, timeout=BOUND_S, check=False)
+    assert ended.returncode == 0
+    for descriptor in {unread, stderr} - {-1}:
+        os.close(descriptor)
+
+
 @pytest.mark.parametrize("deaf", [False, True])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_is_passed_on_and_is_the_exit_code(
@@ -191,7 +248,9 @@ def test_of_a_job_of_one_size_flexod_hears_if_it_was_submitted_with_a_range(
     assert launcher._run(slurm_job.base_job({**job, "SLURM_JOB_GPUS": "0,1", "FLEXO_ELASTIC": text}), []) == 0
     (plan,) = plans
     assert plan.daemon == daemon
-    assert lease_place.parse(plan.leases).kind is lease_place.Kind.RUN, "it needs nobody's help to be led"
+    place = lease_place.parse(plan.leases)
+    assert place.kind is lease_place.Kind.RUN, "it needs nobody's help to be led"
+    assert place.run, "a second `flexo run` of the job begins with term 1 again"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.leader import borrowing
 from horovod_elastic.leader import leader as leaders
 from horovod_elastic.leader.leader import Leader, Outcome
 from horovod_elastic.leader.satellites import Found, Grant, QueueEntry, Refused, SlurmUser
@@ -47,7 +48,7 @@ class Slurm:
         self.next_id += 1
         return self.next_id - 1
 
-    def cancel(self, job_ids: Iterable[int]) -> None:
+    def cancel(self, job_ids: Iterable[int], within_s: float = 0.0) -> None:
         self.cancelled += job_ids
 
     def queue(self, job_ids: Iterable[int]) -> dict[int, QueueEntry]:
@@ -97,6 +98,7 @@ class Lease:
     passed_to: list[str] = field(default_factory=list)
     ended_with: list[int] = field(default_factory=list)
     sure: bool = True
+    term: int = 3
 
     def certain(self) -> bool:
         return self.sure
@@ -173,7 +175,7 @@ def lead() -> Iterator[Callable[..., Job]]:
     def begin(slurm: Slurm | None = None, inherited: bool = False, name: str = "n1-17") -> Job:
         slurm, link, lease, outcomes = slurm or Slurm(), Link(), Lease(), list[Outcome]()
         base = BaseJob(17, 0, (BaseNode("n1", 1),), Shape(1, 1, 0, ""), 1, 4, "")
-        plan = JobPlan(base, Site(), "", "", "run://n1:1")
+        plan = JobPlan(base, Site(), "", "", "run://n1:1#r7")
         leader = Leader(plan, name, "127.0.0.1", cast(SlurmUser, slurm), lease, inherited=inherited)
         leader._link = cast(Any, link)
         thread = threading.Thread(target=lambda: outcomes.append(leader.run()), daemon=True)
@@ -461,6 +463,74 @@ def test_a_leader_whose_own_satellite_has_to_go_hands_over_to_the_base(lead: Cal
     assert not job.slurm.cancelled
 
 
+def test_a_hand_over_does_not_wait_for_slurm_and_the_next_leader_submits_nothing_twice(
+    lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sbatch hangs: who leads next waits until its satellite is in the queue, and then has it."""
+    monkeypatch.setattr(borrowing, "LOOK_INTERVAL_S", 0.05)
+    before = lead(Slurm(found=[G1]), inherited=True, name="n7-55")
+    before.attach(55, "n7", grant_id="g1", workers=[running("w1", rank=0, size=2)])
+    base = before.attach(17, "n1", base=True, workers=[running("w2", rank=1, size=2)])
+    before.grants("g1", *(f"h{n}" for n in range(6)))
+    wait_until(lambda: len(before.slurm.submitted) == 4)  # as many as are told to Slurm at once
+    before.do(lambda: before.leader.agent_leaving("n7-55", "SIGTERM"))
+    before.thread.join(BOUND_S)
+    assert before.lease.passed_to == ["n1-holder"]
+    told = drained(base)
+    handed = [message.WhichOneof("body") for message in told]
+    state = [message.leader_state for message in told if message.HasField("leader_state")][-1]
+    assert handed.index("hand_over") > handed.index("leader_state")
+    assert sorted(state.submitting) == ["h0", "h1", "h2", "h3"], "the other two have not begun"
+
+    slurm = Slurm(found=[G1])
+    slurm.may_answer.set()
+    after = lead(slurm, inherited=True, name="n1-17")
+    after.attach(17, "n1", base=True, workers=[running("w2", rank=1, size=2)], leader_state=state)
+    after.attach(55, "n7", grant_id="g1", workers=[running("w1", rank=0, size=2)], leader_state=state)
+    after.grants("g1", *(f"h{n}" for n in range(6)))
+    wait_until(lambda: len(slurm.submitted) == 2)
+    slurm.found = [G1, *(Found(60 + n, f"h{n}", f"n-h{n}", 1) for n in range(3))]
+    wait_until(lambda: len(after.satellites()) == 6)
+    assert {grant.grant_id for grant in slurm.submitted} == {"h4", "h5"}
+    assert after.satellites()["h0"].job_id == 60
+    after.leader._borrowing._elsewhere["h3"] = 0.0  # that sbatch can succeed no more
+    wait_until(lambda: len(slurm.submitted) == 3)
+    assert {grant.grant_id for grant in slurm.submitted} == {"h3", "h4", "h5"}
+
+
+def test_a_satellite_whose_sbatch_an_earlier_leader_began_is_taken_when_it_comes(
+    lead: Callable[..., Job],
+) -> None:
+    job = lead(inherited=True)
+    state = workers_pb2.LeaderState(submitting=["g1"])
+    job.attach(17, "n1", base=True, workers=[running("w1")], leader_state=state)
+    wait_until(lambda: job.leader._borrowing.complete)
+    job.grants("g1")
+    assert "dismiss" not in kinds(job.attach(55, "n-g1", grant_id="g1"))
+    assert job.satellites()["g1"].job_id == 55
+    assert job.slurm.submitted == []
+
+
+def test_what_the_job_has_gained_survives_its_leaders_and_is_flexos_last_line(
+    lead: Callable[..., Job], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gained = workers_pb2.Accounting(satellite_worker_s=24_720, resizes=7, paused_s=0.3, workers=1)
+    state = workers_pb2.LeaderState(accounting=gained)
+    job = lead(inherited=True)
+    outbox = job.attach(17, "n1", base=True, workers=[running("w1")], leader_state=state)
+    other = job.attach(55, "n7", grant_id="g1")
+    job.do(lambda: job.leader._tell_state())
+    for each in (outbox, other):
+        told = [message.leader_state for message in drained(each) if message.HasField("leader_state")]
+        assert (told[-1].accounting.resizes, told[-1].accounting.paused_s) == (7, 0.3)
+    job.leader.post(job.leader._agents.clear)
+    job.leader.stop(0, "the script has ended")
+    job.thread.join(BOUND_S)
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "flexo: 412 GPU minutes on satellites, 7 resizes, 0.3 s paused"
+    )
+
+
 def test_an_agent_that_has_to_go_is_sent_away_by_the_leader_that_it_comes_to(
     lead: Callable[..., Job],
 ) -> None:
@@ -469,6 +539,12 @@ def test_an_agent_that_has_to_go_is_sent_away_by_the_leader_that_it_comes_to(
     job.attach(55, "n7", grant_id="g1", leaving=True, workers=[running("w2", rank=1, size=2)])
     assert job.leader._membership._agents["n7-55"].leaving
     assert job.satellites()["g1"].preempted
+
+
+def test_a_leader_says_hello_with_the_term_of_its_lease_as_it_is_then(job: Job) -> None:
+    assert (job.leader._hello().run, job.leader._hello().term) == ("r7", 3)
+    job.lease.term = 1004  # flexod was started again, and the lease with it
+    assert job.leader._hello().term == 1004
 
 
 def test_a_leader_that_has_lost_its_lease_steps_down(job: Job) -> None:
@@ -480,6 +556,73 @@ def test_a_leader_that_has_lost_its_lease_steps_down(job: Job) -> None:
     assert not job.lease.ended_with
 
 
+def broken() -> None:
+    raise ValueError("nobody foresaw this")
+
+
+def test_a_leader_that_fails_resigns_to_an_agent_of_the_base_and_ends_nothing(
+    lead: Callable[..., Job],
+) -> None:
+    job = lead(inherited=True, name="n7-55")
+    own = job.attach(55, "n7", grant_id="g1", workers=[running("w1", rank=0, size=2)])
+    base = job.attach(17, "n1", base=True, workers=[running("w2", rank=1, size=2)])
+    job.leader.post(broken)
+    job.thread.join(BOUND_S)
+    (outcome,) = job.outcomes
+    assert (outcome.exit_code, outcome.failed) == (None, True)
+    assert job.lease.passed_to == ["n1-holder"]
+    assert job.lease.ended_with == []
+    for outbox in (own, base):
+        told = kinds(outbox)
+        assert told[-2:] == ["stepped_down", "the end"]
+        assert "dismiss" not in told
+        assert "kill_worker" not in told
+
+
+def test_a_leader_that_fails_when_the_job_has_ended_ends_it_all_the_same(job: Job) -> None:
+    outbox = job.attach(17, "n1", base=True)
+
+    def end_and_fail() -> None:
+        job.leader._end(3, "the script failed")
+        broken()
+
+    job.leader._borrowing.close = broken  # type: ignore[method-assign]
+    job.leader.post(end_and_fail)
+    job.thread.join(BOUND_S)
+    assert [(outcome.exit_code, outcome.failed) for outcome in job.outcomes] == [(3, False)]
+    assert job.lease.ended_with == [3]
+    assert "dismiss" in kinds(outbox)
+
+
+@pytest.mark.parametrize("command", ["submit", "queue", "find", "cancel"])
+def test_an_answer_of_slurms_that_nobody_understands_is_asked_for_again_or_given_back(
+    command: str, lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that asked ended, and nothing was asked any more."""
+    monkeypatch.setattr(borrowing, "LOOK_INTERVAL_S", 0.05)
+    slurm = Slurm()
+    slurm.may_answer.set()
+    asked: list[float] = []
+
+    def odd(*_: object) -> None:
+        asked.append(time.monotonic())
+        broken()
+
+    monkeypatch.setattr(slurm, command, odd)
+    job = lead(slurm, inherited=command == "find")
+    job.grants("g1")
+    if command == "submit":
+        wait_until(lambda: job.link.failures() == [("g1", Failed.REASON_REFUSED)])
+        return
+    if command == "cancel":
+        wait_until(lambda: job.satellites()["g1"].job_id)
+        job.grants()
+        wait_until(lambda: not job.satellites())
+        return
+    wait_until(lambda: len(asked) >= 3)
+    assert not job.outcomes
+
+
 def test_a_leader_in_a_satellite_does_not_outlive_the_base(
     lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -489,6 +632,28 @@ def test_a_leader_in_a_satellite_does_not_outlive_the_base(
     job.do(lambda: None)
     wait_until(lambda: job.lease.ended_with == [1])
     assert "dismiss" in kinds(outbox)
+
+
+@pytest.mark.parametrize("base_is_here", [True, False])
+def test_a_leader_in_a_satellite_ends_no_job_whose_base_says_nothing(
+    lead: Callable[..., Job], base_is_here: bool
+) -> None:
+    """Slurm has suspended the base, and takes the satellite back: the base goes on when it is resumed."""
+    job = lead(Slurm(found=[G1]), inherited=True, name="n7-55")
+    own = job.attach(55, "n7", grant_id="g1", workers=[running("w2")])
+    if base_is_here:
+        job.attach(17, "n1", base=True)
+    job.do(lambda: job.leader._carry_out(job.leader._membership.everybody_is_here(time.monotonic())))
+    killed = workers_pb2.WorkerExited(worker_id="w2", exit_code=-9)
+    job.do(lambda: job.leader.agent_said("n7-55", own, workers_pb2.FromAgent(worker_exited=killed)))
+    wait_until(lambda: job.lease.ended_with or job.lease.passed_to)
+    assert job.lease.ended_with == ([137] if base_is_here else [])
+    assert job.lease.passed_to == ([] if base_is_here else [""])
+    if not base_is_here:
+        job.thread.join(BOUND_S)
+        assert job.outcomes[0].exit_code is None
+        assert not [message for message in job.link.heard if message.HasField("goodbye")]
+        assert "dismiss" in kinds(own), "its GPUs are given back"
 
 
 def test_the_end_of_the_job_dismisses_its_leader_too_instead_of_having_it_hand_over(
@@ -517,3 +682,16 @@ def test_a_plan_reaches_agents_unchanged() -> None:
     for text in ("", "{}", "[]", plan.to_text()[:-1], dataclasses.replace(plan).to_text() + "x"):
         with pytest.raises(ValueError, match="no job's plan"):
             job_plan.from_text(text)
+
+
+def test_flexods_signature_of_a_grant_is_shown_again_and_outlives_a_flexod_without_any(job: Job) -> None:
+    def told(signature: bytes) -> None:
+        grants = [jobs_pb2.Grant(grant_id="g1", node="n-g1", workers=1, signature=signature)]
+        job.do(lambda: job.leader._borrowing.on_grants(jobs_pb2.Grants(grants=grants)))
+
+    told(b"flexod's")
+    assert [each.signature for each in job.leader._borrowing.report()] == [b"flexod's"]
+    told(b"")
+    assert [each.signature for each in job.leader._borrowing.report()] == [b"flexod's"]
+    told(b"renewed")
+    assert [each.signature for each in job.leader._borrowing.report()] == [b"renewed"]

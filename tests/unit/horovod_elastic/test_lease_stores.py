@@ -158,11 +158,9 @@ def test_a_server_that_is_back_is_found_again_before_a_lease_runs_out() -> None:
     store = GrpcLeases(LeasePlace(Kind.RUN, (f"127.0.0.1:{port}",)), JOB, Stamps())
     with pytest.raises(StoreAway):
         store.look()
-    from flexo_protos.v1 import leases_pb2_grpc
     from horovod_elastic.election.lease_grpc import _Service
 
-    server = grpc.server(ThreadPoolExecutor(1))
-    leases_pb2_grpc.add_LeaseServiceServicer_to_server(_Service(Stamps()), server)
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[_Service(Stamps())])
     server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     deadline = time.monotonic() + 20.0  # gRPC's own pauses grow to two minutes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,13 +20,14 @@ from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
 HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--job", "--", "", "ünï", "*"]
 COMMAND = ["python", "train.py", *HOSTILE]
 GRANT = Grant("g1", "n7", 3, "flex", lease_s=301, start_within_s=60)
-RECORDER = f"""#!{sys.executable}
+RECORDER = """#!/usr/bin/env python3
 import json, os, sys
 folder = os.path.dirname(sys.argv[0])
 name = os.path.basename(sys.argv[0])
 stdin = "" if name == "srun" else sys.stdin.read()
-record = {{"argv": sys.argv[1:], "stdin": stdin, "environment": dict(os.environ)}}
+record = {"argv": sys.argv[1:], "stdin": stdin, "environment": dict(os.environ)}
 json.dump(record, open(os.path.join(folder, name + ".json"), "w"))
+open(os.path.join(folder, name + ".calls"), "a").write(json.dumps(sys.argv[1:]) + "\\n")
 answer = os.path.join(folder, name + ".answer")
 if os.path.exists(answer):
     out, err, code = json.load(open(answer))
@@ -49,6 +51,9 @@ class Recorder:
     def call(self, name: str) -> dict[str, list[str]]:
         loaded: dict[str, list[str]] = json.loads((self.folder / f"{name}.json").read_text())
         return loaded
+
+    def calls(self, name: str) -> list[list[str]]:
+        return [json.loads(line) for line in (self.folder / f"{name}.calls").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -228,9 +233,31 @@ def test_cancelling_nothing_asks_nobody(recorder: Recorder) -> None:
 def test_only_jobs_that_are_called_as_satellites_are_cancelled(recorder: Recorder) -> None:
     """slurmctld forgets what it had not written down when it was killed, and uses the numbers again."""
     recorder.answer("squeue", "5|R|None\n")
-    user().cancel([5, 6])
-    assert recorder.call("squeue")["argv"][-2:] == ["--name=flexo-17", "--jobs=5,6"]
+    user().cancel([5, 6], within_s=0)
+    assert recorder.calls("squeue")[0][-2:] == ["--name=flexo-17", "--jobs=5,6"]
+    assert all(set(argv) & {"5", "6"} == {"5"} for argv in recorder.calls("scancel"))
     assert recorder.call("scancel")["argv"] == ["--quiet", "5"]
+
+
+def test_a_satellite_that_runs_is_asked_to_end_before_it_is_cancelled(recorder: Recorder) -> None:
+    recorder.answer("squeue", "5|R|None\n6|PD|Resources\n7|CG|None\n")
+    user().cancel([5, 6, 7], within_s=0)
+    assert recorder.calls("scancel") == [
+        ["--quiet", "--state=PENDING", "6"],
+        ["--quiet", "--batch", "--signal=USR1", "5"],
+        ["--quiet", "5", "6"],
+    ]
+
+
+def test_what_is_asked_of_slurm_survives_the_sigterm_that_ends_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm sends it to all processes of the step, so to a squeue of the leader's as well."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "squeue").write_text("#!/bin/sh\nkill -TERM $$\necho '5|R|None'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    assert user().queue([5]) == {5: QueueEntry("R", "None")}
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_satellites_are_found_by_their_comment(recorder: Recorder) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from horovod_elastic import slurm_job
@@ -261,3 +264,55 @@ def test_what_matters_of_the_clusters_configuration_is_read(
     )
     monkeypatch.setattr(slurm_job, "ask", lambda command, environment: shown)
     assert slurm_job.site({}) == slurm_job.Site(binds, reach_all, "head")
+
+
+SCONTROL = """#!/bin/sh
+echo "$1" >> "$(dirname "$0")/asked"
+[ -e "$(dirname "$0")/down" ] && down=1
+if [ "$1" = ping ]; then
+  [ -n "$down" ] && state=DOWN || state=UP
+  echo "Slurmctld(primary) at head is $state"
+  n=$(grep -c ping "$(dirname "$0")/asked"); [ "$n" -ge 3 ] && rm -f "$(dirname "$0")/down"
+  exit 0
+fi
+[ -n "$down" ] && exit 1
+[ -e "$(dirname "$0")/refuses" ] && { echo "Invalid job id specified" >&2; exit 1; }
+echo "SlurmctldHost[0] = head(10.0.0.1)"
+"""
+"""Down until it was pinged three times, where there is a file `down`."""
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "scontrol").write_text(SCONTROL)
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm_job, "_PAUSE_S", 0.01)
+    return tmp_path
+
+
+def test_a_job_that_starts_while_slurmctld_is_down_waits_for_it(scontrol: Path) -> None:
+    (scontrol / "down").touch()
+    assert slurm_job.site(os.environ).controller == "head"
+    assert (scontrol / "asked").read_text().split().count("ping") == 3
+
+
+def test_it_does_not_wait_for_ever(scontrol: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_job, "RESTARTS_WITHIN_S", 0.0)
+    (scontrol / "down").touch()
+    with pytest.raises(NotInAJob, match="scontrol show config"):
+        slurm_job.site(os.environ)
+
+
+def test_what_slurm_refuses_while_it_is_up_is_asked_twice_at_most(scontrol: Path) -> None:
+    (scontrol / "refuses").touch()
+    with pytest.raises(NotInAJob, match="Invalid job id"):
+        slurm_job.with_recorded_range({"SLURM_JOB_ID": "17", "PATH": os.environ["PATH"]})
+    assert (scontrol / "asked").read_text().split() == ["show", "show", "ping"]
+
+
+def test_without_slurm_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(slurm_job, "_PAUSE_S", 60.0)
+    with pytest.raises(NotInAJob, match="not on PATH"):
+        slurm_job.site(os.environ)

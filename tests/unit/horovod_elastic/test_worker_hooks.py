@@ -46,6 +46,7 @@ class Session:
     calls: list[str] = field(default_factory=list)
     core: Any = None
     samples_per_step: int = 0
+    size: int = 1
     origins: list[Origin] = field(default_factory=list)
     """What it said of itself in generations that began with a synchronisation."""
     word: Called | None = None

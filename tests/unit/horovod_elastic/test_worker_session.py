@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,6 +17,8 @@ OLD, NEW = 3, 4
 
 class Switching:
     """A core in whose switch something happens."""
+
+    waited_s = 0.0
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], object] = lambda: None
@@ -74,3 +77,39 @@ def test_that_the_present_generation_is_broken_breaks_it(session: Session, core:
 def test_what_is_said_of_a_generation_before_breaks_nothing(session: Session, core: Switching) -> None:
     session._hear_broken(OLD - 1)
     assert core.hung_up == []
+
+
+def told_pauses(session: Session) -> list[tuple[int, float]]:
+    """What it has said of its generations' pauses."""
+    found = []
+    while not session._outbox.empty():
+        message = session._outbox.get()
+        if message is not None and message.HasField("standing"):
+            found.append((message.standing.generation, message.standing.paused_s))
+    return found
+
+
+def test_a_pause_lasts_from_the_boundary_until_training_goes_on_and_is_told_with_its_generation(
+    session: Session, core: Switching
+) -> None:
+    session.enter_loop()
+    session.begins(5)
+    core.meanwhile = lambda: time.sleep(0.1)
+    session._part.given(Called(NEW, at=1))
+    word = session.at_boundary()
+    assert word is not None
+    session.enter(word)
+    time.sleep(0.05)  # the state goes to those who are new
+    session.begins(5)
+    session._stand()
+    *before, (generation, pause) = told_pauses(session)
+    assert generation == NEW
+    assert 0.15 <= pause < 5
+    assert {each for _, each in before} == {0.0}, "it is told when it is over"
+
+
+def test_who_was_called_otherwise_than_at_a_boundary_has_no_pause(session: Session) -> None:
+    session.enter(Called(NEW))
+    session.begins(5)
+    session._stand()
+    assert {pause for _, pause in told_pauses(session)} == {0.0}

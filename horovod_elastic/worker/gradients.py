@@ -1,0 +1,93 @@
+"""Gradients between a backward pass and the optimizer's step: no boundary falls there, no restore keeps them.
+
+A script with `backward_passes_per_step` may call `state.commit()` after every mini-batch. In the middle of an
+accumulation that call must not take effect. The gradient of the samples so far exists on this worker only. A
+resize would lose the gradient of a worker that leaves, and a newcomer would have none; a commit would say
+that these samples are done. So a boundary counts only when no gradient waits for its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+MANY_DEFERRED = 100
+"""So many boundaries in a row, and four accumulations more: this script never stops between two steps."""
+
+
+def optimizers_of(state: Any) -> Iterator[tuple[str, Any]]:
+    """Names and optimizers that `state` holds; of states that are no TorchState, its attributes."""
+    handlers = getattr(state, "_handlers", None)
+    if handlers is None:
+        values = ((name, value) for name, value in vars(state).items())
+    else:
+        values = (found for name, handler in handlers.items() for found in _each(name, handler.value))
+    for name, value in values:
+        if hasattr(value, "param_groups") and hasattr(value, "load_state_dict"):
+            yield name, value
+
+
+def _each(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if type(value) is dict:
+        for key, each in value.items():
+            yield from _each(f"{name}[{key!r}]", each)
+    elif type(value) in (list, tuple):
+        for number, each in enumerate(value):
+            yield from _each(f"{name}[{number}]", each)
+    else:
+        yield name, value
+
+
+def waiting(state: Any) -> str:
+    """The first optimizer with gradients that no step has used yet; "" if there is none.
+
+    Horovod's optimizers note every parameter in `_handles` from its first backward pass to `synchronize()`.
+    """
+    for name, optimizer in optimizers_of(state):
+        if getattr(optimizer, "_handles", None):
+            return name
+    return ""
+
+
+def drop(state: Any) -> None:
+    """After a restore: no optimizer has gradients of what was rolled back, or waits for their exchange."""
+    for _, optimizer in optimizers_of(state):
+        if hasattr(optimizer, "_allreduce_delay"):
+            _begin_anew(optimizer)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
+def _begin_anew(optimizer: Any) -> None:
+    """As Horovod's `load_state_dict` does it, which forgets `DistributedOptimizer(groups=...)`."""
+    optimizer._handles = {}
+    optimizer._synchronized, optimizer._should_synchronize = False, True
+    optimizer.set_backward_passes_per_step(optimizer.backward_passes_per_step)
+    for group in getattr(optimizer, "_group_counts", ()):
+        optimizer._group_counts[group] = 0
+
+
+class Deferred:
+    """Boundaries in a row that did not count; says so once where that goes on."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._told = False
+
+    def counts(self) -> None:
+        """One that counts."""
+        self._in_a_row = 0
+
+    def another(self, state: Any, name: str) -> str:
+        """One more that does not, because of the optimizer of that `name`. What to tell the user, or ""."""
+        self._in_a_row += 1
+        passes = sum(getattr(each, "backward_passes_per_step", 1) for _, each in optimizers_of(state))
+        if self._told or self._in_a_row < MANY_DEFERRED + 4 * passes:
+            return ""
+        self._told = True
+        return (
+            f"{self._in_a_row} calls in a row of state.commit() or state.check_host_updates() had no effect:"
+            f" each came between a backward pass and step() of '{name}'. So this job is neither saved nor"
+            " resized. Call them after step(), when no optimizer of the state is accumulating gradients."
+        )

@@ -1,0 +1,321 @@
+"""Whether all workers hold the same model: compared every so many boundaries, and told if not.
+
+Each worker makes a number of every parameter, of every tensor in the optimizers' states and of every option
+in their parameter groups, bit for bit. The numbers are folded into few, and one all-reduce of a few hundred
+bytes a worker shows them to all. Where they differ, the numbers of that part are compared in the same way,
+until one tensor is left. Nobody waits: an exchange is begun at one boundary and looked at at later ones.
+
+Running statistics of batch normalization differ from worker to worker by design, and are left out unless a
+SyncBatchNorm keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from horovod_elastic.trace import say
+from horovod_elastic.worker.gradients import optimizers_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from horovod_elastic.worker.session import Session
+
+VARIABLE = "FLEXO_CHECK_REPLICAS"
+DEFAULT_EVERY = 1000
+PARTS = 32
+"""Numbers that a worker shows at once."""
+_HEAD = 3
+"""Numbers before them: that the worker takes part, the optimizers' steps that it has made, its tensors."""
+_ENDED = object()
+
+
+def every(text: str | None) -> int:
+    """Boundaries from one check to the next, as the variable says; 0: none. Raises ValueError."""
+    if text is None or not text.strip():
+        return DEFAULT_EVERY
+    if not text.strip().isascii() or not text.strip().isdigit():
+        raise ValueError(
+            f"{VARIABLE} is '{text}'. A number of steps is allowed, such as {DEFAULT_EVERY}; 0: no checks"
+        )
+    return int(text)
+
+
+class Checks:
+    """The checks of one worker, one after the other."""
+
+    def __init__(self, steps: int) -> None:
+        """One every so many boundaries."""
+        self._every = steps
+        self._under_way: Iterator[None] | None = None
+        self._handle: int | None = None
+        """Of an all-reduce that was begun."""
+        self.optimizer_steps = 0
+        self._told: set[str] = set()
+
+    def begins(self) -> None:
+        """A generation begins. What the one before left behind is not compared any more."""
+        self._under_way = self._handle = None
+        self.optimizer_steps = 0
+
+    def at_boundary(self, session: Session, state: Any, *, last: bool) -> None:
+        """A boundary that counts; `last`: the generation ends here."""
+        if last:
+            self._settle()
+            return
+        if not self._every or session.size < 2:
+            return
+        if self._under_way is None and session.boundary % self._every == 0:
+            self._under_way = self._check(session, state)
+        if self._under_way is not None and next(self._under_way, _ENDED) is _ENDED:
+            self._under_way = None
+
+    def _settle(self) -> None:
+        """Nothing may be outstanding when the communicator changes. All have begun what one has."""
+        self._under_way = None
+        if self._handle is not None:
+            from horovod.torch import mpi_ops
+
+            handle, self._handle = self._handle, None
+            mpi_ops.synchronize(handle)
+
+    def _check(self, session: Session, state: Any) -> Iterator[None]:
+        """In pieces, one a boundary."""
+        steps, boundary = self.optimizer_steps, session.boundary
+        named = list(replicated(state))
+        fetch = digests([value for _, value in named])
+        yield None
+        numbers: Sequence[int] = fetch()
+        names: Sequence[str] = [name for name, _ in named]
+        while True:
+            row = _row(steps, numbers)
+            table: list[list[int]] = yield from self._all(session, row)
+            present = {rank: each for rank, each in enumerate(table) if each[0]}
+            if problem := _not_comparable(present, boundary):
+                self._tell(problem)
+                return
+            part = next((i for i in range(_HEAD, len(row)) if len({r[i] for r in present.values()}) > 1), 0)
+            if not part:
+                return
+            if len(names) == 1:
+                self._tell(_differs(names[0], {rank: each[part] for rank, each in present.items()}, boundary))
+                return
+            names, numbers = _folded(names)[part - _HEAD], _folded(numbers)[part - _HEAD]
+
+    def _all(self, session: Session, row: list[int]) -> Any:
+        """The rows of all workers, by rank; of who has joined (hvd.join), zeros."""
+        import torch
+        from horovod.torch import mpi_ops
+
+        table = torch.zeros(session.size, len(row), dtype=torch.int64)
+        table[session.rank] = torch.tensor(row, dtype=torch.int64)
+        self._handle = mpi_ops.allreduce_async(table, name="flexo.replicas", op=mpi_ops.Sum)
+        yield None
+        while not mpi_ops.poll(self._handle):
+            yield None
+        handle, self._handle = self._handle, None
+        return mpi_ops.synchronize(handle).tolist()
+
+    def _tell(self, what: str) -> None:
+        if what and what not in self._told:
+            self._told.add(what)
+            if self._is_speaker():
+                say(what)
+
+    def _is_speaker(self) -> bool:
+        from horovod.torch import mpi_ops
+
+        return bool(mpi_ops.rank() == 0)
+
+
+def _row(steps: int, numbers: Sequence[int]) -> list[int]:
+    parts = [_combined(part) for part in _folded(numbers)]
+    return [1, steps, len(numbers), *parts, *[0] * (PARTS - len(parts))]
+
+
+def _folded(values: Sequence[Any]) -> list[Sequence[Any]]:
+    """In at most PARTS parts, in order."""
+    length = max(1, -(-len(values) // PARTS))
+    return [values[at : at + length] for at in range(0, len(values), length)]
+
+
+def _combined(numbers: Sequence[int]) -> int:
+    if len(numbers) == 1:
+        return numbers[0]
+    packed = struct.pack(f"<{len(numbers)}q", *numbers)
+    return zlib.crc32(packed) << 31 ^ zlib.adler32(packed)
+
+
+def _not_comparable(present: dict[int, list[int]], boundary: int) -> str:
+    steps = {rank: row[1] for rank, row in present.items()}
+    if len(set(steps.values())) > 1:
+        return (
+            "workers stand at different steps of their optimizers at the same mini-batch boundary"
+            f" ({_by_rank(steps)}). So their replicas cannot be compared, and a planned resize cannot find a"
+            " step that all have ended. Call state.commit() or state.check_host_updates() after the same"
+            " mini-batches on every worker."
+        )
+    tensors = {rank: row[2] for rank, row in present.items()}
+    if len(set(tensors.values())) > 1:
+        return (
+            f"replicas differ at boundary {boundary}: workers hold different numbers of tensors in their"
+            f" models and optimizers ({_by_rank(tensors)})."
+        )
+    return ""
+
+
+def _differs(name: str, numbers: dict[int, int], boundary: int) -> str:
+    """The ranks that differ are those that are not with most."""
+    ((most, _), *_) = Counter(numbers.values()).most_common(1)
+    others = [rank for rank, number in numbers.items() if number != most]
+    alike = [rank for rank, number in numbers.items() if number == most]
+    return (
+        f"replicas differ: {name} is not the same on rank{_ranks(others)} as on rank{_ranks(alike)}, at"
+        f" mini-batch boundary {boundary} of this generation. Training goes on, but its result is not what"
+        f" one model would give. {VARIABLE}=0 ends these checks."
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ("s " if len(ranks) > 1 else " ") + ", ".join(map(str, ranks))
+
+
+def _by_rank(numbers: dict[int, int]) -> str:
+    return ", ".join(f"rank {rank}: {number}" for rank, number in numbers.items())
+
+
+# --- what is compared ---------------------------------------------------------------------------------------
+
+
+def replicated(state: Any) -> Iterator[tuple[str, Any]]:
+    """What is to be the same on all workers: options of optimizers first, which are causes of the rest."""
+    for name, optimizer in optimizers_of(state):
+        for number, group in enumerate(optimizer.param_groups):
+            for option, value in group.items():
+                if isinstance(value, bool | int | float | str | tuple) or hasattr(value, "data_ptr"):
+                    yield f"{name}.param_groups[{number}]['{option}']", value
+    for name, handler in getattr(state, "_handlers", {}).items():
+        if hasattr(handler.value, "named_parameters"):
+            yield from _of_model(name, handler.value)
+    for name, optimizer in optimizers_of(state):
+        yield from _of_optimizer(name, optimizer)
+
+
+def _of_model(name: str, model: Any) -> Iterator[tuple[str, Any]]:
+    for inner, parameter in model.named_parameters():
+        yield f"{name}.{inner}", parameter
+    for path, module in model.named_modules():
+        if any(kind.__name__ == "SyncBatchNorm" for kind in type(module).__mro__):
+            for inner, buffer in module.named_buffers(recurse=False):
+                yield ".".join(filter(None, (name, path, inner))), buffer
+
+
+def _of_optimizer(name: str, optimizer: Any) -> Iterator[tuple[str, Any]]:
+    called = getattr(optimizer, "_parameter_names", {})
+    number = 0
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if hasattr(value, "data_ptr"):
+                    yield f"{name}.state[{called.get(parameter, number)}]['{key}']", value
+            number += 1
+
+
+# --- numbers ------------------------------------------------------------------------------------------------
+
+
+def digests(values: Sequence[Any]) -> Callable[[], list[int]]:
+    """A number of each, which depends on every bit. Begins; what is returned waits for GPUs."""
+    import torch
+
+    numbers: list[int] = [0] * len(values)
+    on_device: dict[Any, list[tuple[int, torch.Tensor]]] = {}
+    with torch.no_grad():
+        for place, value in enumerate(values):
+            if not isinstance(value, torch.Tensor):
+                numbers[place] = zlib.crc32(repr(value).encode())
+            elif (digest := _digest(value)) is not None:
+                on_device.setdefault(value.device, []).append((place, digest))
+        fetched = [(placed, _fetch([digest for _, digest in placed])) for placed in on_device.values()]
+
+    def fetch() -> list[int]:
+        for placed, result in fetched:
+            for (place, _), number in zip(placed, result(), strict=True):
+                numbers[place] = number
+        return numbers
+
+    return fetch
+
+
+def _digest(value: torch.Tensor) -> torch.Tensor | None:
+    """The sum of its bits, taken as integers of 64 bits where they are as many; on its own device."""
+    import torch
+
+    if value.layout is not torch.strided or value.is_quantized or value.is_meta or not value.numel():
+        return None
+    flat = value.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    size = flat.itemsize
+    if flat.storage_offset() * size % 8:
+        flat = flat.clone()
+    if len(flat) * size % 8 == 0:
+        return flat.view(torch.int64).sum()
+    octets = flat.view(torch.uint8)
+    whole = len(octets) // 8 * 8
+    rest = octets[whole:].sum()
+    return octets[:whole].view(torch.int64).sum() + rest if whole else rest
+
+
+def _fetch(found: Sequence[torch.Tensor]) -> Callable[[], list[int]]:
+    """To this process's memory, without waiting for what the GPU is told to do later."""
+    import torch
+
+    there = torch.stack(list(found))
+    if not there.is_cuda:
+        return lambda: there.tolist()
+    here = torch.empty(len(found), dtype=torch.int64, pin_memory=True)
+    here.copy_(there, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record()
+
+    def fetch() -> list[int]:
+        done.synchronize()
+        return here.tolist()  # type: ignore[no-any-return]
+
+    return fetch
+
+
+# --- in this process ----------------------------------------------------------------------------------------
+
+_checks = Checks(0)
+
+
+def attach(state: Any) -> None:
+    """The training function is about to be entered. SystemExit if the variable is no number."""
+    global _checks
+    try:
+        _checks = checks = Checks(every(os.environ.get(VARIABLE)))
+    except ValueError as error:
+        sys.exit(f"flexo: {error}")
+
+    def count(*_: Any) -> None:
+        checks.optimizer_steps += 1
+
+    for _, optimizer in optimizers_of(state):
+        if hasattr(optimizer, "register_step_post_hook"):
+            optimizer.register_step_post_hook(count)
+
+
+def begins() -> None:
+    """See Checks."""
+    _checks.begins()
+
+
+def at_boundary(session: Session, state: Any, *, last: bool) -> None:
+    """See Checks."""
+    _checks.at_boundary(session, state, last=last)

@@ -1,0 +1,132 @@
+"""An elastic job on this machine without Slurm: real agents, leader, workers, Horovod's layer and torch core.
+
+Satellites are agents that come and are told to go; MUNGE and Slurm's answers are stand-ins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "unit" / "horovod_elastic"))
+
+from agent_process import Trusting  # noqa: E402
+
+from flexo_protos.lease_place import Kind, LeasePlace  # noqa: E402
+from horovod_elastic.core.choice import TORCH, VARIABLE  # noqa: E402
+from horovod_elastic.election.lease_grpc import LeaseServer  # noqa: E402
+from horovod_elastic.job_plan import JobPlan  # noqa: E402
+from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site  # noqa: E402
+
+BOUND_S = 150.0
+BASE = 17
+"""The base's job id."""
+
+
+@dataclass
+class LocalJob:
+    """A base of some workers on one node; each satellite has a node of its own."""
+
+    folder: Path
+    plan: JobPlan
+    command: list[str]
+    environment: dict[str, str]
+    keepers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, node: str, workers: int, *, base: bool = False) -> None:
+        """An agent comes: the base, or a satellite."""
+        job_id = BASE if base else BASE + 1 + len(self.keepers)
+        how = [node, str(job_id), str(workers), self.plan.to_text(), "base" if base else ""]
+        with (self.folder / "output").open("ab") as output:
+            self.keepers[node] = subprocess.Popen(
+                [sys.executable, str(HERE / "local_agent.py"), *how, *self.command],
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "FLEXO_TRACE": str(self.folder / "trace"), **self.environment},
+                start_new_session=True,
+            )
+
+    def send_away(self, node: str) -> None:
+        """As Slurm does it with a satellite: workers leave at a boundary."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.keepers[node].pid).children():
+                if "agent" in child.cmdline():
+                    child.terminate()
+
+    def output(self) -> str:
+        return (self.folder / "output").read_text()
+
+    def events(self, kind: str = "", suffix: str = "jsonl") -> list[dict[str, Any]]:
+        """What workers have logged, in order of time."""
+        found = []
+        for path in (self.folder / "logs").glob(f"*.{suffix}"):
+            text = path.read_text()
+            found += [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        found.sort(key=lambda event: event["time"])
+        return [event for event in found if not kind or event["event"] == kind]
+
+    def wait_until(self, what: str, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + BOUND_S
+        while not condition():
+            ended = {node: keeper.poll() for node, keeper in self.keepers.items()}
+            lost = time.monotonic() > deadline or all(code is not None for code in ended.values())
+            assert not lost or condition(), f"waiting for {what}; {ended}\n{self.output()[-6000:]}"
+            time.sleep(0.2)
+
+    def pids(self, size: int, after: float = 0.0) -> dict[int, int]:
+        """By rank, the workers that entered last, if they are as many, and all have stepped since."""
+        entered = [event for event in self.events("enter") if event["time"] > after]
+        if not entered or entered[-1]["size"] != size:
+            return {}
+        world = entered[-1]["world"]
+        members = {event["rank"]: event["pid"] for event in entered if event["world"] == world}
+        stepped = {event["pid"] for event in self.events("step") if event["world"] == world}
+        return members if len(members) == size and stepped.issuperset(members.values()) else {}
+
+    def wait_for_size(self, size: int, after: float = 0.0) -> dict[int, int]:
+        """Until as many train; their pids by rank."""
+        self.wait_until(f"{size} workers", lambda: self.pids(size, after))
+        return self.pids(size, after)
+
+    def stop(self) -> None:
+        (self.folder / "logs" / "stop").touch()
+
+    def wait(self) -> int:
+        """For the end of the base's keeper; its exit code."""
+        self.wait_until("the end", lambda: self.keepers["base"].poll() is not None)
+        return int(self.keepers["base"].wait())
+
+
+@contextlib.contextmanager
+def local_job(
+    folder: Path, script: Path, *arguments: str, workers: int = 2, **variables: str
+) -> Iterator[LocalJob]:
+    """A job that runs `script`, whose log files go to folder/logs. All of it has ended afterwards."""
+    (folder / "logs").mkdir(parents=True)
+    with LeaseServer("127.0.0.1", Trusting()) as server:
+        nodes = (BaseNode("base", workers),)
+        base = BaseJob(BASE, 0, nodes, Shape(0, 1, 0, ""), workers, 9, "")
+        plan = JobPlan(base, Site(), "", "", str(LeasePlace(Kind.RUN, (server.endpoint,))))
+        command = [sys.executable, str(script), "--log-dir", str(folder / "logs"), *arguments]
+        environment = {VARIABLE: TORCH, "OMP_NUM_THREADS": "1", **variables}
+        job = LocalJob(folder, plan, command, environment)
+        job.start("base", workers, base=True)
+        try:
+            yield job
+        finally:
+            for keeper in job.keepers.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(keeper.pid, signal.SIGKILL)
+                keeper.wait()

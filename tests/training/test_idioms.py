@@ -1,0 +1,118 @@
+"""Ways to train that real scripts have, resized and killed at random: workers agree, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_job import LocalJob, local_job
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+import idioms  # noqa: E402
+
+pytestmark = pytest.mark.slow
+SCRIPT = SCRIPTS / "idiomatic.py"
+
+
+def idiomatic_job(
+    folder: Path, names: Sequence[str], *options: str
+) -> contextlib.AbstractContextManager[LocalJob]:
+    return local_job(folder, SCRIPT, "--idioms", ",".join(names), *options, FLEXO_CHECK_REPLICAS="3")
+
+
+def disturb(job: LocalJob, seed: int, *, stop: bool = True) -> None:
+    """Two satellites come, a worker is killed, a satellite goes: each at some boundary."""
+    chance = random.Random(seed)
+    job.wait_for_size(2)
+    job.start("first", 1)
+    job.start("second", 1)
+    pids = job.wait_for_size(4)
+    time.sleep(chance.uniform(0.1, 0.6))
+    now = time.time()
+    os.kill(pids[chance.randrange(4)], signal.SIGKILL)
+    job.wait_for_size(4, after=now)
+    time.sleep(chance.uniform(0.1, 0.6))
+    now = time.time()
+    job.send_away("first")
+    job.wait_for_size(3, after=now)
+    time.sleep(chance.uniform(0.1, 0.6))
+    if stop:
+        job.stop()
+        assert job.wait() == 0, job.output()[-6000:]
+        assert "replicas differ" not in job.output()
+
+
+def check(job: LocalJob, names: Sequence[str], *, until: int = 10**9, tolerance: float = 2e-3) -> None:
+    """All workers of a generation agree after every step, and have what undisturbed training has."""
+    facts = [event for event in job.events("facts", "facts") if event["batch"] < until]
+    first: dict[tuple[str, int], dict[str, Any]] = {}
+    for event in facts:
+        other = first.setdefault((event["world"], event["batch"]), event)
+        for name in names:
+            ranks = event["rank"], other["rank"]
+            assert event["facts"][name] == other["facts"][name], (event["batch"], name, ranks)
+    last = {event["batch"]: event for event in facts}
+    assert sorted(last) == list(range(1, len(last) + 1))
+    for batch, expected in enumerate(idioms.trained(names, len(last)), 1):
+        for name in names:
+            found = last[batch]["facts"][name]
+            assert found == pytest.approx(expected[name], rel=tolerance, abs=tolerance), (batch, name)
+    assert len(job.events("done")) == job.events("enter")[-1]["size"]
+    assert "Traceback" not in job.output()
+
+
+EVERYTHING = [name for name in idioms.IDIOMS if name not in ("accumulation", "groups")]
+
+
+def test_commits_within_gradient_accumulation(tmp_path: Path) -> None:
+    names = ["accumulation", "groups"]
+    with idiomatic_job(tmp_path, names) as job:
+        disturb(job, seed=1)
+        check(job, names)
+
+
+def test_schedulers_scalers_averages_and_clipping(tmp_path: Path) -> None:
+    """Schedulers inside and outside of the state."""
+    with idiomatic_job(tmp_path, EVERYTHING, "--commit", "every fifth") as job:
+        disturb(job, seed=2)
+        check(job, EVERYTHING)
+
+
+def test_ranks_that_commit_at_different_batches_and_a_replica_that_differs(tmp_path: Path) -> None:
+    """They check for changes after all batches, as Horovod's documentation has it."""
+    names = ["adam", "cosine"]
+    with idiomatic_job(tmp_path, names, "--commit", "by rank", "--spoil", "spoil") as job:
+        disturb(job, seed=3, stop=False)
+        assert "replicas differ" not in job.output()
+        (job.folder / "logs" / "spoil").touch()
+        job.wait_until("the difference to be told of", lambda: "replicas differ" in job.output())
+        (line,) = [line for line in job.output().splitlines() if "replicas differ" in line]
+        assert "adam_model.adam.weight" in line or "adam_model.weight" in line
+        assert "rank 2 " in line
+        assert "ranks 0, 1" in line
+        spoiled = min(event["batch"] for event in job.events("spoiled"))
+        job.stop()
+        assert job.wait() == 0, job.output()[-6000:]
+        check(job, names, until=spoiled)
+
+
+def test_a_rank_that_returns_early(tmp_path: Path) -> None:
+    """It joins (hvd.join). The others train to the end, in the same generation."""
+    names = ["adam", "cosine"]
+    with idiomatic_job(tmp_path, names, "--last-rank-returns-at", "60", "--batches", "90") as job:
+        job.start("first", 1)
+        job.wait_until("the end", lambda: job.keepers["base"].poll() is not None)
+        assert job.keepers["base"].wait() == 0, job.output()[-6000:]
+        assert [event["batch"] for event in job.events("early")] == [60]
+        check(job, names, until=60)
+        assert {event["batch"] for event in job.events("done") if event["rank"] != 2} == {90}
