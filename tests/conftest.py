@@ -1,8 +1,18 @@
-"""Where the machine is busy, an example of Hypothesis may take long: that is no failure of what it tests."""
+"""What all tests share: patience on a busy machine, and what becomes of tests that cannot run."""
 
 from __future__ import annotations
 
+import os
+
+import native_horovod
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests of Horovod's native library fail without it where all have to run; elsewhere they are skipped."""
+    if item.get_closest_marker("native") and (why := native_horovod.why_missing()):
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)

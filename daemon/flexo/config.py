@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import stat
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from pydantic_core.core_schema import ValidationInfo
 
 from flexo.policies import registry
 from flexo.policies.gpu_speeds import FASTEST, SLOWEST, T4_SPEED
+from flexo.trusted_file import NotTrusted, read_trusted
 from flexo_protos import lease_place
 
 DEFAULT_PATH: Final = Path("/etc/flexo/flexo.toml")
@@ -192,6 +192,10 @@ class ControllerSettings(_Section):
     do, each by more, so that slurmctld has fewer jobs to schedule around."""
     slow_gpu_s: Annotated[float, Field(ge=0, le=604800), Allowed("seconds, from 0 to 604800")] = 1800.0
     """How long a node with a GPU that held a job up gets no satellites; 0: such GPUs are only recorded."""
+    suspend_grace_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 120.0
+    """How long a job keeps its satellites after Slurm has suspended its base. Nothing is granted to it until
+    it is resumed. Where gang scheduling suspends jobs, choose more than they stand still between two of their
+    time slices (`SchedulerTimeSlice`)."""
     gpu_speeds: Annotated[
         dict[str, Annotated[float, Field(ge=SLOWEST, le=FASTEST)]],
         Allowed(
@@ -502,6 +506,8 @@ class JournalSettings(_Section):
     """The journal, an SQLite file. flexod holds a lock beside it."""
     keep_days: Annotated[float, Field(gt=0, le=36500), Allowed("days, above 0, at most 36500")] = 30.0
     """How long entries are kept."""
+    max_mib: Annotated[int, Field(ge=1, le=1 << 20), Allowed("MiB, a whole number from 1 to 1048576")] = 512
+    """How large the file becomes. Beyond that the oldest entries go, first those of the job with most."""
 
     @field_validator("path")
     @classmethod
@@ -556,12 +562,11 @@ class Settings(_Section):
 def load(path: Path) -> Settings:
     """Read and check `path`. Raises ConfigError with every mistake that it holds."""
     try:
-        text, mode = path.read_text(encoding="utf-8"), path.stat().st_mode
+        text = read_trusted(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError((f"{path}: cannot be read: {error}",)) from error
-    if mode & stat.S_IWOTH:
-        text = "everybody may write it, and whoever writes it decides what flexod runs"
-        raise ConfigError((f"{path}: {text}: chmod o-w {path}",))
+    except NotTrusted as error:
+        raise ConfigError((str(error),)) from error
     return parse(text, str(path))
 
 

@@ -7,12 +7,13 @@ the words for people, are in `control`.
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -23,6 +24,7 @@ from flexo.config import Settings
 from flexo.control import events
 from flexo.control.at_once import AtOnce
 from flexo.control.clock_watch import ClockWatch
+from flexo.control.ended import EndedJobs
 from flexo.control.explanations import explain, profile
 from flexo.control.fair_shares import FairShares
 from flexo.control.job_views import job_views
@@ -42,10 +44,13 @@ from flexo.control.seen_speeds import SeenSpeeds
 from flexo.control.slow_gpus import SlowGpus, nodes_of
 from flexo.control.startable import not_more_than_start
 from flexo.control.stays import Stays
+from flexo.control.suspended import SuspendedBases, without_reasons_of
+from flexo.control.unreadable import UnreadableJobs
 from flexo.control.views import ControllerStatus, JobView, LoansView, View
 from flexo.control.watch import DONE, MISTAKE, UNREACHABLE, Unwatched, Watch
 from flexo.control.wishes import Wishes
-from flexo.grants import GrantBook, Sight
+from flexo.grant_signatures import GrantSigner
+from flexo.grants import GrantBook, Rules, Sight
 from flexo.journal import ROUTINE, Event
 from flexo.loaning.lending import Lending
 from flexo.model import (
@@ -59,6 +64,7 @@ from flexo.model import (
     SatelliteState,
     ScalingPoint,
     Shrink,
+    SlurmJob,
     Snapshot,
 )
 from flexo.policies import registry, satellites
@@ -73,6 +79,10 @@ from flexo.words import names_in
 _START_CYCLES: Final = 2
 _START_EXTRA_S: Final = 5
 _LEAST_START_S: Final = 15
+_MISTAKES_APART_S: Final = 60.0
+"""Between two entries about flexod's own errors, which may come in every cycle."""
+_UNENDED_S: Final = 86_400.0
+"""After a start flexod asks how those jobs ended that were there so long ago, and are not any more."""
 _NAP_S: Final = 1.0
 """The longest sleep at once, so that `stop` is heeded soon."""
 
@@ -81,6 +91,23 @@ _log = structlog.get_logger("flexo.controller")
 
 def _random_grant_id() -> str:
     return f"g{secrets.token_hex(6)}"
+
+
+class PlanningFailed(Exception):
+    """The policy, or what prepares its input, raised an error; the message names both."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What one cycle decided, as the grant book has it."""
+
+    jobs: tuple[ElasticJob, ...]
+    views: tuple[JobView, ...]
+    plan: Plan
+    order: tuple[JobKey, ...] = ()
+    told: tuple[Event, ...] = ()
+    error: Exception | None = None
+    """Why nothing was decided."""
 
 
 class Controller:
@@ -100,13 +127,14 @@ class Controller:
         watch: Watch | None = None,
         new_grant_id: Callable[[], str] = _random_grant_id,
         beside: Executor | None = None,
+        signer: GrantSigner | None = None,
     ) -> None:
         """`policy` None: the one that the settings name. `lending` None: no servers are lent.
         `watch` None: nobody counts what happens. `beside` does, one after another, what a cycle need not
         wait for; None: it waits.
 
         `steady`: a clock that nobody sets; None: `clock` is one. Grants' ids are never used twice, not even
-        by the next flexod; a simulation counts.
+        by the next flexod; a simulation counts. `signer` None: no other flexod knows this one's signatures.
         """
         now = clock()
         self._cluster = cluster
@@ -124,6 +152,8 @@ class Controller:
         # changed by the loop's thread alone
         self._history = History(journal.running_times())
         self._training_jobs = TrainingJobs()
+        self._signer = GrantSigner.of_this_process() if signer is None else signer
+        self._book = GrantBook(self._signer, journal.grants(), now)
         self._begin(settings)
         self._loans = (
             None
@@ -137,6 +167,11 @@ class Controller:
         self._again_at: float | None = None
         self._ended_before = 0
         """Jobs that had ended by `decided_at`."""
+        self._unreadable = UnreadableJobs()
+        self._told = ""
+        """The trouble that was last written down, if it is not over."""
+        self._mistake_told_at = -math.inf
+        self._ended = EndedJobs(cluster, self._beside, journal.unended(now - _UNENDED_S), leaders.wake.set)
         # of all threads, under the lock
         self._lock = threading.Lock()
         self._traits: ClusterTraits | None = None
@@ -155,7 +190,7 @@ class Controller:
         self._settings = settings
         self._policy = _policy_of(settings) if self._given_policy is None else self._given_policy
         self._refusals.forget()
-        self._book = GrantBook()
+        self._book = GrantBook(self._signer, self._book.issued, self._clock())
         self._roll_call = RollCall()
         self._patience = Patience()
         self._stays = Stays()
@@ -163,7 +198,8 @@ class Controller:
         self._pace = Pace(controller)
         self._slow_gpus = SlowGpus(self._journal, controller.slow_gpu_s, self._clock())
         self._leases = Leases(cluster, self._refusals, controller.lease_s, self._clock(), self._beside)
-        self._orphans = Orphans(cluster, self._refusals)
+        self._orphans = Orphans(cluster, self._refusals, controller.lease_s)
+        self._suspended = SuspendedBases(cluster, self._refusals, controller.suspend_grace_s)
         self._fair_shares = FairShares(cluster, self._refusals, controller.fairshare_weight)
         self._priorities = Priorities(cluster, self._journal, self._refusals, dry_run=controller.dry_run)
 
@@ -190,9 +226,10 @@ class Controller:
     def interval_s(self) -> float:
         """From one look at the cluster to the next, as things are."""
         view, loans = self._view, self._view.loans
+        busy = bool(view.jobs or view.order) or self._ended.waits
         if loans is None:
-            return self._pace.interval_s(busy=bool(view.jobs or view.order))
-        interval_s = self._pace.interval_s(busy=bool(view.jobs or view.order or loans.coming_back))
+            return self._pace.interval_s(busy=busy)
+        interval_s = self._pace.interval_s(busy=busy or bool(loans.coming_back))
         return max(self._pace.least_s, min(interval_s, loans.settings.rules.interval_s))
 
     # What others ask.
@@ -212,6 +249,7 @@ class Controller:
         state = view.state
         nodes: tuple[Node, ...] = state.nodes if state else ()
         lending = view.loans.reading.trouble if view.loans else ""
+        shown = self._refusals.recent(now), self._journal.trouble
         return ControllerStatus(
             started_at=self._started_at,
             cluster=traits.name if traits else "",
@@ -222,7 +260,7 @@ class Controller:
             last_cycle_at=state.at if state else 0.0,
             read_cost_s=state.read_cost_s if state else 0.0,
             trouble="; ".join(
-                filter(None, (*trouble, lending, self._refusals.recent(now), self._journal.trouble))
+                filter(None, (*trouble, self._unreadable.trouble, self._signer.trouble, lending, *shown))
             ),
             nodes=len(nodes),
             gpus=sum(node.gpus for node in nodes),
@@ -232,6 +270,7 @@ class Controller:
             leaders=view.leaders,
             slow_gpus=tuple(gpu for gpu in self._slow_gpus.known if gpu.until_at > now),
             loans=view.loans,
+            unknown_satellites=len(view.unknown),
         )
 
     def loans(self) -> LoansView | None:
@@ -263,7 +302,9 @@ class Controller:
 
         Who may do this is for the caller to check. Raises UnknownJob, BadScale.
         """
-        return self._scaled(key, self._wishes.scale(self._running(key).job, workers))
+        stands = self._wishes.cap_of(key) == workers
+        text = self._wishes.scale(self._running(key).job, workers)
+        return text if stands else self._scaled(key, text)  # said again and again, it is one event
 
     def scale_out(self, key: JobKey, workers: int) -> str:
         """Amoeba's scaleOut: so many workers more than the job has. Returns what happens now.
@@ -271,7 +312,7 @@ class Controller:
         Where they run is the policy's choice, and when, if nothing is idle now. Who may do this is for the
         caller to check. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
-        return self._scaled(key, self._wishes.scale_out(self.resizable(key), workers))
+        return self._scaled(key, self._wishes.scale_out(self._running(key), workers))
 
     def scale_in(self, key: JobKey, workers: int, node: str = "") -> str:
         """Amoeba's scaleIn: so many workers fewer than the job has, or its satellite on `node`.
@@ -279,7 +320,7 @@ class Controller:
         It gets nothing new in their place until it is scaled out again, or automatically (`scale` with
         None). Who may do this is for the caller to check. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
-        return self._scaled(key, self._wishes.scale_in(self.resizable(key), workers, node))
+        return self._scaled(key, self._wishes.scale_in(self._running(key), workers, node))
 
     def reconfigure(self, settings: Settings, news: str, unheeded: str) -> None:
         """Go by `settings` from the next cycle on; all but [controller] must be as it was.
@@ -332,28 +373,37 @@ class Controller:
         except ClusterUnreachable as error:
             outcome = UNREACHABLE
             self._be_in_trouble(f"Slurm does not answer: {error}")
+        except PlanningFailed as error:
+            outcome = MISTAKE
+            self._be_in_trouble(str(error), mistake=True)
         except Exception as error:  # a mistake of ours must not end what keeps leases alive
             outcome = MISTAKE
-            _log.exception("the cycle failed")
-            self._be_in_trouble(f"flexod made a mistake: {type(error).__name__}: {error}")
+            self._be_in_trouble(f"flexod made a mistake: {type(error).__name__}: {error}", mistake=True)
         else:
             self._be_well()
         self._watch.cycle_ended(outcome, time.monotonic() - begun)
 
-    def _be_in_trouble(self, trouble: str) -> None:
+    def _be_in_trouble(self, trouble: str, *, mistake: bool = False) -> None:
+        """`mistake`: an error of flexod itself, which is being handled: it may read differently each time."""
         self._pace.failed()
         with self._lock:
-            news = trouble != self._trouble
             self._trouble = trouble
             self._traits = None
-        if news:
-            self._record((Event(self._clock(), "trouble", None, trouble),))
+        now = self._clock()
+        if trouble == self._told or (mistake and abs(now - self._mistake_told_at) < _MISTAKES_APART_S):
+            return
+        self._told = trouble
+        if mistake:
+            self._mistake_told_at = now
+            _log.exception("the cycle failed")
+        self._record((Event(now, "trouble", None, trouble),))
 
     def _be_well(self) -> None:
         self._pace.succeeded()
         with self._lock:
-            news, self._trouble = bool(self._trouble), ""
-        if news:
+            self._trouble = ""
+        told, self._told = self._told, ""
+        if told:
             self._record((Event(self._clock(), "trouble", None, "all is well again"),))
 
     @property
@@ -378,14 +428,24 @@ class Controller:
         """Take over settings that are new, and a clock that was set."""
         with self._lock:
             settings, self._next = self._next, None
-        jump = self._clock_watch.jump()
-        if jump:
-            text = f"the clock was set {'forward' if jump > 0 else 'back'} by {abs(jump):.0f} s"
-            text += ": what counts for a while only is forgotten, as after a restart"
-            self._record((Event(self._clock(), "daemon", None, text),))
-        if settings is not None or jump:
+        if settings is not None:
             self._leases.forget()
-            self._begin(settings or self._settings)
+            self._begin(settings)
+        self._clock_was_set()
+
+    def _clock_was_set(self) -> bool:
+        """Whether somebody has set the clock since this was last asked. Here alone that is noticed."""
+        jump = self._clock_watch.jump()
+        if not jump:
+            return False
+        text = f"the clock was set {'forward' if jump > 0 else 'back'} by {abs(jump):.0f} s"
+        text += ": what counts for a while only is forgotten, as after a restart"
+        self._record((Event(self._clock(), "daemon", None, text),))
+        self._leases.forget()
+        self._begin(self._settings)
+        if self._loans is not None:
+            self._loans.clock_was_set(jump)
+        return True
 
     def _snapshot(self, state: ClusterState, elastic: tuple[ElasticJob, ...]) -> Snapshot:
         return Snapshot(
@@ -440,46 +500,110 @@ class Controller:
     # On a cluster that starts jobs as it likes, where they grow by satellites.
 
     def _grant(self, traits: ClusterTraits) -> None:
-        """Let jobs grow by satellites, and take those back."""
+        """Let jobs grow by satellites, and take those back.
+
+        First what keeps running jobs alive, then what may fail: a policy's error ends no time limit.
+        """
         # leaders first: what they report and Slurm then does not show has ended in between
         reports = {report.key: report for report in self._leaders.reports()}
         self._take_failures()
         self._take_given_up()
         state = self._cluster.observe()
-        self._record(self._fair_shares.look(state.at))
-        self._pace.looked(state.read_cost_s + self._fair_shares.cost_s)
+        if self._clock_was_set():  # the look's time is of before that
+            state = self._cluster.observe()
+        self._record(self._unreadable.look(state.jobs, state.at))
         start_within_s = self._start_within_s(traits)
         sight = self._join(state, reports, start_within_s)
+        state = without_tags(state, sight.unknown)
+        acts = not self._settings.controller.dry_run
+        self._record(sight.events)
+        if acts:
+            self._record(tuple(self._leases.extend(state, sight.jobs, reports)))
+        for ended in self._ended.look(state.jobs, sight.jobs, state.at):
+            self._record((ended.event,), ended.facts)
+        sight = self._take_from_suspended(state, sight)
+        self._record(self._fair_shares.look(state.at))
+        self._pace.looked(state.read_cost_s + self._fair_shares.cost_s)
+        sight = self._lend(state, sight, reports)
+        decided = self._decide_safely(state, sight, reports, traits)
+        plan = decided.plan
+        notes = (*self._suspended.notes(sight.jobs, state.at), *without_reasons_of(plan.notes, sight.jobs))
+        with self._lock:
+            self._view = View(
+                *(state, decided.views, notes, len(reports), decided.order, self._loans_view),
+                unknown=sight.unknown,
+            )
+        self._record(decided.told, events.facts(state, sight) if plan.actions else "")
+        self._keep_grants()
+        if acts:
+            spared = replace(
+                sight,
+                orphans=self._unreadable.spared(sight.orphans),
+                unknown=self._unreadable.spared(sight.unknown),
+            )
+            batches = {batch.job: batch.samples for batch in plan.batches}
+            self._tell(decided.jobs, state, reports, start_within_s, batches)
+            self._record(tuple(self._orphans.cancel(spared, self._book.running, state.at)))
+            self._record(tuple(self._suspended.cancel(state.jobs, state.at)))
+        if decided.order:
+            self._record(tuple(self._priorities.follow(decided.order, state.jobs, state.at)))
+        if decided.error is not None:
+            what = f"{type(decided.error).__name__}: {decided.error}"
+            text = f"policy {self._policy.name} failed: {what}; grants stand, and no job grows or shrinks"
+            raise PlanningFailed(text) from decided.error
+
+    def _decide_safely(
+        self,
+        state: ClusterState,
+        sight: Sight,
+        reports: Mapping[JobKey, LeaderReport],
+        traits: ClusterTraits,
+    ) -> _Decided:
+        """What the policy makes of it. If anything there raises an error, grants stand as they are."""
+        try:
+            return self._decide_what(state, sight, reports, traits)
+        except Exception as error:
+            jobs = self._in_book(sight.jobs)
+            nothing = Plan()
+            views = job_views(jobs, state, self._snapshot(state, jobs), nothing, reports, {})
+            return _Decided(jobs, views, nothing, error=error)
+
+    def _decide_what(
+        self,
+        state: ClusterState,
+        sight: Sight,
+        reports: Mapping[JobKey, LeaderReport],
+        traits: ClusterTraits,
+    ) -> _Decided:
         self._take_slow_gpus(sight, state.at)
-        self._stays.see(sight.jobs, state.at)
+        self._stays.see(sight.jobs, state.at, self._book.given_back)
         self._seen_speeds.see(reports, {job.key for job in sight.jobs}, state.at)
         self._journal.add_running_times(self._history.see(state.jobs, state.at))
-        sight = self._lend(state, sight, reports)
         snapshot = self._snapshot_of(state, sight, reports)
         plan = not_more_than_start(
-            self._plan_satellites(snapshot), sight.jobs, _startable(traits, start_within_s)
+            self._plan_satellites(snapshot), sight.jobs, _startable(traits, self._start_within_s(traits))
         )
         plan = self._roll_call.held_back(plan, sight.jobs, reports, state.at)
         order = self._order(snapshot)
-        told = [
-            *sight.events,
+        told = (
             *self._carry_out(plan, sight, state.at),
             *self._patience.give_up(plan.set_aside, self._patience_s(traits), state.at),
-        ]
-        if plan.actions and not self._settings.controller.dry_run:
+        )
+        acts = bool(plan.actions) and not self._settings.controller.dry_run
+        if acts:
             self._decide(state)
-        jobs = self._after(plan, sight)
-        batches = {batch.job: batch.samples for batch in plan.batches}
+        jobs = self._in_book(sight.jobs) if acts else sight.jobs
         views = job_views(jobs, state, snapshot, plan, reports, self._profiles())
-        with self._lock:
-            self._view = View(state, views, plan.notes, len(reports), order, self._loans_view)
-        self._record(tuple(told), events.facts(state, sight) if plan.actions else "")
-        if not self._settings.controller.dry_run:
-            self._tell(jobs, state.nodes, reports, start_within_s, batches)
-            self._record(tuple(self._leases.extend(state, jobs, reports)))
-            self._record(tuple(self._orphans.cancel(sight.orphans, state.at)))
-        if order:
-            self._record(tuple(self._priorities.follow(order, state.jobs, state.at)))
+        return _Decided(jobs, views, plan, order, told)
+
+    def _take_from_suspended(self, state: ClusterState, sight: Sight) -> Sight:
+        """Have suspended jobs give back their satellites in time; what is seen without those."""
+        self._suspended.look(sight.jobs, state.at)
+        if self._settings.controller.dry_run:
+            return sight
+        taken = self._suspended.take_back(sight.jobs, self._book, state.at)
+        self._record(tuple(taken))
+        return replace(sight, jobs=self._in_book(sight.jobs)) if taken else sight
 
     def _lend(self, state: ClusterState, sight: Sight, reports: Mapping[JobKey, LeaderReport]) -> Sight:
         """Have servers lent and come back; what is seen without those who have to leave for it."""
@@ -502,13 +626,15 @@ class Controller:
         given_up = self._wishes.take_given_up()
         if not self._settings.controller.dry_run:
             for key, grant_id in given_up.items():
-                self._book.withdraw(key, grant_id, self._clock())
+                self._book.withdraw(key, grant_id, self._clock(), of_itself=True)
 
     def _take_slow_gpus(self, sight: Sight, now: float) -> None:
         held = {view.job.key: nodes_of(view.job) for view in self._view.jobs}
+        users = {view.job.key: view.job.user for view in self._view.jobs}
         for job in sight.jobs:
             held[job.key] = held.get(job.key, frozenset()) | nodes_of(job)
-        self._record(tuple(self._slow_gpus.take(self._leaders.take_slow_gpus(), held, now)))
+            users[job.key] = job.user
+        self._record(tuple(self._slow_gpus.take(self._leaders.take_slow_gpus(), held, users, now)))
 
     def _start_within_s(self, traits: ClusterTraits) -> int:
         chosen = self._settings.controller.start_within_s
@@ -523,10 +649,23 @@ class Controller:
     def _join(
         self, state: ClusterState, reports: Mapping[JobKey, LeaderReport], start_within_s: int
     ) -> Sight:
-        caps, partition_of = self._wishes.caps(), partial(self._partition_of, state)
-        sight = self._book.join(state.jobs, reports, caps, partition_of, start_within_s, state.at)
+        rules = Rules(
+            start_within_s,
+            self._settings.controller.lease_s,
+            partial(self._partition_of, state),
+            {node.name: node.threads_per_core for node in state.nodes if node.threads_per_core > 1},
+        )
+        sight = self._book.join(state.jobs, reports, self._wishes.caps(), rules, state.at)
         self._wishes.forget_old({job.key for job in state.jobs}, state.at)
         return sight
+
+    def _keep_grants(self) -> None:
+        """In the journal before any leader hears of them: another flexod may begin at any instant."""
+        kept, forgotten = self._book.changes
+        if not kept and not forgotten:
+            return
+        if self._journal.set_grants(kept, forgotten):
+            self._book.written()
 
     def _partition_of(self, state: ClusterState, node: str) -> str:
         """Where a satellite on `node` is submitted that was granted before this flexod began."""
@@ -579,7 +718,7 @@ class Controller:
             return [events.of_action(action, sight, now, "would ") for action in fresh]
         for action in plan.actions:
             if isinstance(action, Shrink):
-                self._book.withdraw(action.job, action.grant_id, now)
+                self._book.withdraw(action.job, action.grant_id, now, of_itself=action.of_itself)
             else:
                 grant_id = self._new_grant_id()
                 self._book.say(
@@ -587,22 +726,20 @@ class Controller:
                 )
         return [events.of_action(action, sight, now, "") for action in plan.actions]
 
-    def _after(self, plan: Plan, sight: Sight) -> tuple[ElasticJob, ...]:
-        """The jobs with what the plan has changed of their grants."""
-        if self._settings.controller.dry_run or not plan.actions:
-            return sight.jobs
-        return tuple(replace(job, grants=self._book.after(job)) for job in sight.jobs)
+    def _in_book(self, jobs: Iterable[ElasticJob]) -> tuple[ElasticJob, ...]:
+        """The jobs with what this cycle has changed of their grants."""
+        return tuple(replace(job, grants=self._book.after(job)) for job in jobs)
 
     def _tell(
         self,
         jobs: Iterable[ElasticJob],
-        nodes: Iterable[Node],
+        state: ClusterState,
         reports: Mapping[JobKey, LeaderReport],
         start_within_s: int,
         batches: Mapping[JobKey, int],
     ) -> None:
         lease_s, qos = self._settings.controller.lease_s, self._settings.slurm.satellite_qos
-        types = {node.name: node.gpu_type for node in nodes}
+        types, now = {node.name: node.gpu_type for node in state.nodes}, state.at
         gpus = GpuSpeeds(self._settings.controller.gpu_speeds)
         for job in jobs:
             if job.key in reports:
@@ -615,6 +752,7 @@ class Controller:
                         lease_s,
                         start_within_s,
                         qos,
+                        self._book.signature(job.key, grant.grant_id, lease_s, now),
                     )
                     for grant in job.grants
                     if grant.state is not SatelliteState.LEAVING
@@ -632,6 +770,14 @@ class Controller:
             nodes = sorted(names_in(event.text) & known)
             log(event.kind, job=str(event.job) if event.job else None, nodes=nodes, text=event.text)
         self._journal.record(self._clock(), happened, facts)
+
+
+def without_tags(state: ClusterState, unknown: tuple[SlurmJob, ...]) -> ClusterState:
+    """`state`, in which `unknown` are ordinary jobs: nobody becomes a satellite by a tag alone."""
+    if not unknown:
+        return state
+    plain = {job.job_id: replace(job, satellite=None) for job in unknown}
+    return replace(state, jobs=tuple(plain.get(job.job_id, job) for job in state.jobs))
 
 
 def _startable(traits: ClusterTraits, start_within_s: float) -> int | None:

@@ -1,17 +1,27 @@
 """The daemon's memory of grants, joined in every cycle with what Slurm and the leaders say.
 
-Slurm's queue says which satellites exist and run; a leader's report says what it has of them; the book itself
-only knows the rest: grants said and not yet submitted, grants withdrawn, and what failed lately. So after a
-restart of flexod an empty book fills itself from the satellites' tags.
+A grant counts if this flexod issued it, if the journal names it, or if its leader shows flexod's signature.
+Slurm's queue says which satellites exist and run. For a grant one Slurm job counts, whose record matches it
+(issued_grants.py). A comment, a report or a job's name alone gives nobody anything.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
+from flexo.grant_signatures import GrantSigner
+from flexo.issued_grants import (
+    LONGEST_LIMIT_S,
+    NOT_KNOWN,
+    IssuedGrant,
+    is_left_over,
+    is_satellite,
+    shape_within,
+)
 from flexo.journal import Event
 from flexo.model import (
     ElasticJob,
@@ -32,6 +42,11 @@ FIRST_BACKOFF_S: Final = 60.0
 LONGEST_BACKOFF_S: Final = 900.0
 START_MARGIN_S: Final = 30.0
 """Beyond start_within_s: for the leader to submit, to cancel, and to say so."""
+PENDING_MARGIN_S: Final = 2 * START_MARGIN_S
+"""The same for a satellite that waits: its leader counts from when it was submitted, and looks every 20 s."""
+
+JOB_ENDS_WITHIN_S: Final = 60.0
+"""After its satellites: a job whose leader is gone, and whose base runs on for longer, has lost them."""
 
 _ALIVE = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 _SETTLED = frozenset({SatelliteState.WARMING, SatelliteState.TRAINING, SatelliteState.LEAVING})
@@ -57,41 +72,149 @@ class Sight:
     orphans: tuple[SlurmJob, ...]
     """Satellites whose base is gone from the queue."""
     events: tuple[Event, ...]
+    unknown: tuple[SlurmJob, ...] = ()
+    """Jobs with a satellite's tag that no grant of flexod's allows: ordinary jobs of their users."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What of the settings and the cluster a join goes by."""
+
+    start_within_s: float
+    lease_s: float
+    partition_of: Callable[[str], str]
+    """Where satellites on a node are submitted."""
+    threads_per_core: Mapping[str, int] = field(default_factory=dict)
+    """By node; 1 where it is not named."""
+
+    @property
+    def forgotten_after_s(self) -> float:
+        """A grant without a satellite is remembered for so long: longer than a signature of it is good."""
+        return 2 * max(self.lease_s, LONGEST_LIMIT_S)
 
 
 _Name = tuple[JobKey, str]
 """A grant's id counts only together with its job: users write the tags of their own satellites."""
+_Satellites = dict[JobKey, list[SlurmJob]]
 
 
 class GrantBook:
     """Which grants stand. For the controller's thread alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, signer: GrantSigner, issued: Iterable[IssuedGrant] = (), now: float = 0.0) -> None:
+        """`issued`: what is remembered of an earlier flexod's grants, or of those before a clock was set."""
+        self._signer = signer
+        self._issued: dict[_Name, IssuedGrant] = {}
+        """Every grant that is remembered."""
+        self._unnamed: dict[tuple[JobKey, str], IssuedGrant] = {}
+        """Grants of an older release that did not record their ids, by job and node."""
+        self._changed: set[_Name] = set()
+        self._forgotten: list[IssuedGrant] = []
+        self._seen_at: dict[_Name, float] = {}
+        """When each had a satellite, or was about to have one."""
+        self._signed: dict[_Name, tuple[bytes, float]] = {}
+        """The last signature of each, and until when it is good."""
+        self._bases: Mapping[JobKey, SlurmJob] = {}
+        self._shapes: dict[JobKey, WorkerShape] = {}
+        """Of a worker of each job that runs, as of the last join."""
         self._known: dict[_Name, Grant] = {}
-        """Every grant of a job that runs, in its last known state."""
+        """Grants in their last known state."""
         self._said: dict[JobKey, set[str]] = {}
         """Of those, by job: said to its leader, and no satellite seen yet."""
         self._started: set[_Name] = set()
         """Of those: the satellite was there in the last cycle, and not waiting."""
-        self._withdrawn: set[_Name] = set()
+        self._unasked: dict[_Name, tuple[Grant, float]] = {}
+        """Grants whose satellites have ended, and since when, while no leader says why."""
         self._failed: set[_Name] = set()
+        self._given_back: set[_Name] = set()
+        """By their leaders or owners."""
         self._nodes: dict[tuple[JobKey, str], _Backoff] = {}
         self._jobs: dict[JobKey, _Backoff] = {}
         self._resized_at: dict[JobKey, float] = {}
+        for each in issued:
+            self._remember(each, now)
+
+    def _remember(self, issued: IssuedGrant, now: float) -> None:
+        if not issued.grant_id:
+            self._unnamed[issued.job, issued.node] = issued
+            return
+        name = issued.job, issued.grant_id
+        if issued.satellite_job_id:
+            # its leader may not have heard that it was withdrawn, and no other job can be its satellite
+            issued = replace(issued, ended_at=None)
+        self._issued[name], self._seen_at[name] = issued, now
+        if not issued.satellite_job_id and issued.ended_at is None:
+            self._await(issued, now)
+
+    def _await(self, issued: IssuedGrant, now: float) -> None:
+        """Its leader is about to submit it."""
+        grant = Grant(issued.grant_id, issued.job, issued.node, issued.workers, issued.partition, now)
+        self._known[issued.job, issued.grant_id] = grant
+        self._said.setdefault(issued.job, set()).add(issued.grant_id)
+
+    # What the journal keeps.
+
+    @property
+    def issued(self) -> tuple[IssuedGrant, ...]:
+        """All that is remembered."""
+        return (*self._issued.values(), *self._unnamed.values())
+
+    @property
+    def changes(self) -> tuple[tuple[IssuedGrant, ...], tuple[IssuedGrant, ...]]:
+        """What was issued or has changed since `written`, and what is forgotten."""
+        changed = tuple(self._issued[name] for name in sorted(self._changed) if name in self._issued)
+        return changed, tuple(self._forgotten)
+
+    def written(self) -> None:
+        """The journal has all changes."""
+        self._changed.clear()
+        self._forgotten.clear()
+
+    def signature(self, key: JobKey, grant_id: str, lease_s: float, now: float) -> bytes:
+        """For the leader. Renewed when half of the time is over for which the last one is good."""
+        token, good_until = self._signed.get((key, grant_id), (b"", 0.0))
+        if good_until - now >= lease_s / 2:
+            return token
+        issued = self._issued.get((key, grant_id))
+        if issued is None or NOT_KNOWN in (issued.gpus, issued.cpus, issued.memory_mib):
+            return b""
+        token = self._signer.sign(issued, now + lease_s)
+        self._signed[key, grant_id] = token, now + lease_s
+        return token
 
     # What the controller does.
 
     def say(self, grant: Grant) -> None:
-        """A new grant stands."""
-        self._known[grant.job, grant.grant_id] = grant
-        self._said.setdefault(grant.job, set()).add(grant.grant_id)
+        """A new grant stands, of a job that was seen by the last join."""
+        user_id, shape = self._bases[grant.job].user_id, self._shapes[grant.job]
+        self._issue(IssuedGrant.of(grant, user_id, shape))
+        self._seen_at[grant.job, grant.grant_id] = grant.since_at
+        self._await(self._issued[grant.job, grant.grant_id], grant.since_at)
         self._resized_at[grant.job] = grant.since_at
 
-    def withdraw(self, key: JobKey, grant_id: str, now: float) -> None:
-        """A grant stands no longer; its satellite is on its way out for as long as it is there."""
-        self._withdrawn.add((key, grant_id))
-        self._no_longer_said(key, grant_id)
+    def _issue(self, issued: IssuedGrant) -> None:
+        self._issued[issued.job, issued.grant_id] = issued
+        self._changed.add((issued.job, issued.grant_id))
+
+    def withdraw(self, key: JobKey, grant_id: str, now: float, *, of_itself: bool = False) -> None:
+        """A grant stands no longer; its satellite is on its way out for as long as it is there.
+
+        `of_itself`: its own job or owner wants that.
+        """
+        if of_itself:
+            self._given_back.add((key, grant_id))
+        self._end(key, grant_id, now)
         self._resized_at[key] = now
+
+    def _end(self, key: JobKey, grant_id: str, now: float) -> None:
+        issued = self._issued.get((key, grant_id))
+        if issued is not None and issued.ended_at is None:
+            self._issue(replace(issued, ended_at=now))
+        self._no_longer_said(key, grant_id)
+
+    def _stands(self, name: _Name) -> bool:
+        issued = self._issued.get(name)
+        return issued is not None and issued.ended_at is None
 
     def fail(self, failure: GrantFailure, now: float) -> Event | None:
         """A leader gives a grant back; None if it never had it, or has given it back before."""
@@ -100,8 +223,8 @@ class GrantBook:
         if grant is None or name in self._failed:
             return None
         self._failed.add(name)
-        self._withdrawn.add(name)
-        self._no_longer_said(*name)
+        self._given_back.add(name)
+        self._end(*name, now)
         self._back_off(grant, failure.reason, now)
         where = f"{grant.workers} workers on {grant.node}"
         return Event(now, "failure", grant.job, f"{where}: {failure.reason.value}: {failure.message}")
@@ -129,12 +252,20 @@ class GrantBook:
 
     # What the controller asks.
 
+    @property
+    def given_back(self) -> Set[tuple[JobKey, str]]:
+        """Grants that their own leaders or owners ended."""
+        return self._given_back
+
+    @property
+    def running(self) -> Mapping[JobKey, SlurmJob]:
+        """All jobs that ran at the last join and are no satellites."""
+        return self._bases
+
     def after(self, job: ElasticJob) -> tuple[Grant, ...]:
         """The grants of `job` with what has been said and withdrawn since it was joined."""
         before = [
-            replace(grant, state=SatelliteState.LEAVING)
-            if (job.key, grant.grant_id) in self._withdrawn
-            else grant
+            grant if self._stands((job.key, grant.grant_id)) else replace(grant, state=SatelliteState.LEAVING)
             for grant in job.grants
         ]
         listed = {grant.grant_id for grant in job.grants}
@@ -150,43 +281,167 @@ class GrantBook:
         jobs: Sequence[SlurmJob],
         reports: Mapping[JobKey, LeaderReport],
         caps: Mapping[JobKey, int],
-        partition_of: Callable[[str], str],
-        start_within_s: float,
+        rules: Rules,
         now: float,
     ) -> Sight:
         """All elastic jobs whose base runs, with their grants.
 
-        `partition_of`: where satellites on a node are submitted. `reports` must have been taken before `jobs`
-        were read: a satellite that was reported and is not in the queue has then ended.
+        `reports` must have been taken before `jobs` were read: a satellite that was reported and is not in
+        the queue has then ended.
         """
         bases = {job.key: job for job in jobs if job.satellite is None and job.state in _ALIVE}
-        satellites, orphans = _by_base(jobs, bases)
-        events = self._note_gone(satellites, bases, now)
+        reports = {
+            key: report
+            for key, report in reports.items()
+            if key in bases and report.user_id == bases[key].user_id
+        }
+        queue = {job.job_id for job in jobs if job.satellite is not None}
+        for key, heard in reports.items():
+            self._hear_of_grants(bases[key], heard, queue, rules, now)
+        satellites, orphans, unknown = self._sort(jobs, bases, reports, rules, now)
+        events = self._note_gone(satellites, bases, reports, now)
         elastic: list[ElasticJob] = []
         for key, base in sorted(bases.items()):
             if base.elastic is None or base.state is JobState.COMPLETING:
                 continue
             report = reports.get(key)
-            if report is not None and report.user_id != base.user_id:
-                report = None
             grants = [
                 grant
                 for satellite in satellites.get(key, ())
-                if (grant := self._grant_of(satellite, report, now, events)) is not None
+                if (grant := self._grant_of(satellite, report, rules, now, events)) is not None
             ]
-            grants.extend(self._still_said(key, start_within_s, now, events))
-            grants.extend(self._adopt_unsubmitted(base, report, grants, partition_of, now))
+            grants.extend(self._still_said(key, rules.start_within_s, now, events))
             elastic.append(self._job_of(base, report, tuple(grants), caps.get(key), now))
-        self._forget_jobs_not_in(bases.keys())
-        return Sight(tuple(elastic), orphans, tuple(events))
+        self._forget_jobs_not_in(bases, rules, now)
+        return Sight(tuple(elastic), orphans, tuple(events), unknown)
+
+    # Which grants there are, and which Slurm jobs are their satellites.
+
+    def _hear_of_grants(
+        self, base: SlurmJob, report: LeaderReport, queue: Container[int], rules: Rules, now: float
+    ) -> None:
+        """Grants of an earlier flexod, by its word that the leader has. `queue`: jobs with a tag."""
+        if base.elastic is None:
+            return
+        workers = base.elastic.workers
+        if all((base.key, told.grant_id) in self._issued for told in report.satellites):
+            return
+        room = workers.max - workers.min
+        room -= sum(
+            each.workers
+            for each in self._issued.values()
+            if each.job == base.key
+            and (each.satellite_job_id in queue if each.satellite_job_id else each.ended_at is None)
+        )
+        news = (told for told in report.satellites if (base.key, told.grant_id) not in self._issued)
+        for told in islice(news, workers.max - workers.min):
+            issued = self._of_earlier_flexod(base, told, rules, now)
+            if issued is None or issued.user_id not in (base.user_id, NOT_KNOWN):
+                continue
+            if told.workers > room:
+                continue
+            room -= told.workers
+            self._name(replace(issued, grant_id=told.grant_id, satellite_job_id=told.satellite_job_id), now)
+            if not told.satellite_job_id:
+                self._await(self._issued[base.key, told.grant_id], now)
+
+    def _of_earlier_flexod(
+        self, base: SlurmJob, told: SatelliteReport, rules: Rules, now: float
+    ) -> IssuedGrant | None:
+        if told.signature:
+            longest_s = max(rules.lease_s, LONGEST_LIMIT_S)
+            return self._signer.verify(base.key, told, now, longest_s)
+        unnamed = self._unnamed.get((base.key, told.node))
+        if told.satellite_job_id or unnamed is None or unnamed.satellite_job_id:
+            return None  # a satellite that was submitted is found by its tag
+        if unnamed.workers != told.workers:
+            return None
+        return replace(unnamed, partition=rules.partition_of(told.node))
+
+    def _name(self, issued: IssuedGrant, now: float) -> None:
+        """A grant of an earlier flexod has become known by its id."""
+        if unnamed := self._unnamed.pop((issued.job, issued.node), None):
+            self._forgotten.append(unnamed)
+        self._issue(issued)
+        self._seen_at[issued.job, issued.grant_id] = now
+
+    def _sort(
+        self,
+        jobs: Sequence[SlurmJob],
+        bases: Mapping[JobKey, SlurmJob],
+        reports: Mapping[JobKey, LeaderReport],
+        rules: Rules,
+        now: float,
+    ) -> tuple[_Satellites, tuple[SlurmJob, ...], tuple[SlurmJob, ...]]:
+        """The satellites of the bases that run, those of bases that are gone, and who only says to be one."""
+        reported = {told.satellite_job_id for report in reports.values() for told in report.satellites}
+        satellites: _Satellites = defaultdict(list)
+        orphans: list[SlurmJob] = []
+        unknown: list[SlurmJob] = []
+        tagged = [job for job in jobs if job.satellite is not None]
+        # where several say to be the satellite of one grant, the one that its leader has submitted
+        for job in sorted(tagged, key=lambda job: (job.job_id not in reported, job.job_id)):
+            assert job.satellite is not None
+            base = bases.get(job.satellite.base)
+            if not self._counts(job, base, rules, now):
+                unknown.append(job)
+            elif base is None:
+                orphans.append(job)
+            else:
+                satellites[base.key].append(job)
+        return satellites, tuple(orphans), tuple(unknown)
+
+    def _counts(self, job: SlurmJob, base: SlurmJob | None, rules: Rules, now: float) -> bool:
+        """Whether `job` is the one satellite of a grant; it remains that from then on."""
+        issued = self._named_by(job)
+        if issued is None or job.state is JobState.OTHER:
+            return False
+        if issued.satellite_job_id not in (0, job.job_id):
+            return False
+        # one may have been submitted just before its leader heard that the grant was withdrawn
+        late = issued.ended_at is not None and now > issued.ended_at + rules.start_within_s + START_MARGIN_S
+        if late and not issued.satellite_job_id:
+            return False
+        if base is None:
+            matches = is_left_over(job, issued)
+        elif job.state is JobState.COMPLETING and issued.satellite_job_id:
+            matches = True  # Slurm takes its record apart
+        else:
+            threads = rules.threads_per_core.get(issued.node, 1)
+            matches = is_satellite(job, issued, base, threads, rules.lease_s, now)
+        if not matches:
+            return False
+        if issued.satellite_job_id != job.job_id or (issued.job, issued.grant_id) not in self._issued:
+            self._name(_seen_as(issued, job), now)
+        self._seen_at[issued.job, issued.grant_id] = now
+        return True
+
+    def _named_by(self, job: SlurmJob) -> IssuedGrant | None:
+        """The grant that the tag of `job` names."""
+        tag = job.satellite
+        assert tag is not None
+        issued = self._issued.get((tag.base, tag.grant_id))
+        if issued is not None:
+            return issued
+        where = job.nodes or tuple(job.required_nodes)
+        unnamed = self._unnamed.get((tag.base, where[0])) if len(where) == 1 else None
+        if unnamed is None or unnamed.workers != tag.workers:
+            return None
+        if unnamed.satellite_job_id and job.state is JobState.PENDING:
+            return None  # an older release took over whatever had a tag
+        return replace(unnamed, grant_id=tag.grant_id, partition=job.partitions[0])
 
     def _note_gone(
         self,
         satellites: Mapping[JobKey, Sequence[SlurmJob]],
         bases: Mapping[JobKey, SlurmJob],
+        reports: Mapping[JobKey, LeaderReport],
         now: float,
     ) -> list[Event]:
-        """Satellites that ran in the last cycle and have ended since, though their base still runs."""
+        """Satellites that ran in the last cycle and have ended since.
+
+        Where no leader says why, the next looks do: a job that ends has its satellites end first.
+        """
         started = {
             (key, satellite.satellite.grant_id)
             for key, found in satellites.items()
@@ -196,55 +451,77 @@ class GrantBook:
         events: list[Event] = []
         for name in sorted(self._started - started):
             grant = self._known[name]
-            if grant.job not in bases or bases[grant.job].state is JobState.COMPLETING:
+            if _has_ended(grant.job, bases):
                 continue
-            text = f"satellite {grant.satellite_job_id} with {grant.workers} workers has left {grant.node}"
-            if grant.state is SatelliteState.LEAVING or name in self._withdrawn:
-                events.append(Event(now, "left", grant.job, text))
+            if grant.state is SatelliteState.LEAVING or not self._stands(name):
+                events.append(Event(now, "left", grant.job, _left(grant)))
             else:
                 self._resized_at[grant.job] = now
-                events.append(Event(now, "lost", grant.job, f"{text}, unasked"))
+                self._unasked[name] = grant, now
         self._started = started
+        return [*events, *self._explain_unasked(bases, reports, now)]
+
+    def _explain_unasked(
+        self, bases: Mapping[JobKey, SlurmJob], reports: Mapping[JobKey, LeaderReport], now: float
+    ) -> list[Event]:
+        """Satellites that nobody had told to leave: they ended with their job, or are lost."""
+        events: list[Event] = []
+        for name, (grant, since) in sorted(self._unasked.items()):
+            if _has_ended(grant.job, bases):
+                events.append(Event(now, "left", grant.job, f"{_left(grant)}: its job ends"))
+            elif grant.job in reports or not 0 <= now - since < JOB_ENDS_WITHIN_S:
+                events.append(Event(now, "lost", grant.job, f"{_left(grant)}, unasked"))
+            else:
+                continue
+            del self._unasked[name]
         return events
 
+    # The state of each.
+
     def _grant_of(
-        self, satellite: SlurmJob, report: LeaderReport | None, now: float, events: list[Event]
+        self,
+        satellite: SlurmJob,
+        report: LeaderReport | None,
+        rules: Rules,
+        now: float,
+        events: list[Event],
     ) -> Grant | None:
-        """The grant that a satellite is; None if it was withdrawn before it started and so holds nothing."""
+        """The grant that a satellite is; None if it waits and holds nothing: withdrawn, or for too long."""
         tag = satellite.satellite
         assert tag is not None
         name = tag.base, tag.grant_id
-        known = self._known.get(name)
+        issued, known = self._issued[name], self._known.get(name)
         told = _report_of(satellite, report)
-        node = satellite.nodes[0] if satellite.nodes else _node_wanted(satellite, known, told)
         grant = Grant(
             grant_id=tag.grant_id,
             job=tag.base,
-            node=node,
-            workers=tag.workers,
+            node=issued.node,
+            workers=issued.workers,
             partition=satellite.partitions[0],
-            # a clock that was set back must not have it resized in the future
-            since_at=known.since_at if known else min(satellite.submitted_at, now),
+            since_at=known.since_at if known else _since(satellite, now),
             state=self._state_of(satellite, known, told),
             satellite_job_id=satellite.job_id,
         )
         if known is None:
-            text = f"satellite {satellite.job_id} with {tag.workers} workers on {node} is taken over"
+            text = f"satellite {satellite.job_id} with {grant.workers} workers on {grant.node} is taken over"
             events.append(Event(now, "adopt", tag.base, text))
         if grant.state is SatelliteState.TRAINING and (known is None or known.state is not grant.state):
             self._nodes.pop((grant.job, grant.node), None)
             self._jobs.pop(grant.job, None)
         self._known[name] = grant
         self._no_longer_said(*name)
-        waits = satellite.state is JobState.PENDING
-        return None if waits and grant.state is SatelliteState.LEAVING else grant
+        if satellite.state is not JobState.PENDING:
+            return grant
+        if self._stands(name) and now > grant.since_at + rules.start_within_s + PENDING_MARGIN_S:
+            events.extend(self._give_up(grant, f"satellite {satellite.job_id} still waits", now))
+        return grant if self._stands(name) else None
 
     def _state_of(
         self, satellite: SlurmJob, known: Grant | None, told: SatelliteReport | None
     ) -> SatelliteState:
         tag = satellite.satellite
         assert tag is not None
-        if satellite.state is JobState.COMPLETING or (tag.base, tag.grant_id) in self._withdrawn:
+        if satellite.state is JobState.COMPLETING or not self._stands((tag.base, tag.grant_id)):
             return SatelliteState.LEAVING
         if satellite.state is JobState.PENDING:
             return SatelliteState.PENDING
@@ -259,37 +536,21 @@ class GrantBook:
         still: list[Grant] = []
         for grant in [self._known[key, grant_id] for grant_id in sorted(self._said.get(key, ()))]:
             if now <= grant.since_at + start_within_s + START_MARGIN_S:
+                self._seen_at[key, grant.grant_id] = now
                 still.append(grant)
-                continue
-            silence = "its leader said nothing of it"
-            event = self.fail(GrantFailure(key, grant.grant_id, FailureReason.NOT_STARTED, silence), now)
-            events.extend([event] if event else [])
+            else:
+                events.extend(self._give_up(grant, "its leader said nothing of it", now))
         return still
 
-    def _adopt_unsubmitted(
-        self,
-        base: SlurmJob,
-        report: LeaderReport | None,
-        grants: Sequence[Grant],
-        partition_of: Callable[[str], str],
-        now: float,
-    ) -> list[Grant]:
-        """Grants of a flexod before us that the leader is about to submit: it must not drop them."""
-        if report is None or base.elastic is None:
-            return []
-        workers = base.elastic.workers
-        room = workers.max - workers.min - sum(grant.workers for grant in grants)
-        adopted: list[Grant] = []
-        for told in report.satellites:
-            name = base.key, told.grant_id
-            if told.satellite_job_id or name in self._known or told.workers > room:
-                continue
-            room -= told.workers
-            grant = Grant(told.grant_id, base.key, told.node, told.workers, partition_of(told.node), now)
-            self._known[name] = grant
-            self._said.setdefault(base.key, set()).add(told.grant_id)
-            adopted.append(grant)
-        return adopted
+    def _give_up(self, grant: Grant, why: str, now: float) -> list[Event]:
+        """A grant that its leader should have given back. From the second time on the job rests longer."""
+        before = self._jobs.get(grant.job, _Backoff())
+        event = self.fail(GrantFailure(grant.job, grant.grant_id, FailureReason.NOT_STARTED, why), now)
+        if before.until <= now:  # else it was given together with others that came to nothing
+            longer = _Backoff(before.failures - 1, 0.0).again(now).until if before.failures else 0.0
+            until = max(longer, self._jobs[grant.job].until)
+            self._jobs[grant.job] = _Backoff(before.failures + 1, until)
+        return [event] if event else []
 
     def _job_of(
         self,
@@ -302,7 +563,8 @@ class GrantBook:
         assert base.elastic is not None
         newest = max((grant.since_at for grant in grants), default=0.0)
         running = base.state is JobState.RUNNING
-        shape = report.shape if report else _shape_of(base, base.elastic.workers.min)
+        shape = shape_within(base, base.elastic.workers.min, report.shape if report else None)
+        self._shapes[base.key] = shape
         return ElasticJob(
             key=base.key,
             user=base.user,
@@ -326,56 +588,58 @@ class GrantBook:
             errand=report.errand if report else "",
             unscalable_why=report.unscalable_why if report else "",
             heterogeneous=base.elastic.heterogeneous,
+            suspended=base.state is JobState.SUSPENDED,
         )
 
-    def _forget_jobs_not_in(self, running: Iterable[JobKey]) -> None:
-        alive = set(running)
-        self._known = {name: grant for name, grant in self._known.items() if grant.job in alive}
-        self._said = {key: said for key, said in self._said.items() if key in alive and said}
-        for names in (self._started, self._withdrawn, self._failed):
+    def _forget_jobs_not_in(self, running: Mapping[JobKey, SlurmJob], rules: Rules, now: float) -> None:
+        """Grants outlive their jobs for a while: a slurmctld that begins may have an empty queue for once."""
+        self._bases = running
+        self._said = {key: said for key, said in self._said.items() if key in running and said}
+        self._shapes = {key: shape for key, shape in self._shapes.items() if key in running}
+        self._nodes = {place: backoff for place, backoff in self._nodes.items() if place[0] in running}
+        self._jobs = {key: backoff for key, backoff in self._jobs.items() if key in running}
+        self._resized_at = {key: at for key, at in self._resized_at.items() if key in running}
+        for name, seen_at in list(self._seen_at.items()):
+            if now - seen_at > rules.forgotten_after_s:
+                self._forget(name)
+        for place, unnamed in list(self._unnamed.items()):
+            if now - unnamed.issued_at > rules.forgotten_after_s and unnamed.job not in running:
+                self._forgotten.append(self._unnamed.pop(place))
+        for names in (self._started, self._failed, self._given_back):
             names.intersection_update(self._known)
-        self._nodes = {place: backoff for place, backoff in self._nodes.items() if place[0] in alive}
-        self._jobs = {key: backoff for key, backoff in self._jobs.items() if key in alive}
-        self._resized_at = {key: at for key, at in self._resized_at.items() if key in alive}
+
+    def _forget(self, name: _Name) -> None:
+        self._forgotten.append(self._issued.pop(name))
+        del self._seen_at[name]
+        self._changed.discard(name)
+        self._known.pop(name, None)
+        self._signed.pop(name, None)
 
 
-def _by_base(
-    jobs: Sequence[SlurmJob], bases: Mapping[JobKey, SlurmJob]
-) -> tuple[dict[JobKey, list[SlurmJob]], tuple[SlurmJob, ...]]:
-    """Satellites by the base that runs, and those that have none. A foreign user's tag counts for nothing."""
-    by_base: dict[JobKey, list[SlurmJob]] = defaultdict(list)
-    orphans: list[SlurmJob] = []
-    for job in jobs:
-        if job.satellite is None or job.state is JobState.OTHER:
-            continue
-        base = bases.get(job.satellite.base)
-        if base is None:
-            orphans.append(job)
-        elif base.user_id == job.user_id:
-            by_base[base.key].append(job)
-    return by_base, tuple(orphans)
+def _since(satellite: SlurmJob, now: float) -> float:
+    """When a grant began that is taken over. The clock may have been set meanwhile."""
+    return now if satellite.state is JobState.PENDING else min(satellite.submitted_at, now)
+
+
+def _seen_as(issued: IssuedGrant, job: SlurmJob) -> IssuedGrant:
+    """`issued`, with its satellite; of an older release's grant the rest, too."""
+    seen = replace(issued, satellite_job_id=job.job_id)
+    if issued.gpus != NOT_KNOWN:
+        return seen
+    return replace(
+        seen, user_id=job.user_id, gpus=job.gpus, cpus=max(1, job.cpus), memory_mib=max(0, job.memory_mib)
+    )
+
+
+def _has_ended(key: JobKey, bases: Mapping[JobKey, SlurmJob]) -> bool:
+    return key not in bases or bases[key].state is JobState.COMPLETING
+
+
+def _left(grant: Grant) -> str:
+    return f"satellite {grant.satellite_job_id} with {grant.workers} workers has left {grant.node}"
 
 
 def _report_of(satellite: SlurmJob, report: LeaderReport | None) -> SatelliteReport | None:
     if report is None:
         return None
     return next((told for told in report.satellites if told.satellite_job_id == satellite.job_id), None)
-
-
-def _node_wanted(satellite: SlurmJob, known: Grant | None, told: SatelliteReport | None) -> str:
-    """Where a satellite that waits is going to run."""
-    if known is not None:
-        return known.node
-    if told is not None:
-        return told.node
-    return min(satellite.required_nodes, default="")
-
-
-def _shape_of(base: SlurmJob, workers: int) -> WorkerShape:
-    """What one worker takes, from the base's own request: the base is `workers` of them."""
-    return WorkerShape(
-        gpus=base.gpus // workers,
-        cpus=max(1, base.cpus // workers),
-        memory_mib=0,
-        gpu_type=base.gpu_type,
-    )

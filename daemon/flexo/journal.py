@@ -1,9 +1,9 @@
 """What flexod saw, decided and did, and why, in one SQLite file that survives any crash.
 
-The journal serves people and never steers: nothing in it is needed to go on, so a file that is corrupt,
-deleted or on a full disk costs history, not training. Read back are the owners' caps (`flexo scale`), what
-profiles have measured, which GPUs are slow, and of servers on loan since when and why. An entry is written
-in one transaction: it is there as a whole or not at all.
+The journal serves people. Nothing in it is needed to go on: a file that is corrupt, deleted or on a full disk
+costs history, not training. Read back are the grants that stand (journal_grants.py; leaders have flexod's
+signature of theirs), the owners' caps (`flexo scale`), what profiles have measured, which GPUs are slow, and
+of servers on loan since when and why. An entry is written in one transaction: as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from flexo import journal_grants
+from flexo.issued_grants import IssuedGrant
 from flexo.journal_search import Search, look
+from flexo.journal_space import make_room
 from flexo.model import (
     Demand,
     JobKey,
@@ -35,6 +38,8 @@ from flexo.model import (
 
 _DAY_S: Final = 86400.0
 _PRUNE_EVERY_S: Final = 3600.0
+MAX_MIB: Final = 512
+"""How large the file becomes, if nobody says how large."""
 _SCHEMA_1: Final = (
     "CREATE TABLE snapshot (id INTEGER PRIMARY KEY, at REAL NOT NULL, facts TEXT NOT NULL)",
     "CREATE TABLE event (id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, job_id INTEGER,"
@@ -80,12 +85,30 @@ _SCHEMA_8: Final = (
     "ALTER TABLE past_loan ADD COLUMN servers_emptied_beside INTEGER NOT NULL DEFAULT 0",
     "CREATE TABLE left_alone (node TEXT PRIMARY KEY, until_at REAL NOT NULL)",
 )
+_SCHEMA_10: Final = (
+    "CREATE TABLE slow_gpu_of (node TEXT, gpus TEXT, user TEXT, ratio REAL NOT NULL, job_id INTEGER NOT NULL,"
+    " restart_count INTEGER NOT NULL, seen_at REAL NOT NULL, until_at REAL NOT NULL,"
+    " PRIMARY KEY (node, gpus, user))",
+    "INSERT INTO slow_gpu_of SELECT node, gpus, '', ratio, job_id, restart_count, seen_at, until_at"
+    " FROM slow_gpu",
+    "DROP TABLE slow_gpu",
+    "ALTER TABLE slow_gpu_of RENAME TO slow_gpu",
+)
 _SCHEMAS: Final = (
     *(_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4),
     *(_SCHEMA_5, _SCHEMA_6, _SCHEMA_7, _SCHEMA_8),
+    journal_grants.SCHEMA,
+    _SCHEMA_10,
 )
 """What each version adds to the one before it."""
 _VERSION: Final = len(_SCHEMAS)
+_GRANTS_SINCE: Final = 9
+"""The first version that keeps grants."""
+
+_MOST_UNENDED: Final = 1000
+"""Jobs whose ends are asked for after a start."""
+_PRIMARY_CODE: Final = 0xFF
+"""Of SQLite's extended error codes, the bits that say what kind of error it is (sqlite.org/rescode.html)."""
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("flexo.journal")
@@ -101,6 +124,7 @@ KINDS: Final = {
     "lost": "a satellite has ended, unasked",
     "adopt": "a satellite that an earlier flexod granted stands",
     "failure": "a leader gave a grant back",
+    "end": "a job has ended: how, when, and what it had",
     ROUTINE: "the lease of a satellite is extended",
     "cancel": "a satellite is cancelled whose job is gone",
     "wait": "a pending job is kept free for no longer",
@@ -155,11 +179,12 @@ class Journal:
     keeps: Final = True
     """Somebody may read it: events are worth their words."""
 
-    def __init__(self, path: Path, keep_days: float, epoch: int = 0) -> None:
+    def __init__(self, path: Path, keep_days: float, epoch: int = 0, max_mib: int = MAX_MIB) -> None:
         """`epoch`: of the flexod that writes it from now on, where others may have the same file; 0: none."""
         self._path = path
         self._epoch = epoch
         self._keep_s = keep_days * _DAY_S
+        self._most_bytes = max_mib << 20
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
@@ -193,6 +218,7 @@ class Journal:
                 snapshot_id = cursor.lastrowid
             _insert(connection, events, snapshot_id)
             self._prune(connection, at)
+            make_room(connection, self._most_bytes, len(events))
 
         with self._lock:
             if self._guarded(write) is None:
@@ -227,6 +253,18 @@ class Journal:
         with self._lock:
             found = self._guarded(read)
         return found[0] if found else {}
+
+    def set_grants(self, kept: Iterable[IssuedGrant], forgotten: Iterable[IssuedGrant]) -> bool:
+        """Remember `kept` as they are now, and forget `forgotten`; whether the disk took it."""
+        changed, gone = tuple(kept), tuple(forgotten)
+        with self._lock:
+            return self._guarded(lambda each: journal_grants.write(each, changed, gone)) is not None
+
+    def grants(self) -> tuple[IssuedGrant, ...]:
+        """The grants that are remembered."""
+        with self._lock:
+            found = self._guarded(journal_grants.read)
+        return found[0] if found else ()
 
     def set_scaling(self, key: JobKey, points: Iterable[ScalingPoint]) -> None:
         """Remember what a profile of a job has measured, instead of what an earlier one has."""
@@ -266,11 +304,12 @@ class Journal:
         return found[0] if found else {}
 
     def set_slow_gpu(self, gpu: SlowGpu) -> None:
-        """Remember that a GPU is slow, instead of what was known of it."""
+        """Remember that a GPU is slow for a user, instead of what that user's jobs said of it before."""
         names = ",".join(map(str, gpu.gpus))
         values = (
             gpu.node,
             names,
+            gpu.user,
             gpu.ratio,
             gpu.job.job_id,
             gpu.job.restart_count,
@@ -280,7 +319,7 @@ class Journal:
         with self._lock:
             self._guarded(
                 lambda connection: connection.execute(
-                    "INSERT OR REPLACE INTO slow_gpu VALUES (?, ?, ?, ?, ?, ?, ?)", values
+                    "INSERT OR REPLACE INTO slow_gpu VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values
                 )
             )
 
@@ -289,13 +328,14 @@ class Journal:
 
         def read(connection: sqlite3.Connection) -> tuple[SlowGpu, ...]:
             rows = connection.execute(
-                "SELECT node, gpus, ratio, job_id, restart_count, seen_at, until_at FROM slow_gpu"
-                " WHERE until_at > ? ORDER BY node, gpus",
+                "SELECT node, gpus, ratio, job_id, restart_count, seen_at, until_at, user FROM slow_gpu"
+                " WHERE until_at > ? ORDER BY node, gpus, user",
                 (now,),
             )
             return tuple(
-                SlowGpu(node, _numbers(gpus), ratio, JobKey(job, restart), seen_at, until_at)
-                for node, gpus, ratio, job, restart, seen_at, until_at in rows
+                SlowGpu(node, numbers, ratio, JobKey(job, restart), *rest)
+                for node, gpus, ratio, job, restart, *rest in rows
+                if (numbers := _numbers(gpus)) is not None
             )
 
         with self._lock:
@@ -488,6 +528,22 @@ class Journal:
             found = self._guarded(read)
         return found[0] if found else ()
 
+    def unended(self, since: float) -> tuple[JobKey, ...]:
+        """Jobs of which there are events since then, and no end."""
+
+        def read(connection: sqlite3.Connection) -> tuple[JobKey, ...]:
+            rows = connection.execute(
+                "SELECT job_id, restart_count FROM event WHERE at >= ? AND job_id IS NOT NULL"
+                " GROUP BY job_id, restart_count HAVING max(kind = 'end') = 0"
+                " ORDER BY max(id) DESC LIMIT ?",
+                (since, _MOST_UNENDED),
+            )
+            return tuple(JobKey(job_id, restart) for job_id, restart in rows)
+
+        with self._lock:
+            found = self._guarded(read)
+        return found[0] if found else ()
+
     def find(self, search: Search) -> Found:
         """Events that `search` asks for. A long journal takes several searches: see `Found.before`."""
 
@@ -533,12 +589,17 @@ class Journal:
                 with connection:
                     self._check_epoch(connection)
                     result = work(connection)
-            except (sqlite3.Error, OSError, ValueError) as error:
+            except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
                 self._disconnect()
                 if _is_damage(error) and attempt == 1 and self._move_aside(error):
                     continue
                 self.failures += 1
                 self._report(f"the journal {self._path} cannot be used: {error}")
+                return None
+            except Exception as error:  # a value that SQLite does not take: nothing is wrong with the file
+                self.failures += 1
+                _log.exception("an entry of the journal was not written or not read")
+                self._report(f"the journal {self._path} misses an entry: {type(error).__name__}: {error}")
                 return None
             self._trouble = ""
             return (result,)
@@ -630,7 +691,7 @@ def _insert(connection: sqlite3.Connection, events: tuple[Event, ...], snapshot_
                 event.kind,
                 event.job.job_id if event.job else None,
                 event.job.restart_count if event.job else None,
-                event.text,
+                _storable(event.text),
                 snapshot_id,
             )
             for event in events
@@ -670,6 +731,8 @@ def _open(path: Path, epoch: int) -> sqlite3.Connection:
                 connection.execute("BEGIN IMMEDIATE")
                 for statement in chain.from_iterable(_SCHEMAS[version:]):
                     connection.execute(statement)
+                if 0 < version < _GRANTS_SINCE:
+                    journal_grants.take_from_events(connection)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
         elif version > _VERSION:
             if shared:  # one that has been replaced while it was upgraded puts nothing aside
@@ -682,8 +745,15 @@ def _open(path: Path, epoch: int) -> sqlite3.Connection:
     return connection
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part)
+def _numbers(text: str) -> tuple[int, ...] | None:
+    """None for a text that is no list of numbers any more: that row is skipped."""
+    parts = [part for part in text.split(",") if part]
+    return tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else None
+
+
+def _storable(text: str) -> str:
+    """SQLite takes UTF-8 only; half a character is escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Replaced(sqlite3.OperationalError):
@@ -726,10 +796,14 @@ def _check_kinds(connection: sqlite3.Connection) -> None:
 
 
 def _is_damage(error: Exception) -> bool:
-    """A broken file or senseless values, and not a full disk, a lock or missing rights."""
-    if isinstance(error, _Damaged | ValueError):
+    """A broken file by SQLite's own word or checks, and not a full disk, a lock or missing rights.
+
+    Rows are read as whatever text they are (`_text`), so what cannot be decoded is the schema, which SQLite
+    itself does not check.
+    """
+    if isinstance(error, _Damaged | UnicodeDecodeError):
         return True
-    code = getattr(error, "sqlite_errorcode", None)
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _is_foreign(error)
 
 

@@ -101,6 +101,8 @@ class Node:
     unusable: str = ""
     held_by: int = 0
     """The job that has it for itself alone, which makes it `unusable` and is in order; 0: none has."""
+    threads_per_core: int = 1
+    """CPUs that Slurm allocates together where it allocates cores."""
 
     @property
     def flags(self) -> frozenset[str]:
@@ -190,6 +192,8 @@ class SlurmJob:
     satellite: SatelliteTag | None = None
     account: str = ""
     """Whom Slurm's accounting charges; "" where there is none."""
+    unreadable: str = ""
+    """Why flexod cannot read its record; all else is then from an earlier record, or empty. "": it can."""
     key: JobKey = field(init=False, repr=False, compare=False)
     """How flexo knows this job. Made once: each turn asks thousands of jobs for it, many times."""
 
@@ -247,6 +251,8 @@ class SatelliteReport:
     node: str
     workers: int
     state: SatelliteState
+    signature: bytes = b""
+    """flexod's, of the grant; empty: the leader has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +319,8 @@ class SlowGpu:
     seen_at: float
     until_at: float
     """No satellite is put on its node before."""
+    user: str = ""
+    """Whose job that is; "": an older release has not written it down, and it counts for everybody's."""
 
     def __str__(self) -> str:
         which = f"GPU {', '.join(map(str, self.gpus))}" if self.gpus else "a GPU"
@@ -372,6 +380,8 @@ class ElasticJob:
     """Why `scalable` stays false, as its leader says; "" where it only has not begun."""
     heterogeneous: bool = False
     """Its workers may be of several GPU types; of any other job all are of the type that its base is on."""
+    suspended: bool = False
+    """Slurm has suspended its base: it trains nothing, and nothing is granted until it is resumed."""
 
     @property
     def granted_workers(self) -> int:
@@ -714,6 +724,8 @@ class Shrink:
     job: JobKey
     grant_id: str
     why: str
+    of_itself: bool = False
+    """The job may not have it by its own range or its owner's cap: nobody else wants it."""
 
 
 Action = Grow | Shrink

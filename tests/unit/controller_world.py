@@ -23,6 +23,7 @@ from flexo.clusters.base import (
 from flexo.config import ControllerSettings, Settings
 from flexo.control.leaders import NodeSpeed, Saved
 from flexo.controller import Controller
+from flexo.grant_signatures import GrantSigner
 from flexo.journal import Journal
 from flexo.model import (
     ElasticRequest,
@@ -45,6 +46,8 @@ from flexo.model import (
 LEASE_S = 300
 STEP_S = 2.0
 KEY = JobKey(1)
+SIGNER = GrantSigner(b"k" * 32)
+"""Of every flexod here: they have the same key, as those of one cluster have."""
 ADA, BOB = 1000, 2000
 
 
@@ -190,9 +193,10 @@ class FakeCluster:
         for job in list(self.queue.values()):
             if job.satellite is None:
                 continue
-            (node,) = job.nodes or job.required_nodes
+            node = next(iter(job.nodes or job.required_nodes))
             room = self.sizes[node] - held[node]
-            if job.state is JobState.PENDING and self.starts and room >= job.gpus:
+            may_start = self.starts and job.reason != "JobHeldUser"
+            if job.state is JobState.PENDING and may_start and room >= job.gpus:
                 held[node] += job.gpus
                 self.queue[job.job_id] = replace(
                     job, state=JobState.RUNNING, nodes=(node,), started_at=self.now
@@ -228,12 +232,14 @@ class FakeLeader:
         self.batch = 0
         self.speeds: tuple[NodeSpeed, ...] = ()
         self.own: dict[str, int] = {}
+        self.signatures: dict[str, bytes] = {}
         self.shape = WorkerShape(1, 1)
         self.says: dict[str, object] = {}
         """Of its report, what a test wants otherwise."""
 
     def hear(self, orders) -> None:
         grants, self.batch, self.speeds = orders.grants, orders.batch, orders.speeds
+        self.signatures |= {grant.grant_id: grant.signature for grant in grants}
         self.told.append(grants)
         if not self.submits:
             return
@@ -254,6 +260,7 @@ class FakeLeader:
                 next(iter(job.nodes or job.required_nodes)),
                 job.satellite.workers,
                 SatelliteState.PENDING if job.state is JobState.PENDING else SatelliteState.TRAINING,
+                self.signatures.get(grant_id, b""),
             )
             for grant_id, job_id in self.own.items()
             if (job := self.cluster.queue.get(job_id)) is not None
@@ -324,7 +331,12 @@ class World:
     def restart(self) -> None:
         self.journal = Journal(self.directory / "journal.sqlite", 30)
         self.controller = Controller(
-            self.settings, self.cluster, self.leaders, self.journal, clock=self.cluster.clock
+            self.settings,
+            self.cluster,
+            self.leaders,
+            self.journal,
+            clock=self.cluster.clock,
+            signer=SIGNER,
         )
 
     def job(self, job_id: int = 1, workers: str = "1-4", node: str = "t1", **changes) -> FakeLeader:

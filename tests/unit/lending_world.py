@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controller_world import FakeCluster, FakeLeader, FakeLeaders, World, slurm_job
+from controller_world import SIGNER, FakeCluster, FakeLeader, FakeLeaders, World, slurm_job
 
 from flexo.clusters.base import ActionRefused, ClusterState
 from flexo.config import LoaningSettings
@@ -117,6 +117,7 @@ class LendingWorld(World):
             self.leaders,
             self.journal,
             clock=self.cluster.clock,
+            signer=SIGNER,
             lending=lending,
         )
 

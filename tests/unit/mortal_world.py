@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from controller_world import BOB, FakeLeader, slurm_job
+from controller_world import BOB, SIGNER, FakeLeader, slurm_job
 from lending_world import INFERENCE, LendingWorld
 
 from flexo.control.leaders import Orders
@@ -75,7 +75,9 @@ class SlowLeader(FakeLeader):
     def report(self) -> LeaderReport:
         report = super().report()
         waiting = tuple(
-            SatelliteReport(0, grant.grant_id, grant.node, grant.workers, SatelliteState.PENDING)
+            SatelliteReport(
+                0, grant.grant_id, grant.node, grant.workers, SatelliteState.PENDING, grant.signature
+            )
             for grant in (self.orders.grants if self.orders else ())
             if grant.grant_id not in self.own
         )
@@ -121,6 +123,7 @@ class MortalWorld(LendingWorld):
             Tapped(self.leaders, "leaders", self._tell),
             journal,
             clock=self.cluster.clock,
+            signer=SIGNER,
             lending=lending_of(self.settings, self.journal, None),
         )
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from controller_world import KEY, World
+from controller_world import KEY, SIGNER, World
+from lending_world import LendingWorld
 
+from flexo.clusters.base import ClusterState
 from flexo.controller import Controller
 from flexo.journal import Journal
 from flexo.model import FailureReason, JobKey, RunningTime
 from flexo.policies import registry
+from flexo.service.lending_setup import lending_of
 
 HOURS = 7200.0
 YEARS = 1e8
@@ -29,6 +32,7 @@ class ClockWorld(World):
             self.leaders,
             self.journal,
             clock=self.cluster.clock,
+            signer=SIGNER,
             steady=lambda: self.cluster.now - self.jumped,
         )
 
@@ -135,3 +139,77 @@ def test_what_ntp_corrects_bit_by_bit_is_no_jump(world: ClockWorld) -> None:
         world.go(4)
     assert not [event for event in world.journal.events(None, 100) if event.kind == "daemon"]
     assert world.controller.jobs()[0].job.key == KEY == JobKey(1)
+
+
+def test_a_clock_that_is_set_during_a_look_is_noticed_before_anything_is_made_of_that_look(
+    world: ClockWorld,
+) -> None:
+    """The look is taken again: its time would be hours from the clock's."""
+    leader = world.job()
+    world.go(20)
+    observe = world.cluster.observe
+    seen: list[float] = []
+
+    def observe_while_it_is_set() -> ClusterState:
+        state = observe()
+        seen.append(state.at)
+        if len(seen) == 1:
+            world.jump(HOURS)
+        return state
+
+    world.cluster.observe = observe_while_it_is_set  # type: ignore[method-assign]
+    world.controller.cycle()
+    assert len(seen) == 2
+    assert world.controller.observation is not None
+    assert world.controller.observation.at == seen[1] == seen[0] + HOURS
+    assert "set forward by 7200 s" in world.last("daemon")
+    world.cluster.observe = observe  # type: ignore[method-assign]
+    world.go(20)
+    assert leader.report().training_workers == 4
+    assert sum("clock" in event.text for event in world.journal.events(None, 1000)) == 1
+
+
+class LentClockWorld(LendingWorld):
+    """Servers on loan, and a clock that somebody sets."""
+
+    jumped = 0.0
+
+    def restart(self) -> None:
+        super().restart()
+        self.controller = Controller(
+            self.settings,
+            self.cluster,
+            self.leaders,
+            self.journal,
+            clock=self.cluster.clock,
+            steady=lambda: self.cluster.now - self.jumped,
+            lending=lending_of(self.settings, self.journal, None),
+        )
+
+    def deadlines(self) -> dict[str, float]:
+        """Of servers that are called back."""
+        view = self.controller.loans()
+        assert view is not None
+        return {loan.node: loan.deadline_at for loan in view.loans if loan.deadline_at is not None}
+
+
+@pytest.mark.parametrize("seconds", [HOURS, -HOURS])
+def test_deadlines_of_loans_move_with_a_clock_that_one_piece_of_code_has_seen_set(
+    tmp_path: Path, seconds: float
+) -> None:
+    world = LentClockWorld(tmp_path)
+    world.cluster.now = 2 * YEARS
+    world.restart()
+    world.go(60)
+    for number, node in enumerate(world.cluster.borrowed):
+        world.fungible(50 + number, node)
+    world.cluster.inference(90)
+    world.go(4)
+    before = world.deadlines()
+    assert before
+    world.jumped += seconds
+    world.cluster.now += seconds
+    world.go(2)
+    assert world.deadlines() == {node: at + seconds for node, at in before.items()}
+    told = [event.kind for event in world.journal.events(None, 1000) if "clock was set" in event.text]
+    assert sorted(told) == ["daemon", "repair"]

@@ -8,10 +8,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from controller_world import ADA, BOB, KEY, LEASE_S, STEP_S, FakeLeader, World
+from controller_world import ADA, BOB, KEY, LEASE_S, SIGNER, STEP_S, FakeLeader, World
 
 from flexo.control.views import UnknownJob
 from flexo.control.wishes import BadScale, Busy, NotSteered
+from flexo.issued_grants import IssuedGrant
 from flexo.model import (
     ElasticRequest,
     FailureReason,
@@ -214,7 +215,9 @@ def test_a_leader_that_stays_away_keeps_its_satellites_for_two_leases_at_most(wo
 def test_what_a_leader_was_about_to_submit_when_flexod_was_restarted_stands(world):
     leader = world.job()
     leader.submits = False
-    reported = SatelliteReport(0, "old", "t2", 3, SatelliteState.PENDING)
+    old = IssuedGrant(KEY, "old", ADA, "t2", 3, "flex", 3, 3, 0, world.cluster.now)
+    signature = SIGNER.sign(old, world.cluster.now + LEASE_S)
+    reported = SatelliteReport(0, "old", "t2", 3, SatelliteState.PENDING, signature)
     leader.report = lambda: replace(FakeLeader.report(leader), satellites=(reported,))
     world.go(2)
     assert [offer.grant_id for offer in leader.told[-1]] == ["old"]
@@ -465,6 +468,16 @@ def test_without_elastic_jobs_it_looks_seldom_and_without_slurm_ever_more_seldom
     assert intervals == [4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     world.go(5000)
     assert world.controller.interval_s == 30.0
+
+
+def test_the_same_cap_said_again_and_again_is_one_event(world):
+    world.job()
+    world.go(10)
+    said = {world.controller.scale(KEY, 2) for _ in range(20)}
+    assert len(said) == 1
+    assert world.kinds().count("scale") == 1
+    world.controller.scale(KEY, 3)
+    assert world.kinds().count("scale") == 2
 
 
 def test_the_owner_scales_down_at_once_and_back(world):

@@ -41,12 +41,6 @@ def world(tmp_path) -> LendingWorld:
     return LendingWorld(tmp_path)
 
 
-@pytest.fixture(autouse=True)
-def real_steady_clock(monkeypatch):
-    """The fake cluster's clock is the only one: no time counts as a jump."""
-    monkeypatch.setattr("flexo.loaning.lending._JUMP_S", 1e12)
-
-
 def test_satellites_go_to_servers_on_loan_in_the_borrowed_partition(world: LendingWorld):
     leader = world.elastic()
     world.cluster.inference(90, "i3")
@@ -374,9 +368,7 @@ class AllocatingWorld:
             NoJournal(),
             policy=registry.make("lyra"),
             clock=lambda: self.now,
-            lending=Lending(
-                LendingSettings(rules=rules, edit_interval_s=0.0), self.demand, steady=lambda: self.now
-            ),
+            lending=Lending(LendingSettings(rules=rules, edit_interval_s=0.0), self.demand),
         )
 
     def submit(self, job_id: int, workers: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from flexo.journal import Event, Journal
+from flexo.journal import Event, Journal, _is_damage
 from flexo.model import (
     Demand,
     JobKey,
@@ -201,6 +201,61 @@ def test_a_file_that_is_damaged_while_it_is_in_use_is_replaced(path):
     journal.record(NOW, (event("alive"),))
     assert texts(journal)[0] == "alive"
     assert list(path.parent.glob("journal.sqlite.damaged-*"))
+
+
+def test_a_text_that_is_no_utf8_is_written_escaped_and_the_file_stays(journal, path):
+    journal.record(NOW, (event("before"),))
+    journal.record(NOW, (event("half a \udce4 character"), event("beside it")))
+    assert journal.trouble == ""
+    beside, half, before = texts(journal)
+    assert (beside, before) == ("beside it", "before")
+    assert "udce4" in half
+    assert not list(path.parent.glob("*.damaged-*"))
+
+
+def test_a_value_that_sqlite_does_not_take_costs_that_entry_and_not_the_file(journal, path):
+    journal.record(NOW, (event("before"),))
+    journal.set_cap(JobKey(8), 4)
+    journal.set_cap(JOB, 1 << 70)
+    assert "OverflowError" in journal.trouble
+    journal.add_demand(Demand(NOW, 1.0, "half a \udce4 character"))
+    assert "UnicodeEncodeError" in journal.trouble
+    assert journal.failures == 2
+    journal.record(NOW, (event("after"),))
+    assert journal.trouble == ""
+    assert texts(journal) == ["after", "before"]
+    assert journal.caps() == {JobKey(8): 4}
+    assert not list(path.parent.glob("*.damaged-*"))
+
+
+def test_a_row_that_makes_no_sense_is_skipped_and_the_file_stays(journal, path):
+    journal.record(NOW, (event("before"),))
+    for node in ("t1", "t2"):
+        journal.set_slow_gpu(SlowGpu(node, (0, 3), 1.5, JOB, NOW, NOW + 10))
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE slow_gpu SET gpus = '0,x' WHERE node = 't1'")
+    assert [gpu.node for gpu in journal.slow_gpus(NOW)] == ["t2"]
+    assert texts(journal) == ["before"]
+    assert not list(path.parent.glob("*.damaged-*"))
+
+
+@pytest.mark.parametrize(
+    ("code", "damaged"),
+    [
+        (sqlite3.SQLITE_CORRUPT, True),
+        (sqlite3.SQLITE_CORRUPT_INDEX, True),
+        (sqlite3.SQLITE_NOTADB, True),
+        (sqlite3.SQLITE_FULL, False),
+        (sqlite3.SQLITE_BUSY, False),
+        (sqlite3.SQLITE_CONSTRAINT_NOTNULL, False),
+        (sqlite3.SQLITE_READONLY_DBMOVED, False),
+    ],
+)
+def test_only_sqlites_own_word_for_corruption_counts_as_damage(code, damaged):
+    error = sqlite3.DatabaseError("as the test says")
+    error.sqlite_errorcode = code
+    assert _is_damage(error) is damaged
+    assert not _is_damage(ValueError("as the test says"))
 
 
 def test_loans_and_what_became_of_them_outlive_a_restart(journal, path):

@@ -8,6 +8,7 @@ from flexo.availability.file_register import FileRegister
 from flexo.availability.register import Register, RegisterAway
 from flexo.config import LeaseSettings, Settings
 from flexo_protos import lease_place
+from flexo_protos.installing import how_to_install
 from flexo_protos.lease_place import EtcdAccess
 
 _ANSWER_PART: Final = 0.25
@@ -23,7 +24,7 @@ def open_register(settings: Settings) -> Register:
         from flexo.availability.etcd_register import EtcdRegister
     except ImportError as error:
         text = f"[high_availability] lease is in etcd, but its client is not installed here ({error})"
-        raise RegisterAway(f"{text}: pip install 'flexo[daemon,etcd]'") from error
+        raise RegisterAway(f"{text}. {how_to_install('daemon', 'etcd')}") from error
     place = lease_place.parse(available.lease)
     return EtcdRegister(place, etcd_access(settings.lease), available.lease_s * _ANSWER_PART)
 

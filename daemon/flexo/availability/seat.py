@@ -46,6 +46,9 @@ class Seat:
         self._thread = threading.Thread(target=self._run, name="seat", daemon=True)
         self.trouble = ""
         """Why the register cannot be used at present; "" when it can."""
+        self.failed = ""
+        """The error that has ended the seat's thread; "" if none has. Nothing renews or takes the lease any
+        more then: the process has to end, so that it is started again."""
 
     def start(self) -> None:
         """Begin to wait for the turn."""
@@ -97,14 +100,18 @@ class Seat:
                     self._claim.wrote(wanted, began)
         except RegisterAway as error:
             self._note(str(error))
+        except Exception as error:  # whatever it is: without this thread a standby never takes over
+            self._note(f"{self._register.name}: {type(error).__name__}: {error}", error)
         else:
             self._note("")
 
     def _run(self) -> None:
         try:
             self._take_part()
-        finally:
             self._register.close()
+        except BaseException as error:
+            self.failed = f"{type(error).__name__}: {error}"
+            _log.critical("the thread that keeps flexod's lease has failed", why=self.failed, exc_info=True)
 
     def _take_part(self) -> None:
         self.step()
@@ -123,10 +130,11 @@ class Seat:
         except RegisterAway as error:
             self._note(str(error))
 
-    def _note(self, trouble: str) -> None:
+    def _note(self, trouble: str, error: Exception | None = None) -> None:
+        """`error`: one that nobody expected, for the log."""
         if trouble != self.trouble:
             if trouble:
-                _log.warning("the register of the active flexod cannot be used", why=trouble)
+                _log.warning("the register of the active flexod cannot be used", why=trouble, exc_info=error)
             else:
                 _log.info("the register of the active flexod can be used again")
         self.trouble = trouble

@@ -9,12 +9,20 @@ from __future__ import annotations
 import os
 import sys
 
+import flexo
+from flexo_protos.installing import how_to_install
+
 DELEGATED = ("run", "hosts")
 
 
 def main() -> None:
     """Entry point of `flexo`. Exit codes: docs/reference-cli.md."""
     arguments = sys.argv[1:]
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    if arguments in (["--version"], ["version"]):  # training environments have no typer
+        print(f"flexo {flexo.__version__}")
+        sys.exit(0)
     if arguments and arguments[0] in DELEGATED:
         sys.exit(delegate(arguments[0], arguments[1:]))
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us, in one sentence
@@ -23,7 +31,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("flexo", "flexo_protos", "horovod_elastic"):
             raise
-        sys.exit(f"flexo: this command needs the Python package '{error.name}': install flexo[daemon]")
+        sys.exit(
+            f"flexo: this command needs the Python package '{error.name}', and {sys.prefix} lacks it. "
+            + how_to_install("daemon")
+        )
     sys.exit(run(arguments))
 
 

@@ -24,11 +24,11 @@ from flexo.cli import (
     top,
     whatif,
 )
-from flexo.cli.as_json import event_as_json, job_as_json, point_as_json, status_as_json
+from flexo.cli.as_json import end_as_json, event_as_json, job_as_json, point_as_json, status_as_json
 from flexo.cli.connection import Busy, Daemon, Refusal, Unreachable, find_address
 from flexo.cli.exit_codes import ExitCode
 from flexo.cli.options import DaemonOption, JsonOption
-from flexo.cli.output import ago, complain, print_json, print_line, print_pairs, print_table
+from flexo.cli.output import ago, clock, complain, print_json, print_line, print_pairs, print_table
 from flexo_protos.v1 import admin_pb2
 
 RETRY_S = 2.0
@@ -45,12 +45,27 @@ WaitOption = Annotated[
 
 app = typer.Typer(
     name="flexo",
-    help="Elastic deep learning on Slurm: running jobs grow into idle GPUs and give them back.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(lab.app, name="lab")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print_line(f"flexo {flexo.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print flexo's version.")
+    ] = False,
+) -> None:
+    """Elastic deep learning on Slurm: running jobs grow into idle GPUs and give them back."""
 
 
 def run(arguments: list[str]) -> int:
@@ -91,6 +106,7 @@ def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
             ("elastic jobs", f"{reply.elastic_jobs}, {reply.leaders} with a leader attached"),
             *((("loans", loans.lending_line(reply.lending)),) if reply.HasField("lending") else ()),
             *(("slow GPU", job_words.slow_gpu(gpu)) for gpu in reply.slow_gpus),
+            *job_words.unknown_satellites(reply),
             ("trouble", reply.trouble or "none"),
         ]
     )
@@ -133,8 +149,11 @@ def why(job: JobArgument, daemon: DaemonOption = None, as_json: JsonOption = Fal
     reply = Daemon(find_address(daemon)).explain(job)
     if as_json:
         told = [event_as_json(event) for event in reply.events]
-        print_json({"job_id": job, "sentences": list(reply.sentences), "events": told})
+        end = end_as_json(reply.end) if reply.HasField("end") else None
+        print_json({"job_id": job, "sentences": list(reply.sentences), "end": end, "events": told})
         return
+    if reply.end.ended_at:
+        print_line(f"job {job} ended at {clock(reply.end.ended_at)}, {ago(reply.end.ended_at)} ago")
     for sentence in reply.sentences or ["flexod has nothing to say of this job yet"]:
         print_line(sentence)
     if reply.events:

@@ -23,6 +23,7 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
         "wanted": job.wanted or None,
         "attached": job.attached,
         "scalable": job.scalable,
+        "suspended": job.suspended,
         "batches_committed": job.batches_committed,
         "errand": job.errand or None,
         "batch": job.batch or None,
@@ -78,6 +79,20 @@ def point_as_json(point: admin_pb2.ScalingPoint) -> dict[str, Json]:
         "efficiency": point.efficiency,
         "batches": point.batches,
         "measured_at": point.measured_at,
+    }
+
+
+def end_as_json(end: admin_pb2.JobEnd) -> dict[str, Json]:
+    """How a job ended, of `flexo why`."""
+    return {
+        "restart_count": end.restart_count,
+        "state": end.state or None,
+        "exit_code": end.exit_code or None,
+        "started_at": end.started_at or None,
+        "ended_at": end.ended_at or None,
+        "known_by": end.known_by or None,
+        "base_workers": end.base_workers or None,
+        "most_workers": end.most_workers or None,
     }
 
 

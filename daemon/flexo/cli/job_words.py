@@ -15,6 +15,8 @@ def job_name(job: admin_pb2.ElasticJob) -> str:
 
 def job_state(job: admin_pb2.ElasticJob) -> str:
     """What it does, in a word or two."""
+    if job.suspended:
+        return "suspended"
     if not job.attached:
         return "no leader"
     if job.errand:
@@ -60,3 +62,11 @@ def gpus(reply: admin_pb2.GetStatusReply) -> str:
     """How many there are, and who has them."""
     idle, taken = reply.gpus_idle, reply.gpus_in_satellites
     return f"{reply.gpus} on {reply.nodes} nodes: {idle} idle, {taken} in satellites"
+
+
+def unknown_satellites(reply: admin_pb2.GetStatusReply) -> list[tuple[str, str]]:
+    """The line about jobs that only say that they are satellites, if there are any."""
+    if not reply.unknown_satellites:
+        return []
+    count = reply.unknown_satellites
+    return [("not granted", f"{count} jobs have a satellite's comment, but no grant of flexod's")]

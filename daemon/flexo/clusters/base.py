@@ -6,11 +6,11 @@ resizes and preempts jobs itself (`ClusterTraits.allocates`) is told what jobs a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from flexo.model import Allocate, Drop, Node, Partition, Quota, SlurmJob, TrainingJob
+from flexo.model import Allocate, Drop, JobKey, Node, Partition, Quota, SlurmJob, TrainingJob
 
 
 class ClusterUnreachable(Exception):
@@ -88,6 +88,29 @@ class UserShares:
 
     shares: tuple[UserShare, ...]
     read_cost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How a job ended."""
+
+    state: str
+    """In the cluster's word: COMPLETED, FAILED, TIMEOUT, CANCELLED, REQUEUED, ..."""
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: str = ""
+    """Exit status and signal, ``1:0``; "" if it is not known."""
+    known_by: str = ""
+    """Who said so: slurmctld, accounting."""
+
+
+@runtime_checkable
+class KnowsEnds(Protocol):
+    """A cluster that may know how jobs ended. Not every one does."""
+
+    def ends(self, keys: Collection[JobKey]) -> Mapping[JobKey, JobEnd]:
+        """Of those of `keys` of which it is known. May be called beside other calls, as `extend` may."""
+        ...
 
 
 class Cluster(Protocol):

@@ -26,6 +26,11 @@ def explain(job_id: int, view: View) -> tuple[str, ...]:
     queued = next((job for job in (view.state.jobs if view.state else ()) if job.job_id == job_id), None)
     if queued is None:
         raise UnknownJob(f"job {job_id} is not in Slurm's queue")
+    if any(job.job_id == job_id for job in view.unknown):
+        return (
+            f"job {job_id} has a satellite's comment, but it is not what any grant of flexod's allows:"
+            f" for flexod it is an ordinary job of {queued.user}'s",
+        )
     if queued.satellite is not None:
         return (f"job {job_id} is a satellite of job {queued.satellite.base}; ask about that one",)
     if queued.elastic is None:
@@ -43,6 +48,10 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
     parts += [f"{grant.workers} on {grant.node} ({grant.state.value})" for grant in job.grants]
     size = f"job {job.key} ({job.user}) of {job.workers} workers trains with {job.training_workers}"
     sentences = [f"{size}: {'; '.join(parts)}"]
+    notes = [note.text for note in view.notes if note.job == job.key]
+    if job.suspended:
+        sentences[0] = f"job {job.key} ({job.user}) is suspended: {'; '.join(parts)}"
+        return (*sentences, *notes, *_on_loan(job, view))
     if not shown.attached:
         sentences[0] = f"job {job.key} ({job.user}) may have {job.workers} workers: {'; '.join(parts)}"
         sentences.append("its leader is not connected: it can be given nothing; what it has runs on")
@@ -56,7 +65,7 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
     if job.heterogeneous:
         sentences.append("it is heterogeneous: its workers may be on several GPU types in the same run")
     sentences += _on_loan(job, view)
-    return (*sentences, *(note.text for note in view.notes if note.job == job.key))
+    return (*sentences, *notes)
 
 
 def _on_loan(job: ElasticJob, view: View) -> list[str]:

@@ -23,6 +23,8 @@ class GrantOffer:
     """A satellite that Slurm has not started by then is cancelled by its leader, and the grant returned."""
     qos: str = ""
     """"": the user's own default."""
+    signature: bytes = b""
+    """flexod's, for its leader to show to another flexod."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ BETWEEN_S: Final = 1.0
 satellites on."""
 LONGEST_S: Final = 3600
 """But for a longer `lease_s`: so long a GPU may be held by what neither flexod nor a leader looks after."""
+_LASTING: Final = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+"""Of bases: the grants of one that is suspended for long are withdrawn (suspended.py)."""
 _TRAINING: Final = frozenset({SatelliteState.WARMING, SatelliteState.TRAINING})
 
 
@@ -88,7 +90,7 @@ class Leases:
 
     def _is_kept(self, job: ElasticJob, queue: Mapping[int, SlurmJob], now: float) -> bool:
         seen_at = self._attached_at.get(job.key, self._started_at)
-        return queue[job.key.job_id].state is JobState.RUNNING and now - seen_at <= self._lease_s
+        return queue[job.key.job_id].state in _LASTING and now - seen_at <= self._lease_s
 
     def _due(
         self, job: ElasticJob, queue: Mapping[int, SlurmJob], now: float, lease_s: int

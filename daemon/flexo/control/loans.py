@@ -74,6 +74,10 @@ class Loans:
         settings = self.view.settings
         return settings.satellite_partition or settings.partition
 
+    def clock_was_set(self, seconds: float) -> None:
+        """Deadlines of loans move along with a clock that was set."""
+        self._lending.clock_was_set(seconds)
+
     # On a cluster that starts jobs as it likes, where they grow by satellites.
 
     def decide(

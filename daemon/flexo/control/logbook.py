@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from flexo.issued_grants import IssuedGrant
 from flexo.journal import Event
 from flexo.model import Demand, JobKey, LeftAlone, Loan, PastLoan, RunningTime, ScalingPoint, SlowGpu
 
@@ -26,12 +27,24 @@ class Logbook(Protocol):
         """Write what happened in one cycle, and the facts of the snapshot that it went by."""
         ...
 
+    def unended(self, since: float) -> tuple[JobKey, ...]:
+        """Jobs of which there are events since then, and no end."""
+        ...
+
     def caps(self) -> dict[JobKey, int]:
         """All caps that were set and not taken away."""
         ...
 
     def set_cap(self, key: JobKey, workers: int | None) -> None:
         """Remember the owner's cap of a job; None: forget it."""
+        ...
+
+    def grants(self) -> tuple[IssuedGrant, ...]:
+        """The grants that are remembered."""
+        ...
+
+    def set_grants(self, kept: Iterable[IssuedGrant], forgotten: Iterable[IssuedGrant]) -> bool:
+        """Remember `kept` as they are now, and forget `forgotten`; whether the disk took it."""
         ...
 
     def scaling(self) -> dict[JobKey, tuple[ScalingPoint, ...]]:

@@ -30,12 +30,19 @@ class SlowGpus:
         return self._known
 
     def take(
-        self, reports: Iterable[SlowGpuReport], held: Mapping[JobKey, Container[str]], now: float
+        self,
+        reports: Iterable[SlowGpuReport],
+        held: Mapping[JobKey, Container[str]],
+        users: Mapping[JobKey, str],
+        now: float,
     ) -> list[Event]:
-        """Believe what leaders say of GPUs that their own jobs have, or had a moment ago (`held`: nodes)."""
+        """Believe what leaders say of GPUs that their own jobs have, or had a moment ago (`held`: nodes).
+
+        One user's word keeps that user's jobs off a node. Another user's makes it count for everybody.
+        """
         self._heard = {job: heard for job, heard in self._heard.items() if job in held}
         events = []
-        lasting = {(gpu.node, gpu.gpus): gpu for gpu in self._known if gpu.until_at > now}
+        lasting = {(gpu.node, gpu.gpus, gpu.user): gpu for gpu in self._known if gpu.until_at > now}
         for report in reports:
             if not self._is_news(report, now):
                 continue
@@ -45,12 +52,15 @@ class SlowGpus:
                 )
                 events.append(Event(now, "slow", report.job, text))
                 continue
-            gpu = SlowGpu(report.node, report.gpus, report.ratio, report.job, now, now + self._lasts_s)
+            user, until = users.get(report.job, ""), now + self._lasts_s
+            gpu = SlowGpu(report.node, report.gpus, report.ratio, report.job, now, until, user)
             events.append(
-                Event(now, "slow", report.job, f"{gpu}: no satellite is put there{self._how_long()}")
+                Event(
+                    now, "slow", report.job, f"{gpu}: no satellite of {user} is put there{self._how_long()}"
+                )
             )
             if self._lasts_s > 0:
-                lasting[gpu.node, gpu.gpus] = gpu
+                lasting[gpu.node, gpu.gpus, gpu.user] = gpu
                 self._journal.set_slow_gpu(gpu)
         self._known = tuple(lasting[name] for name in sorted(lasting))
         return events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,14 +33,14 @@ class Stays:
         """When satellites that are there were first seen there."""
         self._ended: deque[_Stay] = deque()
 
-    def see(self, jobs: Iterable[ElasticJob], now: float) -> None:
+    def see(self, jobs: Iterable[ElasticJob], now: float, given_back: Container[_Name] = ()) -> None:
         """One look. A satellite that is on its way out has been taken back; one that is gone failed, or its
-        base has ended."""
+        base has ended. `given_back`: those that their own jobs wanted to leave say nothing of others."""
         states = {(job.key, grant.grant_id): grant.state for job in jobs for grant in job.grants}
         there = {name for name, state in states.items() if state in _THERE}
         for name in self._since.keys() - there:
             since = self._since.pop(name)
-            if states.get(name) is SatelliteState.LEAVING:
+            if states.get(name) is SatelliteState.LEAVING and name not in given_back:
                 self._ended.append(_Stay(now, now - since))
         for name in there:
             self._since.setdefault(name, now)

@@ -7,7 +7,18 @@ from functools import cached_property
 
 from flexo.clusters.base import ClusterState
 from flexo.loaning.turn import LendingSettings, Reading
-from flexo.model import ElasticJob, JobKey, JobState, LeftAlone, Loan, Note, ScalingPoint, SlowGpu, Source
+from flexo.model import (
+    ElasticJob,
+    JobKey,
+    JobState,
+    LeftAlone,
+    Loan,
+    Note,
+    ScalingPoint,
+    SlowGpu,
+    SlurmJob,
+    Source,
+)
 
 
 class UnknownJob(Exception):
@@ -56,6 +67,8 @@ class ControllerStatus:
     """GPUs that held a job up; their nodes get no satellites."""
     loans: LoansView | None = None
     """None: no servers are ever lent."""
+    unknown_satellites: int = 0
+    """Jobs with a satellite's comment that no grant of flexod's allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +109,8 @@ class View:
     """Pending jobs as the policy wants them to start, where it says so."""
     loans: LoansView | None = None
     """None: no servers are ever lent."""
+    unknown: tuple[SlurmJob, ...] = ()
+    """Jobs with a satellite's comment that no grant of flexod's allows."""
 
     def running(self, key: JobKey) -> JobView:
         """The elastic job of this key. Raises UnknownJob."""

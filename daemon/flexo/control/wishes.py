@@ -36,7 +36,10 @@ class Wishes:
     def __init__(self, journal: Logbook, started_at: float) -> None:
         self._journal = journal
         self._started_at = started_at
+        self._steering = threading.Lock()
+        """Held by one owner's request from its checks until its cap is in the event store."""
         self._lock = threading.Lock()
+        """Held for a moment, also by the loop, which waits for no disk here."""
         self._caps = journal.caps()
         self._given_up: dict[JobKey, str] = {}
         """Grants that their owner gives back (`scale_in` with a node), until the loop has seen to it."""
@@ -49,29 +52,39 @@ class Wishes:
         """Cap `job`; None: back to automatic. Returns what happens now. Raises BadScale."""
         if workers is not None and job.workers.clamp(workers) != workers:
             raise BadScale(f"job {job.key} can have {job.workers} workers, not {workers}")
-        self._cap(job.key, workers)
+        with self._steering:
+            self._cap(job.key, workers)
         return _scaled(job, workers)
 
-    def scale_out(self, job: ElasticJob, workers: int) -> str:
-        """So many workers more than it has. Returns what happens now. Raises BadScale."""
-        have, most = job.granted_workers, job.workers.max
-        if workers < 1 or have + workers > most:
-            name = f"job {job.key} has {have} workers"
-            text = f"{name} and can have {most}: 1 to {most - have} more are allowed"
-            raise BadScale(text if have < most else f"{name}, which is its maximum")
-        self._cap(job.key, have + workers)
+    def scale_out(self, view: JobView, workers: int) -> str:
+        """So many workers more than it has. Returns what happens now. Raises BadScale, Busy, NotSteered.
+
+        Of two at the same time, as of two in a row, the second is Busy: neither is lost.
+        """
+        with self._steering:
+            self.check_resizable(view)
+            job = view.job
+            have, most = job.granted_workers, job.workers.max
+            if workers < 1 or have + workers > most:
+                name = f"job {job.key} has {have} workers"
+                text = f"{name} and can have {most}: 1 to {most - have} more are allowed"
+                raise BadScale(text if have < most else f"{name}, which is its maximum")
+            self._cap(job.key, have + workers)
         return _scaled(job, have + workers)
 
-    def scale_in(self, job: ElasticJob, workers: int, node: str) -> str:
-        """So many workers fewer, or without its satellite on `node`. Says what happens. Raises BadScale."""
-        if node:
-            return self._give_up(job, node)
-        have, least = job.granted_workers, job.base_workers
-        if workers < 1 or have - workers < least:
-            name = f"job {job.key} has"
-            text = f"{name} {have} workers, {least} in its base: 1 to {have - least} fewer are allowed"
-            raise BadScale(text if have > least else f"{name} only its base of {workers_of(least)}")
-        self._cap(job.key, have - workers)
+    def scale_in(self, view: JobView, workers: int, node: str) -> str:
+        """So many workers fewer, or without its satellite on `node`. Returns and raises as `scale_out`."""
+        with self._steering:
+            self.check_resizable(view)
+            job = view.job
+            if node:
+                return self._give_up(job, node)
+            have, least = job.granted_workers, job.base_workers
+            if workers < 1 or have - workers < least:
+                name = f"job {job.key} has"
+                text = f"{name} {have} workers, {least} in its base: 1 to {have - least} fewer are allowed"
+                raise BadScale(text if have > least else f"{name} only its base of {workers_of(least)}")
+            self._cap(job.key, have - workers)
         return _scaled(job, have - workers)
 
     def _give_up(self, job: ElasticJob, node: str) -> str:
@@ -83,8 +96,15 @@ class Wishes:
         self._cap(job.key, job.granted_workers - grant.workers)
         return f"job {job.key} gives back its {workers_of(grant.workers)} on {node}"
 
+    def cap_of(self, key: JobKey) -> int | None:
+        """The owner's cap; None: there is none."""
+        with self._lock:
+            return self._caps.get(key)
+
     def _cap(self, key: JobKey, workers: int | None) -> None:
         with self._lock:
+            if self._caps.get(key) == workers:
+                return
             if workers is None:
                 self._caps.pop(key, None)
             else:
@@ -97,6 +117,8 @@ class Wishes:
         if job.workers.min == job.workers.max:
             only = workers_of(job.workers.min)
             raise NotSteered(f"job {job.key} has {only} and keeps them: its range is {job.workers}")
+        if job.suspended:
+            raise NotSteered(f"job {job.key} is suspended: `scontrol resume {job.key.job_id}` lets it go on")
         if not view.attached:
             raise NotSteered(f"job {job.key} has no leader attached to flexod, which could resize it")
         if not job.scalable:
@@ -133,7 +155,8 @@ class Wishes:
         }
         for key, seen_at in self._capped_at.items():
             if now - seen_at > _CAP_OUTLIVES_JOB_S:
-                self._cap(key, None)
+                with self._steering:
+                    self._cap(key, None)
 
 
 def _where(job: ElasticJob) -> str:

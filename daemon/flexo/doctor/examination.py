@@ -24,6 +24,7 @@ from flexo.doctor.etcd import check_etcd
 from flexo.doctor.finding import Finding, not_checked, ok, problem
 from flexo.doctor.flexod import FlexodAnswer
 from flexo.doctor.memory import check_memory
+from flexo.doctor.neighbours import check_neighbours
 from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions
 from flexo.doctor.plugin import REQUEST, check_plugin
 from flexo.doctor.preemption import check_preemption
@@ -139,6 +140,7 @@ def _cluster(commands: SlurmCommands, slurm: _Slurm, settings: Settings) -> list
         *check_preemption(slurm.config),
         *check_partitions(slurm.config, slurm.partitions, satellites),
         *check_borrowed(slurm.config, slurm.partitions, loaning),
+        *check_neighbours(slurm.config, slurm.partitions, settings.slurm.satellite_partition),
         *check_qos(slurm.config, settings.slurm.satellite_qos, _qos(commands, slurm.config)),
         *check_priorities(slurm.config, controller),
         *_scheduler_and_clock(commands, slurm, controller.start_within_s),

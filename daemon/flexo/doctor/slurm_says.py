@@ -62,6 +62,8 @@ class PartitionSetup:
     root_only: bool
     memory_by_default: str
     """As in SlurmConfig; "": what the cluster has for all."""
+    one_user_a_node: bool
+    """Jobs of two users are never on one node at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,8 @@ def _partition(line: str) -> PartitionSetup:
         alloc_nodes=None if alloc == "ALL" else frozenset(expand(alloc)),
         root_only=fields.get("RootOnly", "NO") == "YES",
         memory_by_default=_memory_by_default({name: or_empty(fields.get(name, "")) for name in _MEMORY}),
+        one_user_a_node=fields.get("ExclusiveUser", "NO") == "YES"
+        or fields.get("OverSubscribe", "NO") == "EXCLUSIVE",
     )
 
 

@@ -7,8 +7,7 @@ touches a cluster; the same code runs in simulations.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,8 +25,6 @@ from flexo.words import workers
 
 _AGAIN_S: Final = 30.0
 """Between two tries to preempt the same job, or to cancel the same satellite."""
-_JUMP_S: Final = 5.0
-"""So far apart two clocks may run in one turn before one of them counts as set."""
 _FUTURE_S: Final = 60.0
 """So far ahead of us the clock of a source of demand may be."""
 
@@ -62,10 +59,9 @@ class Lending:
         chooser: Chooser = heuristic,
         remembered: Iterable[Loan] = (),
         left_alone: Iterable[LeftAlone] = (),
-        steady: Callable[[], float] = time.monotonic,
         dry_run: bool = False,
     ) -> None:
-        """`outlook` None: demand as it is now is all that counts. `steady`: a clock that nobody sets.
+        """`outlook` None: demand as it is now is all that counts.
 
         `remembered`, `left_alone`: of the flexod before.
         `dry_run`: what would be lent or called back is said in events, and nothing else happens.
@@ -74,12 +70,13 @@ class Lending:
         self._source = source
         self._outlook = outlook
         self._chooser = chooser
-        self._steady = steady
         self._dry_run = dry_run
         self._book = LoanBook(remembered, left_alone)
         self._queue = PartitionDemand(settings.inference_partition)
-        self._clocks: tuple[float, float] | None = None
-        """Of the last turn: the cluster's and the steady one."""
+        self._turned_at = -math.inf
+        """When the last turn was, by the cluster's clock."""
+        self._set: list[LoanEvent] = []
+        """What is to be said of a clock that was set since the last turn."""
         self._decided_at: float | None = None
         self._called_back_at = -math.inf
         self._edited_at: float | None = None
@@ -113,8 +110,7 @@ class Lending:
         for entry in self._book:
             if entry.loan.deadline_at is not None and entry.empty_at is None:
                 due += steps_at(entry.loan, self._settings.timing)
-        clock = -math.inf if self._clocks is None else self._clocks[0]
-        return min((at for at in due if at > clock), default=None)
+        return min((at for at in due if at > self._turned_at), default=None)
 
     def turn(self, view: View) -> LendingPlan:
         """What is to be done now. Whatever a source of demand says, this does not raise."""
@@ -122,7 +118,9 @@ class Lending:
         if rest is not None and rest.holds(view) and rest.calls == self._source.call_backs(view.at):
             return rest.plan
         turn = Turn(view, self._settings)
-        turn.events.extend(self._watch_clock(view.at))
+        self._turned_at = view.at
+        turn.events.extend(self._set)
+        self._set.clear()
         turn.events.extend(self._say("partitions", turn.trouble))
         turn.look(self._book)
         calls = self._source.call_backs(view.at)
@@ -167,24 +165,18 @@ class Lending:
         plan = LendingPlan(self._book.loans, reading=self._reading, left_alone=left_alone)
         return _Rest(view.partitions, view.at, until, calls, plan)
 
-    # What is true.
+    def clock_was_set(self, seconds: float) -> None:
+        """The clock that views go by was set: the times that are kept move along. Forward above 0."""
+        self._book.shift(seconds)
+        self._called_back_at += seconds
+        self._edited_at = None if self._edited_at is None else self._edited_at + seconds
+        self._decided_at = self._rest = None
+        self._turned_at = -math.inf
+        direction = "forward" if seconds > 0 else "back"
+        text = f"the clock was set {direction} by {abs(seconds):.0f} s: deadlines are moved with it"
+        self._set.append(LoanEvent("repair", text))
 
-    def _watch_clock(self, now: float) -> list[LoanEvent]:
-        """Move the times that are kept along with a clock that was set."""
-        steady = self._steady()
-        before, self._clocks = self._clocks, (now, steady)
-        if before is None:
-            return []
-        jump = (now - before[0]) - (steady - before[1])
-        if abs(jump) <= _JUMP_S:
-            return []
-        self._book.shift(jump)
-        self._called_back_at += jump
-        self._edited_at = None if self._edited_at is None else self._edited_at + jump
-        self._decided_at = None
-        direction = "forward" if jump > 0 else "back"
-        text = f"the clock was set {direction} by {abs(jump):.0f} s: deadlines are moved with it"
-        return [LoanEvent("repair", text)]
+    # What is true.
 
     def _join(self, turn: Turn) -> None:
         events, ended = self._book.join(turn.truth(), turn.now, turn.now + self._settings.rules.reclaim_s)

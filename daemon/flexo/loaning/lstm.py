@@ -22,6 +22,7 @@ from flexo.loaning.band import Band, Fitted, band_around, bins_between
 from flexo.loaning.history import Floats, History
 from flexo.loaning.last_value import LastValue
 from flexo.loaning.seasonal import can_learn
+from flexo_protos.installing import how_to_install
 
 if TYPE_CHECKING:
     import torch
@@ -194,8 +195,6 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        text = (
-            f"the LSTM needs PyTorch, which cannot be imported here ({error}): pip install 'flexo[training]'"
-        )
-        raise TorchMissing(text) from error
+        text = f"the LSTM needs PyTorch, which cannot be imported here ({error})."
+        raise TorchMissing(f"{text} {how_to_install('torch')}") from error
     return torch

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from flexo.control.views import ControllerStatus, JobView, LoansView, View
 from flexo.model import JobState, LoanState, Node, SatelliteState
 
-_JOB_STATES: Final = ("pending", "no leader", "starting", "errand", "resizing", "training")
+_JOB_STATES: Final = ("pending", "suspended", "no leader", "starting", "errand", "resizing", "training")
 
 
 class Watched(Protocol):
@@ -164,6 +164,8 @@ def _jobs(view: View) -> Iterator[Metric]:
 
 def _job_state(shown: JobView) -> str:
     job = shown.job
+    if job.suspended:
+        return "suspended"
     if not shown.attached:
         return "no leader"
     if job.errand:

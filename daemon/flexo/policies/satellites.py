@@ -27,6 +27,7 @@ from flexo.model import (
     Plan,
     SatelliteState,
     Shrink,
+    SlowGpu,
     Snapshot,
 )
 from flexo.policies.batches import batch_of
@@ -120,7 +121,8 @@ class _Planner:
         self._satellites_are_few = False
         """Fewer than the jobs that would grow."""
         self._rooms = build_rooms(snapshot)
-        self._slow = {gpu.node: gpu for gpu in snapshot.slow_gpus}
+        self._slow, self._slow_of = _slow_nodes(snapshot.slow_gpus)
+        """By node, for everybody; and by user and node."""
         self._lent = lent_nodes(snapshot)
         places = satellite_nodes(snapshot) & self._rooms.keys()
         self._nodes = sorted(places - self._slow.keys())
@@ -170,10 +172,10 @@ class _Planner:
 
     # Giving back.
 
-    def _withdraw(self, standing: Standing, why: str) -> None:
+    def _withdraw(self, standing: Standing, why: str, *, of_itself: bool = False) -> None:
         self._withdrawn.add(standing.grant.grant_id)
         self._resting.add(standing.job.key)
-        self._actions.append(Shrink(standing.job.key, standing.grant.grant_id, why))
+        self._actions.append(Shrink(standing.job.key, standing.grant.grant_id, why, of_itself))
 
     def _clear_nodes(self) -> None:
         """Off the nodes that an administrator wants empty: extended leases would never end by themselves."""
@@ -192,9 +194,8 @@ class _Planner:
         who = "its owner's cap" if job.wanted is not None else "its maximum"
         for standing in _fewest_workers(mine, excess):
             self._rooms[standing.grant.node].take_back(standing)
-            self._withdraw(
-                standing, f"job {job.key} has {job.granted_workers} workers, {who} is {job.ceiling}"
-            )
+            why = f"job {job.key} has {job.granted_workers} workers, {who} is {job.ceiling}"
+            self._withdraw(standing, why, of_itself=True)
 
     def _satellites_of(self, job: ElasticJob) -> list[Standing]:
         """Those that stand, node by node."""
@@ -221,7 +222,7 @@ class _Planner:
             rested_at = now + self._min_resize_interval_s
         held_back = {node for node, at in job.retry_at.items() if at > now}
         # also the nodes of satellites that are leaving: one satellite a node
-        own = {grant.node for grant in job.grants}
+        own = {grant.node for grant in job.grants} | self._slow_of.get(job.user, {}).keys()
         workers = job.granted_workers - sum(
             grant.workers for grant in job.grants if grant.grant_id in self._withdrawn
         )
@@ -668,7 +669,8 @@ class _Planner:
 
     def _closed_nodes(self, share: _Share) -> Iterator[str]:
         now = self._snapshot.at
-        for name in sorted(share.closed & self._stays.keys()):
+        slow = self._slow_of.get(share.job.user, {}).keys()
+        for name in sorted((share.closed & self._stays.keys()) - slow):
             room = self._rooms[name]
             if not room.fits(share.job.shape, room.idle):
                 continue
@@ -679,8 +681,9 @@ class _Planner:
                 yield f"{name} has idle GPUs beside the job's own satellite there, which keeps its size"
 
     def _slow_nodes(self, share: _Share) -> Iterator[str]:
-        for name in self._left_alone:
-            room, slow = self._rooms[name], self._slow[name]
+        of_user = self._slow_of.get(share.job.user, {})
+        for name in sorted(self._rooms.keys() & {*self._left_alone, *of_user}):
+            room, slow = self._rooms[name], self._slow.get(name) or of_user[name]
             if room.fits(share.job.shape, room.idle):
                 left_s = slow.until_at - self._snapshot.at
                 yield f"{name} is left alone for {left_s:.0f} s more: {slow}"
@@ -714,6 +717,22 @@ class _Planner:
     def _with_idle_gpus(self) -> list[str]:
         """Nodes that have some left when all that can be dealt has been."""
         return [name for name in self._nodes if self._rooms[name].idle.gpus]
+
+
+def _slow_nodes(
+    slow: Iterable[SlowGpu],
+) -> tuple[dict[str, SlowGpu], dict[str, dict[str, SlowGpu]]]:
+    """By node, what nobody gets: two users say so. And by user and node, what that user does not get."""
+    users: dict[str, set[str]] = {}
+    everybody: dict[str, SlowGpu] = {}
+    of_user: dict[str, dict[str, SlowGpu]] = {}
+    for gpu in slow:
+        said = users.setdefault(gpu.node, set())
+        said.add(gpu.user)
+        of_user.setdefault(gpu.user, {})[gpu.node] = gpu
+        if "" in said or len(said) > 1:
+            everybody[gpu.node] = gpu
+    return everybody, of_user
 
 
 def _left(max_satellites: int | None, jobs: Iterable[ElasticJob]) -> float:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -28,6 +28,7 @@ from flexo.journal import Journal
 from flexo.metrics.happenings import Happenings
 from flexo.metrics.present import Present
 from flexo.service.admin_service import AdminService
+from flexo.service.grant_key import grant_signer
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import LeaderDesk
@@ -81,6 +82,7 @@ class Active:
             lending=lending,
             watch=happenings,
             beside=beside,
+            signer=grant_signer(settings),
         )
         jobs = JobService(desk, controller, Pace(), mandate)
         admin = AdminService(controller, journal, desk, settings.service.administrators, availability)
@@ -95,17 +97,24 @@ class Active:
         self._inference.users = _may_push(changed)
         self.controller.reconfigure(changed, news, unheeded)
 
-    @contextlib.contextmanager
-    def acting(self, registry: CollectorRegistry, over: asyncio.Event) -> Iterator[threading.Event]:
+    @contextlib.asynccontextmanager
+    async def acting(
+        self, registry: CollectorRegistry, over: asyncio.Event
+    ) -> AsyncIterator[threading.Event]:
         """The controller goes round while the context lasts. `over` is set, and what is yielded, if it falls
         over before.
+
+        The end of the context waits for the command that Slurm has been asked, and does not block the event
+        loop, in which leaders are told meanwhile.
         """
         registry.register(self._metrics)
         try:
-            with controller_thread(self.controller, self._desk, asyncio.get_running_loop(), over) as failed:
+            async with controller_thread(
+                self.controller, self._desk, asyncio.get_running_loop(), over
+            ) as failed:
                 yield failed
         finally:
-            self._beside.shutdown(cancel_futures=True)
+            await asyncio.to_thread(self._beside.shutdown, cancel_futures=True)
             registry.unregister(self._metrics)
 
     def close(self) -> None:
@@ -127,17 +136,17 @@ async def say_ready(settings: Settings, cluster: Cluster) -> None:
         print(ready, flush=True)
 
 
-@contextlib.contextmanager
-def controller_thread(
+@contextlib.asynccontextmanager
+async def controller_thread(
     controller: Controller, desk: LeaderDesk, loop: asyncio.AbstractEventLoop, ended: asyncio.Event
-) -> Iterator[threading.Event]:
+) -> AsyncIterator[threading.Event]:
     """The controller goes round while the context lasts; `ended` is set if it falls over before."""
     stop, failed = threading.Event(), threading.Event()
 
     def go_round() -> None:
         try:
             controller.run(stop)
-        except Exception:
+        except BaseException:  # whatever it is: without this thread nothing is granted or extended
             _log.exception("the controller has failed")
             failed.set()
             loop.call_soon_threadsafe(ended.set)
@@ -149,7 +158,7 @@ def controller_thread(
     finally:
         stop.set()
         desk.wake.set()
-        thread.join()
+        await asyncio.to_thread(thread.join)
 
 
 def _connect(settings: Settings, ended: Ended, mandate: Mandate) -> SlurmCluster:

@@ -6,9 +6,11 @@ Who called has been proven before (authentication.py); here it is decided what t
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message import Message
 
 import flexo
 from flexo.control.views import ControllerStatus, JobView, UnknownJob, View
@@ -25,6 +28,7 @@ from flexo.journal import KINDS, Event, Journal
 from flexo.journal_search import Search
 from flexo.model import JobKey, Node, Range, ScalingPoint
 from flexo.service.authentication import account, caller
+from flexo.service.budgets import STANDARD, Buckets, Budgets
 from flexo.service.errands import CheckpointOrder, Order, Outcome, ProfileOrder, Progress, Result
 from flexo.service.leaders import LeaderBusy, LeaderDesk, NoLeader
 from flexo.service.loans_reply import lending_view, loans_reply
@@ -45,8 +49,12 @@ WORD_WITHIN_S = 3600.0
 
 PAST_LOANS = 10_000
 """How many loans that are over one answer holds."""
+MOST_SAMPLES = 20_000
+"""How many samples of demand one answer holds: the newest."""
 DEMAND_STEP_S = 300.0
 """How fine the history of demand is told, if nobody says how."""
+
+_UINT32 = (1 << 32) - 1
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("flexo.service")
@@ -62,9 +70,17 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         desk: LeaderDesk,
         administrators: tuple[str, ...],
         availability: Callable[[], admin_pb2.Availability | None] = lambda: None,
+        budgets: Budgets = STANDARD,
     ) -> None:
         """`availability`: what the status says of several flexods, if there are."""
         self._availability = availability
+        self._budgets = budgets
+        self._steering = Buckets(budgets.steering_per_s, budgets.steering_burst)
+        self._steering_of_a_job = Buckets(budgets.job_steering_per_s, budgets.job_steering_burst)
+        self._readers = ThreadPoolExecutor(1, "read")
+        self._searchers = ThreadPoolExecutor(1, "search")
+        """One thread, so that the controller gets the journal after one search at the latest."""
+        self._replies: dict[str, tuple[View, asyncio.Future[bytes]]] = {}
         self._controller = controller
         self._journal = journal
         self._desk = desk
@@ -75,35 +91,42 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.GetStatusRequest, context: _Context
     ) -> admin_pb2.GetStatusReply:
         """What the loop does and has seen last."""
-        reply = _status(self._controller.status())
+        reply = _status(await _in(self._readers, self._controller.status))
         about = self._availability()
         if about is not None:
             reply.availability.CopyFrom(about)
         return reply
 
-    async def ListJobs(  # noqa: N802
+    async def ListJobs(  # type: ignore[override]  # noqa: N802
         self, request: admin_pb2.ListJobsRequest, context: _Context
-    ) -> admin_pb2.ListJobsReply:
+    ) -> bytes:
         """All elastic jobs whose base runs."""
-        view = self._controller.view()
-        reasons = _reasons(view)
-        return admin_pb2.ListJobsReply(jobs=[_job(each, reasons.get(each.job.key, ())) for each in view.jobs])
+        return await self._once_a_view("jobs", _jobs)
 
     async def ExplainJob(  # noqa: N802
         self, request: admin_pb2.ExplainJobRequest, context: _Context
     ) -> admin_pb2.ExplainJobReply:
         """Present reasons and past events; of a job that has ended, the events alone."""
-        events = await asyncio.to_thread(self._journal.events, request.job_id, EVENTS)
+        events = await _in(self._searchers, self._journal.events, request.job_id, EVENTS)
         try:
-            sentences = await asyncio.to_thread(self._controller.explain, request.job_id)
+            sentences = await _in(self._readers, self._controller.explain, request.job_id)
         except UnknownJob as error:
             if not events:
                 await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-            sentences = (str(error),)
+            return await self._explain_ended(error, events)
         return admin_pb2.ExplainJobReply(
             sentences=sentences,
-            events=[_event(event) for event in events],
+            events=[event_message(event) for event in events],
         )
+
+    async def _explain_ended(self, error: UnknownJob, events: Sequence[Event]) -> admin_pb2.ExplainJobReply:
+        """Of a job that is gone from the queue: its end, if the event store has it."""
+        told = [event_message(event) for event in events]
+        end = next((event for event in events if event.kind == "end"), None)
+        if end is None or end.job is None:
+            return admin_pb2.ExplainJobReply(sentences=(str(error),), events=told)
+        facts = await _in(self._searchers, self._journal.facts_of, end)
+        return admin_pb2.ExplainJobReply(sentences=(end.text,), events=told, end=_end(end.job, facts))
 
     async def ScaleJob(  # noqa: N802
         self, request: admin_pb2.ScaleJobRequest, context: _Context
@@ -138,7 +161,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     async def ProfileJob(  # noqa: N802
         self, request: admin_pb2.ProfileJobRequest, context: _Context
-    ) -> AsyncIterator[admin_pb2.ProfileJobReply]:
+    ) -> AsyncGenerator[admin_pb2.ProfileJobReply]:
         """Amoeba's profile, for a job's owner and administrators."""
         key = await self._steered(request.job_id, context)
         if not 1 <= request.min <= request.max:
@@ -175,8 +198,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ListLoansRequest, context: _Context
     ) -> admin_pb2.ListLoansReply:
         """Servers on loan, and past loans."""
-        past = await asyncio.to_thread(self._journal.past_loans, min(request.past, PAST_LOANS))
-        return loans_reply(self._controller, past)
+        past = await _in(self._searchers, self._journal.past_loans, min(request.past, PAST_LOANS))
+        return await _in(self._readers, loans_reply, self._controller, past)
 
     async def ListDemand(  # noqa: N802
         self, request: admin_pb2.ListDemandRequest, context: _Context
@@ -188,14 +211,17 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 f"since_at {request.since_at:g}, step_s {step_s:g}: numbers, and steps from 1 s, are allowed"
             )
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
-        found = await asyncio.to_thread(self._journal.demand, request.since_at, step_s)
+        found = await _in(self._searchers, self._journal.demand, request.since_at, step_s)
         return admin_pb2.ListDemandReply(
-            samples=[admin_pb2.DemandSample(at=d.at, servers=d.servers, source=d.source) for d in found]
+            samples=[
+                admin_pb2.DemandSample(at=d.at, servers=d.servers, source=d.source)
+                for d in found[-MOST_SAMPLES:]
+            ]
         )
 
-    async def ListEvents(  # noqa: N802
+    async def ListEvents(  # type: ignore[override]  # noqa: N802
         self, request: admin_pb2.ListEventsRequest, context: _Context
-    ) -> admin_pb2.ListEventsReply:
+    ) -> bytes:
         """What the journal holds."""
         if unknown := sorted(set(request.kinds) - KINDS.keys()):
             text = f"there are no events of kind '{one_line(unknown[0], 40)}'; there are: {', '.join(KINDS)}"
@@ -212,22 +238,30 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             after=request.after,
             limit=min(request.limit or EVENTS, MOST_EVENTS),
         )
-        found = await asyncio.to_thread(self._journal.find, search)
+        return await _in(self._searchers, self._found, search)
+
+    def _found(self, search: Search) -> bytes:
+        found = self._journal.find(search)
         return admin_pb2.ListEventsReply(
-            events=[_event(event, number) for number, event in found.events],
+            events=[event_message(event, number) for number, event in found.events],
             before=found.before,
             newest=found.newest,
-        )
+        ).SerializeToString()
 
-    async def ListNodes(  # noqa: N802
+    async def ListNodes(  # type: ignore[override]  # noqa: N802
         self, request: admin_pb2.ListNodesRequest, context: _Context
-    ) -> admin_pb2.ListNodesReply:
+    ) -> bytes:
         """The nodes as last seen, and which pending jobs come next."""
+        return await self._once_a_view("nodes", _nodes)
+
+    async def _once_a_view(self, name: str, build: Callable[[View], Message]) -> bytes:
+        """What `build` makes of the present view: once, whoever asks for it and however often."""
         view = self._controller.view()
-        return admin_pb2.ListNodesReply(
-            nodes=[_node(node) for node in (view.state.nodes if view.state else ())],
-            order=[key.job_id for key in view.order],
-        )
+        known = self._replies.get(name)
+        if known is None or known[0] is not view:
+            made = asyncio.ensure_future(_in(self._readers, lambda: build(view).SerializeToString()))
+            known = self._replies[name] = (view, made)
+        return await asyncio.shield(known[1])
 
     async def _words(
         self, key: JobKey, order: Order, context: _Context
@@ -264,19 +298,41 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         view = next((view for view in self._controller.jobs() if view.job.key.job_id == job_id), None)
         if view is None:
             await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no running elastic job {job_id}")
-        await self._refuse_strangers(view, context)
+        administers = await self._administers(caller().uid)
+        if not administers:
+            await self._refuse_strangers(view, context)
+        await self._refuse_too_many(view.job.key, administers, context)
         return view.job.key
+
+    async def _administers(self, uid: int) -> bool:
+        return uid in (0, os.getuid()) or await asyncio.to_thread(account, uid) in self.administrators
+
+    async def _refuse_too_many(self, key: JobKey, administers: bool, context: _Context) -> None:
+        """Every command is an event, and wakes the controller."""
+        uid, budgets = caller().uid, self._budgets
+        if not administers and not self._steering.take(uid):
+            who, rate = f"uid {uid}", budgets.steering_per_s
+        elif not self._steering_of_a_job.take(key):
+            who, rate = f"job {key}", budgets.job_steering_per_s
+        else:
+            return
+        text = f"{who}: too many commands, {rate:g} a second are allowed in the long run; try again later"
+        _log.warning("steering denied", job=str(key), uid=uid, peer=context.peer(), why=text)
+        await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
     async def _refuse_strangers(self, view: JobView, context: _Context) -> None:
         uid = caller().uid
-        if uid in (view.user_id, 0, os.getuid()):
-            return
-        if await asyncio.to_thread(account, uid) in self.administrators:
+        if uid == view.user_id:
             return
         may = dict.fromkeys((view.job.user, "root", account(os.getuid()), *self.administrators))
         text = f"uid {uid} may not steer job {view.job.key}: {', '.join(may)} may"
         _log.warning("steering denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=text)
         await _abort(context, grpc.StatusCode.PERMISSION_DENIED, text)
+
+
+async def _in(threads: Executor, work: Callable[..., _T], *arguments: object) -> _T:
+    """What `work` returns, done by one of `threads`."""
+    return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
 
 
 async def _or_abort(context: _Context, steer: Callable[..., _T], *arguments: object) -> _T:
@@ -327,6 +383,7 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
             for gpu in status.slow_gpus
         ],
         lending=None if status.loans is None else lending_view(status.loans),
+        unknown_satellites=status.unknown_satellites,
     )
 
 
@@ -342,14 +399,39 @@ def _point(point: ScalingPoint) -> admin_pb2.ScalingPoint:
     )
 
 
-def _event(event: Event, number: int = 0) -> admin_pb2.Event:
+def event_message(event: Event, number: int = 0) -> admin_pb2.Event:
+    """Whatever stands in the store. A job id that no Slurm has, as a user may have written one, is left out:
+    the event's text has it.
+    """
+    key = event.job or JobKey(0)
+    known = all(0 <= value <= _UINT32 for value in (key.job_id, key.restart_count))
     return admin_pb2.Event(
         at=event.at,
         kind=event.kind,
         text=event.text,
         number=number,
-        job_id=event.job.job_id if event.job else 0,
-        restart_count=event.job.restart_count if event.job else 0,
+        job_id=key.job_id if known else 0,
+        restart_count=key.restart_count if known else 0,
+    )
+
+
+def _nodes(view: View) -> admin_pb2.ListNodesReply:
+    return admin_pb2.ListNodesReply(
+        nodes=[_node(node) for node in (view.state.nodes if view.state else ())],
+        order=[key.job_id for key in view.order],
+    )
+
+
+def _jobs(view: View) -> admin_pb2.ListJobsReply:
+    reasons = _reasons(view)
+    return admin_pb2.ListJobsReply(jobs=[_job(each, reasons.get(each.job.key, ())) for each in view.jobs])
+
+
+def _end(key: JobKey, facts: str) -> admin_pb2.JobEnd:
+    """From what control/ended.py wrote down beside the event."""
+    known = json.loads(facts) if facts else {}
+    return admin_pb2.JobEnd(
+        restart_count=key.restart_count, **{name: value for name, value in known.items() if value}
     )
 
 
@@ -406,4 +488,5 @@ def _job(view: JobView, reasons: Sequence[str]) -> admin_pb2.ElasticJob:
         left_s=view.left.seconds if view.left else 0.0,
         left_by=view.left.source.value if view.left else "",
         reasons=reasons,
+        suspended=job.suspended,
     )

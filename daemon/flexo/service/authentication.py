@@ -1,35 +1,58 @@
 """Who is calling: no method of flexod runs before the caller has proven a user id.
 
-One interceptor does it for every method there is, so that a new method cannot forget to ask. The credential
-names the method and is decoded once (flexo_protos/credentials.py). Requests are parsed after that: what a
-stranger sends is not looked at, and what cannot be parsed is refused in a sentence instead of a traceback.
+One interceptor does it for every method there is, so that a new method cannot forget to ask. It serves each
+method as a stream of raw bytes: gRPC would otherwise wait for the message first, and a caller who sends only
+headers would hold a call without ever being asked who it is. So the credential is checked at the headers; it
+names the method and is decoded once (flexo_protos/credentials.py). The one message of a unary call is read
+and parsed after that, within a time limit, and within the limits of its user (budgets.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import pwd
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import grpc
 import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
+from flexo.service.budgets import (
+    STANDARD,
+    Buckets,
+    Budgets,
+    Exhausted,
+    Kind,
+    TokenBucket,
+    UsersCalls,
+    kind_of,
+)
+from flexo.service.connections import ConnectionGuard, hang_up_on
+from flexo.service.fair_queue import Evicted, FairQueue
 from flexo_protos.credentials import METADATA_KEY, Authenticator, Caller, NotAuthentic
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Context = grpc.aio.ServicerContext[Any, Any]
+    _Handler = grpc.RpcMethodHandler[Any, Any]
     _Serve = Callable[[Any, _Context], Awaitable[Any]]
-    _ServeMany = Callable[[Any, _Context], AsyncIterator[Any]]
+    _ServeMany = Callable[[Any, _Context], AsyncGenerator[Any]]
     _Parse = Callable[[bytes], Any]
 
-VERIFY_WITHIN_S = 10.0
-"""munged answers in a fraction of a millisecond; one that hangs must not hold the callers."""
-_VERIFIERS = 4
+_LOGGED_PER_S, _LOGGED_BURST = 1.0, 20.0
+"""Refusals that the log names one by one."""
+_REMEMBERED: Final = 4096
+"""Connections that are being closed."""
+_GATHER_S: Final = 0.05
+"""Between two looks at all connections."""
+_ANSWERING_AT_ONCE: Final = 256
+"""Reads of all users that are answered at the same time, slow readers' included."""
 
 _log = structlog.get_logger("flexo.service")
 _caller: ContextVar[Caller] = ContextVar("flexo_caller")
@@ -51,87 +74,244 @@ def account(uid: int) -> str:
 class Authentication(grpc.aio.ServerInterceptor):
     """Refuses with UNAUTHENTICATED every call without a valid credential for its very method."""
 
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
-        self._verifiers = ThreadPoolExecutor(_VERIFIERS, thread_name_prefix="verify")
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        budgets: Budgets = STANDARD,
+        guard: ConnectionGuard | None = None,
+    ) -> None:
+        """`guard`: is told which connections somebody has proven something on."""
+        self._budgets = budgets
+        self._guard = guard
+        self._verifying = _Verifying(authenticator, budgets)
+        self._calls = UsersCalls(budgets)
+        self._over = _Over(budgets.refused_for_s)
+        self._reads = FairQueue(_ANSWERING_AT_ONCE, of_one=budgets.reads_at_once)
+        self._refused = Buckets(budgets.refused_again_per_s, budgets.refusals_of_a_connection)
+        self._logging = TokenBucket(_LOGGED_PER_S, _LOGGED_BURST)
+        self._not_logged = 0
+        self._hanging_up = _HangingUp()
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    ) -> _Handler | None:
         """See grpc.aio.ServerInterceptor."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
         method = handler_call_details.method
-        if handler.request_streaming and handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(
-                self._asking_first(method, cast("_Serve", handler.stream_stream)),
-                handler.request_deserializer,
-                handler.response_serializer,
+        credential = _credential(handler_call_details.invocation_metadata)
+        if credential is None:
+            return self._refusing(method)
+        if handler.request_streaming and not handler.response_streaming:
+            raise NotImplementedError(
+                f"{method}: methods to which only the caller streams are not authenticated"
             )
-        if handler.response_streaming and not handler.request_streaming:
-            serve_many = cast("_ServeMany", handler.unary_stream)
-            return grpc.unary_stream_rpc_method_handler(
-                self._asking_before_the_first(method, handler.request_deserializer, serve_many),
-                response_serializer=handler.response_serializer,
-            )
-        if not handler.request_streaming and not handler.response_streaming:
+        answer = self._answering(handler)
+
+        async def serve(requests: object, context: _Context) -> None:
+            peer, kind = context.peer(), kind_of(method)
+            try:
+                self._over.check(peer)
+                proven = await self._verifying.caller_of(credential, peer, method)
+                self._over.check(peer)
+                leave = self._calls.enter(proven.uid, kind)
+            except NotAuthentic as error:
+                await self._refuse(context, method, str(error))
+            except Exhausted as error:
+                self._over.note(peer, str(error))
+                self._tell("call refused", method=method, peer=peer, why=str(error))
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            context.add_done_callback(leave)  # type: ignore[arg-type]  # its stub wants a class for a function
+            _caller.set(proven)
+            if self._guard is not None:
+                self._guard.has_proven(peer)
+            if wait_s := self._calls.wait_s(proven.uid, kind):
+                await asyncio.sleep(wait_s)
+            await answer(method, context)
+
+        return grpc.stream_stream_rpc_method_handler(serve)
+
+    def _refusing(self, method: str) -> _Handler:
+        """Of a call without a credential."""
+
+        async def refuse(requests: object, context: _Context) -> None:
+            why = f"the call carries no MUNGE credential (one '{METADATA_KEY}' in its metadata)"
+            await self._refuse(context, method, why, self._budgets.no_credential)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+    def _answering(self, handler: _Handler) -> Callable[[str, _Context], Awaitable[None]]:
+        serialize = cast("Callable[[Any], bytes]", handler.response_serializer)
+
+        async def converse(method: str, context: _Context) -> None:
+            await cast("_Serve", handler.stream_stream)(None, context)
+
+        async def answer_many(method: str, context: _Context) -> None:
+            request = await self._request(handler.request_deserializer, context)
+            async with aclosing(cast("_ServeMany", handler.unary_stream)(request, context)) as replies:
+                async for reply in replies:
+                    await self._write(context, serialize(reply))
+
+        async def answer(method: str, context: _Context) -> None:
+            request = await self._request(handler.request_deserializer, context)
             serve = cast("_Serve", handler.unary_unary)
-            return grpc.unary_unary_rpc_method_handler(
-                self._asking_first(method, _parsing(handler.request_deserializer, serve)),
-                response_serializer=handler.response_serializer,
-            )
-        raise NotImplementedError(f"{method}: methods to which only the caller streams are not authenticated")
+            if kind_of(method) is not Kind.READ:
+                await self._write(context, serialize(await serve(request, context)))
+                return
+            async with self._reads.turn(caller().uid):
+                reply = await serve(request, context)
+                await self._write(context, reply if isinstance(reply, bytes) else serialize(reply))
 
-    def _asking_first(self, method: str, serve: _Serve) -> _Serve:
-        async def ask_and_serve(request: Any, context: _Context) -> Any:
-            await self._ask(context, method)
-            return await serve(request, context)
+        if handler.request_streaming:
+            return converse
+        return answer_many if handler.response_streaming else answer
 
-        return ask_and_serve
-
-    def _asking_before_the_first(self, method: str, parse: _Parse | None, serve: _ServeMany) -> _ServeMany:
-        async def ask_and_serve(request: bytes, context: _Context) -> AsyncIterator[Any]:
-            await self._ask(context, method)
-            async for reply in serve(await _parsed(parse, request, context), context):
-                yield reply
-
-        return ask_and_serve
-
-    async def _ask(self, context: _Context, method: str) -> None:
-        """Set `caller`, or abort the call."""
+    async def _request(self, parse: _Parse | None, context: _Context) -> Any:
+        """The one message of a call; else the call aborts."""
+        within_s = self._budgets.message_within_s
         try:
-            _caller.set(await self._verified(context, method))
-        except NotAuthentic as error:
-            _log.warning("call refused", method=method, peer=context.peer(), why=str(error))
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-
-    async def _verified(self, context: _Context, method: str) -> Caller:
-        credentials = [value for key, value in context.invocation_metadata() or () if key == METADATA_KEY]
-        if len(credentials) != 1 or not isinstance(credentials[0], str):
-            raise NotAuthentic(f"the call carries no MUNGE credential (one '{METADATA_KEY}' in its metadata)")
-        verifying = asyncio.get_running_loop().run_in_executor(
-            self._verifiers, self._authenticator.verify, credentials[0], method
-        )
-        try:
-            async with asyncio.timeout(VERIFY_WITHIN_S):  # not wait_for: see jobs_service._within
-                return await verifying
+            async with asyncio.timeout(within_s):  # not wait_for: see jobs_service._within
+                request = await context.read()
         except TimeoutError:
-            raise NotAuthentic(f"MUNGE did not answer flexod within {VERIFY_WITHIN_S:.0f} s") from None
+            text = f"the call's message was not whole after {within_s:.0f} s: send it right after the headers"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+        if not isinstance(request, bytes):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message: it takes one")
+        try:
+            return parse(request) if parse else request
+        except DecodeError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    async def _write(self, context: _Context, reply: bytes) -> None:
+        """Returns when the caller has taken the message. One that does not take it loses the connection: gRPC
+        would keep the message, and the call, for as long as the connection lasts.
+        """
+        within_s = self._budgets.answer_within_s
+        try:
+            async with asyncio.timeout(within_s):
+                await context.write(reply)
+        except TimeoutError:
+            _log.warning(f"an answer was not read for {within_s:.0f} s", peer=context.peer())
+            self._hanging_up.on(context.peer())
+            raise asyncio.CancelledError from None
+
+    def _tell(self, what: str, **facts: str) -> None:
+        """Log it, if that was not done too often."""
+        if self._logging.take():
+            _log.warning(what, not_logged=self._not_logged, **facts)
+            self._not_logged = 0
+        else:
+            self._not_logged += 1
+
+    async def _refuse(self, context: _Context, method: str, why: str, weight: int = 1) -> NoReturn:
+        peer = context.peer()
+        if self._hanging_up.soon(peer):
+            raise asyncio.CancelledError
+        self._tell("call refused", method=method, peer=peer, why=why)
+        if not self._refused.take(peer, weight):
+            self._hanging_up.on(peer)
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
 
 
-def _parsing(parse: _Parse | None, serve: _Serve) -> _Serve:
-    async def parse_and_serve(request: bytes, context: _Context) -> Any:
-        return await serve(await _parsed(parse, request, context), context)
+class _Over:
+    """Connections whose caller had one call too many: for a while their calls need not be verified."""
 
-    return parse_and_serve
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until: OrderedDict[str, tuple[float, str]] = OrderedDict()
+
+    def note(self, peer: str, why: str) -> None:
+        """The call of `peer` was refused."""
+        if peer not in self._until:
+            self._until[peer] = (time.monotonic() + self._seconds, why)
+            if len(self._until) > _REMEMBERED:
+                self._until.popitem(last=False)
+
+    def check(self, peer: str) -> None:
+        """Raises Exhausted."""
+        until, why = self._until.get(peer, (0.0, ""))
+        if time.monotonic() < until:
+            raise Exhausted(why)
+        self._until.pop(peer, None)
 
 
-async def _parsed(parse: _Parse | None, request: bytes, context: _Context) -> Any:
-    """The message, or the call aborts. Without `parse`: its bytes."""
-    try:
-        return parse(request) if parse else request
-    except DecodeError as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+class _HangingUp:
+    """Closes connections, many at a time: finding them takes a look at all that there are."""
+
+    def __init__(self) -> None:
+        self._peers: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._logging = TokenBucket(_LOGGED_PER_S, _LOGGED_BURST)
+
+    def on(self, peer: str) -> None:
+        """Close the connection to `peer`, soon."""
+        self._peers.add(peer)
+        self._closed[peer] = None
+        if len(self._closed) > _REMEMBERED:
+            self._closed.popitem(last=False)
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._close())
+
+    def soon(self, peer: str) -> bool:
+        """Whether that is under way: what came on it before needs no answer."""
+        return peer in self._closed
+
+    async def _close(self) -> None:
+        while self._peers:
+            peers, self._peers = self._peers, set()
+            if await asyncio.to_thread(hang_up_on, peers) and self._logging.take():
+                _log.warning("connections closed", peers=len(peers), one=next(iter(peers)))
+            await asyncio.sleep(_GATHER_S)
+
+
+class _Verifying:
+    """Asks MUNGE, for one connection after the other: many calls on some delay no call on another."""
+
+    def __init__(self, authenticator: Authenticator, budgets: Budgets) -> None:
+        self._authenticator = authenticator
+        self._budgets = budgets
+        self._threads = ThreadPoolExecutor(budgets.verifications_at_once, thread_name_prefix="verify")
+        self._queue = FairQueue(budgets.verifications_at_once, of_one=1, waiting=budgets.unproven_calls)
+
+    async def caller_of(self, credential: str, peer: str, method: str) -> Caller:
+        """Who makes this call. Raises NotAuthentic; Exhausted where too many calls wait."""
+        budgets = self._budgets
+        try:
+            async with asyncio.timeout(budgets.prove_within_s):  # not wait_for: see jobs_service._within
+                return await self._verified(credential, peer, method)
+        except TimeoutError:
+            text = f"MUNGE did not answer flexod within {budgets.prove_within_s:.0f} s"
+            raise NotAuthentic(text) from None
+        except Evicted:
+            raise Exhausted(
+                f"more than {budgets.unproven_calls} calls wait for MUNGE, most of them on the connection of"
+                f" {peer}: flexod drops the oldest; call again"
+            ) from None
+
+    async def _verified(self, credential: str, peer: str, method: str) -> Caller:
+        await self._queue.enter(peer)
+        try:
+            verifying = asyncio.get_running_loop().run_in_executor(
+                self._threads, self._authenticator.verify, credential, method
+            )
+        except BaseException:
+            self._queue.leave(peer)
+            raise
+        verifying.add_done_callback(lambda ended: self._done(ended, peer))
+        # A thread that MUNGE holds is not free when nobody waits for it any more.
+        return await asyncio.shield(verifying)
+
+    def _done(self, verifying: asyncio.Future[Caller], peer: str) -> None:
+        self._queue.leave(peer)
+        if not verifying.cancelled():
+            verifying.exception()  # whoever waited has heard it, or has gone
+
+
+def _credential(metadata: Iterable[tuple[str, str | bytes]] | None) -> str | None:
+    """The only one that a call carries."""
+    found = [value for key, value in metadata or () if key == METADATA_KEY]
+    return found[0] if len(found) == 1 and isinstance(found[0], str) else None

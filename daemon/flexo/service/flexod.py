@@ -14,11 +14,11 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import grpc
+import grpc.aio
 import structlog
 
 import flexo
@@ -30,6 +30,9 @@ from flexo.journal import Journal
 from flexo.loaning.lstm import TorchMissing
 from flexo.service import logs, notify
 from flexo.service.active import Active, say_ready
+from flexo.service.budgets import STANDARD
+from flexo.service.connections import ConnectionGuard
+from flexo.service.garbage import garbage_collected
 from flexo.service.metrics_endpoint import metrics_served
 from flexo.service.process import CannotServe, Process
 from flexo.service.reloading import Configuration
@@ -37,6 +40,7 @@ from flexo.service.server import AddressUnusable, Switchboard, check_address, li
 from flexo.service.standstill import none_allowed
 from flexo.service.tls import CertificateUnusable, server_credentials
 from flexo.service.turns import Turns
+from flexo.service.workers import start_workers
 from flexo_protos.credentials import Munge, NotAuthentic
 
 FAILED = 1
@@ -45,7 +49,7 @@ FAREWELL_S = 3.0
 """How long streams and calls may take to end when flexod stops."""
 _COLLECT_AFTER = (50_000, 10, 10)
 """A look at 20,000 jobs makes a million objects, hardly any of which need the garbage collector to go. With
-Python's own thresholds it took a fifth of the loop's time."""
+Python's own thresholds it took a fifth of the loop's time. garbage.py collects the rest."""
 _LEVELS = ("debug", "info", "warning", "error")
 
 _log = structlog.get_logger("flexo.service")
@@ -97,28 +101,36 @@ def serve(configuration: Configuration, settings: Settings, *, everywhere: bool 
 
 async def _serve(configuration: Configuration, settings: Settings, authenticator: Munge) -> None:
     credentials = server_credentials(settings.tls, settings.service.address)
+    start_workers(asyncio.get_running_loop())
     process = Process(configuration, settings)
     moving = none_allowed(process.happenings, asyncio.get_running_loop(), settings.slurm.timeout_s)
-    with metrics_served(settings.metrics.listen, process.registry), moving:
-        if settings.high_availability.hosts:
-            await _serve_in_turns(process, authenticator, credentials)
-        else:
-            await _serve_alone(process, authenticator, credentials)
+    guard = ConnectionGuard(STANDARD.silent_connections_of_a_host)
+    with metrics_served(settings.metrics.listen, process.registry), moving, guard.watching():
+
+        def listening(switchboard: Switchboard) -> Awaitable[grpc.aio.Server]:
+            return listen(settings.service.address, authenticator, switchboard, credentials, guard)
+
+        async with garbage_collected():
+            if settings.high_availability.hosts:
+                await _serve_in_turns(process, listening)
+            else:
+                await _serve_alone(process, listening)
 
 
-async def _serve_alone(
-    process: Process, authenticator: Munge, credentials: grpc.ServerCredentials | None
-) -> None:
+_Listening = Callable[[Switchboard], Awaitable[grpc.aio.Server]]
+
+
+async def _serve_alone(process: Process, listening: _Listening) -> None:
     settings, ended = process.settings, process.ended
     with _only_flexod_of(settings.journal.path), _open_journal(settings) as journal:
         active = Active.begin(settings, journal, ALONE, process.happenings, lambda: None)
         process.begin_to_act(active, settings)
         switchboard = Switchboard()
         switchboard.activate(active.services, ALONE)
-        server = await listen(settings.service.address, authenticator, switchboard, credentials)
+        server = await listening(switchboard)
         await say_ready(settings, active.cluster)
         notify.tell(notify.READY)
-        with active.acting(process.registry, ended) as failed:
+        async with active.acting(process.registry, ended) as failed:
             await ended.wait()
             notify.tell(notify.STOPPING)
             _log.info("flexod stops; grants stand")
@@ -128,11 +140,9 @@ async def _serve_alone(
         raise CannotServe("the controller has failed; its error stands above")
 
 
-async def _serve_in_turns(
-    process: Process, authenticator: Munge, credentials: grpc.ServerCredentials | None
-) -> None:
+async def _serve_in_turns(process: Process, listening: _Listening) -> None:
     turns = Turns(process)
-    server = await listen(process.settings.service.address, authenticator, turns.switchboard, credentials)
+    server = await listening(turns.switchboard)
     notify.tell(notify.READY)
     try:
         await turns.take()
@@ -175,7 +185,8 @@ def _only_flexod_of(journal: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _open_journal(settings: Settings) -> Iterator[Journal]:
-    journal = Journal(settings.journal.path, settings.journal.keep_days)
+    kept = settings.journal
+    journal = Journal(kept.path, kept.keep_days, max_mib=kept.max_mib)
     try:
         yield journal
     finally:

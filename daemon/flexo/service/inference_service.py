@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, NoReturn
 
 import grpc
@@ -102,7 +102,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Watch(  # noqa: N802
         self, request: pb.WatchRequest, context: _Context
-    ) -> AsyncIterator[pb.WatchReply]:
+    ) -> AsyncGenerator[pb.WatchReply]:
         """The newest state whenever there is one; those that the watcher is too slow for are left out."""
         pushed, user = await self._admitted(context)
         news, loop = asyncio.Event(), asyncio.get_running_loop()

@@ -26,11 +26,13 @@ from flexo.clusters.base import ClusterState
 from flexo.model import JobState, SlurmJob
 from flexo.service import wire
 from flexo.service.authentication import caller
-from flexo.service.leaders import LeaderDesk, Line
+from flexo.service.budgets import STANDARD, Buckets, Budgets, TokenBucket
+from flexo.service.connections import hang_up_on
+from flexo.service.leaders import LeaderDesk, Line, StaleLeader
 from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
-    _Context = grpc.aio.ServicerContext[jobs_pb2.FromLeader, jobs_pb2.ToLeader]
+    _Context = grpc.aio.ServicerContext[bytes, bytes]
 
 HELLO_WITHIN_S = 10.0
 OBSERVED_WITHIN_S = 60.0
@@ -39,10 +41,11 @@ WRITE_WITHIN_S = 30.0
 LAST_WRITE_WITHIN_S = 2.0
 """How long a stream's end waits for a message that is being written."""
 MISSED_REPORTS = 3
-STRANGERS_PER_USER = 2000
-"""Streams of one user that lead no job yet; one user alone must not take up all that the server has."""
-MESSAGES_PER_S = 20.0
-BURST = 60.0
+
+LONGEST_WAIT_S = 5.0
+_LOGGED_PER_S, _LOGGED_BURST = 1.0, 100.0
+"""Of streams that flexod ended for what they said."""
+_MISBEHAVIOUR = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("flexo.service")
@@ -79,36 +82,39 @@ class Refused(Exception):
         self.code = code
 
 
-class TokenBucket:
-    """At most `rate` messages a second in the long run, `burst` at once."""
+class _Seen:
+    """One look at the cluster, sorted once: each of many streams asks for one job of it."""
 
-    def __init__(self, rate: float, burst: float) -> None:
-        self._rate, self._burst = rate, burst
-        self._tokens, self._filled_at = burst, time.monotonic()
-
-    def take(self) -> bool:
-        """Whether one more message is within the rate."""
-        now = time.monotonic()
-        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
-        self._filled_at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        self.nodes = frozenset(node.name for node in state.nodes)
+        self.jobs = {job.job_id: job for job in state.jobs if job.state is not JobState.PENDING}
+        self.elastic = Counter(job.user_id for job in self.jobs.values() if job.elastic is not None)
+        """By user: how many elastic jobs run."""
 
 
 class JobService(jobs_pb2_grpc.JobServiceServicer):
     """See protos/flexo/v1/jobs.proto."""
 
-    def __init__(self, desk: LeaderDesk, observer: Observer, pace: Pace, mandate: Mandate = ALONE) -> None:
+    def __init__(
+        self,
+        desk: LeaderDesk,
+        observer: Observer,
+        pace: Pace,
+        mandate: Mandate = ALONE,
+        budgets: Budgets = STANDARD,
+    ) -> None:
         """`mandate`: asked before a leader is told anything."""
         self._desk = desk
+        self._budgets = budgets
         self._observer = observer
         self._mandate = mandate
         self._pace = pace
         self._closing = asyncio.Event()
-        self._strangers: Counter[int] = Counter()
-        self._known_nodes: tuple[ClusterState | None, frozenset[str]] = (None, frozenset())
+        self._unattached: Counter[int] = Counter()
+        self._misbehaved = Buckets(budgets.misbehaved_per_s, budgets.misbehaved_burst)
+        self._logging = TokenBucket(_LOGGED_PER_S, _LOGGED_BURST)
+        self._last_seen: _Seen | None = None
 
     def close(self) -> None:
         """End every stream: flexod stops."""
@@ -118,32 +124,44 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         """One leader, from its Hello to its end."""
         uid = caller().uid
         try:
-            with self._stranger(uid):
+            with self._not_attached_yet(uid):
+                if wait_s := self._misbehaved.debt_s(uid):
+                    await asyncio.sleep(wait_s)
                 line, introduced = await self._greet(uid, context)
             await self._converse(line, introduced, context)
         except Refused as refusal:
-            _log.warning("leader's stream closed", uid=uid, peer=context.peer(), why=str(refusal))
+            if refusal.code in _MISBEHAVIOUR and self._misbehaved.debt_s(uid) < LONGEST_WAIT_S:
+                self._misbehaved.owe(uid)
+            if refusal.code not in _MISBEHAVIOUR or self._logging.take():
+                _log.warning("leader's stream closed", uid=uid, peer=context.peer(), why=str(refusal))
             await context.abort(refusal.code, str(refusal))
         except asyncio.CancelledError:
             # The connection has broken, and _converse has tidied up. Passed on, gRPC would print a traceback.
             return
 
     @contextmanager
-    def _stranger(self, uid: int) -> Iterator[None]:
-        """Counts a stream of `uid` that leads no job yet."""
-        if self._strangers[uid] >= STRANGERS_PER_USER:
-            text = f"{STRANGERS_PER_USER} streams of uid {uid} wait to be attached already"
+    def _not_attached_yet(self, uid: int) -> Iterator[None]:
+        """Counts a stream of `uid` that leads no job yet. One for each running job may come at any time."""
+        seen = self._seen()
+        running = seen.elastic[uid] if seen else self._budgets.leases
+        limit = self._budgets.unattached + running
+        if self._unattached[uid] >= limit:
+            text = (
+                f"uid {uid} has {limit} streams that lead no job yet: at most {limit} are allowed,"
+                f" {self._budgets.unattached} and one for each running elastic job; close some of them"
+            )
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-        self._strangers[uid] += 1
+        self._unattached[uid] += 1
         try:
             yield
         finally:
-            self._strangers[uid] -= 1
-            if not self._strangers[uid]:
-                del self._strangers[uid]
+            self._unattached[uid] -= 1
+            if not self._unattached[uid]:
+                del self._unattached[uid]
 
     async def _greet(self, uid: int, context: _Context) -> tuple[Line, wire.Introduction]:
-        message = await _within(self._pace.hello_within_s, "Hello", _read(context))
+        raw = await _within(self._pace.hello_within_s, "Hello", _read(context))
+        message = None if raw is None else _parsed(raw)
         if message is None or message.WhichOneof("body") != "hello":
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the first message of a leader is Hello")
         with _malformed_is_refused():
@@ -152,11 +170,14 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         introduced = self._as_slurm_has_it(said, job)
         with _malformed_is_refused():
             report = wire.leader_report(introduced, uid, message.hello.report, self._nodes())
-        return Line(report, context.peer()), introduced
+        return Line(report, context.peer(), introduced.fence), introduced
 
     async def _converse(self, line: Line, introduced: wire.Introduction, context: _Context) -> None:
         mouth = _Mouth(context)
-        self._desk.attach(line)
+        try:
+            self._desk.attach(line)
+        except StaleLeader as error:
+            raise Refused(grpc.StatusCode.ABORTED, str(error)) from error
         _log.info(
             "leader attached",
             job=str(introduced.key),
@@ -187,20 +208,44 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
 
     async def _hear(self, line: Line, introduced: wire.Introduction, context: _Context) -> None:
         """Take what the leader says until it says goodbye or closes."""
-        rate = TokenBucket(MESSAGES_PER_S, BURST)
+        budgets = self._budgets
+        messages = TokenBucket(budgets.messages_per_s, budgets.messages_burst)
+        data = TokenBucket(budgets.bytes_per_s, budgets.bytes_burst)
         while True:
-            message = await _within(self._pace.quiet_s, "report", _read(context))
-            if message is None:
+            raw = await self._unless_quiet(_read(context))
+            if raw is None:
                 return
-            if not rate.take():
-                text = f"more than {MESSAGES_PER_S:.0f} messages a second from one leader"
+            if not messages.take():
+                text = f"more than {budgets.messages_per_s:.0f} messages a second from one leader"
                 raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            if wait_s := data.owe(len(raw)):
+                await asyncio.sleep(wait_s)  # its connection holds what it says meanwhile
+            if line.replaced_by:
+                return
+            message = _parsed(raw)
             if message.WhichOneof("body") == "goodbye":
                 why = wire.one_line(message.goodbye.reason)
                 _log.info("leader says goodbye", job=str(introduced.key), why=why)
                 return
             with _malformed_is_refused():
                 self._heed(message, line, introduced)
+
+    async def _unless_quiet(self, reading: Awaitable[bytes | None]) -> bytes | None:
+        """What a leader says next. Raises Refused for one that says nothing for `quiet_s`.
+
+        Only time in which flexod could have heard it counts: after each part of the time the event loop looks
+        once more at what has come, so that a flexod that was busy for long drops nobody for it.
+        """
+        said = asyncio.ensure_future(reading)
+        try:
+            for _ in range(MISSED_REPORTS):
+                done, _ = await asyncio.wait({said}, timeout=self._pace.report_interval_s)
+                if done:
+                    return said.result()
+        finally:
+            said.cancel()
+        text = f"no report for {self._pace.quiet_s:.0f} s"
+        raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text)
 
     def _heed(self, message: jobs_pb2.FromLeader, line: Line, introduced: wire.Introduction) -> None:
         """Take one message. Raises wire.Malformed."""
@@ -234,7 +279,14 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             if not self._mandate.holds():
                 raise Refused(grpc.StatusCode.UNAVAILABLE, "this flexod is not the active one any more")
             message.epoch = self._mandate.epoch
-            await _within(WRITE_WITHIN_S, "reading of what it is told", mouth.say(message))
+            try:
+                async with asyncio.timeout(WRITE_WITHIN_S):
+                    await mouth.say(message)
+            except TimeoutError:
+                # gRPC would keep message and call for as long as there is a connection
+                await asyncio.to_thread(hang_up_on, {line.peer})
+                text = f"the leader has not read what it is told for {WRITE_WITHIN_S:.0f} s"
+                raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
             message = wire.to_leader(await line.next_to_tell())
 
     async def _until_replaced(self, line: Line) -> None:
@@ -269,12 +321,11 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         """The job as the cluster shows it running; None if an observation begun from now on lacks it."""
         since, deadline = time.time(), time.monotonic() + self._pace.observed_within_s
         while True:
-            state = self._observer.observation
-            if state is not None:
-                for job in state.jobs:
-                    if job.job_id == job_id and job.state is not JobState.PENDING:
-                        return job
-                if state.at > since:
+            seen = self._seen()
+            if seen is not None:
+                if job := seen.jobs.get(job_id):
+                    return job
+                if seen.state.at > since:
                     return None
             if time.monotonic() > deadline:
                 text = f"flexod has not seen the cluster for {self._pace.observed_within_s:.0f} s; try again"
@@ -303,10 +354,15 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
 
     def _nodes(self) -> frozenset[str]:
         """Names of all nodes of the last observation."""
+        seen = self._seen()
+        return seen.nodes if seen else frozenset()
+
+    def _seen(self) -> _Seen | None:
+        """The last observation; None before the first."""
         state = self._observer.observation
-        if state is not None and self._known_nodes[0] is not state:
-            self._known_nodes = (state, frozenset(node.name for node in state.nodes))
-        return self._known_nodes[1]
+        if state is not None and (self._last_seen is None or self._last_seen.state is not state):
+            self._last_seen = _Seen(state)
+        return self._last_seen
 
 
 class _Mouth:
@@ -320,7 +376,7 @@ class _Mouth:
 
     async def say(self, message: jobs_pb2.ToLeader) -> None:
         """Returns when the connection has taken it. Whoever gives up waiting does not stop it."""
-        self._saying = asyncio.ensure_future(self._context.write(message))
+        self._saying = asyncio.ensure_future(self._context.write(message.SerializeToString()))
         await asyncio.shield(self._saying)
 
     async def finish(self) -> None:
@@ -340,13 +396,17 @@ def _malformed_is_refused() -> Iterator[None]:
         raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
 
 
-async def _read(context: _Context) -> jobs_pb2.FromLeader | None:
-    """The next message; None at the stream's end."""
+async def _read(context: _Context) -> bytes | None:
+    """The next message, not parsed yet (authentication.py serves bytes); None at the stream's end."""
+    message: object = await context.read()
+    return message if isinstance(message, bytes) else None  # else it is grpc.aio.EOF
+
+
+def _parsed(raw: bytes) -> jobs_pb2.FromLeader:
     try:
-        message: object = await context.read()
+        return jobs_pb2.FromLeader.FromString(raw)
     except DecodeError as error:
         raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
-    return message if isinstance(message, jobs_pb2.FromLeader) else None  # else it is grpc.aio.EOF
 
 
 async def _within(seconds: float, what: str, waiting: Awaitable[_T]) -> _T:

@@ -13,6 +13,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
@@ -37,6 +38,10 @@ MOST_WAITING = 1000
 away nobody takes them, and a leader can say anything."""
 
 
+MOST_FENCES = 10_000
+"""Jobs whose highest fencing term is remembered, those heard last; a job that has ended needs none."""
+
+
 class NoLeader(Exception):
     """A job has no leader attached, so it can be told nothing; the message says so."""
 
@@ -45,12 +50,28 @@ class LeaderBusy(Exception):
     """A leader has a command under way already; the message says to come again."""
 
 
+class StaleLeader(Exception):
+    """Another agent leads the job under a higher fencing term; the message names both terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The fencing term of a leader, and the `flexo run` whose lease it belongs to. Term 0: not fenced."""
+
+    run: str = ""
+    term: int = 0
+
+
+UNFENCED = Fence()
+
+
 class Line:
     """One attached leader, as its stream holds it. All methods are for the event loop's thread."""
 
-    def __init__(self, report: LeaderReport, peer: str) -> None:
+    def __init__(self, report: LeaderReport, peer: str, fence: Fence = UNFENCED) -> None:
         self.report = report
         self.peer = peer
+        self.fence = fence
         self.replaced_by = ""
         """Peer of the newer leader of the same job, once there is one."""
         self._loop = asyncio.get_running_loop()
@@ -105,10 +126,13 @@ class Line:
         self._saving = self._loop.create_task(self._tell_end(errand, tell))
 
     async def _tell_end(self, errand: Errand, tell: Callable[[Saved], None]) -> None:
-        while not isinstance(word := await errand.next_word(), Outcome):
-            pass
-        text = word.text if word.result is Result.DONE else f"has written no checkpoint: {word.text}"
-        tell(Saved(self.report.key, text))
+        text = "has written no checkpoint: flexod has stopped waiting for it"
+        try:
+            while not isinstance(word := await errand.next_word(), Outcome):
+                pass
+            text = word.text if word.result is Result.DONE else f"has written no checkpoint: {word.text}"
+        finally:  # whatever ends the waiting: lending waits for this word
+            tell(Saved(self.report.key, text))
 
     def begin(self, order: Order) -> Errand:
         """Have the leader do something. Raises LeaderBusy."""
@@ -154,6 +178,8 @@ class LeaderDesk:
         self.wake = threading.Event()
         self._lock = threading.Lock()
         self._lines: dict[JobKey, Line] = {}
+        self._fences: dict[JobKey, Fence] = {}
+        """By job, the highest term heard in its present run; in order of when it was heard last."""
         self._failures: dict[JobKey, list[GrantFailure]] = {}
         self._slow: dict[JobKey, list[SlowGpuReport]] = {}
         self._saved: list[Saved] = []
@@ -207,13 +233,31 @@ class LeaderDesk:
     # For the event loop's thread.
 
     def attach(self, line: Line) -> None:
-        """`line` leads its job from now on; an older line of the same job is replaced."""
+        """`line` leads its job from now on; an older line of the same job is replaced.
+
+        Raises StaleLeader if a leader of a higher term has attached before, whether it is still there or not.
+        """
         with self._lock:
+            self._check_fence(line)
             older = self._lines.get(line.report.key)
             self._lines[line.report.key] = line
         if older is not None:
             older.replace(line.peer)
         self.wake.set()
+
+    def _check_fence(self, line: Line) -> None:
+        """With the lock held. A leader of another run, or of a release without terms, counts as later."""
+        key, fence = line.report.key, line.fence
+        if not fence.term:
+            return
+        highest = self._fences.get(key, fence)
+        if highest.run == fence.run and fence.term < highest.term:
+            text = f"job {key} has a leader of term {highest.term}; this one has term {fence.term}"
+            raise StaleLeader(text)
+        self._fences.pop(key, None)
+        self._fences[key] = fence
+        if len(self._fences) > MOST_FENCES:
+            del self._fences[next(iter(self._fences))]
 
     def detach(self, line: Line) -> None:
         """`line` has ended. A line that has been replaced takes nothing with it."""

@@ -1,43 +1,54 @@
 """The address at which Prometheus reads flexod's metrics, over plain HTTP.
 
-One request at a time, in a thread of its own: a client that is slow or floods starves other readers of
-metrics and nothing else.
+Each request has a thread and so many seconds in all, and there are so many at a time: one more ends the
+oldest. So a client that is slow does not hold up other readers. Pages are made one after the other: a flood
+costs flexod no more than one thread.
 """
 
 from __future__ import annotations
 
 import socket
 import socketserver
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from flexo.service import vital
 from flexo.service.server import AddressUnusable, host_and_port
 
-_SILENCE_S: Final = 5.0
-"""How long a client may be silent before it is hung up on."""
-_STOP_S: Final = 0.1
+_WITHIN_S: Final = 10.0
+"""From a connection's beginning to its end: asking, and reading the answer."""
+_AT_A_TIME: Final = 16
+"""Connections. One more ends the oldest."""
+_LOOK_S: Final = 0.1
 
 _log = structlog.get_logger("flexo.service")
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _SILENCE_S
+    timeout = _WITHIN_S
 
     def log_message(self, format: str, *args: Any) -> None:
         """Who reads metrics is no news."""
 
 
-class _Server(WSGIServer):
-    request_queue_size = 16
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    request_queue_size = 128
+    daemon_threads = True
+    block_on_close = False
 
     def __init__(self, family: socket.AddressFamily, address: tuple[Any, ...]) -> None:
         self.address_family = family
+        self._open: dict[socket.socket, float] = {}
+        """Since when, the oldest first."""
+        self._lock = threading.Lock()
         super().__init__((str(address[0]), int(address[1])), _Handler)
 
     def server_bind(self) -> None:
@@ -46,9 +57,41 @@ class _Server(WSGIServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own."""
+        with self._lock:
+            self._open[request] = time.monotonic()
+            if len(self._open) > _AT_A_TIME:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                _break(oldest)
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Called again and again: ends connections that take too long, byte by byte or not at all."""
+        oldest = time.monotonic() - _WITHIN_S
+        with self._lock:
+            for connection, since in self._open.items():
+                if since < oldest:
+                    _break(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Before its descriptor may mean another connection."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader that has gone is no news."""
-        _log.debug("a reader of metrics was not answered", reader=str(client_address), exc_info=True)
+        _log.debug(
+            "a reader of metrics was not answered", reader=str(client_address), why=repr(sys.exc_info()[1])
+        )
+
+
+def _break(connection: socket.socket) -> None:
+    """Its thread notices and closes it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -61,9 +104,14 @@ def metrics_served(address: str, registry: CollectorRegistry) -> Iterator[None]:
         yield
         return
     with _bound(address) as server:
-        server.set_app(make_wsgi_app(registry))
-        thread = threading.Thread(target=server.serve_forever, args=(_STOP_S,), name="metrics", daemon=True)
-        thread.start()
+        make, one_at_a_time = make_wsgi_app(registry), threading.Lock()
+
+        def page(environ: Any, start_response: Any) -> Any:
+            with one_at_a_time:
+                return make(environ, start_response)
+
+        server.set_app(page)
+        vital.start("metrics", lambda: server.serve_forever(_LOOK_S))
         _log.info(f"metrics can be read at http://{address}/metrics")
         try:
             yield

@@ -117,11 +117,17 @@ class Reloading:
         try:
             change = compare(self._running, self._configuration.read())
         except ConfigError as error:
-            problems = "; ".join(error.problems)
-            news = f"the configuration is not taken over, nothing of it: {problems}"
-            _log.error(news)
-            self._take(self._running, news, news)
+            self._refuse("; ".join(error.problems))
+            return
+        except Exception as error:  # whatever it is: a reload that comes to nothing must say so
+            _log.exception("the configuration could not be read again")
+            self._refuse(f"{type(error).__name__}: {error}")
             return
         _log.info(change.news)
         self._running = change.settings
         self._take(change.settings, change.news, change.unheeded)
+
+    def _refuse(self, why: str) -> None:
+        news = f"the configuration is not taken over, nothing of it: {why}"
+        _log.error(news)
+        self._take(self._running, news, news)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,23 +14,40 @@ import grpc.aio
 from flexo.availability.mandate import ALONE, Mandate
 from flexo.service.admin_service import AdminService
 from flexo.service.authentication import Authentication
+from flexo.service.budgets import STANDARD, Budgets
+from flexo.service.connections import ConnectionGuard
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService
 from flexo.service.lease_service import LeaseService
 from flexo_protos import keepalive
 from flexo_protos.credentials import Authenticator
-from flexo_protos.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc, leases_pb2_grpc
+from flexo_protos.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    jobs_pb2,
+    jobs_pb2_grpc,
+    leases_pb2,
+    leases_pb2_grpc,
+)
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Handler = grpc.RpcMethodHandler[Any, Any]
 
 MAX_MESSAGE_BYTES = 1 << 20
-MAX_CALLS = 8192
-"""At once, streams included: several thousand leaders, and people."""
+MAX_CALLS = 1 << 16
+"""At once, streams included. Budgets of hosts and users end long before (budgets.py): gRPC refuses the newest
+call at this number, whoever makes it.
+"""
 FILES_OF_ITS_OWN = 256
 """Of those that it may open, flexod keeps so many from connections: it has to run Slurm's commands."""
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # Of one method, those that wait to be taken: gRPC refuses some at random beyond the first number and all
+    # beyond the second. Callers try again, which is better than waiting behind a flood.
+    ("grpc.server.max_pending_requests", 512),
+    ("grpc.server.max_pending_requests_hard_limit", 1024),
     ("grpc.so_reuseport", 0),  # else a second flexod on the same port would get half of the calls
     # A leader whose host has vanished answers no ping; one that pings us by itself is welcome.
     *keepalive.noticing(quiet_s=20.0, answer_s=10.0),
@@ -75,8 +92,12 @@ def all_services(jobs: JobService, admin: AdminService, inference: InferenceServ
     return services
 
 
-class Switchboard(grpc.GenericRpcHandler):
-    """Hands each call to whoever may answer it now. For the event loop's thread."""
+class Switchboard(grpc.aio.ServerInterceptor, grpc.GenericRpcHandler):
+    """Hands each call to whoever may answer it now. For the event loop's thread.
+
+    gRPC takes calls of each registered method from a queue of its own, so that a flood of one method does not
+    delay the others. So all methods are registered, with a handler that is never called.
+    """
 
     def __init__(
         self, standing_by: Callable[[grpc.HandlerCallDetails], _Handler | None] = lambda call: None
@@ -85,6 +106,23 @@ class Switchboard(grpc.GenericRpcHandler):
         self._standing_by = standing_by
         self._services: Services | None = None
         self._mandate: Mandate = ALONE
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Have `server`, which has this among its interceptors, take calls of all methods."""
+        never: _Handler = grpc.stream_stream_rpc_method_handler(_never)
+        for file in (admin_pb2, inference_pb2, jobs_pb2, leases_pb2):
+            for service in file.DESCRIPTOR.services_by_name.values():
+                methods = {method.name: never for method in service.methods}
+                server.add_registered_method_handlers(service.full_name, methods)
+        server.add_generic_rpc_handlers((self,))
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler | None:
+        """See grpc.aio.ServerInterceptor."""
+        return self.service(handler_call_details)
 
     def activate(self, services: Services, mandate: Mandate) -> None:
         """`services` answer, for as long as `mandate` holds."""
@@ -101,19 +139,29 @@ class Switchboard(grpc.GenericRpcHandler):
         return self._standing_by(handler_call_details)
 
 
+async def _never(requests: object, context: object) -> None:
+    raise AssertionError("the switchboard finds the handler of each call")
+
+
 async def listen(
     address: str,
     authenticator: Authenticator,
     switchboard: Switchboard,
     credentials: grpc.ServerCredentials | None = None,
+    guard: ConnectionGuard | None = None,
+    budgets: Budgets = STANDARD,
 ) -> grpc.aio.Server:
     """A started server, over TLS if it is given `credentials`. Raises AddressUnusable."""
     server = grpc.aio.server(
-        interceptors=[Authentication(authenticator)],
-        options=(*OPTIONS, ("grpc.max_allowed_incoming_connections", _most_connections())),
+        interceptors=[Authentication(authenticator, budgets, guard), switchboard],
+        options=(
+            *OPTIONS,
+            ("grpc.max_concurrent_streams", budgets.streams_of_a_connection),
+            ("grpc.max_allowed_incoming_connections", _most_connections()),
+        ),
         maximum_concurrent_rpcs=MAX_CALLS,
     )
-    server.add_generic_rpc_handlers((switchboard,))
+    switchboard.register(server)
     _try_to_bind(address)
     try:
         if credentials is None:

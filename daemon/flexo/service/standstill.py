@@ -22,6 +22,7 @@ from typing import Final
 import structlog
 
 from flexo.metrics.happenings import Happenings
+from flexo.service import vital
 
 LOOK_S: Final = 5.0
 PATIENCE_S: Final = 120.0
@@ -91,7 +92,7 @@ def none_allowed(
                 if standstill.look() >= most:
                     _end(name, most * LOOK_S)
 
-    threading.Thread(target=keep_looking, name="standstill", daemon=True).start()
+    vital.start("standstill", keep_looking)
     try:
         yield
     finally:

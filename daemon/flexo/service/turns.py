@@ -60,18 +60,21 @@ class Turns:
         print(f"flexod {flexo.__version__} stands by: {self._process.settings.service.address}", flush=True)
         seat.start()
         try:
-            await _until(lambda: seat.holds() or seat.lost or ended.is_set())
+            await _until(lambda: seat.holds() or seat.lost or bool(seat.failed) or ended.is_set())
             if seat.holds() and not ended.is_set():
                 await self._act(seat)
         finally:
             await asyncio.to_thread(seat.leave, _LEAVE_WITHIN_S)
+        if seat.failed:
+            raise CannotServe(f"the thread that keeps flexod's lease has failed: {seat.failed}")
 
     async def _act(self, seat: Seat) -> None:
         settings, process, begun = self._process.settings, self._process, time.monotonic()
         address = settings.service.address
         _log.info("this flexod is the active one now", address=address, epoch=seat.epoch)
-        path, keep_days = settings.journal.path, settings.journal.keep_days
-        with closing(await asyncio.to_thread(Journal, path, keep_days, seat.epoch)) as journal:
+        kept = settings.journal
+        opened = await asyncio.to_thread(Journal, kept.path, kept.keep_days, seat.epoch, kept.max_mib)
+        with closing(opened) as journal:
             text = f"the flexod at {address} becomes the active one (epoch {seat.epoch})"
             journal.record(time.time(), (Event(time.time(), "daemon", None, text),))
             active = await asyncio.to_thread(
@@ -81,7 +84,7 @@ class Turns:
             over = asyncio.Event()
             watching = asyncio.create_task(_watch(seat, process.ended, over))
             try:
-                with active.acting(process.registry, over) as failed:
+                async with active.acting(process.registry, over) as failed:
                     self.switchboard.activate(active.services, seat)
                     print(
                         f"flexod {flexo.__version__} active: address {address}, epoch {seat.epoch},"
@@ -90,7 +93,9 @@ class Turns:
                     )
                     await over.wait()
                     _log.info("flexod stands back; grants stand", lost_the_lease=seat.lost)
+                    # leaders first: what Slurm has been asked may take long to end
                     active.close()
+                    self.switchboard.stand_by()
             finally:
                 self.switchboard.stand_by()
                 watching.cancel()
@@ -101,8 +106,10 @@ class Turns:
 
 async def _watch(seat: Seat, ended: asyncio.Event, over: asyncio.Event) -> None:
     """Sets `over` when the turn is: nobody tells a flexod that it has lost its lease but its own clock."""
-    await _until(lambda: seat.lost or ended.is_set())
-    over.set()
+    try:
+        await _until(lambda: seat.lost or bool(seat.failed) or ended.is_set())
+    finally:
+        over.set()
 
 
 async def _until(condition: Callable[[], bool]) -> None:

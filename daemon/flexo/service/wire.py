@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from flexo.control.leaders import Orders
+from flexo.grant_signatures import LONGEST as LONGEST_SIGNATURE
 from flexo.model import (
     FailureReason,
     GrantFailure,
@@ -26,6 +27,7 @@ from flexo.model import (
     WorkerShape,
 )
 from flexo.service.errands import CheckpointOrder, Command, Outcome, ProfileOrder, Progress, Result
+from flexo.service.leaders import UNFENCED, Fence
 from flexo_protos.v1 import jobs_pb2
 
 MAX_WORKERS = 100_000
@@ -41,6 +43,7 @@ _MAX_COUNT = (1 << 63) - 1  # what SQLite keeps
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _GRANT_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _GPU_TYPE = re.compile(r"[A-Za-z0-9._-]{0,64}")
+_RUN = re.compile(r"[A-Za-z0-9_-]{0,64}")
 
 _SATELLITE_STATES = {
     jobs_pb2.SATELLITE_STATE_PENDING: SatelliteState.PENDING,
@@ -77,6 +80,7 @@ class Introduction:
     base_nodes: tuple[str, ...]
     release: str = ""
     """Of the leader; "": it is older than that it would say so."""
+    fence: Fence = UNFENCED
 
 
 def introduction(hello: jobs_pb2.Hello) -> Introduction:
@@ -102,6 +106,7 @@ def introduction(hello: jobs_pb2.Hello) -> Introduction:
         shape=shape,
         base_nodes=tuple(_matching("base_nodes", name, _NAME) for name in hello.base_nodes),
         release=one_line(hello.flexo_version, _LONGEST_RELEASE),
+        fence=Fence(_matching("run", hello.run, _RUN), hello.term),
     )
 
 
@@ -109,8 +114,12 @@ def leader_report(
     job: Introduction, user_id: int, report: jobs_pb2.Report, known_nodes: frozenset[str]
 ) -> LeaderReport:
     """A report of the leader of `job`, which `user_id` has been proven to own. Raises Malformed."""
-    if len(report.satellites) > MAX_NODES:
-        raise Malformed(f"{len(report.satellites)} satellites: at most {MAX_NODES} are allowed")
+    most = min(MAX_NODES, 2 * job.workers.max, 2 * len(known_nodes))  # one that leaves, one that comes
+    if len(report.satellites) > most:
+        raise Malformed(
+            f"{len(report.satellites)} satellites: at most {most} are allowed to a job of {job.workers}"
+            f" workers on {len(known_nodes)} nodes"
+        )
     satellites = tuple(_satellite(satellite, job, known_nodes) for satellite in report.satellites)
     _refuse_twice("grant_id", [satellite.grant_id for satellite in satellites])
     submitted = [satellite.satellite_job_id for satellite in satellites if satellite.satellite_job_id]
@@ -221,6 +230,7 @@ def _orders(orders: Orders) -> jobs_pb2.ToLeader:
                     lease_s=offer.lease_s,
                     start_within_s=offer.start_within_s,
                     qos=offer.qos,
+                    signature=offer.signature,
                 )
                 for offer in orders.grants
             ],
@@ -248,12 +258,17 @@ def _satellite(
         )
     if not 1 <= satellite.workers <= job.workers.max:
         raise Malformed(f"a satellite of {satellite.workers} workers: 1 to {job.workers.max} are allowed")
+    if len(satellite.signature) > LONGEST_SIGNATURE:
+        raise Malformed(
+            f"a signature of {len(satellite.signature)} bytes: at most {LONGEST_SIGNATURE} are allowed"
+        )
     return SatelliteReport(
         satellite_job_id=satellite.slurm_job_id,
         grant_id=_matching("grant_id", satellite.grant_id, _GRANT_ID),
         node=satellite.node,
         workers=satellite.workers,
         state=state,
+        signature=satellite.signature,
     )
 
 

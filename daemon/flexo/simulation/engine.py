@@ -124,9 +124,7 @@ class _World:
         self._capacity = Capacity((*nodes, *servers))
         self._paces = TruePaces((*nodes, *servers), scenario.gpu_speeds)
         self._cluster = SimulatedCluster(nodes, self, self._clock, scenario.quotas, servers)
-        self._inference = (
-            InferenceSide(scenario.inference, self._cluster, self._clock) if scenario.inference else None
-        )
+        self._inference = InferenceSide(scenario.inference, self._cluster) if scenario.inference else None
         self._controller = Controller(
             Settings(),
             self._cluster,

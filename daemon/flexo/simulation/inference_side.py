@@ -7,7 +7,7 @@ would, and that deadline was missed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from flexo.clusters.simulated.cluster import SimulatedCluster
 from flexo.model import Share, TrainingJob
@@ -19,9 +19,9 @@ from flexo.simulation.watched_lending import WatchedLending
 class InferenceSide:
     """Mutable: belongs to one simulation."""
 
-    def __init__(self, inference: Inference, cluster: SimulatedCluster, clock: Callable[[], float]) -> None:
+    def __init__(self, inference: Inference, cluster: SimulatedCluster) -> None:
         """`cluster` has its servers, unless none is ever lent."""
-        self.lending = WatchedLending(inference, clock) if inference.lends else None
+        self.lending = WatchedLending(inference) if inference.lends else None
         self._inference = inference
         self._cluster = cluster
         self._servers = cluster.inference

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from flexo.control.leaders import Orders, Saved
+from flexo.issued_grants import IssuedGrant
 from flexo.journal import Event
 from flexo.model import (
     Demand,
@@ -61,12 +62,24 @@ class NoJournal:
     def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> None:
         """Not kept."""
 
+    def unended(self, since: float) -> tuple[JobKey, ...]:
+        """None."""
+        return ()
+
     def caps(self) -> dict[JobKey, int]:
         """None."""
         return {}
 
     def set_cap(self, key: JobKey, workers: int | None) -> None:
         """Not kept."""
+
+    def grants(self) -> tuple[IssuedGrant, ...]:
+        """None."""
+        return ()
+
+    def set_grants(self, kept: Iterable[IssuedGrant], forgotten: Iterable[IssuedGrant]) -> bool:
+        """Not kept."""
+        return True
 
     def scaling(self) -> dict[JobKey, tuple[ScalingPoint, ...]]:
         """None."""

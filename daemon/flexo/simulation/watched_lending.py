@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from flexo.clusters.simulated.nodes import BORROWED, INFERENCE
 from flexo.loaning.forecast import Predictor
 from flexo.loaning.lending import Lending
@@ -15,7 +13,7 @@ from flexo.simulation.inference import Inference, TraceDemand
 class WatchedLending(Lending):
     """Remembers what its turns have said. Mutable: belongs to one simulation."""
 
-    def __init__(self, inference: Inference, clock: Callable[[], float]) -> None:
+    def __init__(self, inference: Inference) -> None:
         super().__init__(
             LendingSettings(
                 INFERENCE, BORROWED, inference.rules, inference.timing, inference.edit_interval_s
@@ -23,7 +21,6 @@ class WatchedLending(Lending):
             TraceDemand(inference.demand),
             outlook=_outlook(inference) if inference.forecast else None,
             chooser=inference.chooser,
-            steady=clock,
         )
         self.loans: tuple[Loan, ...] = ()
         """Those that stand."""

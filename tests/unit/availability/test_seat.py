@@ -14,6 +14,7 @@ import pytest
 from small_disks import fill, small_disk
 
 from flexo.availability.file_register import FileRegister
+from flexo.availability.register import Found
 from flexo.availability.seat import Seat
 from flexo.clusters.base import MayNotAct
 
@@ -23,6 +24,7 @@ ACTING = """
 import sys, time
 from pathlib import Path
 from flexo.availability.file_register import FileRegister
+from flexo.availability.register import Found
 from flexo.availability.seat import Seat
 from flexo.clusters.base import MayNotAct
 folder, name, lease_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
@@ -160,3 +162,39 @@ def test_without_its_folder_the_active_one_stands_back_and_says_why(tmp_path: Pa
     (tmp_path / "away").rename(folder)
     seat.step()
     assert seat.lost, "for good"
+
+
+class FailingRegister(FileRegister):
+    """Raises what nobody expects, so many times."""
+
+    failures = 3
+
+    def look(self) -> Found:
+        if self.failures:
+            self.failures -= 1
+            raise ZeroDivisionError("as the test says")
+        return super().look()
+
+
+def test_a_standby_whose_register_fails_in_an_unexpected_way_says_so_and_takes_over_all_the_same(
+    tmp_path: Path,
+) -> None:
+    register = FailingRegister(tmp_path)
+    seat = Seat(register, "a:1", LEASE_S)
+    seat.step()
+    assert "ZeroDivisionError: as the test says" in seat.trouble
+    seat.start()
+    until(seat.holds, "it takes over")
+    assert (seat.trouble, seat.failed) == ("", "")
+    seat.leave(BOUND_S)
+
+
+def test_a_thread_that_dies_is_seen_at_the_seat(tmp_path: Path) -> None:
+    class Dying(FileRegister):
+        def look(self) -> Found:
+            raise SystemExit("as the test says")
+
+    seat = Seat(Dying(tmp_path), "a:1", LEASE_S)
+    seat.start()
+    until(lambda: bool(seat.failed), "it is seen")
+    assert "as the test says" in seat.failed

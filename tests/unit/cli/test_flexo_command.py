@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,6 +62,9 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.ListJobsReply(jobs=[job])
 
     def ExplainJob(self, request, context):  # noqa: N802
+        if request.job_id == 6:
+            end = admin_pb2.JobEnd(state="FAILED", exit_code="3:0", ended_at=1_700_000_000, base_workers=2)
+            return admin_pb2.ExplainJobReply(sentences=["the job ended: FAILED"], end=end)
         if request.job_id != 7:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no elastic job {request.job_id}")
         event = admin_pb2.Event(at=1_700_000_000, kind="grow", text="3 workers on n2")
@@ -164,6 +168,28 @@ def test_why_gives_the_reasons_and_the_last_events(admin: Admin, flexo_run: Run)
     assert code == 0
     assert out.startswith("it has all that is idle\n")
     assert "3 workers on n2" in out
+
+
+def test_why_says_when_and_how_a_job_ended_to_people_and_to_scripts(admin: Admin, flexo_run: Run) -> None:
+    code, out, _ = flexo_run("why", "6")
+    assert code == 0
+    assert "2023-11-1" in out.splitlines()[0]
+    assert "FAILED" in out
+    code, out, _ = flexo_run("why", "6", "--json")
+    assert (code, json.loads(out)["end"]) == (
+        0,
+        {
+            "restart_count": 0,
+            "state": "FAILED",
+            "exit_code": "3:0",
+            "started_at": None,
+            "ended_at": 1_700_000_000,
+            "known_by": None,
+            "base_workers": 2,
+            "most_workers": None,
+        },
+    )
+    assert json.loads(flexo_run("why", "7", "--json")[1])["end"] is None
 
 
 def test_a_job_that_is_not_there_is_exit_1_with_the_daemons_words(admin: Admin, flexo_run: Run) -> None:
@@ -376,21 +402,59 @@ main()
 """
 
 
+def without_daemons_packages(*line: str, module: str = "launcher") -> subprocess.CompletedProcess[str]:
+    """A command line of flexo in an environment that has none of them."""
+    script = _DELEGATION.format(module=module, arguments=list(line))
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize(("command", "module"), [("run", "launcher"), ("hosts", "hosts")])
 def test_run_and_hosts_pass_all_arguments_on_and_need_none_of_the_daemons_packages(
     command: str, module: str
 ) -> None:
     arguments = ["python", "train.py", "--help", "--", "--json", "-x=1"]
-    script = _DELEGATION.format(module=module, arguments=[command, *arguments])
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = without_daemons_packages(command, *arguments, module=module)
     assert done.stdout == f"{arguments}\n", done.stderr
     assert done.returncode == 7
 
 
 def test_a_command_without_the_daemons_packages_names_what_to_install() -> None:
-    script = _DELEGATION.format(module="launcher", arguments=["status"])
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = without_daemons_packages("status")
     assert done.returncode == 1
     assert "needs the Python package" in done.stderr
-    assert "flexo[daemon]" in done.stderr
+    wheel = f"'flexo-{flexo.__version__}-py3-none-any.whl[daemon]'"
+    assert f"{shlex.quote(sys.executable)} -m pip install {wheel}" in done.stderr
+    assert "make wheel" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("line", [["--version"], ["version"]])
+def test_the_version_is_there_without_the_daemons_packages(line: list[str]) -> None:
+    done = without_daemons_packages(*line)
+    assert (done.returncode, done.stdout) == (0, f"flexo {flexo.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (["-h"], "flexo [OPTIONS] COMMAND"),
+        (["help"], "flexo [OPTIONS] COMMAND"),
+        (["help", "lab", "up"], "flexo lab up"),
+        (["lab", "-h"], "flexo lab"),
+        (["lab", "up", "-h"], "flexo lab up"),
+        (["jobs", "-h"], "flexo jobs"),
+        (["simulate", "-h"], "flexo simulate"),
+        (["help", "run"], "usage: flexo run"),
+    ],
+)
+def test_help_is_found_under_each_name_that_it_usually_has(line: list[str], shown: str) -> None:
+    flexo_command = Path(sys.executable).parent / "flexo"
+    done = subprocess.run([str(flexo_command), *line], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout
+
+
+def test_help_lists_the_option_that_prints_the_version(flexo_run: Run) -> None:
+    code, out, _ = flexo_run("--version")
+    assert (code, out) == (0, f"flexo {flexo.__version__}\n")
+    assert "--version" in flexo_run("--help")[1]

@@ -165,7 +165,7 @@ def test_without_pytorch_the_lstm_says_what_to_install(
     monkeypatch.setitem(sys.modules, "torch", None)
     code, _, err = forecast("--generate", "--days", 3, "--method", "lstm")
     assert code == 1
-    assert "flexo[training]" in err
+    assert "[torch]" in err
 
 
 def test_a_back_test_shows_both_methods_beside_each_other(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from captured_outputs import RELEASES, Recorded, jobs_of
+from captured_outputs import RELEASES, SEPARATOR, Recorded, jobs_of
 
 from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm import SlurmCluster
@@ -123,6 +123,17 @@ def test_an_answer_that_makes_no_sense_is_no_answer(cluster: SlurmCluster, recor
     recorded.replace("nodes", "CPUAlloc=", "CPUAlloc=x")
     with pytest.raises(ClusterUnreachable, match=r"not understood: 'x1' is not a number"):
         cluster.observe()
+
+
+def test_a_job_that_makes_no_sense_costs_that_job_alone(cluster: SlurmCluster, recorded: Recorded) -> None:
+    before = {job.job_id: job for job in cluster.observe().jobs}
+    broken = min(before)
+    recorded.replace("queue", f"{broken}{SEPARATOR}", f"{broken}{SEPARATOR}x")  # its user's number
+    after = {job.job_id: job for job in cluster.observe().jobs}
+    found = after.pop(broken)
+    assert "is not a number" in found.unreadable
+    assert replace(found, unreadable="") == before.pop(broken)
+    assert after == before
 
 
 def test_extensions_are_one_command_that_an_administrator_can_replay(

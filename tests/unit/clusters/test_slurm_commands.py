@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,34 @@ def test_without_the_right_to_act_no_changing_command_is_started_and_reading_goe
         commands.act("scontrol", "requeue", "7")
     commands.read("scontrol", "show", "node")
     assert (commands_in / "done").read_text() == "show node\n"
+
+
+@pytest.mark.parametrize("what", ["changes", "reads", "reads and tells"])
+def test_a_command_that_runs_when_the_right_to_act_is_lost_is_killed(commands_in: Path, what: str) -> None:
+    """As soon as it runs, another flexod takes over. It would go on for ten minutes."""
+    pid = commands_in / "pid"
+
+    def check() -> None:
+        if pid.exists():
+            raise MayNotAct("the one at b:1 is active")
+
+    script(commands_in, "scontrol", f"echo $$ > {pid}; exec sleep 600")
+    commands = SlurmCommands(None, 600, may_act=check)
+    begun: list[int] = []
+    asked: dict[str, Callable[[], str]] = {
+        "changes": lambda: commands.act("scontrol", "requeue", "7", lines="some input"),
+        "reads": lambda: commands.read("scontrol", "show", "job"),
+        "reads and tells": lambda: commands.read("scontrol", "show", answered=lambda: begun.append(1)),
+    }
+    with pytest.raises(MayNotAct, match="b:1"):
+        asked[what]()
+    assert not begun
+    assert not Path("/proc", pid.read_text().strip()).exists()
+
+
+def test_a_command_that_takes_its_time_is_given_all_of_its_input_and_read_to_its_end(
+    commands_in: Path,
+) -> None:
+    script(commands_in, "scontrol", "sleep 0.3; head -c 100000 /dev/zero | tr '\\0' x; sleep 0.3; cat")
+    said = SlurmCommands(None, 60).act("scontrol", lines="some input")
+    assert said == "x" * 100_000 + "some input"

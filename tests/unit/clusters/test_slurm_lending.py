@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from flexo.clusters.base import ActionRefused, ClusterUnreachable
 from flexo.clusters.slurm import BorrowedPartition, SlurmCluster
 
-COMMAND = """#!{python}
+COMMAND = """#!/usr/bin/env python3
 import json, sys
 with open("{folder}/calls", "a") as calls:
     calls.write(json.dumps([sys.argv[0].rsplit("/", 1)[-1], *sys.argv[1:]]) + "\\n")
@@ -30,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def answer(folder: Path, words: str = "", status: int = 0) -> None:
     for name in ("scontrol", "helper"):
-        text = COMMAND.format(python=sys.executable, folder=folder, words=words, status=status)
+        text = COMMAND.format(folder=folder, words=words, status=status)
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
 

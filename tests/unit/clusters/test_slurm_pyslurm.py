@@ -94,6 +94,7 @@ def a_node(**changes: object) -> SimpleNamespace:
         "active_features": ["v100"],
         "owner": None,
         "reason": None,
+        "threads_per_core": 1,
     }
     return SimpleNamespace(**(fields | changes))
 

@@ -24,6 +24,7 @@ from flexo.doctor.flexod import (
 )
 from flexo.doctor.memory import check_memory
 from flexo.doctor.munge import check_munge
+from flexo.doctor.neighbours import check_neighbours
 from flexo.doctor.partitions import Satellites, check_borrowed, check_partitions
 from flexo.doctor.plugin import check_plugin
 from flexo.doctor.preemption import check_preemption
@@ -157,6 +158,34 @@ def test_a_partitions_default_for_memory_is_read_as_scontrol_prints_it() -> None
             f"{line} JobDefaults=DefMemPerGPU=9",
         )
     ] == ["", "DefMemPerCPU=2000", "DefMemPerGPU=9"]
+
+
+def test_users_who_share_nodes_with_satellites_are_a_warning(
+    config: SlurmConfig, partitions: tuple[PartitionSetup, ...]
+) -> None:
+    check = "partition.users"
+    found = of(check_neighbours(config, partitions, "flex"), check)
+    assert found.level is Level.WARNING
+    assert "flex, train" in found.what  # infer has other nodes
+    assert "ExclusiveUser=YES" in found.fix
+    alone = changed(changed(partitions, "flex", one_user_a_node=True), "train", one_user_a_node=True)
+    assert levels(check_neighbours(config, alone, "flex"))[check] is Level.OK
+    whole = replace(config, select_type="select/linear")
+    assert levels(check_neighbours(whole, partitions, "flex"))[check] is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("fields", "one_user"),
+    [
+        ("ExclusiveUser=NO OverSubscribe=NO", False),
+        ("ExclusiveUser=YES OverSubscribe=NO", True),
+        ("ExclusiveUser=NO OverSubscribe=EXCLUSIVE", True),
+        ("ExclusiveUser=NO OverSubscribe=FORCE:4", False),
+    ],
+)
+def test_who_shares_nodes_is_read_as_scontrol_prints_it(fields: str, one_user: bool) -> None:
+    (found,) = parse_partition_setups(f"PartitionName=p Nodes=n[1-2] {fields} State=UP")
+    assert found.one_user_a_node is one_user
 
 
 def test_preemption_that_is_off_is_a_problem_and_its_line_is_said(config: SlurmConfig) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from flexo.control.clock_watch import ClockWatch
 from flexo.loaning.demand import CallBack, DemandMissing, DemandSource
 from flexo.loaning.lending import Lending
 from flexo.loaning.orchestrator import Rules
@@ -109,9 +110,9 @@ class World:
             outlook=self.outlook,
             remembered=self.remembered if remembered is None else remembered,
             left_alone=self.plans[-1].left_alone if self.plans else (),
-            steady=lambda: self.steady,
             dry_run=self.dry_run,
         )
+        self.clock_watch = ClockWatch(lambda: self.now, lambda: self.steady)
 
     # What is there.
 
@@ -216,6 +217,8 @@ class World:
 
     def turn(self, seconds: float = 0.0) -> LendingPlan:
         self.pass_time(seconds)
+        if jump := self.clock_watch.jump():
+            self.lending.clock_was_set(jump)
         plan = self.lending.turn(self.view())
         self.plans.append(plan)
         held = {name for job in self.jobs.values() for name in job.nodes}

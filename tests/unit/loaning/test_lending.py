@@ -470,6 +470,20 @@ def test_a_clock_that_is_set_moves_the_deadlines_with_it(world: World):
     assert not world.past[node].late
 
 
+def test_a_look_at_slurm_that_takes_long_is_no_clock_that_was_set(world: World):
+    lend_all(world)
+    for node in world.borrowed:
+        world.base(100 + int(node[1:]), node)
+    need(world, 1.0)
+    (node,) = world.closed
+    deadline_at = world.loan(node).deadline_at
+    looked = world.view()
+    world.pass_time(15.0)  # what Slurm's commands took after the look's time was noted
+    plan = world.lending.turn(looked)
+    assert not [event for event in plan.events if event.kind == "repair"]
+    assert {loan.node: loan.deadline_at for loan in plan.loans}[node] == deadline_at
+
+
 def test_time_that_really_passes_is_no_jump(world: World):
     lend_all(world)
     world.turn(7200.0)

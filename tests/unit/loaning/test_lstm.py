@@ -21,7 +21,7 @@ def tomorrow(method: LstmMethod, past: History) -> Band:
 
 def test_without_pytorch_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(TorchMissing, match=r"flexo\[training\]"):
+    with pytest.raises(TorchMissing, match=r"whl\[torch\]"):
         LstmMethod()(history(*load(3)), 0.95)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,75 @@ def test_a_configuration_that_everybody_may_write_is_not_obeyed(tmp_path: Path) 
     load(file)
 
 
+FOREIGN_GROUP = 64_001
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        (lambda file: (os.chown(file, -1, FOREIGN_GROUP), file.chmod(0o664)), "chmod g-w {file}"),
+        (lambda file: file.parent.chmod(0o757), "chmod o-w {file.parent}"),
+        (
+            lambda file: (os.chown(file.parent, -1, FOREIGN_GROUP), file.parent.chmod(0o775)),
+            "chmod g-w {file.parent}",
+        ),
+        (lambda file: os.chown(file, 64_001, -1), "chown root {file}"),
+        (lambda file: os.chown(file.parent, 64_001, -1), "chown root {file.parent}"),
+    ],
+    ids=["the group", "the folder", "the folder's group", "the owner", "the folder's owner"],
+)
+def test_a_configuration_that_another_account_can_change_is_not_obeyed(
+    tmp_path: Path, change: Callable[[Path], object], remedy: str
+) -> None:
+    if os.geteuid():
+        pytest.skip("only root gives files to other accounts")
+    file = tmp_path / "etc" / "flexo.toml"
+    file.parent.mkdir()
+    file.write_text("")
+    load(file)
+    change(file)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert remedy.format(file=file) in str(caught.value)
+
+
+def test_a_configuration_that_own_and_roots_group_may_write_is_obeyed(tmp_path: Path) -> None:
+    file = tmp_path / "flexo.toml"
+    file.write_text("")
+    file.chmod(0o664)
+    load(file)
+
+
+def test_a_link_to_a_file_that_another_account_can_replace_is_not_obeyed(tmp_path: Path) -> None:
+    loose = tmp_path / "loose"
+    loose.mkdir()
+    (loose / "flexo.toml").write_text("")
+    loose.chmod(0o777)
+    link = tmp_path / "flexo.toml"
+    link.symlink_to(loose / "flexo.toml")
+    with pytest.raises(ConfigError, match=f"chmod o-w {loose}"):
+        load(link)
+
+
+def test_what_is_checked_is_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who can write the file puts an innocent one in its place right after it was read."""
+    file, innocent = tmp_path / "flexo.toml", tmp_path / "innocent"
+    file.write_text("")
+    file.chmod(0o666)
+    innocent.write_text("")
+    read_text, open_file = Path.read_text, os.open
+
+    def swapped(opened: object) -> object:
+        if innocent.exists():
+            innocent.rename(file)
+        return opened
+
+    monkeypatch.setattr(Path, "read_text", lambda path, **more: swapped(read_text(path, **more)))
+    monkeypatch.setattr(os, "open", lambda *what, **more: swapped(open_file(*what, **more)))
+    with pytest.raises(ConfigError, match="everybody may write it"):
+        load(file)
+
+
 def test_a_folder_that_everybody_may_write_says_nothing_of_who_is_active(tmp_path: Path) -> None:
     register = FileRegister(tmp_path)
     assert register.look().version == 0
@@ -75,7 +145,7 @@ def test_a_leader_that_finds_everything_slow_is_believed_within_bounds(tmp_path:
     for second in range(100):
         reports = [SlowGpuReport(LIAR, "n1", (second * 20 + number,), 9.0) for number in range(20)]
         elsewhere = [SlowGpuReport(LIAR, f"n{second}x{number}", (), 9.0) for number in range(20)]
-        told += len(slow.take(reports + elsewhere, held, float(second)))
+        told += len(slow.take(reports + elsewhere, held, {LIAR: "liar"}, float(second)))
     assert told <= MOST_OF_A_JOB
     assert len(slow.known) <= MOST_OF_A_JOB
     journal.close()
@@ -85,6 +155,8 @@ def test_who_says_the_same_again_at_once_says_nothing_new(tmp_path: Path) -> Non
     journal = Journal(tmp_path / "journal.sqlite", 30)
     slow = SlowGpus(journal, 1800.0, 0.0)
     report = SlowGpuReport(LIAR, "n1", (1,), 2.0)
-    events = [slow.take([report], {LIAR: frozenset({"n1"})}, at) for at in (0.0, 1.0, 299.0, 300.0)]
+    events = [
+        slow.take([report], {LIAR: frozenset({"n1"})}, {LIAR: "liar"}, at) for at in (0.0, 1.0, 299.0, 300.0)
+    ]
     assert [len(each) for each in events] == [1, 0, 0, 1]
     journal.close()

@@ -13,6 +13,7 @@ from flexo.availability.mandate import ALONE, Mandate
 from flexo.clusters.base import ClusterState
 from flexo.model import ElasticRequest, JobState, Node, Range, SlurmJob
 from flexo.service.authentication import Authentication
+from flexo.service.budgets import STANDARD, Budgets
 from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import LeaderDesk
 from flexo.service.server import MAX_MESSAGE_BYTES
@@ -93,12 +94,14 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def house(*jobs: SlurmJob, pace: Pace = QUICK, mandate: Mandate = ALONE) -> AsyncIterator[House]:
+async def house(
+    *jobs: SlurmJob, pace: Pace = QUICK, mandate: Mandate = ALONE, budgets: Budgets = STANDARD
+) -> AsyncIterator[House]:
     """A JobService over a cluster in which `jobs` run."""
     desk, observed = LeaderDesk(), Observed(cluster(*jobs))
-    service = JobService(desk, observed, pace, mandate)
+    service = JobService(desk, observed, pace, mandate, budgets)
     server = grpc.aio.server(
-        interceptors=[Authentication(PlainAuthenticator())],
+        interceptors=[Authentication(PlainAuthenticator(), budgets)],
         options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)],
     )
     jobs_pb2_grpc.add_JobServiceServicer_to_server(service, server)

@@ -8,17 +8,22 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import grpc
 import grpc.aio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from loop_in_thread import LoopThread
 from service_doubles import PlainAuthenticator
 
 from flexo.clusters.base import ClusterState
 from flexo.control.views import ControllerStatus, JobView, TimeLeft, UnknownJob, View
 from flexo.control.wishes import BadScale, Busy, NotSteered
-from flexo.journal import Event, Found
+from flexo.journal import KINDS, Event, Found, Journal
 from flexo.journal_search import Search
 from flexo.model import (
     Demand,
@@ -34,8 +39,10 @@ from flexo.model import (
     Source,
     WorkerShape,
 )
-from flexo.service.admin_service import AdminService
+from flexo.service import admin_service
+from flexo.service.admin_service import AdminService, event_message
 from flexo.service.authentication import Authentication
+from flexo.service.budgets import STANDARD, Budgets
 from flexo.service.errands import CheckpointOrder, Errand, Order, Outcome, ProfileOrder, Progress, Result
 from flexo.service.leaders import LeaderBusy, NoLeader
 from flexo_protos.credentials import METADATA_KEY
@@ -145,7 +152,13 @@ class Answers:
         return Found(events, 11, 40)
 
     def events(self, job_id: int | None, limit: int) -> tuple[Event, ...]:
-        return (Event(5.0, "grow", JobKey(6), "3 workers"),) if job_id == 6 else ()
+        grown = Event(5.0, "grow", JobKey(job_id or 0, 2), "3 workers")
+        ended = Event(9.0, "end", JobKey(4, 2), "the job ended: TIMEOUT")
+        return {6: (Event(5.0, "grow", JobKey(6), "3 workers"),), 4: (ended, grown)}.get(job_id or 0, ())
+
+    def facts_of(self, event: Event) -> str:
+        assert event.kind == "end"
+        return '{"state":"TIMEOUT","exit_code":"0:0","started_at":null,"ended_at":8.5,"base_workers":2}'
 
 
 class Client:
@@ -178,9 +191,15 @@ def answers() -> Answers:
 
 @pytest.fixture
 def client(answers: Answers) -> Iterator[Client]:
+    with served(answers, STANDARD) as made:
+        yield made
+
+
+@contextmanager
+def served(answers: Answers, budgets: Budgets) -> Iterator[Client]:
     async def start() -> tuple[grpc.aio.Server, int]:
-        server = grpc.aio.server(interceptors=[Authentication(PlainAuthenticator())])
-        service = AdminService(answers, answers, answers, ("games",))  # type: ignore[arg-type]
+        server = grpc.aio.server(interceptors=[Authentication(PlainAuthenticator(), budgets)])
+        service = AdminService(answers, answers, answers, ("games",), budgets=budgets)  # type: ignore[arg-type]
         admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
@@ -257,6 +276,81 @@ def test_a_search_for_what_cannot_be_is_refused_with_what_can(
     assert text.isprintable()
 
 
+@pytest.fixture
+def limited(answers: Answers) -> Iterator[Client]:
+    """A service with small limits."""
+    budgets = Budgets(steering_burst=3, steering_per_s=0.001, job_steering_burst=5, job_steering_per_s=0.001)
+    with served(answers, budgets) as made:
+        yield made
+
+
+def test_a_user_who_scales_in_a_loop_is_refused_with_the_rate_and_administrators_are_not(
+    limited: Client, answers: Answers
+) -> None:
+    request = pb.ScaleJobRequest(job_id=7, workers=4)
+    for _ in range(3):
+        limited.call("ScaleJob", request, OWNER)
+    code, text = limited.refused("ScaleJob", request, OWNER)
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert f"uid {OWNER}" in text
+    assert "0.001" in text
+    limited.call("ScaleJob", request, ADMINISTRATOR)
+    assert len(answers.scaled) == 4
+
+
+def test_one_job_is_steered_so_often_whoever_does_it(limited: Client) -> None:
+    request = pb.ScaleJobRequest(job_id=7, workers=4)
+    for _ in range(5):
+        limited.call("ScaleJob", request, ADMINISTRATOR)
+    code, text = limited.refused("ScaleJob", request, OWNER)
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "job 7" in text
+
+
+def test_a_picture_of_the_cluster_is_made_once_for_all_who_ask(
+    client: Client, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = answers.view()
+    made = []
+    monkeypatch.setattr(answers, "view", lambda: view)
+    monkeypatch.setattr(admin_service, "_node", lambda node: made.append(node) or pb.NodeView(name=node.name))
+    with ThreadPoolExecutor(8) as callers:
+        replies = list(callers.map(lambda _: client.call("ListNodes", pb.ListNodesRequest()), range(200)))
+    assert [node.name for node in replies[-1].nodes] == ["n2"]
+    assert len(made) == 1
+
+
+@settings(max_examples=30)
+@given(
+    at=st.floats(allow_nan=False),
+    job=st.none() | st.builds(JobKey, st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 63) - 1)),
+    kind=st.sampled_from(sorted(KINDS)),
+    text=st.text(st.characters(exclude_categories=["Cs"])),
+)
+def test_whatever_the_store_holds_can_be_listed(at: float, job: JobKey | None, kind: str, text: str) -> None:
+    with TemporaryDirectory() as folder:
+        journal = Journal(Path(folder) / "journal.sqlite", 36_500)
+        journal.record(0.0, (Event(at, kind, job, text), Event(1.0, "grow", JobKey(6), "3 workers")))
+        found = journal.find(Search(routine=True)).events
+        journal.close()
+    listed = [
+        pb.Event.FromString(event_message(event, number).SerializeToString()) for number, event in found
+    ]
+    assert [(each.at, each.kind, each.text) for each in listed] == [
+        (1.0, "grow", "3 workers"),
+        (at, kind, text),
+    ]
+    assert listed[0].job_id == 6
+
+
+def test_a_page_with_a_job_id_that_no_slurm_has_can_be_read(client: Client, answers: Answers) -> None:
+    forged = Event(6.0, "cancel", JobKey(9_999_999_999), "satellite 5 of job 9999999999")
+    answers.find = lambda search: Found(((2, forged), (1, Event(5.0, "grow", JobKey(6), "3 workers"))))
+    reply = client.call("ListEvents", pb.ListEventsRequest())
+    assert [(each.job_id, each.number) for each in reply.events] == [(0, 2), (6, 1)]
+    assert "9999999999" in reply.events[0].text
+
+
 def test_anybody_may_read_what_inference_needed(client: Client, answers: Answers) -> None:
     reply = client.call("ListDemand", pb.ListDemandRequest(since_at=50.0))
     assert [(sample.at, sample.servers) for sample in reply.samples] == [(100.0, 2.5), (400.0, 3.0)]
@@ -325,6 +419,15 @@ def test_a_job_that_has_ended_still_has_its_events(client: Client) -> None:
     reply = client.call("ExplainJob", pb.ExplainJobRequest(job_id=6))
     assert (reply.events[0].kind, reply.events[0].text) == ("grow", "3 workers")
     assert list(reply.sentences) == ["no elastic job 6 runs"]
+
+
+def test_a_job_that_has_ended_is_explained_by_its_end(client: Client) -> None:
+    reply = client.call("ExplainJob", pb.ExplainJobRequest(job_id=4))
+    assert list(reply.sentences) == ["the job ended: TIMEOUT"]
+    assert (reply.end.state, reply.end.exit_code, reply.end.restart_count) == ("TIMEOUT", "0:0", 2)
+    assert (reply.end.started_at, reply.end.ended_at, reply.end.base_workers) == (0, 8.5, 2)
+    assert [event.kind for event in reply.events] == ["end", "grow"]
+    assert not client.call("ExplainJob", pb.ExplainJobRequest(job_id=7)).HasField("end")
 
 
 def test_a_job_that_never_was_is_not_found(client: Client) -> None:

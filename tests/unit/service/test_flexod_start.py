@@ -149,7 +149,7 @@ def test_a_controller_that_falls_over_ends_flexod_and_is_logged(capsys: pytest.C
     async def story() -> bool:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
-        with active.controller_thread(Broken(), LeaderDesk(), loop, ended) as failed:  # type: ignore[arg-type]
+        async with active.controller_thread(Broken(), LeaderDesk(), loop, ended) as failed:  # type: ignore[arg-type]
             await asyncio.wait_for(ended.wait(), 60)
         return failed.is_set()
 
@@ -167,13 +167,62 @@ def test_the_controller_is_told_to_stop_and_waited_for() -> None:
 
     async def story(controller: Working) -> bool:
         loop = asyncio.get_running_loop()
-        with active.controller_thread(controller, LeaderDesk(), loop, asyncio.Event()) as failed:  # type: ignore[arg-type]
+        async with active.controller_thread(controller, LeaderDesk(), loop, asyncio.Event()) as failed:  # type: ignore[arg-type]
             pass
         return failed.is_set()
 
     working = Working()
     assert not asyncio.run(story(working))
     assert working.stopped
+
+
+def test_the_event_loop_goes_on_while_the_controller_still_waits_for_slurm() -> None:
+    """Leaders are told in the event loop that flexod has lost its lease."""
+
+    class WaitsForSlurm:
+        leaders_were_told = threading.Event()
+        in_time = False
+
+        def run(self, stop: threading.Event) -> None:
+            stop.wait(60)
+            self.in_time = self.leaders_were_told.wait(20)
+
+    async def story(controller: WaitsForSlurm) -> None:
+        loop = asyncio.get_running_loop()
+
+        async def tell() -> None:
+            while not leaving:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.1)
+            controller.leaders_were_told.set()
+
+        leaving: list[bool] = []
+        telling = asyncio.create_task(tell())
+        thread = active.controller_thread(controller, LeaderDesk(), loop, asyncio.Event())  # type: ignore[arg-type]
+        async with thread:
+            leaving.append(True)
+        await telling
+
+    controller = WaitsForSlurm()
+    asyncio.run(story(controller))
+    assert controller.in_time
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt()])
+def test_a_controller_that_is_ended_in_any_other_way_ends_flexod_too(error: BaseException) -> None:
+    class Broken:
+        def run(self, stop: threading.Event) -> None:
+            raise error
+
+    async def story() -> bool:
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        thread = active.controller_thread(Broken(), LeaderDesk(), loop, ended)  # type: ignore[arg-type]
+        async with thread as failed:
+            await asyncio.wait_for(ended.wait(), 60)
+        return failed.is_set()
+
+    assert asyncio.run(story())
 
 
 def test_one_of_several_that_cannot_tell_which_it_is_says_how_to_name_it(

@@ -36,6 +36,7 @@ from flexo.journal import Journal
 from flexo.loaning.pushed import PushedDemand
 from flexo.model import FailureReason, GrantFailure, JobKey, SlowGpuReport
 from flexo.service.admin_service import AdminService
+from flexo.service.budgets import Budgets
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import MOST_WAITING, LeaderDesk
@@ -136,14 +137,16 @@ def flexod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flexod]:
     controller.cycle()
 
     async def start() -> tuple[grpc.aio.Server, JobService, InferenceService, int]:
-        jobs = JobService(desk, controller, QUICK)
+        jobs = JobService(desk, controller, QUICK, budgets=Budgets(misbehaved_burst=1 << 20))
         admin = AdminService(controller, journal, desk, ())
         pushed = PushedDemand("infer", stale_s=120.0)
         inference = InferenceService(pushed, frozenset(), desk.wake.set)
         port = _free_port()
         switchboard = Switchboard()
         switchboard.activate(all_services(jobs, admin, inference), ALONE)
-        server = await listen(f"127.0.0.1:{port}", PlainAuthenticator(), switchboard)
+        # one connection makes all calls here, those without a credential too
+        budgets = Budgets(refusals_of_a_connection=1 << 20)
+        server = await listen(f"127.0.0.1:{port}", PlainAuthenticator(), switchboard, budgets=budgets)
         return server, jobs, inference, port
 
     with LoopThread() as loop, contextlib.ExitStack() as stack:
@@ -245,9 +248,15 @@ def test_a_leader_may_say_anything_and_flexod_goes_on(
 def test_a_message_that_grows_when_it_is_unpacked_is_refused_at_its_limit(flexod: Flexod) -> None:
     request = bytes(64 << 20)  # 64 KiB on the wire
     call = flexod.channel.unary_unary(path_of(SINGLE[0]))
-    with pytest.raises(grpc.RpcError) as caught:
-        call(request, compression=grpc.Compression.Gzip, timeout=60)
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    proof = ((METADATA_KEY, f"{OWNER} {path_of(SINGLE[0])}#unpacked"),)
+    for metadata, code in (
+        (proof, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ((), grpc.StatusCode.UNAUTHENTICATED),  # before anything is unpacked
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            call(request, metadata=metadata, compression=grpc.Compression.Gzip, timeout=60)
+        assert caught.value.code() is code
+    flexod.go_on()
 
 
 def test_what_one_job_has_waiting_for_the_controller_is_bounded() -> None:

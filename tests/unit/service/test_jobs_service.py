@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -12,10 +13,11 @@ import pytest
 from service_doubles import ATTACH, House, cluster, end_of, hello, house, slurm_job
 
 from flexo.control.leaders import GrantOffer, Orders
-from flexo.model import FailureReason, JobKey, JobState, Range, SatelliteTag
-from flexo.service import jobs_service
+from flexo.model import FailureReason, JobKey, JobState, Range, SatelliteTag, SlurmJob
+from flexo.service import leaders
+from flexo.service.budgets import STANDARD, Budgets, TokenBucket
 from flexo.service.errands import CheckpointOrder, Errand, Outcome, Progress, Result
-from flexo.service.jobs_service import BURST, Pace, TokenBucket
+from flexo.service.jobs_service import Pace
 from flexo.service.leaders import LeaderBusy, NoLeader
 from flexo_protos.v1 import jobs_pb2 as pb
 
@@ -223,13 +225,10 @@ def test_a_stream_without_hello_is_closed() -> None:
     run(story)
 
 
-def test_one_user_cannot_take_up_the_server_with_streams_that_say_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(jobs_service, "STRANGERS_PER_USER", 3)
-
+def test_one_user_cannot_take_up_the_server_with_streams_that_say_nothing() -> None:
     async def story() -> None:
-        async with house(slurm_job(), slurm_job(8, user_id=2000)) as h:
+        # two, and one for the job that runs
+        async with house(slurm_job(), slurm_job(8, user_id=2000), budgets=Budgets(unattached=2)) as h:
             silent = [h.dial() for _ in range(3)]
             await asyncio.sleep(0.2)
             code, text = await refusal(h, hello())
@@ -239,6 +238,86 @@ def test_one_user_cannot_take_up_the_server_with_streams_that_say_nothing(
             silent[0].cancel()
             await asyncio.sleep(0.2)
             await attached(h)
+
+    run(story)
+
+
+def test_one_look_at_the_cluster_is_sorted_once_for_all_streams_that_wait() -> None:
+    class Counted(tuple):  # type: ignore[type-arg]
+        looked = 0
+
+        def __iter__(self) -> Iterator[SlurmJob]:
+            Counted.looked += 1
+            return super().__iter__()
+
+    async def story() -> None:
+        pace = Pace(observed_within_s=1.0)
+        async with house(slurm_job(), pace=pace) as h:
+            h.observed.observation = replace(cluster(at=0.0), jobs=Counted([slurm_job()]))
+            ends = await asyncio.gather(*(refusal(h, hello(99)) for _ in range(20)))
+            assert {code for code, _ in ends} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+            assert Counted.looked == 1
+
+    run(story)
+
+
+def test_a_leader_that_spoke_while_flexod_was_busy_is_not_dropped() -> None:
+    async def story() -> None:
+        async with house(slurm_job(), pace=Pace(report_interval_s=0.3)) as h:
+            call = await attached(h)
+            for workers in (3, 4):
+                await call.write(pb.FromLeader(report=pb.Report(workers=workers)))
+                await asyncio.sleep(0)
+                time.sleep(1.5)
+            await until(lambda: [report.training_workers for report in h.desk.reports()] == [4])
+
+    run(story)
+
+
+def test_bytes_of_a_leader_beyond_its_budget_wait_and_the_leader_stays() -> None:
+    async def story() -> None:
+        budgets = Budgets(bytes_burst=4000, bytes_per_s=20_000.0)
+        async with house(slurm_job(), budgets=budgets) as h:
+            call = await attached(h)
+            began = time.monotonic()
+            why = "x" * 4000
+            for workers in range(10):
+                await call.write(pb.FromLeader(report=pb.Report(workers=workers, unscalable_why=why)))
+            await until(lambda: [report.training_workers for report in h.desk.reports()] == [9])
+            assert time.monotonic() - began > 1.0
+
+    run(story)
+
+
+def test_who_says_nonsense_again_and_again_waits_before_he_is_heard_and_others_do_not() -> None:
+    async def story() -> None:
+        budgets = Budgets(misbehaved_burst=2, misbehaved_per_s=1.0)
+        async with house(slurm_job(), slurm_job(8, user_id=2000), budgets=budgets) as h:
+            began = time.monotonic()
+            for _ in range(4):
+                code, _ = await refusal(h, pb.FromLeader())
+                assert code is grpc.StatusCode.INVALID_ARGUMENT
+            await attached(h, 2000, 8)
+            assert time.monotonic() - began < 2.0
+            await attached(h)
+            assert time.monotonic() - began > 1.0
+
+    run(story)
+
+
+def test_a_report_holds_no_more_satellites_than_the_job_may_have() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            call = await attached(h)
+            satellites = [
+                pb.Satellite(slurm_job_id=100 + number, grant_id=f"g{number}", node="n1", workers=1, state=1)
+                for number in range(10_000)
+            ]
+            await call.write(pb.FromLeader(report=pb.Report(satellites=satellites)))
+            code, text = await end_of(call)
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+            assert "10000 satellites" in text
+            assert "2-8" in text
 
     run(story)
 
@@ -254,6 +333,65 @@ def test_a_second_leader_of_the_same_job_replaces_the_first_which_is_told_so() -
             await second.write(pb.FromLeader(report=pb.Report(workers=6)))
             await until(lambda: [report.training_workers for report in h.desk.reports()] == [6])
 
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("said", "then", "counts"),
+    [
+        (("r", 5), ("r", 4), "the first"),
+        (("r", 5), ("r", 5), "the second"),  # the same leader, whose connection had broken
+        (("r", 5), ("r", 6), "the second"),
+        (("r", 5), ("s", 1), "the second"),  # the job script's next `flexo run`
+        (("r", 5), ("", 0), "the second"),  # a release before fencing terms
+        (("", 0), ("r", 1), "the second"),
+    ],
+)
+def test_a_leader_of_a_lower_fencing_term_does_not_displace_the_one_that_leads(
+    said: tuple[str, int], then: tuple[str, int], counts: str
+) -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            calls = [h.dial(), h.dial()]
+            for call, (run_, term), workers in zip(calls, (said, then), (3, 4), strict=True):
+                await call.write(hello(run=run_, term=term, report=pb.Report(workers=workers)))
+                if call is calls[0]:
+                    await call.read()
+            refused = calls[1] if counts == "the first" else calls[0]
+            code, text = await end_of(refused)
+            assert code is grpc.StatusCode.ABORTED
+            assert counts == "the second" or ("term 5" in text and "term 4" in text)
+            workers = 3 if counts == "the first" else 4
+            assert [report.training_workers for report in h.desk.reports()] == [workers]
+
+    run(story)
+
+
+def test_a_stale_leader_is_refused_also_while_no_other_one_is_attached() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            newer = h.dial()
+            await newer.write(hello(run="r", term=5))
+            await newer.read()
+            await newer.done_writing()
+            await until(lambda: h.desk.reports() == ())
+            code, _ = await refusal(h, hello(run="r", term=4))
+            assert code is grpc.StatusCode.ABORTED
+            assert h.desk.reports() == ()
+
+    run(story)
+
+
+def test_the_fences_of_jobs_long_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with house(*(slurm_job(number) for number in (7, 8, 9))) as h:
+            for number in (7, 8, 9):
+                call = h.dial()
+                await call.write(hello(number, run="r", term=5))
+                await call.read()
+            assert sorted(h.desk._fences) == [JobKey(8), JobKey(9)]
+
+    monkeypatch.setattr(leaders, "MOST_FENCES", 2)
     run(story)
 
 
@@ -485,7 +623,7 @@ def test_a_report_that_changes_nothing_for_a_policy_wakes_nobody() -> None:
 def test_the_bucket_lets_a_burst_through_and_then_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    bucket = TokenBucket(20, BURST)
-    assert sum(bucket.take() for _ in range(1000)) == BURST
+    bucket = TokenBucket(20, STANDARD.messages_burst)
+    assert sum(bucket.take() for _ in range(1000)) == STANDARD.messages_burst
     now[0] += 1
     assert sum(bucket.take() for _ in range(1000)) == 20

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 
@@ -71,6 +73,44 @@ def test_a_reader_that_says_nothing_is_hung_up_on_and_others_are_answered(regist
             silent.sendall(b"GET /metr")
             assert "flexo_answer" in read(address)
             assert silent.recv(1) == b""
+
+
+def test_a_reader_that_asks_byte_by_byte_holds_nobody_up_and_does_not_stay(registry, monkeypatch):
+    monkeypatch.setattr(metrics_endpoint, "_WITHIN_S", 2.0)
+    with served(registry) as address:
+        host, _, port = address.rpartition(":")
+        began = time.monotonic()
+        with socket.create_connection((host, int(port)), timeout=30) as slow:
+            slow.settimeout(0.3)
+            for byte in b"GET /metrics HTTP/1.1\r\n" + b"x" * 200:
+                with contextlib.suppress(OSError):
+                    slow.sendall(bytes([byte]))
+                try:
+                    if slow.recv(1) == b"":
+                        break
+                except TimeoutError:
+                    assert "flexo_answer" in read(address)
+                except OSError:
+                    break
+        assert time.monotonic() - began < 20
+
+
+def test_many_readers_that_say_nothing_keep_nobody_from_reading(registry):
+    with served(registry) as address, contextlib.ExitStack() as stack:
+        host, _, port = address.rpartition(":")
+        for _ in range(48):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=30)).sendall(b"G")
+        began = time.monotonic()
+        assert "flexo_answer" in read(address)
+        assert time.monotonic() - began < 4
+        deadline = time.monotonic() + 20
+        while (serving := _serving()) > 16 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert serving <= 16
+
+
+def _serving() -> int:
+    return sum("process_request" in each.name for each in threading.enumerate())
 
 
 @pytest.mark.parametrize("nonsense", [b"\x00\xff\r\n\r\n", b"GET /metrics\r\n", b"DELETE / HTTP/1.1\r\n\r\n"])

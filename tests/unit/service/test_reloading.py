@@ -49,6 +49,27 @@ class Taken:
                 await asyncio.sleep(0.01)
 
 
+def test_an_error_that_nobody_expected_is_told_as_a_wrong_file_is(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        taken = Taken(Configuration(file))
+        before = taken.settings
+
+        def fail(configuration: Configuration) -> Settings:
+            raise ZeroDivisionError("as the test says")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Configuration, "read", fail)
+            await taken.hup()
+        assert "ZeroDivisionError: as the test says" in taken.unheeded
+        assert taken.settings == before
+        await taken.hup()
+        assert taken.unheeded == "", "the next reload is heeded"
+
+    asyncio.run(story())
+
+
 def test_a_good_change_is_taken_over_and_the_rest_waits_for_a_restart(file: Path) -> None:
     async def story() -> None:
         taken = Taken(Configuration(file))

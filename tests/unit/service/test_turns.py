@@ -6,8 +6,8 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -20,6 +20,7 @@ from service_doubles import PlainAuthenticator
 from flexo.availability.claim import Record
 from flexo.availability.mandate import Mandate
 from flexo.availability.register import as_text
+from flexo.availability.seat import Seat
 from flexo.config import Settings
 from flexo.journal import Journal
 from flexo.model import JobKey
@@ -59,8 +60,8 @@ class Acting(admin_pb2_grpc.AdminServiceServicer):
     async def ListJobs(self, request: admin_pb2.ListJobsRequest, context: object) -> admin_pb2.ListJobsReply:  # noqa: N802
         return admin_pb2.ListJobsReply()
 
-    @contextmanager
-    def acting(self, registry: object, over: asyncio.Event) -> Iterator[Event]:
+    @asynccontextmanager
+    async def acting(self, registry: object, over: asyncio.Event) -> AsyncIterator[Event]:
         failed = Event()
         if self.falls_over:
             failed.set()
@@ -112,7 +113,7 @@ class One:
         code = await call.code()
         assert code in (grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE)
         assert (code is grpc.StatusCode.OK) is (
-            flexods.STANDS_BY_KEY not in dict(await call.trailing_metadata())
+            flexods.STANDS_BY_KEY not in {key for key, _ in await call.trailing_metadata()}
         )
         return code is grpc.StatusCode.OK
 
@@ -247,3 +248,28 @@ def test_a_controller_that_falls_over_ends_the_process_and_lets_the_other_in(
                 await until(b.serves, "the other is active")
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("acts", [False, True])
+def test_a_dead_thread_of_the_lease_ends_the_process_so_that_it_is_started_again(
+    tmp_path: Path, begun: list[Acting], monkeypatch: pytest.MonkeyPatch, acts: bool
+) -> None:
+    both = free_addresses()
+    release(tmp_path)
+
+    def die(seat: Seat) -> None:
+        if not acts or seat.holds():
+            raise SystemExit("as the test says")
+        step(seat)
+
+    step = Seat.step
+    monkeypatch.setattr(Seat, "step", die)
+
+    async def story() -> None:
+        async with running(tmp_path, both[0], both) as a:
+            with pytest.raises(CannotServe, match="as the test says"):
+                await asyncio.wait_for(a.task, BOUND_S)
+
+    asyncio.run(story())
+    assert len(begun) == acts
+    assert not any(acting.open for acting in begun)

@@ -34,6 +34,7 @@ _GAP: Final = "  "
 _STYLES: Final = {
     "resizing": "yellow",
     "starting": "cyan",
+    "suspended": "yellow",
     "no leader": "red",
     "training": "green",
     "pending": "dim",
@@ -196,7 +197,7 @@ def _tables(picture: Picture, width: int | None, now: float) -> dict[List, _Tabl
 
 def _jobs(jobs: Iterable[admin_pb2.ElasticJob], most: int | None) -> _Table:
     """Those first at which something happens. `most`: characters of a user's name, or of a state."""
-    interest = {"resizing": 0, "no leader": 1, "starting": 2, "training": 4}
+    interest = {"resizing": 0, "no leader": 1, "suspended": 1, "starting": 2, "training": 4}
     listed = sorted(jobs, key=lambda job: (interest.get(job_words.job_state(job), 3), job.job_id))
     rows = []
     for job in listed:

@@ -7,7 +7,7 @@ which every administrator can replay by hand.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,25 +16,27 @@ from flexo.clusters.base import (
     ClusterState,
     ClusterTraits,
     ClusterUnreachable,
+    JobEnd,
     Priority,
     UserShares,
 )
 from flexo.clusters.slurm.borrowed import BorrowedPartition, let_have
 from flexo.clusters.slurm.commands import Ended, MayAct, SlurmCommands, always, nobody_counts
+from flexo.clusters.slurm.ends import read_ends
 from flexo.clusters.slurm.parse_config import parse_traits
 from flexo.clusters.slurm.priorities import set_priorities
 from flexo.clusters.slurm.reader import Reader
 from flexo.clusters.slurm.reader_commands import CommandReader
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader, is_installed
 from flexo.clusters.slurm.shares import read_shares
-from flexo.model import Allocate, Drop, Node, Partition, SlurmJob
+from flexo.model import Allocate, Drop, JobKey, Node, Partition, SlurmJob
 
 _PARTITIONS_STAY_S = 60.0
 """How long a partition's tier and state are taken as read; its nodes are read with the nodes each time."""
 
 
 class SlurmCluster:
-    """Implements flexo.clusters.base.Cluster. But for `extend`, not for several threads at once."""
+    """Implements flexo.clusters.base.Cluster. Only `extend` and `ends` are for several threads at once."""
 
     def __init__(
         self,
@@ -56,6 +58,8 @@ class SlurmCluster:
         self._reader = reader or CommandReader(self._commands, satellite_partitions)
         self._partitions: tuple[Partition, ...] = ()
         self._partitions_read_at = 0.0
+        self._jobs: tuple[SlurmJob, ...] = ()
+        """Of the last look."""
         self.read_with = self._reader.name
         """What reads the cluster's state, for people."""
 
@@ -68,6 +72,7 @@ class SlurmCluster:
         """One look, as the reader takes it."""
         at, started = time.time(), time.monotonic()
         jobs, nodes = self._reader.look()
+        jobs = self._jobs = with_earlier_records(jobs, self._jobs)
         partitions = self._partitions_of(nodes)
         read_cost_s = time.monotonic() - started
         return ClusterState(
@@ -86,6 +91,10 @@ class SlurmCluster:
     def requeue(self, job_id: int) -> None:
         """Preempt a running base. Slurm's own word keeps a job that has just ended from running again."""
         self._commands.act("scontrol", "requeue", "Incomplete", str(job_id))
+
+    def ends(self, keys: Collection[JobKey]) -> Mapping[JobKey, JobEnd]:
+        """How jobs ended, as far as slurmctld or accounting knows."""
+        return read_ends(self._commands, keys)
 
     def lend(self, nodes: frozenset[str]) -> None:
         """Edit the borrowed partition; a reconfigure or restart of slurmctld forgets it."""
@@ -165,6 +174,18 @@ def without_exclusive_nodes(nodes: Iterable[Node], jobs: Iterable[SlurmJob]) -> 
         if node.name in holders and not node.unusable
         else node
         for node in nodes
+    )
+
+
+def with_earlier_records(jobs: tuple[SlurmJob, ...], before: Iterable[SlurmJob]) -> tuple[SlurmJob, ...]:
+    """The jobs, those that cannot be read as the look before had them."""
+    unread = {job.job_id for job in jobs if job.unreadable}
+    if not unread:
+        return jobs
+    known = {job.job_id: job for job in before if job.job_id in unread}
+    return tuple(
+        replace(known.get(job.job_id, job), unreadable=job.unreadable) if job.unreadable else job
+        for job in jobs
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from flexo.clusters.base import ActionRefused, ClusterUnreachable
+from flexo.clusters.base import ActionRefused, ClusterUnreachable, MayNotAct
 
 # What a caller's shell may have set for Slurm's commands would change what they print (SQUEUE_STATES,
 # SLURM_CLUSTERS, ...), so all of it goes, except how to find the cluster and how to prove who one is.
@@ -45,6 +45,9 @@ _UNREACHABLE_WORDS = (
     "resource temporarily unavailable",
 )
 
+_ASKED_EVERY_S: Final = 0.1
+"""How often a command that runs is checked: it is killed when flexod may not act any more."""
+
 _JOB: Final = re.compile(r"\bfor job (\d+)$")
 
 ANSWERED: Final = "done"
@@ -66,7 +69,7 @@ def nobody_waits() -> None:
 
 
 MayAct = Callable[[], None]
-"""Is asked before each command that changes something. Raises MayNotAct."""
+"""Is asked before each command that changes something, and while any command runs. Raises MayNotAct."""
 
 
 def always() -> None:
@@ -184,23 +187,31 @@ class SlurmCommands:
         lines: str,
         answered: Callable[[], None],
     ) -> subprocess.CompletedProcess[bytes]:
-        """Raises TimeoutExpired, having ended the command, and OSError."""
-        until = time.monotonic() + self._timeout_s
+        """Raises TimeoutExpired and MayNotAct, having ended the command, and OSError."""
+        until, go_on = time.monotonic() + self._timeout_s, self._while_it_may_act()
         pipe = subprocess.PIPE
         with subprocess.Popen(
             list(argv), env=self._environment(variables), stdin=pipe, stdout=pipe, stderr=pipe
         ) as process:
             try:
-                prints = answered is not nobody_waits and _prints_by(until, process)
+                prints = answered is not nobody_waits and _prints_by(until, process, go_on)
                 if prints:
                     answered()
-                said, words = process.communicate(lines.encode(), max(0.0, until - time.monotonic()))
+                said, words = _communicate(process, lines.encode(), until, go_on)
             except BaseException:
                 process.kill()
                 raise
         if not prints and not process.returncode:
             answered()
         return subprocess.CompletedProcess(process.args, process.returncode, said, words)
+
+    def _while_it_may_act(self) -> MayAct:
+        """What is asked while a command runs. Who has no right to act at its beginning only reads."""
+        try:
+            self._may_act()
+        except MayNotAct:
+            return always
+        return self._may_act
 
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         kept = {
@@ -218,13 +229,33 @@ class SlurmCommands:
         return " ".join([*pointed_at, shlex.join(argv)])
 
 
-def _prints_by(until: float, process: subprocess.Popen[bytes]) -> bool:
+def _prints_by(until: float, process: subprocess.Popen[bytes], go_on: MayAct) -> bool:
     """Whether it has printed something by then, and not just closed its output."""
     assert process.stdout is not None
     output = select.poll()  # unlike select, which ends at 1,024 files: each leader is one
     output.register(process.stdout, select.POLLIN)
-    found = output.poll(max(0.0, until - time.monotonic()) * 1000)
-    return any(event & select.POLLIN for _, event in found)
+    while True:
+        left_s = max(0.0, until - time.monotonic())
+        found = output.poll(min(left_s, _ASKED_EVERY_S) * 1000)
+        if found or not left_s:
+            return any(event & select.POLLIN for _, event in found)
+        go_on()
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], lines: bytes, until: float, go_on: MayAct
+) -> tuple[bytes, bytes]:
+    """Its output. Raises TimeoutExpired, and MayNotAct when another flexod asks Slurm instead."""
+    told: bytes | None = lines
+    while True:
+        left_s = max(0.0, until - time.monotonic())
+        try:
+            return process.communicate(told, min(left_s, _ASKED_EVERY_S))
+        except subprocess.TimeoutExpired:
+            if not left_s:
+                raise
+        go_on()
+        told = None  # it goes on with what it was given
 
 
 def _kind(argv: Sequence[str]) -> str:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import pwd
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from flexo.clusters.slurm.hostlist import expand
 from flexo.clusters.slurm.marks import elastic_request
 from flexo.clusters.slurm.node_states import first_line, why_unusable
-from flexo.clusters.slurm.parse_jobs import STATES, tag_in
+from flexo.clusters.slurm.parse_jobs import STATES, readable, tag_in
 from flexo.clusters.slurm.text import Gpus
 from flexo.model import Node, Partition, SlurmJob
 
@@ -53,6 +53,7 @@ def to_node(node: Any) -> Node:
         gpu_type=installed.type,
         features=frozenset(node.active_features),
         unusable=why_unusable(state, flags, first_line(node.reason or ""), node.owner or ""),
+        threads_per_core=node.threads_per_core or 1,
     )
 
 
@@ -68,7 +69,8 @@ def to_partition(partition: Any) -> Partition:
 
 def to_jobs(jobs: Iterable[Any], satellites: frozenset[str]) -> tuple[SlurmJob, ...]:
     """The jobs that wait, run or are ending: pyslurm has those that ended too."""
-    return tuple(_to_job(job, satellites) for job in jobs if job.state in STATES)
+    there = (job for job in jobs if job.state in STATES)
+    return tuple(readable(job.id, partial(_to_job, job, satellites)) for job in there)
 
 
 def _to_job(job: Any, satellites: frozenset[str]) -> SlurmJob:

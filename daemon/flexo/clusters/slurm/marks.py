@@ -16,6 +16,9 @@ _TAG = re.compile(
     r" grant=([A-Za-z0-9._:-]{1,64}) workers=([1-9][0-9]{0,5})"
 )
 
+_LARGEST = (1 << 32) - 1
+"""Slurm's job ids and restart counts, and the messages that name them, have 32 bits."""
+
 
 def elastic_request(admin_comment: str) -> ElasticRequest | None:
     """The token `flexo{workers=2-8;fungible;heterogeneous;batch=32-256}` in AdminComment, if one is good."""
@@ -46,6 +49,6 @@ def _request(inside: str) -> ElasticRequest | None:
 def satellite_tag(comment: str) -> SatelliteTag | None:
     """The tag that is a satellite's whole comment; None for every other comment."""
     match = _TAG.fullmatch(comment)
-    if match is None:
+    if match is None or not 0 < int(match[1]) <= _LARGEST or int(match[2]) > _LARGEST:
         return None
     return SatelliteTag(JobKey(int(match[1]), int(match[2])), match[3], int(match[4]))

@@ -6,6 +6,7 @@ made up for this one call, which nobody who writes a comment can know, and line 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import takewhile
 from typing import Annotated, NamedTuple, get_type_hints
@@ -164,6 +165,36 @@ def to_job(record: QueueRecord, satellites: frozenset[str]) -> SlurmJob:
         elastic=elastic_request(record.admin_comment),
         satellite=tag_in(record.comment, partitions, satellites),
         account=or_empty(record.account),
+    )
+
+
+def readable(job_id: int, read: Callable[[], SlurmJob]) -> SlurmJob:
+    """What `read` makes of the record of one job. A record that it cannot read costs that job alone."""
+    try:
+        return read()
+    except Exception as error:
+        return unreadable_job(job_id, str(error) or type(error).__name__)
+
+
+def unreadable_job(job_id: int, why: str) -> SlurmJob:
+    """A job of which only its number is known."""
+    return SlurmJob(
+        job_id=job_id,
+        user_id=-1,
+        user="",
+        partitions=(),
+        state=JobState.OTHER,
+        reason="",
+        priority=0,
+        submitted_at=0.0,
+        started_at=None,
+        time_limit_s=None,
+        nodes=(),
+        num_nodes=0,
+        cpus=0,
+        gpus=0,
+        memory_mib=0,
+        unreadable=why,
     )
 
 

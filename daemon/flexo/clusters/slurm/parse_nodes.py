@@ -54,6 +54,7 @@ def _node(line: str) -> Node:
             gpu_type=installed.type,
             features=_names(fields.get("ActiveFeatures", "")),
             unusable=unusable,
+            threads_per_core=number(fields.get("ThreadsPerCore", "1")),
         )
     except KeyError as missing:
         raise BadValue(f"node without {missing} in `scontrol show node`: {line[:120]}") from missing

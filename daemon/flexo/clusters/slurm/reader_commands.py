@@ -20,15 +20,17 @@ from flexo.clusters.slurm.commands import CommandFailed, SlurmCommands
 from flexo.clusters.slurm.hostlist import BadHostlist
 from flexo.clusters.slurm.parse_jobs import (
     EXCLUDED_NODES,
+    QueueRecord,
     fields_to_ask,
     format_for,
     parse_excluded_nodes,
     parse_queue,
+    readable,
     to_job,
     to_record,
 )
 from flexo.clusters.slurm.parse_nodes import parse_nodes, parse_partitions
-from flexo.clusters.slurm.text import BadValue
+from flexo.clusters.slurm.text import BadValue, number
 from flexo.model import JobState, Node, Partition, SlurmJob
 
 T = TypeVar("T")
@@ -79,11 +81,12 @@ class CommandReader:
 
     def _jobs(self, printed: list[str]) -> tuple[SlurmJob, ...]:
         seen = self._seen
-        self._seen = {
-            one: seen.get(one) or to_job(to_record(one), self._satellite_partitions) for one in printed
-        }
+        self._seen = {one: seen.get(one) or self._job(to_record(one)) for one in printed}
         jobs = tuple(self._seen.values())
         return jobs if EXCLUDED_NODES in self._fields else tuple(self._with_excluded_nodes(jobs))
+
+    def _job(self, record: QueueRecord) -> SlurmJob:
+        return readable(number(record.job_id), lambda: to_job(record, self._satellite_partitions))
 
     def _with_excluded_nodes(self, jobs: tuple[SlurmJob, ...]) -> Iterator[SlurmJob]:
         self._learn_excluded_nodes(jobs)
@@ -113,12 +116,14 @@ class CommandReader:
         """Ask for the waiting jobs not known yet, and forget those that wait no more.
 
         Not for held jobs (of priority 0), which want nothing yet, nor for satellites, of which many may be
-        new at once: each names its one node.
+        new at once: each names its one node. A tag alone says nothing: its user wrote it.
         """
         waiting = {
             job.job_id
             for job in jobs
-            if job.state is JobState.PENDING and job.priority and job.satellite is None
+            if job.state is JobState.PENDING
+            and job.priority
+            and not (job.satellite is not None and len(job.required_nodes) == 1)
         }
         known = {job_id: nodes for job_id, nodes in self._excluded_nodes.items() if job_id in waiting}
         new = sorted(waiting - known.keys())

@@ -1,0 +1,151 @@
+"""Notices that elastic jobs have ended, asks the cluster how, and has that written down.
+
+What ended while flexod was away is asked for after its start: jobs that the event store knows, and of which
+it has no end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Final
+
+from flexo.clusters.base import Cluster, JobEnd, KnowsEnds
+from flexo.journal import Event
+from flexo.model import ElasticJob, JobKey, JobState, SlurmJob
+from flexo.words import workers
+
+_AT_ONCE: Final = 100
+"""Jobs asked about with one command."""
+_TRIES: Final = 5
+"""Of one question, while slurmctld does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One job's end, to be written down."""
+
+    event: Event
+    facts: str
+    """JSON: see docs/json.md, `flexo why`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was seen of a job while it ran."""
+
+    base_workers: int
+    base_nodes: tuple[str, ...]
+    most_workers: int
+    started_at: float | None
+
+
+class EndedJobs:
+    """For the controller's thread alone."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        beside: Executor,
+        unended: Iterable[JobKey],
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`unended`: jobs that ran when the flexod before ended, as far as its event store says.
+
+        `wake` is called, in any thread, when the cluster has answered.
+        """
+        self._wake = wake
+        self._cluster = cluster if isinstance(cluster, KnowsEnds) else None
+        self._beside = beside
+        self._running: dict[JobKey, _Known | None] = dict.fromkeys(unended)
+        """None: this flexod has not seen it run."""
+        self._missed: frozenset[JobKey] = frozenset()
+        """Of those: the last look did not show them. One look may be wrong, as when slurmctld restarts."""
+        self._gone: dict[JobKey, tuple[_Known | None, float, int]] = {}
+        """What was known of them, when they were missed, and how often the cluster was asked."""
+        self._asked: tuple[tuple[JobKey, ...], Future[Mapping[JobKey, JobEnd]]] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a job's end is about to be known: the next look is due soon."""
+        return bool(self._missed or self._gone)
+
+    def look(self, queue: Iterable[SlurmJob], jobs: Iterable[ElasticJob], now: float) -> list[Ended]:
+        """One look; the ends that are known by now."""
+        here = {job.key for job in queue if job.state is not JobState.PENDING or job.unreadable}
+        started = {job.key: job.started_at for job in queue if job.key in here and job.elastic}
+        missed = frozenset(self._running.keys() - here)
+        for key in missed & self._missed:
+            self._gone[key] = self._running.pop(key), now, 0
+        self._missed = missed - self._gone.keys()
+        for job in jobs:
+            before = self._running.get(job.key)
+            most = max(job.granted_workers, before.most_workers if before else 0)
+            self._running[job.key] = _Known(job.base_workers, job.base_nodes, most, started.get(job.key))
+        return self._told(now)
+
+    def _told(self, now: float) -> list[Ended]:
+        told = self._answered(now)
+        if self._asked is None and self._gone:
+            keys = tuple(self._gone)[:_AT_ONCE]
+            if self._cluster is None:
+                return [*told, *(self._end(key, None, now) for key in keys)]
+            self._asked = keys, self._beside.submit(self._cluster.ends, keys)
+            self._asked[1].add_done_callback(lambda _: self._wake())
+            told += self._answered(now)
+        return told
+
+    def _answered(self, now: float) -> list[Ended]:
+        if self._asked is None or not self._asked[1].done():
+            return []
+        (keys, answer), self._asked = self._asked, None
+        try:
+            ends = answer.result()
+        except Exception:  # nobody answered, or not sensibly: the job's end is not worth the cycle
+            for key in keys:
+                known, missed_at, tries = self._gone[key]
+                self._gone[key] = known, missed_at, tries + 1
+            return [self._end(key, None, now) for key in keys if self._gone[key][2] >= _TRIES]
+        return [self._end(key, ends.get(key), now) for key in keys]
+
+    def _end(self, key: JobKey, end: JobEnd | None, now: float) -> Ended:
+        known, missed_at, _ = self._gone.pop(key)
+        started_at = (end.started_at if end else None) or (known.started_at if known else None)
+        ended_at = end.ended_at if end and end.ended_at else missed_at
+        facts = {
+            "state": end.state if end else "",
+            "exit_code": end.exit_code if end else "",
+            "started_at": started_at,
+            "ended_at": ended_at if end or known else None,
+            "known_by": end.known_by if end else "",
+            "base_workers": known.base_workers if known else None,
+            "most_workers": known.most_workers if known else None,
+        }
+        text = "; ".join(filter(None, (_how(end, started_at, ended_at), _what(known))))
+        return Ended(Event(now, "end", key, text), json.dumps(facts, separators=(",", ":")))
+
+
+def _how(end: JobEnd | None, started_at: float | None, ended_at: float) -> str:
+    if end is None:
+        return "the job has left Slurm's queue; neither slurmctld nor accounting says how it ended"
+    code = f" (exit code {end.exit_code})" if end.exit_code else ""
+    ran_s = ended_at - started_at if started_at is not None and end.ended_at else 0.0
+    after = f" after {_time(ran_s)}" if ran_s > 0 else ""
+    by = ", says Slurm's accounting" if end.known_by == "accounting" else ""
+    return f"the job ended: {end.state}{code}{after}{by}"
+
+
+def _what(known: _Known | None) -> str:
+    if known is None:
+        return "it ended while flexod was away"
+    base = f"it had {workers(known.base_workers)} in its base on {', '.join(known.base_nodes)}"
+    grew = known.most_workers > known.base_workers
+    return f"{base}, at most {workers(known.most_workers)} with satellites" if grew else base
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,97 @@
+"""Takes the satellites of a suspended base back: its workers stand still, and the GPUs could train somebody.
+
+Slurm's gang scheduling suspends jobs for one time slice after another, so a grace period comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from flexo.clusters.base import ActionRefused, Cluster
+from flexo.control.refusals import Refusals
+from flexo.grants import GrantBook
+from flexo.journal import Event
+from flexo.model import ElasticJob, Grant, JobKey, JobState, Note, SatelliteState, SlurmJob
+from flexo.words import workers
+
+_RETRY_S: Final = 30.0
+"""Between two tries to cancel the same satellite."""
+
+
+class SuspendedBases:
+    """Bases that Slurm shows suspended, and since when. For the controller's thread alone."""
+
+    def __init__(self, cluster: Cluster, refusals: Refusals, grace_s: float) -> None:
+        self._cluster = cluster
+        self._refusals = refusals
+        self._grace_s = grace_s
+        self._since: dict[JobKey, float] = {}
+        self._ending: dict[int, JobKey] = {}
+        """Satellites of grants that were withdrawn here, and the jobs that they are of."""
+        self._tried_at: dict[int, float] = {}
+
+    def look(self, jobs: Iterable[ElasticJob], now: float) -> None:
+        """One look. A base that runs again, if only for a moment, has its grace period anew."""
+        self._since = {job.key: self._since.get(job.key, now) for job in jobs if job.suspended}
+
+    def take_back(self, jobs: Sequence[ElasticJob], book: GrantBook, now: float) -> list[Event]:
+        """Withdraw the grants of jobs whose grace period is over."""
+        events: list[Event] = []
+        for job in jobs:
+            if not self._is_over(job.key, now):
+                continue
+            for grant in job.grants:
+                if grant.state is not SatelliteState.LEAVING:
+                    book.withdraw(job.key, grant.grant_id, now)
+                    if grant.satellite_job_id:
+                        self._ending[grant.satellite_job_id] = job.key
+                    events.append(Event(now, "shrink", job.key, f"give back {_what(grant)}: {self._why()}"))
+        return events
+
+    def cancel(self, queue: Sequence[SlurmJob], now: float) -> list[Event]:
+        """End the satellites of those grants: the job's leader may be suspended, too, and cannot."""
+        there = {job.job_id for job in queue if job.state is not JobState.COMPLETING}
+        self._ending = {satellite: key for satellite, key in self._ending.items() if satellite in there}
+        self._tried_at = {job: at for job, at in self._tried_at.items() if job in self._ending}
+        events: list[Event] = []
+        for satellite, key in self._ending.items():
+            if now - self._tried_at.get(satellite, -math.inf) < _RETRY_S:
+                continue
+            self._tried_at[satellite] = now
+            try:
+                self._cluster.cancel(satellite)
+            except ActionRefused as error:
+                events += self._refusals.note(str(error), key, now)
+                continue
+            events.append(Event(now, "cancel", key, f"satellite {satellite} is cancelled: {self._why()}"))
+        return events
+
+    def notes(self, jobs: Iterable[ElasticJob], now: float) -> tuple[Note, ...]:
+        """What is to be said of those jobs at present."""
+        return tuple(Note(job.key, self._note(job, now)) for job in jobs if job.key in self._since)
+
+    def _is_over(self, key: JobKey, now: float) -> bool:
+        since = self._since.get(key)
+        return since is not None and now - since >= self._grace_s
+
+    def _why(self) -> str:
+        return f"its base has been suspended for {self._grace_s:.0f} s ([controller] suspend_grace_s)"
+
+    def _note(self, job: ElasticJob, now: float) -> str:
+        left_s = self._since[job.key] + self._grace_s - now
+        standing = any(grant.state is not SatelliteState.LEAVING for grant in job.grants)
+        back = f"gives its satellites back in {left_s:.0f} s, and " if standing and left_s > 0 else ""
+        text = f"its base is suspended: the job {back}is granted nothing until Slurm resumes it"
+        return f"{text} (`scontrol resume {job.key.job_id}`)"
+
+
+def without_reasons_of(notes: Sequence[Note], jobs: Iterable[ElasticJob]) -> tuple[Note, ...]:
+    """The policy's notes on jobs that are not suspended: of those it does not know why they do not grow."""
+    suspended = {job.key for job in jobs if job.suspended}
+    return tuple(note for note in notes if note.job not in suspended)
+
+
+def _what(grant: Grant) -> str:
+    return f"{workers(grant.workers)} on {grant.node}"

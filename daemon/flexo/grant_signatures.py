@@ -1,0 +1,76 @@
+"""flexod's signature of a grant: its leader keeps it, and shows it to a flexod that does not know the grant.
+
+HMAC-SHA256 with a key that only flexod has (service/grant_key.py). flexod signs the whole grant. What a
+leader does not repeat in its report travels in the signature. A signature is good for about as long as a
+satellite's time limit: so a grant that was withdrawn cannot be shown for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import struct
+from typing import Final
+
+from flexo.issued_grants import IssuedGrant
+from flexo.model import JobKey, SatelliteReport
+
+KEY_BYTES: Final = 32
+LONGEST: Final = 512
+"""Bytes of a signature."""
+_VERSION: Final = b"\x01"
+_FIELDS: Final = struct.Struct(">qIIQdd")
+"""User, GPUs, CPUs, MiB, issued at, not after."""
+_MAC_BYTES: Final = hashlib.sha256().digest_size
+_CLOCKS_DIFFER_S: Final = 300.0
+"""By which the clocks of two hosts of flexod may differ."""
+
+
+class GrantSigner:
+    """Signs and verifies. Safe from any thread."""
+
+    def __init__(self, key: bytes, trouble: str = "") -> None:
+        """`trouble`: why no other flexod has this key; "" where they have it."""
+        self._key = key
+        self.trouble = trouble
+
+    @classmethod
+    def of_this_process(cls, trouble: str = "") -> GrantSigner:
+        """With a key that ends with this process."""
+        return cls(secrets.token_bytes(KEY_BYTES), trouble)
+
+    def sign(self, grant: IssuedGrant, not_after: float) -> bytes:
+        """The signature of `grant`, which nobody believes after `not_after`."""
+        fields = _FIELDS.pack(
+            *(grant.user_id, grant.gpus, grant.cpus, grant.memory_mib, grant.issued_at, not_after)
+        )
+        told = _VERSION + fields + grant.partition.encode()
+        return told + self._mac(grant.job, grant.grant_id, grant.node, grant.workers, told)
+
+    def verify(self, job: JobKey, told: SatelliteReport, now: float, longest_s: float) -> IssuedGrant | None:
+        """The grant that a leader of `job` shows; None if flexod did not sign it, or too long ago.
+
+        `longest_s`: no signature is good for longer.
+        """
+        body, mac = told.signature[:-_MAC_BYTES], told.signature[-_MAC_BYTES:]
+        fields = body[len(_VERSION) :]
+        if not body.startswith(_VERSION) or len(fields) < _FIELDS.size:
+            return None
+        if not hmac.compare_digest(mac, self._mac(job, told.grant_id, told.node, told.workers, body)):
+            return None
+        user_id, gpus, cpus, memory_mib, issued_at, not_after = _FIELDS.unpack(fields[: _FIELDS.size])
+        if not now <= not_after <= now + longest_s + _CLOCKS_DIFFER_S:
+            return None
+        partition = fields[_FIELDS.size :].decode()
+        return IssuedGrant(
+            *(job, told.grant_id, user_id, told.node, told.workers, partition),
+            *(gpus, cpus, memory_mib, min(issued_at, now)),
+        )
+
+    def _mac(self, job: JobKey, grant_id: str, node: str, workers: int, told: bytes) -> bytes:
+        """Every part with its length before it, so that no two grants have the same text."""
+        numbers = struct.pack(">QQQ", job.job_id, job.restart_count, workers)
+        parts = (b"flexo grant", numbers, grant_id.encode(), node.encode(), told)
+        text = b"".join(struct.pack(">I", len(part)) + part for part in parts)
+        return hmac.digest(self._key, text, "sha256")

@@ -1,0 +1,151 @@
+"""A grant as flexod issued it, and whether a Slurm job is the satellite that the grant allows. Pure.
+
+Users write the comments and names of their own jobs. So a tag only names a grant. Slurm's record of the job
+decides: owner, node, partition, size and base must be those that flexod granted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from flexo.model import Grant, JobKey, JobState, SlurmJob, WorkerShape
+
+NOT_KNOWN: Final = -1
+"""A user or an amount that an older release did not record."""
+LONGEST_LIMIT_S: Final = 3600.0
+"""The longest time limit that flexod sets (control/leases.py), where `lease_s` is not longer."""
+_LIMIT_SLACK_S: Final = 120.0
+"""Slurm rounds time limits up to minutes, twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedGrant:
+    """One grant, with what a satellite of it may hold."""
+
+    job: JobKey
+    grant_id: str
+    """"": an older release issued it and did not record its id."""
+    user_id: int
+    node: str
+    workers: int
+    partition: str
+    """"": not known, like `NOT_KNOWN`."""
+    gpus: int
+    cpus: int
+    memory_mib: int
+    """0: the base did not ask for memory."""
+    issued_at: float
+    satellite_job_id: int = 0
+    """The one Slurm job that counts for this grant; 0: none was seen yet."""
+    ended_at: float | None = None
+    """When flexod withdrew it, or its leader gave it back; None: it stands."""
+
+    @classmethod
+    def of(cls, grant: Grant, user_id: int, shape: WorkerShape) -> IssuedGrant:
+        """`grant`, issued now to a job of `user_id` whose workers have this shape."""
+        workers = grant.workers
+        return cls(
+            job=grant.job,
+            grant_id=grant.grant_id,
+            user_id=user_id,
+            node=grant.node,
+            workers=workers,
+            partition=grant.partition,
+            gpus=shape.gpus * workers,
+            cpus=max(1, shape.cpus) * workers,
+            memory_mib=shape.memory_mib * workers,
+            issued_at=grant.since_at,
+        )
+
+
+def shape_within(base: SlurmJob, workers: int, said: WorkerShape | None) -> WorkerShape:
+    """What one worker takes. Slurm's record of a base of `workers` workers bounds what its leader says."""
+    recorded = WorkerShape(
+        gpus=base.gpus // workers,
+        cpus=max(1, base.cpus // workers),
+        memory_mib=0,
+        gpu_type=base.gpu_type,
+    )
+    if said is None:
+        return recorded
+    memory_mib = said.memory_mib
+    if base.memory_mib:
+        memory_mib = min(memory_mib, _share(base.memory_mib, workers))
+    return WorkerShape(
+        gpus=min(said.gpus, recorded.gpus),
+        cpus=min(said.cpus, _share(base.cpus, workers)),
+        memory_mib=memory_mib,
+        gpu_type=said.gpu_type,
+    )
+
+
+def is_satellite(
+    job: SlurmJob, issued: IssuedGrant, base: SlurmJob, threads_per_core: int, lease_s: float, now: float
+) -> bool:
+    """Whether Slurm's record of `job` is what `issued` allows to its base, and nothing larger."""
+    return (
+        job.user_id == base.user_id
+        and issued.user_id in (base.user_id, NOT_KNOWN)
+        and base.elastic is not None
+        and _is_in_its_place(job, issued)
+        and _has_its_size(job, issued, base, base.elastic.workers.min, threads_per_core)
+        and _ends_in_time(job, max(lease_s, LONGEST_LIMIT_S) + _LIMIT_SLACK_S, now)
+    )
+
+
+def is_left_over(job: SlurmJob, issued: IssuedGrant) -> bool:
+    """Whether `job` is what `issued` allowed to a base that Slurm does not have any more."""
+    return issued.user_id in (job.user_id, NOT_KNOWN) and _is_in_its_place(job, issued)
+
+
+def _is_in_its_place(job: SlurmJob, issued: IssuedGrant) -> bool:
+    """One job that was not requeued, on one node: the one that was granted.
+
+    Tasks of an array gain nothing: one Slurm job counts for a grant.
+    """
+    where = job.nodes or tuple(job.required_nodes)
+    return (
+        where == (issued.node,)
+        and job.num_nodes == 1
+        and len(job.partitions) == 1
+        and issued.partition in ("", job.partitions[0])
+        and job.restart_count == 0
+    )
+
+
+def _has_its_size(
+    job: SlurmJob, issued: IssuedGrant, base: SlurmJob, base_workers: int, threads_per_core: int
+) -> bool:
+    """Slurm rounds CPUs up to cores, and raises them and memory by rules of the site: for the base, too."""
+    gpus = base.gpus // base_workers * issued.workers
+    if issued.gpus != NOT_KNOWN and job.gpus != issued.gpus:
+        return False
+    if job.gpus > gpus:
+        return False
+    cpus = max(issued.cpus, _share(base.cpus, base_workers) * issued.workers)
+    if job.cpus > _share(cpus, threads_per_core) * threads_per_core:
+        return False
+    if not base.memory_mib:
+        return True
+    memory_mib = max(issued.memory_mib, _share(base.memory_mib, base_workers) * issued.workers)
+    if (
+        issued.memory_mib <= 0
+    ):  # by default Slurm may give a job so much on each node, whatever it holds there
+        memory_mib = max(memory_mib, _share(base.memory_mib, max(1, base.num_nodes)))
+    return job.memory_mib <= memory_mib
+
+
+def _ends_in_time(job: SlurmJob, limit_s: float, now: float) -> bool:
+    if job.time_limit_s is None:
+        return False
+    if job.state is JobState.PENDING or job.started_at is None:
+        return job.time_limit_s <= limit_s
+    if now < job.started_at:
+        return True  # the clock was set back
+    return job.started_at + job.time_limit_s - now <= limit_s
+
+
+def _share(amount: int, parts: int) -> int:
+    """One of so many equal parts, rounded up."""
+    return -(-amount // max(1, parts))

@@ -1,0 +1,69 @@
+"""Keeps the event store within its bytes: the oldest entries go, first those of the job that has most.
+
+So one job that makes events without end loses its own history, not that of others.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+_AT_ONCE: Final = 20_000
+"""Entries that one call removes: a few hundredths of a second, in which nothing else is written."""
+_SHARE: Final = 10
+"""A job with more than this part of all entries loses its own first."""
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """Bytes of the file that hold something. SQLite fills the others before the file grows."""
+    pages, free, size = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size
+
+
+def make_room(connection: sqlite3.Connection, most_bytes: int, written: int) -> int:
+    """In the transaction that has `written` entries: remove old ones if there are too many bytes.
+
+    Returns how many entries were removed. More calls remove more, where one does not do.
+    """
+    if used_bytes(connection) <= most_bytes:
+        return 0
+    at_once = max(_AT_ONCE, 2 * written)
+    removed = _remove_of_the_largest(connection, at_once) or _remove_oldest(connection, at_once)
+    oldest = connection.execute(
+        "SELECT snapshot_id FROM event WHERE snapshot_id IS NOT NULL ORDER BY id LIMIT 1"
+    ).fetchone()
+    connection.execute("DELETE FROM snapshot WHERE id < ?", (oldest[0] if oldest else 1 << 62,))
+    if used_bytes(connection) > most_bytes:  # few events, of large snapshots
+        connection.execute(
+            "DELETE FROM snapshot WHERE id <= (SELECT (9 * min(id) + max(id)) / 10 FROM snapshot)"
+        )
+    return removed
+
+
+def _remove_of_the_largest(connection: sqlite3.Connection, at_once: int) -> int:
+    """The oldest entries of the job that has most, where that is more than its share."""
+    (all_of_them,) = connection.execute("SELECT count(*) FROM event").fetchone()
+    largest = connection.execute(
+        "SELECT job_id, count(*) FROM event WHERE job_id IS NOT NULL"
+        " GROUP BY job_id ORDER BY count(*) DESC LIMIT 1"
+    ).fetchone()
+    if largest is None or largest[1] * _SHARE <= all_of_them:
+        return 0
+    job_id, count = largest
+    excess = min(at_once, count - all_of_them // _SHARE)
+    return connection.execute(
+        "DELETE FROM event WHERE id IN (SELECT id FROM event WHERE job_id = ? ORDER BY id LIMIT ?)",
+        (job_id, excess),
+    ).rowcount
+
+
+def _remove_oldest(connection: sqlite3.Connection, at_once: int) -> int:
+    """The oldest tenth of all, or `at_once` if that is less."""
+    (count,) = connection.execute("SELECT count(*) FROM event").fetchone()
+    return connection.execute(
+        "DELETE FROM event WHERE id IN (SELECT id FROM event ORDER BY id LIMIT ?)",
+        (min(at_once, count // _SHARE + 1),),
+    ).rowcount

@@ -1,0 +1,135 @@
+"""flexod's connections below gRPC, which closes one only when the other end is gone.
+
+gRPC for Python names the other end of a call and lets nobody close its connection. This process has the
+descriptor, so it finds the one with that other end, and shuts it down.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+from urllib.parse import unquote
+
+import structlog
+
+_LOOK_S: Final = 1.0
+_SHARE: Final = 0.02
+"""Of the time, at most, for looking at connections."""
+
+End = tuple[str, int]
+"""The other end of a connection: address and port."""
+
+_log = structlog.get_logger("flexo.service")
+
+
+def end_of(peer: str) -> End | None:
+    """``ipv6:%5Bfe80::1%5D:40000``, as gRPC writes it, -> ``fe80::1``, 40000. None: no TCP."""
+    kind, _, rest = peer.partition(":")
+    host, _, port = unquote(rest).rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdecimal():
+        return None
+    return host.strip("[]"), int(port)
+
+
+def hang_up_on(peers: Collection[str]) -> int:
+    """Close the connections to `peers`, as gRPC writes them; returns how many there were.
+
+    It looks at all descriptors: not for the event loop's thread.
+    """
+    ends = {end_of(peer) for peer in peers}
+    return sum(_shut_down(number, end) for number, _, end in _connections() if end in ends)
+
+
+class ConnectionGuard:
+    """Closes connections on which nobody proves anything, the oldest first, where one host has too many.
+
+    A host that fills flexod with connections loses them; who dials and proves who calls keeps the connection.
+    """
+
+    def __init__(self, silent_of_a_host: int) -> None:
+        self._most = silent_of_a_host
+        self._proven: set[End] = set()
+        self._since: dict[int, float] = {}
+        """By inode: when a connection was first seen."""
+
+    def has_proven(self, peer: str) -> None:
+        """A caller on that connection has shown a valid credential."""
+        if (end := end_of(peer)) is not None:
+            self._proven.add(end)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look again and again, in a thread, while the context lasts."""
+        over = threading.Event()
+
+        def keep_looking() -> None:
+            pause_s = _LOOK_S
+            while not over.wait(pause_s):
+                begun = time.monotonic()
+                try:
+                    self.look()
+                except Exception:  # such as no file left; without this thread nobody is hung up on
+                    _log.exception("connections cannot be counted")
+                pause_s = max(_LOOK_S, (time.monotonic() - begun) / _SHARE)
+
+        threading.Thread(target=keep_looking, name="connections", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def look(self) -> int:
+        """Close what is too much now; returns how many."""
+        before = frozenset(self._proven)
+        now, found = time.monotonic(), list(_connections())
+        self._since = {inode: self._since.get(inode, now) for _, inode, _ in found}
+        self._proven -= before.difference(end for _, _, end in found)
+        silent = defaultdict(list)
+        for number, inode, end in found:
+            if end not in self._proven:
+                silent[end[0]].append((self._since[inode], inode, number, end))
+        closed = 0
+        for host, connections in silent.items():
+            excess = sorted(connections)[: max(0, len(connections) - self._most)]
+            gone = sum(_shut_down(number, end) for _, _, number, end in excess)
+            if gone:
+                text = f"{gone} connections of {host} closed: nobody has proven anything on them"
+                _log.warning(text, allowed=self._most)
+            closed += gone
+        return closed
+
+
+def _connections() -> Iterator[tuple[int, int, End]]:
+    """Descriptor, inode and other end of each TCP connection of this process, at one moment or another."""
+    with os.scandir("/proc/self/fd") as entries:
+        numbers = [int(entry.name) for entry in entries]
+    for number in numbers:
+        with suppress(OSError):
+            # Whatever it is, asked for as IPv6: that has room for the longest name.
+            connection = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, number)
+            try:
+                end = _named(connection.getpeername())
+            finally:
+                connection.detach()
+            if end is not None:
+                yield number, os.fstat(number).st_ino, end
+
+
+def _shut_down(number: int, end: End) -> bool:
+    """Whether that descriptor still had that other end. Its owner, gRPC, closes it."""
+    with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+        if _named(connection.getpeername()) == end:
+            connection.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
+
+
+def _named(name: object) -> End | None:
+    """Of a socket's name, which has more parts in IPv6; gRPC writes IPv4 over an IPv6 socket as IPv4."""
+    return (str(name[0]).removeprefix("::ffff:"), int(name[1])) if isinstance(name, tuple) else None

@@ -1,0 +1,182 @@
+"""A cluster on which one user does whatever Slurm permits, and its twin in which he claims nothing.
+
+Both have the same honest users. In the twin his leader does what flexod says, and jobs without a comment hold
+what his own jobs really hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from controller_world import ADA, BOB, SIGNER, FakeLeader, World, slurm_job
+
+from flexo.control.leaders import GrantOffer
+from flexo.controller import Controller
+from flexo.journal import Journal
+from flexo.model import (
+    JobKey,
+    JobState,
+    LeaderReport,
+    SatelliteReport,
+    SatelliteTag,
+    SlurmJob,
+)
+
+LEASE_S: Final = 60
+CYCLE_S: Final = 5.0
+VICTIM, HIS = JobKey(1), JobKey(2)
+FIRST_OF_HIS: Final = 100_000
+"""Slurm's number of the first job that he submits by himself."""
+HELD: Final = "JobHeldUser"
+NODES: Final = tuple(f"t{number}" for number in range(1, 14))
+
+
+class HostileLeader(FakeLeader):
+    """Does as it is told until a test has it do something else."""
+
+    def __init__(self, cluster, base) -> None:
+        super().__init__(cluster, base)
+        self.claims: tuple[SatelliteReport, ...] | None = None
+        """What it reports instead of what it has."""
+        self.renews = False
+        """Its claims have new names every 40 s."""
+        self.cancels = True
+        self.offered: dict[str, GrantOffer] = {}
+        """All grants that it ever heard."""
+
+    def hear(self, orders) -> None:
+        self.offered |= {offer.grant_id: offer for offer in orders.grants}
+        if not self.cancels:
+            for grant_id in self.own.keys() - {offer.grant_id for offer in orders.grants}:
+                self.own.pop(grant_id)
+        super().hear(orders)
+
+    def report(self) -> LeaderReport:
+        report = super().report()
+        if self.claims is None:
+            return report
+        since = f".{self.cluster.now // 40:.0f}" if self.renews else ""
+        claims = tuple(replace(told, grant_id=told.grant_id + since) for told in self.claims)
+        return replace(report, satellites=claims)
+
+
+class HostileWorld(World):
+    """Nodes of one GPU, so that any idle GPU is as good as another; two honest jobs, and his."""
+
+    def __init__(self, directory: Path, *, honest: bool) -> None:
+        """`honest`: this is the twin."""
+        self.honest = honest
+        self.extended: dict[tuple[JobKey, str], int] = {}
+        self.numbers = 0
+        super().__init__(directory, min_resize_interval_s=0.0, lease_s=LEASE_S, start_within_s=15)
+        self.cluster.sizes = dict.fromkeys(NODES, 1)
+        self.cluster.starts_in_a_turn = 4
+        self.victims = [self.job(1, "1-8", "t1"), self.job(3, "1-3", "t2")]
+        for leader in self.victims:
+            leader.scalable = False  # they grow later
+        self.his = HostileLeader(self.cluster, self.cluster.base(2, "1-12", "t3", user_id=BOB, user="bob"))
+        self.leaders.attached[HIS] = self.his
+        self.base = self.cluster.queue[HIS.job_id]
+
+    def restart(self) -> None:
+        self.journal = Journal(self.directory / "journal.sqlite", 30)
+        ids = iter(range(10**6))
+        life = f"{'t' if self.honest else 'h'}{self.numbers}"
+        self.numbers += 1
+        self.controller = Controller(
+            self.settings,
+            self.cluster,
+            self.leaders,
+            self.journal,
+            clock=self.cluster.clock,
+            signer=SIGNER,
+            new_grant_id=lambda: f"{life}-{next(ids)}",
+        )
+
+    def lose_journal(self) -> None:
+        """flexod begins anew, and has only what leaders show it."""
+        self.journal.close()
+        for path in self.directory.glob("journal.sqlite*"):
+            path.unlink()
+        self.restart()
+
+    # What he has in Slurm beside what his leader submits.
+
+    def submit(self, job_id: int, tag: SatelliteTag | None, node: str, gpus: int, **changes: object) -> None:
+        plain = slurm_job(
+            job_id,
+            BOB,
+            partitions=("flex",),
+            state=JobState.PENDING,
+            reason="None",
+            submitted_at=self.cluster.now,
+            started_at=None,
+            time_limit_s=LEASE_S,
+            required_nodes=frozenset({node}),
+            gpus=gpus,
+            cpus=max(1, gpus),
+            satellite=tag,
+        )
+        self.cluster.add(replace(plain, **changes))
+
+    def own_jobs(self) -> list[SlurmJob]:
+        return [job for job in self.cluster.queue.values() if job.job_id >= FIRST_OF_HIS]
+
+    def change(self, job: SlurmJob, **changes: object) -> None:
+        self.cluster.add(replace(job, **changes))
+
+    def do_as(self, hostile: HostileWorld) -> None:
+        """In the twin: the same jobs of his, without comments. They hold here what they hold there."""
+        theirs = {job.job_id: replace(job, satellite=None) for job in hostile.own_jobs()}
+        before = {job.job_id: self.cluster.queue.pop(job.job_id) for job in self.own_jobs()}
+        for job in theirs.values():
+            here = before.get(job.job_id, job)
+            if job.state is JobState.PENDING or (here.nodes and here.state is not JobState.PENDING):
+                self.cluster.add(replace(job, nodes=here.nodes if job.nodes else ()))
+                continue
+            for node in sorted(self.cluster.sizes, key=lambda name: (name not in job.nodes, name)):
+                if self.cluster.sizes[node] - self.cluster.held(node) >= job.gpus:
+                    self.cluster.add(replace(job, nodes=(node,)))
+                    break
+
+    def cycle(self) -> None:
+        before, queue = len(self.cluster.extended), dict(self.cluster.queue)
+        self.controller.cycle()
+        for job_id, _ in self.cluster.extended[before:]:
+            self.check_granted(queue[job_id])
+        self.cluster.pass_time(CYCLE_S)
+
+    def check_granted(self, job: SlurmJob) -> None:
+        """A job that is extended is what flexod told a leader that it may submit, and the only one."""
+        assert job.satellite is not None
+        if job.user_id != BOB or self.honest:
+            return
+        offer = self.his.offered.get(job.satellite.grant_id)
+        assert offer is not None, f"job {job.job_id} is extended, and flexod never granted it"
+        assert offer.grant_id.startswith("h"), f"job {job.job_id} is extended, and flexod never granted it"
+        assert job.nodes == (offer.node,), (
+            f"job {job.job_id} is extended on {job.nodes} instead of {offer.node}"
+        )
+        assert job.gpus == offer.workers, f"job {job.job_id} is extended with {job.gpus} GPUs"
+        first = self.extended.setdefault((job.satellite.base, job.satellite.grant_id), job.job_id)
+        assert first == job.job_id, f"jobs {first} and {job.job_id} are extended for one grant"
+
+    # How things stand.
+
+    def workers(self) -> int:
+        """Of all honest jobs, in satellites that run."""
+        return sum(
+            job.gpus
+            for job in self.cluster.queue.values()
+            if job.satellite is not None and job.user_id == ADA and job.state is JobState.RUNNING
+        )
+
+    def he_holds(self) -> int:
+        """GPUs of all his jobs."""
+        return sum(
+            job.gpus
+            for job in self.cluster.queue.values()
+            if job.user_id == BOB and job.state is not JobState.PENDING
+        )

@@ -1,0 +1,76 @@
+"""The event store stays within its bytes, and one job's noise costs that job's history only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flexo.config import ConfigError, parse
+from flexo.journal import Event, Journal
+from flexo.model import JobKey
+
+MIB = 1 << 20
+NOISY, QUIET = JobKey(7), JobKey(8)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    made = Journal(tmp_path / "journal.sqlite", 30, max_mib=2)
+    yield made
+    made.close()
+
+
+def noise(journal: Journal, rounds: int, job: JobKey | None = NOISY, facts: str = "") -> None:
+    for second in range(rounds):
+        events = tuple(
+            Event(float(second), "scale", job, f"{second} {number} " + "x" * 100) for number in range(200)
+        )
+        journal.record(float(second), events, facts)
+
+
+def size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def test_a_loop_of_commands_does_not_fill_the_disk(journal: Journal, tmp_path: Path) -> None:
+    noise(journal, 300)
+    assert journal.trouble == ""
+    assert (tmp_path / "journal.sqlite").stat().st_size < 3 * MIB
+    assert size(tmp_path) < 10 * MIB, "with SQLite's own log"
+    newest = journal.events(NOISY.job_id, 1)[0]
+    assert newest.text.startswith("299 199 ")
+
+
+def test_one_jobs_noise_costs_no_other_jobs_history(journal: Journal) -> None:
+    journal.record(0.0, (Event(0.0, "grow", QUIET, "2 workers"), Event(0.0, "daemon", None, "flexod begins")))
+    noise(journal, 300)
+    kept = Counter(event.job for event in journal.events(None, 1_000_000))
+    assert kept[QUIET] == kept[None] == 1
+    assert kept[NOISY] < 300 * 200
+
+
+def test_noise_of_nobodys_job_goes_too_the_oldest_first(journal: Journal, tmp_path: Path) -> None:
+    noise(journal, 200, None)
+    assert (tmp_path / "journal.sqlite").stat().st_size < 3 * MIB
+    kept = journal.events(None, 1_000_000)
+    assert kept[0].text.startswith("199 199 ")
+    assert not kept[-1].text.startswith("0 0 ")
+
+
+def test_large_pictures_of_few_events_stay_within_the_bytes(journal: Journal, tmp_path: Path) -> None:
+    for second in range(100):
+        event = Event(float(second), "grow", QUIET, f"{second}")
+        journal.record(float(second), (event,), "y" * 100_000)
+    assert (tmp_path / "journal.sqlite").stat().st_size < 3 * MIB
+    newest = journal.events(QUIET.job_id, 1)[0]
+    assert newest.text == "99"
+    assert journal.facts_of(newest)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", '"all"'])
+def test_a_store_of_no_bytes_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="max_mib"):
+        parse(f"[journal]\nmax_mib = {value}\n", "flexo.toml")
