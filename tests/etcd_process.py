@@ -62,14 +62,15 @@ class Etcd:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5) as answer:
             return dict(json.load(answer))
 
-    def let_in(self, user: str, password: str, key: str) -> None:
-        """A user of etcd with one role, which may read and write `key`, or all below it if it ends with /."""
-        end = key[:-1] + chr(ord(key[-1]) + 1) if key.endswith("/") else ""
-        bounds = {"key": base64.b64encode(key.encode()).decode()}
-        if end:
-            bounds["range_end"] = base64.b64encode(end.encode()).decode()
+    def let_in(self, user: str, password: str, *keys: str) -> None:
+        """A user of etcd whose role may read and write `keys`, or all below one that ends with /."""
         self.post("auth/role/add", {"name": user})
-        self.post("auth/role/grant", {"name": user, "perm": {"permType": "READWRITE", **bounds}})
+        for key in keys:
+            end = key[:-1] + chr(ord(key[-1]) + 1) if key.endswith("/") else ""
+            bounds = {"key": base64.b64encode(key.encode()).decode()}
+            if end:
+                bounds["range_end"] = base64.b64encode(end.encode()).decode()
+            self.post("auth/role/grant", {"name": user, "perm": {"permType": "READWRITE", **bounds}})
         self.post("auth/user/add", {"name": user, "password": password})
         self.post("auth/user/grant", {"user": user, "role": user})
 

@@ -25,7 +25,9 @@ def chaos_lab() -> Iterator[Lab]:
         yield lab
 
 
-@pytest.mark.parametrize(("seed", "core"), [(3, TORCH), (5, TORCH), (7, TORCH), (8, HOROVOD)])
+@pytest.mark.parametrize(
+    ("seed", "core"), [(3, TORCH), (5, TORCH), (7, TORCH), pytest.param(8, HOROVOD, marks=pytest.mark.native)]
+)
 def test_nothing_is_lost_hangs_or_is_left_behind(chaos_lab: Lab, seed: int, core: str) -> None:
     outcome = run(chaos_lab, plan(seed), chaos_lab.scratch / f"seed{seed}", core)
     assert outcome.wrong == ()

@@ -50,6 +50,8 @@ def _kind(process: psutil.Process, workers: set[int]) -> Victim | None:
         return Victim.WORKER
     if not words or words[0].endswith("srun"):  # none: it is just ending
         return None
+    if any(word.endswith("/satellite.py") for word in words):  # a batch script, which names the keeper too
+        return None
     if "agent" in words:
         return Victim.AGENT
     return Victim.KEEPER if any(word.endswith("/keeper.py") for word in words) else None

@@ -12,6 +12,10 @@ from etcd_process import Etcd
 from flexo.availability.claim import Record
 from flexo.availability.etcd_register import EtcdRegister
 from flexo.availability.register import RegisterAway
+from flexo.config import parse
+from flexo.issued_grants import IssuedGrant
+from flexo.model import JobKey, SatelliteReport, SatelliteState
+from flexo.service.grant_key import grant_signer
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from horovod_elastic.election.lease_etcd import EtcdLeases
 from horovod_elastic.election.leases import JobRun, StoreAway
@@ -48,3 +52,27 @@ def test_a_users_role_does_not_reach_the_key_that_says_which_flexod_is_active_no
     assert EtcdLeases(place, JobRun(7, 0), ada).acquire("a", "a:1", 60.0).holder == "a"
     with pytest.raises(StoreAway, match="permission denied"):
         EtcdLeases(place, JobRun(7, 0), flexod).look()
+
+
+def test_all_flexods_find_one_key_of_grants_and_nobody_else_reads_it(own_etcd: Etcd, tmp_path: Path) -> None:
+    own_etcd.let_in("flexo", "of flexod", "flexo/active-flexod", "flexo/active-flexod.grant-key")
+    own_etcd.let_in("old", "of old", "flexo/active-flexod")
+    own_etcd.let_in("ada", "of ada", f"flexo/{os.getuid()}/")
+    own_etcd.require_passwords()
+
+    def signer(user: str):
+        (tmp_path / user).write_text(f"of {user}d" if user == "flexo" else f"of {user}")
+        text = f'[high_availability]\nhosts = ["a:1", "b:1"]\nlease = "etcd://{own_etcd.host}"\n'
+        text += f'[lease]\netcd_user = "{user}"\netcd_password_file = "{tmp_path / user}"\n'
+        return grant_signer(parse(text, "t"))
+
+    granted = IssuedGrant(JobKey(7), "g1", 1000, "t2", 3, "flex", 3, 3, 0, 5.0)
+    told = SatelliteReport(0, "g1", "t2", 3, SatelliteState.PENDING, signer("flexo").sign(granted, 300.0))
+    other = signer("flexo")
+    assert not other.trouble
+    assert other.verify(JobKey(7), told, 10.0, 300) == granted
+    for user in ("old", "ada"):  # the first one's role is of before there was this key
+        without = signer(user)
+        assert "flexo/active-flexod.grant-key" in without.trouble
+        assert "permission denied" in without.trouble
+        assert without.verify(JobKey(7), told, 10.0, 300) is None

@@ -28,6 +28,7 @@ def test_a_lab_has_no_problem_and_what_is_broken_in_it_is_named(spared_lab: Call
     lab = spared_lab(nodes=1, infer_nodes=0)
     code, levels, _ = examined(lab)
     assert code == 0
+    assert levels.pop("partition.users") == "warning"  # as any partition without ExclusiveUser
     assert set(levels.values()) == {"ok", "not_checked"}
     assert {"munge.round_trip", "plugin.spank", "plugin.lua", "clock", "flexod.answers"} <= {
         check for check, level in levels.items() if level == "ok"

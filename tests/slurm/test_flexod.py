@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ ELASTIC = f"""#!/bin/sh
 #SBATCH -n 1
 #SBATCH --gpus-per-task=1
 #SBATCH --elastic=1-4
-exec flexo run python {SCRIPT} --step-seconds 0.2 --epochs 100000
+exec flexo run python {shlex.quote(str(SCRIPT))} --step-seconds 0.2 --epochs 100000
 """
 
 
@@ -54,8 +55,27 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(lab: Lab) -> None:
         assert status["gpus_in_satellites"] == 0
     finally:
         toml.write_text(before)
+        claims = _claims_of_another_user(lab)
         lab.restart_flexod()
-    _wait(lambda: len(_jobs(lab)) == 2, "without dry_run the same job grows")
+    _wait(lambda: set(_jobs(lab)) - {base, *claims}, "without dry_run the same job grows")
+    (satellite,) = set(_jobs(lab)) - {base, *claims}
+    shown = lab.run(["squeue", "--noheader", "--format=%C|%k", f"--jobs={satellite}"]).stdout
+    assert shown.strip().endswith("workers=3"), shown
+    status = json.loads(lab.run(["flexo", "status", "--json"]).stdout)
+    assert status["unknown_satellites"] == len(claims) - 1
+
+
+def _claims_of_another_user(lab: Lab) -> list[int]:
+    """A job that could grow to all GPUs, and held jobs with the comments of satellites on all nodes."""
+    options = ["-n", "1", "--gpus-per-task=1", "--elastic=1-13", "--wrap=sleep 600"]
+    base = int(lab.run(["sbatch", "--parsable", *options], user="games").stdout)
+    claims = [base]
+    for node in ("t1", "t2", "t3"):
+        tag = f"flexo-satellite base={base} restart=0 grant=g{node} workers=4"
+        held = ["--hold", "--partition=flex", "--time=5", f"--nodelist={node}", "--wrap=sleep 600"]
+        submitted = lab.run(["sbatch", "--parsable", *held, f"--comment={tag}"], user="games")
+        claims.append(int(submitted.stdout))
+    return claims
 
 
 def test_a_satellite_whose_base_is_gone_is_ended(lab: Lab) -> None:

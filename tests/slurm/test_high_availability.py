@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -31,7 +32,7 @@ ELASTIC = f"""#!/bin/sh
 #SBATCH --gpus-per-task=1
 #SBATCH --elastic=1-2
 unset FLEXO_DAEMON  # flexo.toml names both
-exec flexo run python {SCRIPT} --step-seconds 0.2 --epochs 100000
+exec flexo run python {shlex.quote(str(SCRIPT))} --step-seconds 0.2 --epochs 100000
 """
 ACTS = re.compile(r"^(\S+) \[\w+ *\] (grow|shrink|extend|cancel|failure|order|lend|preempt)\b", re.MULTILINE)
 """What flexod logs of what it does, with the time."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from flexo.lab import (
     Lab,
     LabBusy,
     LabCommandFailed,
+    LabError,
     LabExists,
     LabSpec,
     NoSuchLab,
@@ -276,6 +280,58 @@ def test_up_clears_away_what_a_killed_up_of_the_same_name_left(
     process.wait()
     fresh = bring_up(LabSpec(name=layout.name, nodes=1, infer_nodes=0, flexod=False))
     assert [node.name for node in status_of(fresh.name).nodes] == ["t1"]
+
+
+SPY = """
+#include <fcntl.h>
+#include <unistd.h>
+__attribute__((constructor)) static void loaded(void) { close(open("%s", O_CREAT | O_WRONLY, 0644)); }
+"""
+
+
+def bring_up_again(name: str) -> None:
+    bring_up(LabSpec(name=name))
+
+
+def ask_slurm(name: str) -> None:
+    Lab.load(name).run(["squeue"], check=False)
+
+
+@pytest.mark.parametrize("act", [take_down, bring_up_again, status_of, ask_slurm])
+def test_root_loads_no_plugin_of_a_user_who_made_the_labs_folder_first(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object]
+) -> None:
+    """He has a slurm.conf, a library where it says that plugins are, and a process called slurmctld."""
+    loaded = tmp_path / "loaded"
+    with tempfile.TemporaryDirectory(prefix="fl-", dir="/var/tmp") as place:
+        Path(place).chmod(0o1777)
+        monkeypatch.setenv("FLEXO_LABS", f"{place}/labs")
+        stolen = Path(place, "labs", "lab")
+        (stolen / "scratch").mkdir(parents=True)
+        (stolen / "spy.c").write_text(SPY % loaded)
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-o", stolen / "auth_munge.so", stolen / "spy.c"], check=True
+        )
+        conf = lab.layout.slurm_conf.read_text() + f"PluginDir={stolen}\n"
+        (stolen / "slurm.conf").write_text(conf)
+        record = replace(lab.record, spec=replace(lab.spec, name="lab"))
+        record.write(stolen / "lab.json")
+        shutil.copy("/bin/sleep", stolen / "slurmctld")
+        for path in (stolen.parent, stolen, *stolen.iterdir()):
+            shutil.chown(path, "games")
+        his = subprocess.Popen([stolen / "slurmctld", "300"], user="games", cwd=stolen)
+        try:
+            refused = ""
+            try:
+                act("lab")
+            except LabError as error:
+                refused = str(error)
+            assert not loaded.exists()
+            assert "belongs to games" in refused
+            assert his.poll() is None
+        finally:
+            his.kill()
+            his.wait()
 
 
 def test_production_has_slurms_default_scheduler_settings(make_lab: LabFactory) -> None:

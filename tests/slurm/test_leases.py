@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ ELASTIC = f"""#!/bin/sh
 #SBATCH -n 1
 #SBATCH --gpus-per-task=1
 #SBATCH --elastic=1-3
-exec flexo run python {SCRIPT} --step-seconds 0.2 --epochs 100000
+exec flexo run python {shlex.quote(str(SCRIPT))} --step-seconds 0.2 --epochs 100000
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -228,7 +229,12 @@ def test_slurm_itself_takes_a_server_with_satellites_before_one_with_an_older_ba
     assert _show(quiet_lab, inference)["NodeList"] == _show(quiet_lab, satellite)["NodeList"]
 
 
-def _training(*options: str, script: str = f"{SCRIPT} --step-seconds 0.2 --epochs 100000") -> str:
+def quoted(path: Path) -> str:
+    """`path` for a shell: the folder of this checkout may have any name."""
+    return shlex.quote(str(path))
+
+
+def _training(*options: str, script: str = f"{quoted(SCRIPT)} --step-seconds 0.2 --epochs 100000") -> str:
     lines = "".join(f"#SBATCH {option}\n" for option in options)
     return f"{lines}exec flexo run python {script}"
 
@@ -342,7 +348,7 @@ def test_on_another_gpu_type_only_fungible_jobs_train_and_preempted_they_go_on_f
         "it might have more workers, and is told why not there",
     )
     assert (_job(lab, plain)["workers"], _job(lab, plain)["grants"]) == (1, [])
-    goes_on = _training("--open-mode=append", script=f"{GOES_ON} --saved {lab.scratch}")
+    goes_on = _training("--open-mode=append", script=f"{quoted(GOES_ON)} --saved {lab.scratch}")
     fungible = _submit(lab, *FUNGIBLE, script=goes_on)
     _wait(_runs(lab, fungible), "the fungible job starts on the lent server")
     assert _show(lab, fungible)["NodeList"] == server
@@ -379,7 +385,7 @@ def test_a_heterogeneous_job_trains_on_two_gpu_types_in_one_run_and_splits_its_b
     plain = _submit(lab, script=_training("-n 1", "--gpus-per-task=1", "--elastic=1-3"))
     logs = lab.scratch / "mixed"
     logs.mkdir()
-    mixed = _submit(lab, *MIXED, script=_training(script=f"{DATA} --log-dir {logs} --samples 64"))
+    mixed = _submit(lab, *MIXED, script=_training(script=f"{quoted(DATA)} --log-dir {logs} --samples 64"))
     _wait(lambda: _sizes(logs), "the heterogeneous job trains on both types", 180)
     (server,) = _in_the_book(lab)
     assert [grant["node"] for grant in _job(lab, mixed)["grants"]] == [server]

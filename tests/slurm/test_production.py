@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ ELASTIC = f"""#!/bin/sh
 #SBATCH --gpus-per-task=1
 #SBATCH --time=60
 #SBATCH --elastic=1-4
-exec flexo run python {SCRIPT} --step-seconds 0.2 --epochs 100000
+exec flexo run python {shlex.quote(str(SCRIPT))} --step-seconds 0.2 --epochs 100000
 """
 
 

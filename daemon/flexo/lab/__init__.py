@@ -15,6 +15,7 @@ from flexo.lab.errors import (
     LabFailed,
     LabUnavailable,
     NoSuchLab,
+    UnsafeFolder,
 )
 from flexo.lab.lab import Lab, all_labs
 from flexo.lab.requirements import why_unavailable
@@ -33,6 +34,7 @@ __all__ = [
     "LabUnavailable",
     "NoSuchLab",
     "Profile",
+    "UnsafeFolder",
     "all_labs",
     "bring_up",
     "take_down",

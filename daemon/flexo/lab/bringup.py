@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flexo.lab import accounting
+from flexo.lab import accounting, folders
 from flexo.lab.controller import node_states, start_slurmctld
 from flexo.lab.errors import LabBusy, LabExists, LabFailed, LabUnavailable
 from flexo.lab.flexod import write_flexo_toml
@@ -32,8 +32,8 @@ _NODES_S = 60.0
 def bring_up(spec: LabSpec, progress: Progress = silent) -> Lab:
     """A lab with all nodes idle. What a killed `up` of the same name left is cleared away first.
 
-    Raises LabUnavailable, LabExists, LabBusy, LabFailed. Whatever goes wrong on the way, Ctrl-C included,
-    nothing of the lab stays.
+    Raises LabUnavailable, UnsafeFolder, LabExists, LabBusy, LabFailed. Whatever goes wrong on the way, Ctrl-C
+    included, nothing of the lab stays.
     """
     require(spec.profile)
     layout = Layout.of(spec.name)
@@ -62,22 +62,13 @@ def _make_directory(layout: Layout) -> None:
     for _ in range(3):  # the root goes with the last lab: another `down` may just have removed it
         with suppress(FileNotFoundError):
             layout.directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            _check_owner(layout.directory.parent)
+            folders.check(layout.directory.parent)  # somebody else may have been faster
             try:
                 layout.directory.mkdir(mode=0o755)
             except FileExistsError:
                 raise LabBusy(f"another process is just bringing up the lab '{layout.name}'") from None
             return
     raise LabFailed(f"{layout.directory} cannot be made")
-
-
-def _check_owner(root: Path) -> None:
-    """Root is going to run what stands in these files: nobody else may write there."""
-    found = root.stat()
-    if found.st_uid != 0 or found.st_mode & 0o022:
-        raise LabFailed(
-            f"{root} must belong to root and be writable by root alone; remove it or set FLEXO_LABS"
-        )
 
 
 def _build(layout: Layout, spec: LabSpec, progress: Progress) -> Lab:

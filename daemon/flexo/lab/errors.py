@@ -15,6 +15,10 @@ class LabUnavailable(LabError):
     """This machine cannot have a lab: not root, or something is not installed."""
 
 
+class UnsafeFolder(LabError):
+    """Somebody else can change what a lab's folder holds; the message says which folder, and what to do."""
+
+
 class LabExists(LabError):
     """A lab of that name is up."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from flexo.lab import controller, flexod, processes
+from flexo.lab import controller, flexod, folders, processes
 from flexo.lab.errors import LabCommandFailed, NoSuchLab
 from flexo.lab.layout import Layout, labs_root
 from flexo.lab.processes import Account
@@ -32,7 +33,7 @@ class Lab:
 
     @classmethod
     def load(cls, name: str) -> Lab:
-        """The lab of that name. Raises NoSuchLab, BadSpec."""
+        """The lab of that name. Raises NoSuchLab, BadSpec, UnsafeFolder."""
         layout = Layout.of(name)
         record = Record.read(layout.record)
         if record is None or not record.up:
@@ -91,7 +92,7 @@ class Lab:
         """The user's own start-up file first, then what it may have changed."""
         self.layout.bashrc.write_text(
             "[ -f ~/.bashrc ] && . ~/.bashrc\n"
-            f"PATH='{self.environment()['PATH']}':$PATH\n"
+            f"PATH={shlex.quote(self.environment()['PATH'])}:$PATH\n"
             f"PS1='(lab {self.name}) \\w\\$ '\n"
         )
 
@@ -162,6 +163,7 @@ class Lab:
 
 
 def all_labs() -> list[str]:
-    """Names of all labs under the root, also of those half up or half down."""
+    """Names of all labs under the root, also of those half up or half down. Raises BadSpec, UnsafeFolder."""
     root = labs_root()
+    folders.check(root)
     return sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []

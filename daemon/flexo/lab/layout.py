@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from flexo.lab import folders
 from flexo.lab.errors import BadSpec
 from flexo.lab.spec import check_name
 
@@ -32,9 +33,15 @@ class Layout:
 
     @classmethod
     def of(cls, name: str) -> Layout:
-        """The place of the lab `name`, whether it exists or not. Raises BadSpec."""
+        """The place of the lab `name`, whether it exists or not.
+
+        Everything that is done with a lab begins here: what the folder holds is read and run after this.
+        Raises BadSpec, and UnsafeFolder if another user can change what is there.
+        """
         check_name(name)
-        return cls(labs_root() / name)
+        root = labs_root()
+        folders.check(root, name)
+        return cls(root / name)
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import signal
 import time
 from dataclasses import asdict, dataclass
@@ -27,6 +28,10 @@ _ELASTIC = """#!/bin/sh
 #SBATCH --elastic=1-4
 exec flexo run python {script} --step-seconds 0.2 --epochs 100000
 """
+
+
+def _elastic(script: Path) -> str:
+    return _ELASTIC.format(script=shlex.quote(str(script)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ def main() -> None:
         _submit_pending(lab, options.pending)
         loads.append(_watch(lab, f"{options.pending} jobs pending", options.seconds))
         lab.run(["scancel", "--state=PENDING", "--user=root"])
-        lab.run(["sbatch", "--output=/dev/null"], stdin=_ELASTIC.format(script=options.script.resolve()))
+        lab.run(["sbatch", "--output=/dev/null"], stdin=_elastic(options.script.resolve()))
         loads.append(_watch(lab, "one elastic job", options.seconds))
     finally:
         lab.down()

@@ -52,7 +52,7 @@ class LabStatus:
 
 
 def status_of(name: str) -> LabStatus:
-    """Look at the lab `name` now. Raises BadSpec."""
+    """Look at the lab `name` now. Raises BadSpec, UnsafeFolder."""
     layout = Layout.of(name)
     daemons = tuple(daemons_of(layout.directory))
     record = Record.read(layout.record)

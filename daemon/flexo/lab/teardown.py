@@ -36,12 +36,12 @@ def silent(_step: str) -> None:
 def take_down(name: str, progress: Progress = silent, patience_s: float = 30.0) -> bool:
     """Take the lab `name` down, whatever state it is in; False if there was nothing of it.
 
-    Raises LabUnavailable without root, LabBusy if another process is at it for `patience_s`, and LabFailed if
-    something cannot be ended.
+    Raises LabUnavailable without root, UnsafeFolder if another user can change its files, LabBusy if another
+    process is at it for `patience_s`, and LabFailed if something cannot be ended.
     """
-    layout = Layout.of(name)
     if os.geteuid() != 0:
         raise LabUnavailable("taking a lab down needs root, as bringing it up did")
+    layout = Layout.of(name)
     if not layout.directory.exists() and not belonging_to(layout.directory):
         return False
     if not layout.directory.exists():

@@ -77,7 +77,9 @@ class _NotTraining(Exception):
 
 
 @dataclass
-class _Run:
+class Run:
+    """One run on a stage that is there; its folder is empty but for ordinary.sh (see `prepare`)."""
+
     plan: Plan
     stage: Stage
     folder: Path
@@ -87,6 +89,9 @@ class _Run:
     deaths: list[str] = field(default_factory=list)
     wrong: list[Violation] = field(default_factory=list)
     """What came up on the way; the rest is judged afterwards."""
+    settles_s: float = SETTLES_S
+    more: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    """What else happens, in seconds from when all train."""
     stopped_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -120,7 +125,7 @@ class _Run:
             self.watch(self.plan.lasts_s + _SUBMITS_S, lambda: all(each.done() for each in done))
         for each in done:
             each.result()
-        self.watch(SETTLES_S, lambda: False)
+        self.watch(self.settles_s, lambda: False)
 
     def _end(self) -> None:
         """Let everything end, and wait for it."""
@@ -139,6 +144,7 @@ class _Run:
             (fault.at_s, partial(self.strike, fault)) for fault in self.plan.faults
         ]
         events += [(each.at_s, partial(self.submit_ordinary, each)) for each in self.plan.arrivals]
+        events += self.more
 
         def happen(at_s: float, what: Callable[[], None]) -> None:
             if not self.hands.over.wait(max(0.0, began + at_s - time.monotonic())):
@@ -256,21 +262,25 @@ class _Run:
         )
 
 
+def prepare(plan: Plan, place: Stage, folder: Path) -> Run:
+    """A run in `folder`, which must not be there yet."""
+    folder.mkdir()
+    (folder / "ordinary.sh").write_text(_ORDINARY)
+    nodes = [f"slurmd {node}" for node in place.lab.spec.node_names]
+    hands = Hands(place.lab, place.links, wanted={"flexod", "slurmctld", *nodes})
+    return Run(plan, place, folder, hands)
+
+
 def run(plan: Plan, keep: Path) -> Outcome:
     """Carry the plan out on a lab of its own. What was written is copied to `keep` if something is wrong."""
     began = time.monotonic()
     with stage(plan.seed) as place:
-        folder = place.lab.scratch / "jobs"
-        folder.mkdir()
-        (folder / "ordinary.sh").write_text(_ORDINARY)
-        nodes = [f"slurmd {node}" for node in place.lab.spec.node_names]
-        hands = Hands(place.lab, place.links, wanted={"flexod", "slurmctld", *nodes})
-        this = _Run(plan, place, folder, hands)
+        this = prepare(plan, place, place.lab.scratch / "jobs")
         this.play()
         evidence = this.evidence(this.leftovers())
         violations = (*this.wrong, *judge(evidence))
         if violations:
-            _keep(place, keep, evidence)
+            keep_all(place, this.folder, keep, evidence)
         return Outcome(
             plan.seed, round(time.monotonic() - began, 1), evidence.strikes, violations,
             _rounded(slurm_checks.waits(evidence)), _rounded(job_checks.pauses(evidence)),
@@ -318,12 +328,12 @@ def _rounded(values: dict[str, float]) -> dict[str, float]:
     return {name: round(value, 1) for name, value in values.items()}
 
 
-def _keep(place: Stage, keep: Path, evidence: Evidence) -> None:
+def keep_all(place: Stage, jobs: Path, keep: Path, evidence: Evidence) -> None:
     """Logs of daemons and jobs, what the observer saw, and what was done when."""
     shutil.rmtree(keep, ignore_errors=True)
     keep.mkdir(parents=True)
     shutil.copytree(place.lab.layout.logs, keep / "lab-logs")
-    shutil.copytree(place.lab.scratch / "jobs", keep / "jobs")
+    shutil.copytree(jobs, keep / "jobs")
     shutil.copy(place.observed, keep)
     shutil.copytree(place.lab.layout.flexod, keep / "flexod")
     (keep / "strikes.txt").write_text(

@@ -36,8 +36,17 @@ class Stage:
 @contextlib.contextmanager
 def stage(seed: int) -> Iterator[Stage]:
     """A lab that lends servers, for one run."""
+    with cluster(f"chaos{os.getpid()}-{seed}") as (lab, links):
+        lab.start_flexod()
+        with observed(lab, links, lab.directory / "observed.jsonl") as place:
+            yield place
+
+
+@contextlib.contextmanager
+def cluster(name: str) -> Iterator[tuple[Lab, Mapping[Target, Link]]]:
+    """That lab and its connections; flexod is not started yet."""
     spec = LabSpec(
-        name=f"chaos{os.getpid()}-{seed}",
+        name=name,
         nodes=TRAIN_NODES,
         gpus_per_node=GPUS_PER_NODE,
         infer_nodes=INFERENCE_NODES,
@@ -48,14 +57,18 @@ def stage(seed: int) -> Iterator[Stage]:
     links = {Target.LEADERS_LINK: Link(lab.ports.flexod), Target.SLURM_LINK: Link(lab.ports.slurmctld)}
     try:
         _lead_flexod_through(lab, links[Target.SLURM_LINK])
-        lab.start_flexod()
-        observed = lab.directory / "observed.jsonl"
-        with _observer(lab, observed):
-            yield Stage(lab, links, observed)
+        yield lab, links
     finally:
         lab.down()
         for link in links.values():
             link.close()
+
+
+@contextlib.contextmanager
+def observed(lab: Lab, links: Mapping[Target, Link], path: Path) -> Iterator[Stage]:
+    """For as long as that, an observer writes to `path`."""
+    with _observer(lab, path):
+        yield Stage(lab, links, path)
 
 
 def _lead_flexod_through(lab: Lab, link: Link) -> None:

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -137,12 +138,12 @@ def pyslurm(system: System) -> str:
 
 
 def requirements() -> list[str]:
-    """What flexo's daemon, jobs and tests need besides Slurm and Horovod, as pyproject.toml pins it."""
+    """What flexo's daemon, jobs and tests need besides Slurm and Horovod, as constraints.txt pins it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    pinned = [*project["dependencies"], *extras["daemon"], *extras["dev"]]
-    tools = [next((pin for pin in pinned if pin.startswith(f"{tool}==")), tool) for tool in TOOLS]
-    return [*project["dependencies"], *extras["daemon"], *tools]
+    locked = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = {pin.partition("==")[0].lower(): pin for pin in locked if not pin.startswith("#")}
+    needed = (*project["dependencies"], *project["optional-dependencies"]["daemon"], *TOOLS)
+    return [pins.get(re.split(r"[^\w.-]", wanted, maxsplit=1)[0].lower(), wanted) for wanted in needed]
 
 
 def archive_address() -> str:

@@ -58,9 +58,9 @@ def _spec(options: Options, plot: Plot) -> LabSpec:
 def _tell_reference(result: RunResult | None, teller: Teller) -> None:
     if result is None:
         raise StoryFailed(
-            "The training script failed by itself, without Slurm and flexo: see reference/output."
+            "The training script failed by itself, without Slurm and flexod: see reference/output."
         )
-    teller.say(f"For comparison: the training script alone, one worker, no Slurm, no flexo, "
+    teller.say(f"For comparison: the training script alone, one worker, no Slurm, no flexod, "
                f"reaches {100 * result.accuracy:.1f}%")  # fmt: skip
 
 

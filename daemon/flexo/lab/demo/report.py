@@ -30,7 +30,7 @@ class Elastic:
     final_accuracy: float | None
     """None: it did not get so far."""
     reference_accuracy: float | None
-    """The same script with the same plan, alone in one process, without flexo."""
+    """The same script with the same plan, alone in one process, without flexod."""
     pause_out_s: tuple[float, ...]
     pause_in_s: tuple[float, ...]
     median_step_s: float
@@ -157,7 +157,7 @@ def claims(report: Report) -> tuple[Claim, ...]:
         Claim(f"The elastic job ended well: {elastic.ended_as}.", elastic.ended_as == "COMPLETED"),
         Claim(
             f"Its accuracy, {_percent(elastic.final_accuracy)}, is within a point of what the script reaches "
-            f"without flexo, {_percent(elastic.reference_accuracy)}.",
+            f"without Slurm and flexod, {_percent(elastic.reference_accuracy)}.",
             _close(elastic.final_accuracy, elastic.reference_accuracy),
         ),
         Claim(f"Satellites left after its end: {report.satellites_left}.", report.satellites_left == 0),

@@ -1,4 +1,4 @@
-"""The two runs of examples/digits/train.py: what rank 0 wrote at the end, and the one that knows no flexo."""
+"""The two runs of examples/digits/train.py: what rank 0 wrote at the end, and the one outside of Slurm."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class Reference:
 
     def __init__(self, script: Path, directory: Path, epochs: int, batch: int) -> None:
         self._directory = directory
-        self._command = [sys.executable, str(script), "--epochs", str(epochs), "--batch", str(batch),
-                         "--log-dir", str(directory)]  # fmt: skip
+        options = ["--epochs", str(epochs), "--batch", str(batch), "--log-dir", str(directory)]
+        options = ["--epochs", str(epochs), "--batch", str(batch), "--log-dir", str(directory)]
+        self._command = [sys.executable, "-m", "horovod_elastic.core.c10d", str(script), *options]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

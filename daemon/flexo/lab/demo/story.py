@@ -6,6 +6,7 @@ the workers log. Nobody here talks to flexod.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -129,7 +130,7 @@ class Story:
         self._teller.show(
             f"it needs {plot.gpus_per_node} GPUs on each of {nodes} nodes; nodes with so many idle: {room}"
         )
-        shell = f"date +%s.%N > '{self._started_file}'; sleep {plot.rigid_seconds}"
+        shell = f"date +%s.%N > {shlex.quote(str(self._started_file))}; sleep {plot.rigid_seconds}"
         where = ["--parsable", "--job-name", "rigid", "--output", str(self._out / "rigid.out")]
         submitted_at = time.time()
         job_id = self._sbatch([*request, *where, "--wrap", shell])

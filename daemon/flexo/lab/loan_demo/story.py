@@ -6,6 +6,7 @@ for the list of its loans, which tells their deadlines.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -169,7 +170,7 @@ class Story:
 
     def _submit_inference(self) -> int:
         number = len(self._seen.inference) + 1
-        shell = f"date +%s.%N > '{self._start_file(number)}'; exec sleep 900"
+        shell = f"date +%s.%N > {shlex.quote(str(self._start_file(number)))}; exec sleep 900"
         gpus = self._lab.spec.gpus_per_infer_node
         submitted_at = time.time()
         job_id = self._sbatch(
