@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -112,11 +113,11 @@ def submit(lab: Lab, job: Job, folder: Path) -> Submitted:
 def _script(job: Job, folder: Path) -> str:
     here = Path(sys.executable).parent
     train = (
-        f"{sys.executable} {SCRIPT} --log-dir {folder} --epochs {job.epochs} --batches {EPOCH}"
-        f" --step-seconds {STEP_S} --slower {SLOWER}"
+        f"{shlex.join([sys.executable, str(SCRIPT)])} --log-dir {folder}"
+        f" --epochs {job.epochs} --batches {EPOCH} --step-seconds {STEP_S} --slower {SLOWER}"
     )
     command = (
-        f"{here}/flexo run --core=torch --epochs={job.epochs} {train}"
+        f"{shlex.quote(str(here))}/flexo run --core=torch --epochs={job.epochs} {train}"
         if job.elastic
         else (f"sleep {job.seconds}")
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import native_horovod
 import psutil
 
 from bench.runtime.results import CORE_TORCH, OURS
@@ -160,10 +162,9 @@ class _Horovodrun:
     def __init__(self, how: Sequence[str], training: Training, *more: str) -> None:
         self._output = training.folder / "output.txt"
         self._mark = str(training.folder)
-        horovodrun = str(Path(sys.executable).parent / "horovodrun")
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                [horovodrun, *how, *training.command(*more)],
+                [sys.executable, "-m", "horovod.runner.launch", *how, *training.command(*more)],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
 
@@ -210,11 +211,13 @@ class Flexo:
         """Submitted as a user would, then held at its minimum."""
         _make(training.folder)
         self._folder = training.folder
-        words, core = " ".join(training.command()), f"--core={CORES[self.name]}"
+        words, core = shlex.join(training.command()), f"--core={CORES[self.name]}"
         here = Path(sys.executable).parent
         job = training.folder / "job.sbatch"
         trace = training.folder / "trace.jsonl"
-        job.write_text(f"#!/bin/bash\nexport FLEXO_TRACE={trace}\nexec {here}/flexo run {core} {words}\n")
+        settings = [*native_horovod.exports(), f"FLEXO_TRACE={trace}"]
+        exports = "".join(f"export {setting}\n" for setting in settings)
+        job.write_text(f"#!/bin/bash\n{exports}exec {shlex.quote(str(here))}/flexo run {core} {words}\n")
         ask = ["-n", str(size), "--gpus-per-task=1", f"--elastic={size}-{training.largest}"]
         answer = self.lab.run(
             ["sbatch", "--parsable", f"--output={training.folder}/output.txt", *ask, str(job)]

@@ -25,6 +25,8 @@ from horovod_elastic.leader.daemon_link import ATTACH, daemon_address
 from horovod_elastic.wire import CHANNEL_OPTIONS
 
 BATCHES_A_SECOND = 5
+_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+"""Each leader has a connection of its own, as real ones have."""
 _SHORTEST_H, _LONGEST_H = 2, 24
 """On its base alone; each worker more does as much as those."""
 _REPORT_S = 5.0
@@ -101,7 +103,7 @@ class Leader:
             await asyncio.sleep(AGAIN_S)
 
     async def _converse(self, address: str) -> None:
-        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
             credential = await asyncio.to_thread(Munge().credential, ATTACH)
             call = rpc.JobServiceStub(channel).Attach(metadata=((METADATA_KEY, credential),))
             await call.write(self.hello())
