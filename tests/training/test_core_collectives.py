@@ -386,14 +386,23 @@ def build_and_break(member: list[Member], port: int, name: str, after_s: float) 
 
 
 def build_beside_strangers(member: list[Member], rank: int, port: int, name: str) -> str:
-    """All three listen, and connect when they are told to; why the group did not come to be."""
+    """All three listen, and connect when they are told to; why the group did not come to be.
+
+    Where it did, it is kept until end_builds(): another member may still be connecting.
+    """
     groups = Groups(rank, 3, LOOPBACK, WaitingStore(store_at(port, name)), PATIENCE_S)
     try:
         groups.build(GLOBAL_SET, (0, 1, 2))
-        return ""
     except RuntimeError as error:
+        groups.close()
         return str(error)
-    finally:
+    member[0].kept["built"] = groups
+    return ""
+
+
+def end_builds(member: list[Member]) -> None:
+    """Close the group that was kept, if there is one."""
+    if groups := member[0].kept.pop("built", None):
         groups.close()
 
 
@@ -434,9 +443,8 @@ class OfBefore(WaitingStore):
 
 
 def build_as_before(member: list[Member], port: int, name: str) -> str:
-    groups = Groups(2, 3, LOOPBACK, OfBefore(store_at(port, name)), PATIENCE_S)
+    member[0].kept["built"] = groups = Groups(2, 3, LOOPBACK, OfBefore(store_at(port, name)), PATIENCE_S)
     groups.build(GLOBAL_SET, (0, 1, 2))
-    groups.close()
     return ""
 
 
@@ -759,6 +767,7 @@ def test_a_group_with_a_stranger_in_it_does_not_come_to_be(cluster: Cluster) -> 
     for rank, process in enumerate(members):
         process.begin(build_beside_strangers, rank, cluster.port, name)
     assert [process.answer() for process in members] == ["", "", ""]
+    each(members, end_builds)
 
 
 def listening(store: Any, place: int) -> tuple[str, int]:
@@ -787,3 +796,4 @@ def test_members_that_prove_nothing_yet_are_taken_in(cluster: Cluster) -> None:
         process.begin(build_beside_strangers, rank, cluster.port, name)
     members[2].begin(build_as_before, cluster.port, name)
     assert [process.answer() for process in members] == ["", "", ""]
+    each(members, end_builds)
