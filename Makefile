@@ -110,7 +110,7 @@ bench-scale: ## flexod beside a slurmctld with thousands of nodes (about 90 minu
 	@./setup.sh all --lab=$@
 	@PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)
 
-bench-abuse: ## an honest leader's round trips while somebody abuses flexod (about 8 minutes; ARGS='--cases slow_reads')
+bench-abuse: ## an honest leader's round trips while somebody abuses flexod (about 5 minutes; ARGS='--cases slow_reads')
 	@./setup.sh all --lab=$@
 	@PYTHONPATH=tests $(BIN)/python -m bench.abuse $(ARGS)
 

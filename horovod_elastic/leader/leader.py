@@ -24,16 +24,16 @@ from typing import Protocol
 
 from flexo_protos import lease_place
 from flexo_protos.v1 import jobs_pb2, workers_pb2
-from horovod_elastic import threads
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader import membership as m
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.accounting import Accounting
+from horovod_elastic.leader.base_watch import BaseWatch
 from horovod_elastic.leader.borrowing import Borrowing
 from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.errands import Training
 from horovod_elastic.leader.oversight import Home, Oversight
-from horovod_elastic.leader.satellites import ENDS_WITHIN_S, Refused, SlurmUser
+from horovod_elastic.leader.satellites import ENDS_WITHIN_S, SlurmUser
 from horovod_elastic.leader.takeover import Running, Standing
 from horovod_elastic.phase import Phase
 from horovod_elastic.rendezvous import Rendezvous
@@ -53,8 +53,8 @@ STALL_S = 3.0
 """A tick that comes so late means that this process itself was stopped, or starved."""
 ATTACH_TO_FLEXOD_BOUND_S = 10.0
 """How long a new leader looks around before it reports to flexod."""
-BASE_LOOK_INTERVAL_S = 5.0
-"""How often Slurm is asked whether the base still runs, while no agent of it is here."""
+BASE_SILENCE_S = 5.0
+"""After so long Slurm is asked what has become of a base that a leader in a satellite does not hear."""
 GOODBYE_BOUND_S = 30.0
 
 AgentOutbox = queue.SimpleQueue[workers_pb2.ToAgent | None]
@@ -112,8 +112,6 @@ class _Timers:
     tick: float
     report: float = 0.0
     alive: float = 0.0
-    base_look: float = 0.0
-    base_looking: bool = False
 
 
 @dataclass
@@ -177,6 +175,7 @@ class Leader:
         """Nothing is handed out before it is known who holds what."""
         if inherited:
             self._shards.take_over({""})
+        self._base_watch = BaseWatch(slurm.base_state, self.post)
         self._accounting = Accounting(self._since)
         self._state_told = workers_pb2.LeaderState()
         self._oversight = Oversight(self, profiling_allowed=profiling.allowed())
@@ -262,11 +261,11 @@ class Leader:
             self._shards_wait = False
             self._shards.take_over(worker.worker_id for worker in self._membership.present())
         self._accounting.train(self._workers_in_satellites(), now)
+        self._watch_base(now)
         self._watch_agents(now)
         self._carry_out(self._membership.tick(now))
         self._oversight.tick(now)
         self._borrowing.tick(now)
-        self._watch_base(now)
         self._report(now)
         for chore in self._chores:
             if now >= chore.due:
@@ -480,6 +479,8 @@ class Leader:
                     link.outbox.put(alive)
             self._tell_state()
         for name, link in list(self._agents.items()):
+            if link.base and self._membership.standing_still:
+                continue
             if link.lost_at is not None and (now > link.lost_at + BACK_WITHIN_S or self._membership.broken):
                 self._lose(name, "its agent is gone", now)
             elif now > link.heard_at + SILENCE_BOUND_S and self._tenure.certain():
@@ -506,32 +507,19 @@ class Leader:
             self._borrowing.gone(name)
 
     def _watch_base(self, now: float) -> None:
-        """A leader in a satellite must not outlive the base, whose agents would have told it."""
-        if not self._inherited or any(link.base for link in self._agents.values()):
-            self._timers.base_look = now + BASE_LOOK_INTERVAL_S
-            return
-        if self._timers.base_looking or now < self._timers.base_look:
-            return
-        self._timers.base_looking = True
-
-        def look() -> None:
-            try:
-                runs = self._slurm.base_runs()
-            except Refused:
-                runs = True
-            self.post(lambda: self._base_looked_at(runs))
-
-        def failed(error: Exception) -> None:
-            say_error(error)
-            self.post(lambda: self._base_looked_at(True))
-
-        threads.start(look, name="look-at-base", failed=failed)
-
-    def _base_looked_at(self, runs: bool) -> None:
-        self._timers.base_looking = False
-        self._timers.base_look = time.monotonic() + BASE_LOOK_INTERVAL_S
-        if not runs:
+        """A leader in a satellite must not outlive the base, and not go on without one that is suspended."""
+        heard = now <= self._since + BASE_SILENCE_S or any(
+            link.base and link.lost_at is None and now <= link.heard_at + BASE_SILENCE_S
+            for link in self._agents.values()
+        )
+        self._base_watch.look(self._inherited and not heard, now)
+        if self._base_watch.ended:
             self._end(1, "the base has ended")
+            return
+        stand = self._base_watch.waited_for(now)
+        if stand is not self._membership.standing_still:
+            self._trace.event("stand still" if stand else "go on")
+            self._carry_out(self._membership.stand_still(stand, now))
 
     def _all_agents_are_here(self) -> bool:
         here = {name for name, link in self._agents.items() if link.lost_at is None}

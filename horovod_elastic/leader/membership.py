@@ -281,6 +281,7 @@ class Membership:
         """When the present generation broke."""
         self._limit: int | None = None
         self._finishing = False
+        self._still_since: float | None = None
         self._unsure = False
         """Members were missing at a takeover, and nobody was in its training loop: ended, or lost?"""
         self._ended = False
@@ -319,6 +320,11 @@ class Membership:
     def taking_over(self) -> bool:
         """A new leader that has not heard of everybody yet."""
         return self._takeover is not None
+
+    @property
+    def standing_still(self) -> bool:
+        """Part of the job is suspended: see stand_still."""
+        return self._still_since is not None
 
     def agent_trains(self, name: str) -> bool:
         """Whether any worker of this agent is in the current generation."""
@@ -380,6 +386,24 @@ class Membership:
         self._limit = workers
         return self._proceed(now)
 
+    def stand_still(self, still: bool, now: float) -> list[Command]:
+        """Begin nothing and give nobody up while part of the job is suspended, or go on where it was."""
+        if still is self.standing_still:
+            return []
+        if still:
+            self._still_since = now
+            return self._drop_change(now, failed=False)
+        assert self._still_since is not None
+        stood_s, self._still_since = now - self._still_since, None
+        for worker in self._alive_workers():
+            if worker.deadline is not None:
+                worker.deadline += stood_s
+        if self._broken_at is not None:
+            self._broken_at += stood_s
+        if self._takeover is not None:
+            self._takeover.since += stood_s
+        return self.tick(now)
+
     def worker_stands(self, worker_id: str, standing: Standing, now: float) -> list[Command]:
         """What a worker says of itself, whenever it changes and from time to time."""
         worker = self._workers.get(worker_id)
@@ -440,6 +464,8 @@ class Membership:
 
     def tick(self, now: float) -> list[Command]:
         """Enforce the bounds."""
+        if self.standing_still:
+            return []
         commands: list[Command] = []
         for worker in self._alive_workers():
             if worker.deadline is not None and now > worker.deadline:
@@ -547,7 +573,7 @@ class Membership:
         """Lead as soon as everybody of the generation is known, or the bound is over."""
         takeover = self._takeover
         assert takeover is not None
-        if not takeover.complete() and takeover.may_wait(now):
+        if not takeover.complete() and (self.standing_still or takeover.may_wait(now)):
             return []
         self._takeover = None
         self._serial += self._gap
@@ -770,7 +796,7 @@ class Membership:
 
     def _next_change(self, now: float) -> list[Command]:
         """Begin a change if one is due and none is under way."""
-        if self._change is not None or now < self._retry_at:
+        if self._change is not None or now < self._retry_at or self.standing_still:
             return []
         if self.generation == 0:
             return self._found(now)

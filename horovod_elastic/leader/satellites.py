@@ -7,6 +7,7 @@ partition; its comment tells flexod, after any restart, whose it is.
 
 from __future__ import annotations
 
+import enum
 import math
 import os
 import re
@@ -42,6 +43,14 @@ _LIMIT_REASONS = (
     *("InvalidAccount", "InvalidQOS"),
 )
 """How they begin. A QOS's limits for each account are called MaxGRESPerAccount and the like."""
+
+
+class BaseState(enum.Enum):
+    """What Slurm may say of a job's base."""
+
+    RUNS = "runs"
+    SUSPENDED = "suspended"
+    ENDED = "ended"
 
 
 class Refused(Exception):
@@ -213,11 +222,13 @@ class SlurmUser:
             entries[int(job_id)] = QueueEntry(state, reason)
         return entries
 
-    def base_runs(self) -> bool:
-        """Whether Slurm still runs the base."""
+    def base_state(self) -> BaseState:
+        """What Slurm says of the base. Raises Refused."""
         base = self._plan.base.job_id
         entry = self._entries(f"--jobs={base}").get(base)
-        return entry is not None and entry.state in ("R", "S", "CF")
+        if entry is None or entry.state not in ("R", "S", "CF"):
+            return BaseState.ENDED
+        return BaseState.SUSPENDED if entry.state == "S" else BaseState.RUNS
 
     def find(self) -> list[Found]:
         """The satellites of this job that are in the queue, whoever has submitted them. Raises Refused."""

@@ -127,7 +127,7 @@ class Job:
     def exit_code(self) -> int | None:
         """Its exit code if it has ended, 128 + signal for one that a signal ended; None before."""
         shown = self.shown()
-        if re.search(r"JobState=(PENDING|RUNNING|COMPLETING|CONFIGURING)", shown):
+        if re.search(r"JobState=(PENDING|RUNNING|SUSPENDED|COMPLETING|CONFIGURING)", shown):
             return None
         match = re.search(r" ExitCode=(\d+):(\d+)", shown)
         assert match is not None, shown

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,6 +53,19 @@ class Hands:
         wanted = set(self.wanted)
         found = {daemon.name for daemon in daemons_of(self.lab.directory)}
         return (wanted - found) & self.wanted
+
+    def release(self, held: Iterable[int]) -> None:
+        """Let jobs run that Slurm holds because they could not be launched, on nodes that it drained for it.
+
+        slurmctld that is killed forgets the job that it has just started, gives its number to the next one,
+        and finds the first one's processes on that one's node ("Duplicate jobid").
+        """
+        listed = self.lab.run(["sinfo", "--noheader", "--list-reasons", "--format=%N|%E"], check=False).stdout
+        for nodes, _, reason in (line.partition("|") for line in listed.splitlines()):
+            if reason.startswith("Duplicate jobid"):
+                self.lab.run(["scontrol", "update", f"NodeName={nodes}", "State=RESUME"], check=False)
+        for job_id in held:
+            self.lab.run(["scontrol", "release", str(job_id)], check=False)
 
     # --- connections
 

@@ -57,6 +57,11 @@ class SlurmJob:
         return self.state in RUNS
 
     @property
+    def not_launched(self) -> bool:
+        """Slurm holds it because its node would not launch it."""
+        return self.state in WAITS and self.reason == "launch_failed_requeued_held"
+
+    @property
     def over(self) -> bool:
         """Slurm has nothing left to do for it."""
         return self.state not in HOLDS | WAITS

@@ -157,7 +157,7 @@ class Run:
                 self.hands.over.set()
 
     def watch(self, seconds: float, until: Callable[[], bool]) -> None:
-        """Wait, and notice daemons that end without us."""
+        """Wait, notice daemons that end without us, and repair what Slurm leaves to its administrator."""
         deadline = time.monotonic() + seconds
         missing: set[str] = set()
         while not until() and time.monotonic() < deadline:
@@ -165,7 +165,15 @@ class Run:
             for name in sorted(before & missing):  # twice: it may just have been killed, or started
                 self.hands.wanted.discard(name)
                 self.deaths.append(f"{name} has ended by itself")
+            last = self._last_look()
+            if held := [job.job_id for job in (last.jobs if last else ()) if job.not_launched]:
+                self.hands.release(held)
             time.sleep(POLL_S)
+
+    def _last_look(self) -> Look | None:
+        """None: the observer has not begun."""
+        seen = self.stage.observed
+        return latest(seen.read_text()) if seen.exists() else None
 
     def strike(self, fault: Fault) -> None:
         """Do it, and write it down."""
@@ -220,7 +228,7 @@ class Run:
 
     def all_over(self) -> bool:
         """Whether Slurm has nothing left to do for any of them."""
-        last = latest(self.stage.observed.read_text())
+        last = self._last_look()
         return (
             last is not None
             and last.at > self.stopped_at
@@ -254,7 +262,7 @@ class Run:
 
     def _left_now(self) -> tuple[str, ...]:
         processes = {pid: folder.name for _, folder in self.hands.jobs for pid in victims.everything(folder)}
-        last = latest(self.stage.observed.read_text())
+        last = self._last_look()
         satellites = [job.job_id for job in (last.jobs if last else ()) if job.tag and not job.over]
         return (
             *(f"process {pid} of {name}" for pid, name in sorted(processes.items())),

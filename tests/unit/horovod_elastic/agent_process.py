@@ -25,7 +25,7 @@ from horovod_elastic.election import election
 from horovod_elastic.election.election import Election
 from horovod_elastic.election.lease_grpc import GrpcLeases
 from horovod_elastic.election.leases import StoreAway
-from horovod_elastic.leader import leader, takeover
+from horovod_elastic.leader import base_watch, takeover
 from horovod_elastic.leader.borrowing import Borrowing
 from horovod_elastic.leader.leader import Leader
 from horovod_elastic.leader.membership import Membership
@@ -91,7 +91,7 @@ def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:
 
 def main(node: str, slots: int, plan: str, base: bool, again: bool, command: list[str]) -> NoReturn:
     slurm_job.ask = _ask
-    leader.BASE_LOOK_INTERVAL_S = 3600.0
+    base_watch.LOOK_INTERVAL_S = 3600.0
     # A leader that is gone is noticed earlier. A new one still waits for agents: they may be slow to start.
     election.Election.__init__.__kwdefaults__["ttl_s"] = 2.0
     agent.SILENT_LEADER_S = 2.0

@@ -16,10 +16,10 @@ import pytest
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.leader import borrowing
+from horovod_elastic.leader import base_watch, borrowing, takeover
 from horovod_elastic.leader import leader as leaders
 from horovod_elastic.leader.leader import Leader, Outcome
-from horovod_elastic.leader.satellites import Found, Grant, QueueEntry, Refused, SlurmUser
+from horovod_elastic.leader.satellites import BaseState, Found, Grant, QueueEntry, Refused, SlurmUser
 from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
 
 BOUND_S = 20.0
@@ -38,7 +38,8 @@ class Slurm:
     may_answer: threading.Event = field(default_factory=threading.Event)
     found: list[Found] | None = field(default_factory=list)
     """What find says; None: slurmctld does not answer."""
-    base_is_there: bool = True
+    base: BaseState | None = BaseState.RUNS
+    """What Slurm says of it; None: slurmctld does not answer."""
 
     def submit(self, grant: Grant) -> int:
         self.submitted.append(grant)
@@ -59,8 +60,10 @@ class Slurm:
             raise Refused("squeue: no answer")
         return self.found
 
-    def base_runs(self) -> bool:
-        return self.base_is_there
+    def base_state(self) -> BaseState:
+        if self.base is None:
+            raise Refused("squeue: no answer")
+        return self.base
 
 
 @dataclass
@@ -626,12 +629,52 @@ def test_an_answer_of_slurms_that_nobody_understands_is_asked_for_again_or_given
 def test_a_leader_in_a_satellite_does_not_outlive_the_base(
     lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaders, "BASE_LOOK_INTERVAL_S", 0.1)
-    job = lead(Slurm(found=[G1], base_is_there=False), inherited=True, name="n7-55")
+    monkeypatch.setattr(leaders, "BASE_SILENCE_S", 0.1)
+    job = lead(Slurm(found=[G1], base=BaseState.ENDED), inherited=True, name="n7-55")
     outbox = job.attach(55, "n7", grant_id="g1", workers=[running("w2")])
     job.do(lambda: None)
     wait_until(lambda: job.lease.ended_with == [1])
     assert "dismiss" in kinds(outbox)
+
+
+def test_satellites_of_a_suspended_base_wait_for_it_and_nobody_is_lost(
+    lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they trained without it would be lost with them."""
+    monkeypatch.setattr(leaders, "BASE_SILENCE_S", 0.1)
+    monkeypatch.setattr(leaders, "SILENCE_BOUND_S", 1.0)
+    monkeypatch.setattr(base_watch, "LOOK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(takeover, "TAKEOVER_BOUND_S", 0.5)
+    job = lead(Slurm(found=[G1], base=BaseState.SUSPENDED), inherited=True, name="n7-55")
+    members = job.leader._membership
+    workers = [running("w2", rank=1, size=2)]
+
+    def stands(phase: Any, worker: str, agent: str, outbox: AgentOutbox) -> None:
+        said = running(worker, rank=int(worker == "w2"), size=2).standing
+        said.phase = phase
+        told = workers_pb2.WorkerSaid(worker_id=worker, said=workers_pb2.FromWorker(standing=said))
+        job.do(lambda: job.leader.agent_said(agent, outbox, workers_pb2.FromAgent(worker_said=told)))
+
+    satellite = job.attach(55, "n7", grant_id="g1", workers=workers)
+    wait_until(lambda: members.standing_still)
+    base = job.attach(17, "n1", base=True, workers=[running("w1", rank=0, size=2)])
+    stands(workers_pb2.WORKER_PHASE_TRAINING, "w1", "n1-17", base)
+    wait_until(lambda: not members.taking_over)
+    still_until = time.monotonic() + 2.5  # suspended again, as by gang scheduling
+    while time.monotonic() < still_until:
+        stands(workers_pb2.WORKER_PHASE_ARRIVED, "w2", "n7-55", satellite)
+        time.sleep(0.05)
+    assert members.standing_still
+    assert "n1-17" in job.leader._agents
+    assert not {"kill_worker", "dismiss"} & {*kinds(base), *kinds(satellite)}
+    assert members.size == 2
+    stands(workers_pb2.WORKER_PHASE_ARRIVED, "w1", "n1-17", base)
+    job.slurm.base = BaseState.RUNS
+    wait_until(lambda: any(map(_prepares, drained(satellite))))
+
+
+def _prepares(message: workers_pb2.ToAgent) -> bool:
+    return message.tell_worker.message.WhichOneof("body") == "prepare"
 
 
 @pytest.mark.parametrize("base_is_here", [True, False])

@@ -14,7 +14,7 @@ import pytest
 
 from horovod_elastic import job_plan
 from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.leader.satellites import KEEPER, Found, Grant, QueueEntry, Refused, SlurmUser
+from horovod_elastic.leader.satellites import KEEPER, BaseState, Found, Grant, QueueEntry, Refused, SlurmUser
 from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
 
 HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--job", "--", "", "ünï", "*"]
@@ -272,12 +272,20 @@ def test_satellites_are_found_by_their_comment(recorder: Recorder) -> None:
     ]
 
 
-@pytest.mark.parametrize(("answer", "runs"), [("17|R|None\n", True), ("17|CG|None\n", False), ("", False)])
-def test_whether_the_base_still_runs_is_seen_in_the_queue(
-    answer: str, runs: bool, recorder: Recorder
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        ("17|R|None\n", BaseState.RUNS),
+        ("17|S|None\n", BaseState.SUSPENDED),
+        ("17|CG|None\n", BaseState.ENDED),
+        ("", BaseState.ENDED),
+    ],
+)
+def test_what_has_become_of_the_base_is_seen_in_the_queue(
+    answer: str, state: BaseState, recorder: Recorder
 ) -> None:
     recorder.answer("squeue", answer)
-    assert user().base_runs() is runs
+    assert user().base_state() is state
     assert recorder.call("squeue")["argv"][-1] == "--jobs=17"
 
 
