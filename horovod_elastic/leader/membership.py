@@ -694,7 +694,7 @@ class Membership:
         if was is WorkerState.LEAVING:
             return commands
         agent = self._agents[worker.agent]
-        matters = member or was is WorkerState.FINISHED or not worker.newcomer
+        matters = member or _end_matters(worker, was, exit_code)
         if exit_code == 0 and matters and not agent.leaving:
             return commands + self._finish(now)
         if matters and not (exit_code == 0 and was is WorkerState.FINISHED):
@@ -1020,3 +1020,10 @@ class Membership:
 
     def _current(self) -> list[Worker]:
         return sorted((w for w in self._alive_workers() if w.rank >= 0), key=lambda worker: worker.rank)
+
+
+def _end_matters(worker: Worker, was: WorkerState, exit_code: int) -> bool:
+    """Whether the end of a worker that is in no generation says something of the job."""
+    if was is WorkerState.FINISHED:
+        return exit_code not in _BYSTANDERS  # lost a peer in hvd.join, and the others went on without it
+    return not worker.newcomer

@@ -52,7 +52,14 @@ def disturb(job: LocalJob, seed: int, *, stop: bool = True) -> None:
         assert "replicas differ" not in job.output()
 
 
-def check(job: LocalJob, names: Sequence[str], *, until: int = 10**9, tolerance: float = 2e-3) -> None:
+def check(job: LocalJob, names: Sequence[str], *, until: int = 10**9) -> None:
+    """As `check_facts`, and all who trained at last got to the end."""
+    check_facts(job, names, until=until)
+    assert len(job.events("done")) == job.events("enter")[-1]["size"]
+    assert "Traceback" not in job.output()
+
+
+def check_facts(job: LocalJob, names: Sequence[str], *, until: int, tolerance: float = 2e-3) -> None:
     """All workers of a generation agree after every step, and have what undisturbed training has."""
     facts = [event for event in job.events("facts", "facts") if event["batch"] < until]
     first: dict[tuple[str, int], dict[str, Any]] = {}
@@ -67,8 +74,6 @@ def check(job: LocalJob, names: Sequence[str], *, until: int = 10**9, tolerance:
         for name in names:
             found = last[batch]["facts"][name]
             assert found == pytest.approx(expected[name], rel=tolerance, abs=tolerance), (batch, name)
-    assert len(job.events("done")) == job.events("enter")[-1]["size"]
-    assert "Traceback" not in job.output()
 
 
 EVERYTHING = [name for name in idioms.IDIOMS if name not in ("accumulation", "groups")]
@@ -116,3 +121,21 @@ def test_a_rank_that_returns_early(tmp_path: Path) -> None:
         assert [event["batch"] for event in job.events("early")] == [60]
         check(job, names, until=60)
         assert {event["batch"] for event in job.events("done") if event["rank"] != 2} == {90}
+
+
+def test_a_rank_returns_early_after_resizes_and_rank_0_is_killed_then(tmp_path: Path) -> None:
+    """Those who are left go back to the last commit, and train to the end."""
+    names = ["adam", "cosine"]
+    early, batches = 400, 500
+    options = ("--last-rank-returns-at", str(early), "--batches", str(batches))
+    with idiomatic_job(tmp_path, names, *options) as job:
+        disturb(job, seed=4, stop=False)
+        job.start("third", 1)
+        job.wait_for_size(4)
+        assert not job.events("early"), "all of that was before"
+        job.wait_until("the early return", lambda: job.events("early"))
+        members = {event["rank"]: event["pid"] for event in job.events("enter")}
+        os.kill(members[0], signal.SIGKILL)
+        assert job.wait() == 0, job.output()[-6000:]
+        check_facts(job, names, until=early)
+        assert batches in {event["batch"] for event in job.events("done")}

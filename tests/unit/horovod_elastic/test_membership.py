@@ -342,6 +342,25 @@ def test_one_that_finished_is_not_killed_when_the_others_have_to_start_over() ->
     assert world.end.exit_code == 0
 
 
+@pytest.mark.parametrize(("exit_code", "job_ends_with"), [(1, 0), (-6, 0), (5, 5)])
+def test_one_that_waited_at_the_end_and_lost_a_peer_fails_no_job_that_goes_on_without_it(
+    exit_code: int, job_ends_with: int
+) -> None:
+    """It was in hvd.join. What a script says with an exit code of its own counts."""
+    world = training_world({"b1": 3})
+    world.processes["w1"].part.finish()
+    world.stand("w1")
+    world.flush()
+    world.exit("w2", -9)
+    world.commit()
+    assert [place.worker_id for place in world.forms[-1].places] == ["w3"]
+    world.exit("w1", exit_code)
+    world.finish()
+    world.exit("w3", 0)
+    assert world.end is not None
+    assert world.end.exit_code == job_ends_with
+
+
 def test_satellites_are_dismissed_as_soon_as_they_have_finished() -> None:
     world = training_world({"b1": 1}, "s1")
     world.finish()
