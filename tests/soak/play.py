@@ -59,6 +59,8 @@ class _Besides:
 
     run: Run
     jobs: list[tuple[Doomed, int, Path]] = field(default_factory=list)
+    forgotten: set[int] = field(default_factory=set)
+    """Jobs of whose end slurmctld does not know."""
 
     def doom(self, what: Doomed) -> None:
         """Submit a job that does not complete, and see it end as it should."""
@@ -71,10 +73,13 @@ class _Besides:
         if what.end is End.CANCELLED:
             self._wait(what, job.job_id, lambda shown: shown.runs)
             self.run.hands.over.wait(CANCELLED_AFTER_S)
-            # By its name too: slurmctld, killed, may have forgotten the job and given another one its number.
-            scancel = ["scancel", f"--name={what.name}", str(job.job_id)]
-            self._patiently(lambda: self.run.stage.lab.run(scancel))
+            self._cancel(what, job.job_id)
         self._wait(what, job.job_id, lambda shown: shown.over)
+
+    def _cancel(self, what: Doomed, job_id: int) -> None:
+        # By its name too: slurmctld, killed, may have forgotten the job and given another one its number.
+        scancel = ["scancel", f"--name={what.name}", str(job_id)]
+        self._patiently(lambda: self.run.stage.lab.run(scancel))
 
     def _submit(self, what: Doomed, folder: Path) -> Job:
         shutil.rmtree(folder / "logs", ignore_errors=True)  # of an earlier try
@@ -84,6 +89,19 @@ class _Besides:
             options=(f"--job-name={what.name}", "-n1", "--gpus-per-task=1"), elastic="1-2",
             environment=[f"FLEXO_DAEMON={self.run.stage.daemon_address}"],
         )  # fmt: skip
+
+    def clear(self) -> None:
+        """Cancel what slurmctld, killed, takes for running because it has forgotten the end of it."""
+        if not any(
+            strike.deed is Deed.KILL and strike.target is Target.SLURMCTLD for strike in self.run.strikes
+        ):
+            return
+        left = [
+            (what, job_id) for what, job_id, _ in self.jobs if (job := self._shown(job_id)) and not job.over
+        ]
+        for what, job_id in left:
+            self.forgotten.add(job_id)
+            self.run.stage.lab.run(["scancel", f"--name={what.name}", str(job_id)], check=False)
 
     def restart(self, daemon: Restart) -> None:
         """As an administrator does: nothing is lost with it."""
@@ -102,8 +120,8 @@ class _Besides:
         found = []
         for what, job_id, _ in self.jobs:
             job = self._shown(job_id)
-            if job is None or job.name != what.name:
-                continue  # slurmctld was killed before it had written the job down: chaos.system.bounds
+            if job is None or job.name != what.name or job_id in self.forgotten:
+                continue  # slurmctld was killed before it had written that down: chaos.system.bounds
             wanted = ("FAILED", f"{_EXIT_CODE}:0") if what.end is End.FAILS else ("CANCELLED", job.exit_code)
             if (job.state, job.exit_code) != wanted:
                 ended = f"{job.state} {job.exit_code} {job.reason}"
@@ -158,6 +176,7 @@ def play(this: Round, lab: Lab, links: Mapping[Target, Link], keep: Path) -> Pla
         run.more = [(each.at_s, partial(besides.doom, each)) for each in this.doomed]
         run.more += [(at_s, partial(besides.restart, daemon)) for at_s, daemon in this.restarts]
         run.play()
+        besides.clear()
         evidence = run.evidence((*run.leftovers(), *besides.leftovers()))
         violations = (*run.wrong, *besides.violations(), *judge(evidence))
         if violations:
