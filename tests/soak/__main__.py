@@ -36,8 +36,8 @@ WARM_UP_MINUTES = 10.0
 QUIET_WITHIN_S = 120.0
 SETTLE_S = 5.0
 """From the last job's end to a sample."""
-WATCH_S = 20.0
-"""Long enough for a dozen turns of flexod's loop at rest."""
+WATCH_S = 60.0
+"""As long as from one collection of garbage to the next (flexo.service.garbage): each sample has one."""
 FORGOTTEN_S = 240
 """slurmctld forgets ended jobs, as it does by default (300 s): else its list would grow for an hour, and what
 it costs to read."""
