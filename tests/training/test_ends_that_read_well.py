@@ -49,6 +49,8 @@ def test_a_job_that_ends_with_satellites_says_what_it_gained_and_nothing_else(
     job.check_finished()
     assert slurms_words(job) == []
     assert "GPU minute" in last_line(job)
+    wait_until(lambda: "COMPLETED" in alone.run(["flexo", "events", str(job.job_id)]).stdout)
+    assert "COMPLETED" in alone.run(["flexo", "why", str(job.job_id)]).stdout
 
 
 def test_satellites_that_slurm_takes_back_leave_no_word_of_slurms(submit: Submit, alone: Lab) -> None:

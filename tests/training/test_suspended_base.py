@@ -42,7 +42,8 @@ def test_satellites_wait_for_a_suspended_base_and_go_on_with_it(submit: Submit, 
     suspended = time.time()
     time.sleep(5.0)  # those who were about to commit have done so
     step = last_step(job)
-    time.sleep(2 * MISSED_S)
+    time.sleep(MISSED_S + 10.0)
+    assert "is suspended" in alone.run(["flexo", "why", str(job.job_id)]).stdout
     assert last_step(job) == step
     assert len(job.satellites()) > 0
     assert not [event for event in job.events("enter") if event["time"] > suspended]

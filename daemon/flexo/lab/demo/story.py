@@ -112,7 +112,7 @@ class Story:
         self._teller.say(f"$ {' '.join(request)} train.sbatch", "bold")
         self._teller.show(
             f"from one worker to {plot.most_workers}; it runs `flexo run python train.py`, "
-            "an ordinary Horovod script"
+            "an elastic Horovod script"
         )
         self._teller.show("below: E its own GPUs, e its satellites', R the rigid job's, · idle")
         script = [str(EXAMPLE / "train.sbatch"), "--epochs", str(plot.epochs), "--batch", str(plot.batch)]
