@@ -100,6 +100,12 @@ class LocalJob:
         self.wait_until(f"{size} workers", lambda: self.pids(size, after))
         return self.pids(size, after)
 
+    def plan_early_return(self, batch: int, end: int) -> None:
+        """Of the last rank, at this mini-batch; the others train to the end. For scripts with --by-plan."""
+        plan = self.folder / "logs" / "plan"
+        plan.with_suffix(".new").write_text(f"{batch} {end}")
+        plan.with_suffix(".new").rename(plan)
+
     def stop(self) -> None:
         (self.folder / "logs" / "stop").touch()
 

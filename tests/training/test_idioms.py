@@ -111,31 +111,37 @@ def test_ranks_that_commit_at_different_batches_and_a_replica_that_differs(tmp_p
         check(job, names, until=spoiled)
 
 
+def plan_early_return(job: LocalJob) -> tuple[int, int]:
+    """The mini-batch at which the last rank returns, and the others' last."""
+    now = max(event["batch"] for event in job.events("step"))
+    job.plan_early_return(now + 50, now + 100)
+    return now + 50, now + 100
+
+
 def test_a_rank_that_returns_early(tmp_path: Path) -> None:
     """It joins (hvd.join). The others train to the end, in the same generation."""
     names = ["adam", "cosine"]
-    with idiomatic_job(tmp_path, names, "--last-rank-returns-at", "60", "--batches", "90") as job:
+    with idiomatic_job(tmp_path, names, "--by-plan") as job:
         job.start("first", 1)
-        job.wait_until("the end", lambda: job.keepers["base"].poll() is not None)
-        assert job.keepers["base"].wait() == 0, job.output()[-6000:]
-        assert [event["batch"] for event in job.events("early")] == [60]
-        check(job, names, until=60)
-        assert {event["batch"] for event in job.events("done") if event["rank"] != 2} == {90}
+        job.wait_for_size(3)
+        early, end = plan_early_return(job)
+        assert job.wait() == 0, job.output()[-6000:]
+        assert [event["batch"] for event in job.events("early")] == [early]
+        check(job, names, until=early)
+        assert {event["batch"] for event in job.events("done") if event["rank"] != 2} == {end}
 
 
 def test_a_rank_returns_early_after_resizes_and_rank_0_is_killed_then(tmp_path: Path) -> None:
     """Those who are left go back to the last commit, and train to the end."""
     names = ["adam", "cosine"]
-    early, batches = 400, 500
-    options = ("--last-rank-returns-at", str(early), "--batches", str(batches))
-    with idiomatic_job(tmp_path, names, *options) as job:
+    with idiomatic_job(tmp_path, names, "--by-plan") as job:
         disturb(job, seed=4, stop=False)
         job.start("third", 1)
         job.wait_for_size(4)
-        assert not job.events("early"), "all of that was before"
+        early, end = plan_early_return(job)
         job.wait_until("the early return", lambda: job.events("early"))
         members = {event["rank"]: event["pid"] for event in job.events("enter")}
         os.kill(members[0], signal.SIGKILL)
         assert job.wait() == 0, job.output()[-6000:]
         check_facts(job, names, until=early)
-        assert batches in {event["batch"] for event in job.events("done")}
+        assert end in {event["batch"] for event in job.events("done")}

@@ -19,7 +19,7 @@ parser.add_argument(
     "--commit", choices=["always", "every fifth", "by rank", "by rank alone"], default="always"
 )
 parser.add_argument("--batches", type=int, default=100000)
-parser.add_argument("--last-rank-returns-at", type=int, default=0)
+parser.add_argument("--by-plan", action="store_true", help="the last rank returns early: `plan` says when")
 parser.add_argument("--batch-seconds", type=float, default=0.04)
 parser.add_argument("--spoil", help="at this file's sight: change a weight of the last rank")
 args = parser.parse_args()
@@ -37,6 +37,15 @@ def told_to_stop():
     return bool(hvd.allreduce(seen, op=hvd.Max, name="stop").item())
 
 
+def early_return_and_end():
+    """Mini-batches. Who writes the plan chooses such as are far enough for everybody to read it before."""
+    plan = args.log_dir / "plan"
+    if args.by_plan and plan.exists():
+        early, end = map(int, plan.read_text().split())
+        return early, end
+    return args.batches, args.batches
+
+
 warnings.filterwarnings("ignore", "Detected call of")  # of a scheduler that knows the optimizer beneath
 torch.set_num_threads(1)
 hvd.init()
@@ -47,9 +56,12 @@ idioms = make(args.idioms, hvd)
 def train(state):
     world = hvd.broadcast_object(uuid.uuid4().hex if hvd.rank() == 0 else None)
     log("enter", world=world, batch=state.batch)
-    while state.batch < args.batches and (state.batch % 6 or not told_to_stop()):
+    while True:
+        early, end = early_return_and_end()
+        if state.batch >= end or (state.batch % 6 == 0 and told_to_stop()):
+            return
         is_last = hvd.rank() == hvd.size() - 1
-        if args.last_rank_returns_at and state.batch >= args.last_rank_returns_at and is_last:
+        if early <= state.batch < end and is_last:
             log("early", batch=state.batch)
             return
         for idiom in idioms:
@@ -73,6 +85,6 @@ def train(state):
 kept = {key: value for idiom in idioms for key, value in idiom.state().items()}
 state = hvd.elastic.TorchState(batch=0, **kept)
 train(state)
-if args.last_rank_returns_at:
+if args.by_plan:
     hvd.join()
 log("done", batch=state.batch)
