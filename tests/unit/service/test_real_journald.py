@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ mkdir -p /run/systemd/journal /run/log/journal
 {journald} &
 trap "kill $!; wait" EXIT
 for tried in $(seq 600); do [ -S /run/systemd/journal/socket ] && break; sleep 0.05; done
-{python} -c '{program}'
+{python} -c {program}
 journalctl -D /run/log/journal --sync 2>/dev/null || true
 for tried in $(seq 600); do
   journalctl -D /run/log/journal -o json -a --no-pager FLEXO_JOB_ID=17 > {found} || true
@@ -47,7 +48,8 @@ log.info("shrink", job="17", text="y" * 400_000)
 )
 def test_journald_finds_entries_by_their_fields_and_keeps_long_ones_whole(tmp_path: Path) -> None:
     found = tmp_path / "found"
-    story = STORY.format(journald=JOURNALD, python=sys.executable, program=PROGRAM, found=found)
+    words = {"journald": JOURNALD, "python": sys.executable, "program": PROGRAM, "found": found}
+    story = STORY.format(**{name: shlex.quote(str(word)) for name, word in words.items()})
     done = subprocess.run(["unshare", "-m", "bash", "-c", story], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     first, second = (json.loads(line) for line in found.read_text().splitlines())
