@@ -13,8 +13,6 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 SIDE_BY_SIDE := --numprocesses=auto --maxprocesses=4
 ON_LABS := slurm training chaos
 WITHOUT_LABS := etcd prometheus packages
-BESIDE := tests-without-labs.log
-NATIVE_LOG := setup-native.log
 # Horovod with its native library, before the one that set-up installs, which has none.
 ON_NATIVE := PYTHONPATH="$$PWD/.venv/native"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
@@ -41,18 +39,19 @@ demo-loan: ## inference servers lent to training and taken back, one day in four
 
 test: ## lint, the plugin's own checks, and all tests
 	@./setup.sh all --lab=$@
-	@$(MAKE) --no-print-directory run-lint
 	$(MAKE) --no-print-directory -C slurm_plugin check fuzz
 	@failed=0; mkdir -p build; \
 	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE) || failed=1; \
-	echo 'beside what follows, told at the end: $(WITHOUT_LABS) (build/$(BESIDE)), setup-native (build/$(NATIVE_LOG))'; \
-	$(BIN)/pytest tests -p no:cacheprovider $(call but,unit $(ON_LABS)) >build/$(BESIDE) 2>&1 & beside=$$!; \
-	./setup.sh native >build/$(NATIVE_LOG) 2>&1 & native=$$!; \
-	trap 'kill $$beside $$native 2>/dev/null || true' EXIT; \
-	$(BIN)/pytest tests -m 'not native' $(call but,unit $(WITHOUT_LABS)) || failed=1; \
+	echo 'beside what follows, told at the end: lint, $(WITHOUT_LABS), setup-native (build/{lint,without-labs,setup-native}.log)'; \
+	$(MAKE) --no-print-directory run-lint >build/lint.log 2>&1 & lint=$$!; \
+	$(BIN)/pytest tests -p no:cacheprovider $(call but,unit $(ON_LABS)) >build/without-labs.log 2>&1 & others=$$!; \
+	./setup.sh native >build/setup-native.log 2>&1 & native=$$!; \
+	trap 'kill $$lint $$others $$native 2>/dev/null || true' EXIT; \
+	$(BIN)/pytest tests -m 'not native' --durations=20 $(call but,unit $(WITHOUT_LABS)) || failed=1; \
 	if wait $$native; then $(ON_NATIVE) $(BIN)/pytest tests -m native $(call but,unit $(WITHOUT_LABS)) || failed=1; \
-	else cat build/$(NATIVE_LOG); failed=1; fi; \
-	wait $$beside || failed=1; cat build/$(BESIDE); \
+	else cat build/setup-native.log; failed=1; fi; \
+	wait $$others || failed=1; cat build/without-labs.log; \
+	wait $$lint || failed=1; cat build/lint.log; \
 	exit $$failed
 
 test-unit: ## tests that need neither Slurm nor training (a minute or two)

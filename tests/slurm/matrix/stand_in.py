@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,7 +71,8 @@ class StandIn:
             f"--output={folder}/%j.out",
             *options,
         ]
-        script = f"#!/bin/sh\nexport FLEXO_TRACE={folder}/trace\nexec flexo run python {WORKER} {folder}\n"
+        run = shlex.join(["exec", "flexo", "run", "python", str(WORKER), str(folder)])
+        script = f"#!/bin/sh\nexport FLEXO_TRACE={shlex.quote(str(folder))}/trace\n{run}\n"
         job_id = int(lab.run(["sbatch", "--parsable", *asked], user=USER, stdin=script).stdout)
         return cls(lab, job_id, folder)
 
