@@ -7,22 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from small_scripts import script
 
 from flexo.clusters.base import ActionRefused, ClusterUnreachable, MayNotAct
 from flexo.clusters.slurm.commands import SlurmCommands
-
-
-@pytest.fixture
-def commands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder from which commands are taken before all others."""
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    return tmp_path
-
-
-def script(folder: Path, name: str, text: str) -> None:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
 
 
 def test_a_command_prints_what_is_read(commands_in: Path) -> None:

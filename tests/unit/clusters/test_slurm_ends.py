@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from small_scripts import script
 
 from flexo.clusters.base import ClusterUnreachable, KnowsEnds
 from flexo.clusters.slurm import SlurmCluster
@@ -60,18 +61,6 @@ def test_accounting_has_a_line_for_each_run_of_a_job() -> None:
 )
 def test_exit_codes_are_told_as_slurm_writes_them(printed: str, said: str) -> None:
     assert exit_code(printed) == said
-
-
-@pytest.fixture
-def commands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    return tmp_path
-
-
-def script(folder: Path, name: str, text: str) -> None:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
 
 
 def test_accounting_is_asked_only_for_those_that_slurmctld_has_forgotten(commands_in: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from small_scripts import script
 
 from flexo.clusters.base import ActionRefused, ClusterUnreachable, Priority, UserShare
 from flexo.clusters.slurm.commands import SlurmCommands
@@ -13,15 +14,8 @@ from flexo.clusters.slurm.shares import parse_shares, read_shares
 
 
 @pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmCommands:
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+def commands(commands_in: Path) -> SlurmCommands:
     return SlurmCommands(None, 5)
-
-
-def script(folder: Path, name: str, text: str) -> None:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
 
 
 def test_all_priorities_are_told_to_one_scontrol(commands: SlurmCommands, tmp_path: Path) -> None:
