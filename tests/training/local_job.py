@@ -22,7 +22,7 @@ import psutil
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "unit" / "horovod_elastic"))
 
-from agent_process import Trusting  # noqa: E402
+from trusting import Trusting  # noqa: E402
 
 from flexo_protos.lease_place import Kind, LeasePlace  # noqa: E402
 from horovod_elastic.core.choice import TORCH, VARIABLE  # noqa: E402

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flexo_protos.credentials import Caller, NotAuthentic
+from trusting import Trusting
+
+from flexo_protos.credentials import NotAuthentic
 from horovod_elastic import job_plan, slurm_job
 from horovod_elastic.agent import agent
 from horovod_elastic.agent.agent import Agent
@@ -70,19 +72,6 @@ class Faults:
             if not self._left:
                 self._file.rename(self._file.with_name(f"{self._file.name}-{name}"))
                 raise _ERRORS[len(name) % len(_ERRORS)](f"injected into {name}")
-
-
-class Trusting:
-    """A stand-in for MUNGE that believes what it is told, but only for the method that it was told for."""
-
-    def credential(self, method: str) -> str:
-        return f"{os.getuid()} {method}"
-
-    def verify(self, credential: str, method: str) -> Caller:
-        uid, _, said = credential.partition(" ")
-        if said != method:
-            raise NotAuthentic(f"the credential was not made for {method}")
-        return Caller(int(uid), 0)
 
 
 def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:

@@ -17,7 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
-from agent_process import FAULTS_VARIABLE, Trusting
+from agent_process import FAULTS_VARIABLE
+from trusting import Trusting
 
 from flexo_protos import lease_place
 from flexo_protos.lease_place import Kind, LeasePlace

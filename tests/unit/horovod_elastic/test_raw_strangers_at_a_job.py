@@ -18,8 +18,9 @@ from pathlib import Path
 import grpc
 import pytest
 from raw_http2 import Address, RawConnection, frame
+from trusting import Trusting
 
-from flexo_protos.credentials import METADATA_KEY, Caller, NotAuthentic
+from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import leases_pb2, leases_pb2_grpc, workers_pb2
 from horovod_elastic import rendezvous
 from horovod_elastic.agent.local_service import LocalService
@@ -34,19 +35,6 @@ SECRET = "s3cret"
 BOUND_S = 20.0
 UNAUTHENTICATED = 16
 PING, SETTINGS, HEADERS, CONTINUATION = 6, 4, 1, 9
-
-
-class Numbers:
-    """MUNGE's place: a credential is "uid purpose"."""
-
-    def credential(self, method: str) -> str:
-        return f"{os.getuid()} {method}"
-
-    def verify(self, credential: str, method: str) -> Caller:
-        uid, _, purpose = credential.partition(" ")
-        if purpose != method or not uid.isdecimal():
-            raise NotAuthentic(f"the credential was not made for {method}")
-        return Caller(int(uid), int(uid))
 
 
 class Job:
@@ -79,7 +67,7 @@ class Server:
 
 @contextmanager
 def lease_server(folder: Path) -> Iterator[Server]:
-    with LeaseServer("127.0.0.1", Numbers()) as server:
+    with LeaseServer("127.0.0.1", Trusting()) as server:
 
         def look() -> None:
             with grpc.insecure_channel(server.endpoint) as channel:
@@ -92,7 +80,7 @@ def lease_server(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def leader_port(folder: Path) -> Iterator[Server]:
-    port = LeaderPort("127.0.0.1", Numbers())
+    port = LeaderPort("127.0.0.1", Trusting())
     port.take_office(Job())  # type: ignore[arg-type]
     hello = workers_pb2.FromAgent(hello=workers_pb2.AgentHello(node="n1", slots=1))
 

@@ -26,8 +26,9 @@ from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protobuf_strategies import messages
+from trusting import Trusting
 
-from flexo_protos.credentials import METADATA_KEY, Caller, NotAuthentic
+from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import leases_pb2, workers_pb2, workers_pb2_grpc
 from horovod_elastic.agent import keeper
 from horovod_elastic.agent.leader_link import LeaderLink
@@ -45,19 +46,6 @@ LOOK = "/flexo.v1.LeaseService/Look"
 SECRET = "s3cret"
 CHOSEN = frozenset(grpc.StatusCode) - {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}
 REFUSALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
-
-
-class Numbers:
-    """MUNGE's place: a credential is "uid purpose"."""
-
-    def credential(self, method: str) -> str:
-        return f"{os.getuid()} {method}"
-
-    def verify(self, credential: str, method: str) -> Caller:
-        uid, _, purpose = credential.partition(" ")
-        if purpose != method or not uid.isdecimal():
-            raise NotAuthentic(f"the credential was not made for {method}")
-        return Caller(int(uid), int(uid))
 
 
 @dataclass
@@ -103,7 +91,7 @@ def ends_with(
 
 @pytest.fixture(scope="module")
 def leader() -> Iterator[tuple[LeaderPort, Overheard]]:
-    port, heard = LeaderPort("127.0.0.1", Numbers()), Overheard()
+    port, heard = LeaderPort("127.0.0.1", Trusting()), Overheard()
     port.take_office(heard)  # type: ignore[arg-type]
     yield port, heard
     port.close()
@@ -179,7 +167,7 @@ def test_an_agent_obeys_no_leader_of_another_user(proof: str) -> None:
     heard: list[object] = []
     ended: queue.SimpleQueue[str] = queue.SimpleQueue()
     hello = workers_pb2.AgentHello(node="n1", slots=1)
-    LeaderLink(address, hello, lambda _, word: heard.append(word), lambda _, why: ended.put(why), Numbers())
+    LeaderLink(address, hello, lambda _, word: heard.append(word), lambda _, why: ended.put(why), Trusting())
     why = ended.get(timeout=BOUND_S)
     server.stop(None)
     assert heard == []
@@ -218,7 +206,7 @@ def test_only_who_knows_the_nodes_secret_speaks_with_its_agent(
 
 def test_the_lease_that_a_job_keeps_itself_is_its_own_users() -> None:
     request = leases_pb2.LookRequest(job=leases_pb2.JobKey(job_id=7)).SerializeToString()
-    with LeaseServer("127.0.0.1", Numbers()) as server, grpc.insecure_channel(server.endpoint) as channel:
+    with LeaseServer("127.0.0.1", Trusting()) as server, grpc.insecure_channel(server.endpoint) as channel:
         look = channel.unary_unary(LOOK)
         for metadata, code in (
             ((), grpc.StatusCode.UNAUTHENTICATED),
