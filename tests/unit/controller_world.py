@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from flexo.clusters.base import (
     ActionRefused,
@@ -320,6 +321,9 @@ class FakeLeaders:
 class World:
     """A cluster, its leaders, and a flexod that can be restarted."""
 
+    keep_days = 30.0
+    """[journal] keep_days."""
+
     def __init__(self, directory, **controller) -> None:
         self.directory = directory
         self.cluster = FakeCluster()
@@ -329,14 +333,14 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        self.journal = Journal(self.directory / "journal.sqlite", 30)
-        self.controller = Controller(
-            self.settings,
-            self.cluster,
-            self.leaders,
-            self.journal,
-            clock=self.cluster.clock,
-            signer=SIGNER,
+        self.journal = Journal(self.directory / "journal.sqlite", self.keep_days)
+        self.controller = self.new_controller()
+
+    def new_controller(self, **more: Any) -> Controller:
+        """`more`: what a kind of world gives it besides."""
+        clock = self.cluster.clock
+        return Controller(
+            self.settings, self.cluster, self.leaders, self.journal, clock=clock, signer=SIGNER, **more
         )
 
     def job(self, job_id: int = 1, workers: str = "1-4", node: str = "t1", **changes) -> FakeLeader:

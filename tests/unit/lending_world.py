@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from controller_world import SIGNER, FakeCluster, FakeLeader, FakeLeaders, World, slurm_job
+from controller_world import FakeCluster, FakeLeader, FakeLeaders, World, slurm_job
 
 from flexo.clusters.base import ActionRefused, ClusterState
 from flexo.config import LoaningSettings
 from flexo.controller import Controller
-from flexo.journal import Journal
 from flexo.model import JobState, LoanState, Partition
 from flexo.service.lending_setup import lending_of
 
@@ -109,17 +109,10 @@ class LendingWorld(World):
             self.cluster = LendingCluster()
             self.leaders = FakeLeaders()
             self.settings = self.settings.model_copy(update={"loaning": self.loaning})
-        self.journal = Journal(self.directory / "journal.sqlite", 30)
-        lending = lending_of(self.settings, self.journal, None)
-        self.controller = Controller(
-            self.settings,
-            self.cluster,
-            self.leaders,
-            self.journal,
-            clock=self.cluster.clock,
-            signer=SIGNER,
-            lending=lending,
-        )
+        super().restart()
+
+    def new_controller(self, **more: Any) -> Controller:
+        return super().new_controller(lending=lending_of(self.settings, self.journal, None), **more)
 
     def fungible(self, job_id: int, *nodes: str) -> None:
         """A base on servers on loan."""

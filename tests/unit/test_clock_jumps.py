@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from controller_world import KEY, SIGNER, World
+from controller_world import KEY, World
 from lending_world import LendingWorld
 
 from flexo.clusters.base import ClusterState
 from flexo.controller import Controller
-from flexo.journal import Journal
 from flexo.model import FailureReason, JobKey, RunningTime
 from flexo.policies import registry
-from flexo.service.lending_setup import lending_of
 
 HOURS = 7200.0
 YEARS = 1e8
@@ -24,17 +23,10 @@ class ClockWorld(World):
 
     jumped = 0.0
 
-    def restart(self) -> None:
-        self.journal = Journal(self.directory / "journal.sqlite", 1e4)
-        self.controller = Controller(
-            self.settings,
-            self.cluster,
-            self.leaders,
-            self.journal,
-            clock=self.cluster.clock,
-            signer=SIGNER,
-            steady=lambda: self.cluster.now - self.jumped,
-        )
+    keep_days = 1e4
+
+    def new_controller(self, **more: Any) -> Controller:
+        return super().new_controller(steady=lambda: self.cluster.now - self.jumped, **more)
 
     def jump(self, seconds: float) -> None:
         self.jumped += seconds
@@ -174,17 +166,8 @@ class LentClockWorld(LendingWorld):
 
     jumped = 0.0
 
-    def restart(self) -> None:
-        super().restart()
-        self.controller = Controller(
-            self.settings,
-            self.cluster,
-            self.leaders,
-            self.journal,
-            clock=self.cluster.clock,
-            steady=lambda: self.cluster.now - self.jumped,
-            lending=lending_of(self.settings, self.journal, None),
-        )
+    def new_controller(self, **more: Any) -> Controller:
+        return super().new_controller(steady=lambda: self.cluster.now - self.jumped, **more)
 
     def deadlines(self) -> dict[str, float]:
         """Of servers that are called back."""

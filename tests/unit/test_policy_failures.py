@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from controller_world import KEY, LEASE_S, World
@@ -11,7 +12,6 @@ from prometheus_client import CollectorRegistry
 
 from flexo.controller import Controller
 from flexo.doctor.flexod import FlexodAnswer, check_answer
-from flexo.journal import Journal
 from flexo.metrics.happenings import Happenings
 from flexo.model import Plan, Snapshot
 
@@ -39,17 +39,12 @@ class PolicyWorld(World):
     registry: CollectorRegistry
 
     def restart(self) -> None:
-        self.journal = Journal(self.directory / "journal.sqlite", 30)
         self.registry = CollectorRegistry()
-        self.controller = Controller(
-            self.settings,
-            self.cluster,
-            self.leaders,
-            self.journal,
-            clock=self.cluster.clock,
-            watch=Happenings(self.registry),
-        )
+        super().restart()
         self.policy = FailingPolicy()
+
+    def new_controller(self, **more: Any) -> Controller:
+        return super().new_controller(watch=Happenings(self.registry), **more)
 
     def fail(self) -> None:
         """From now on."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from controller_world import ADA, BOB, SIGNER, FakeLeader, World, slurm_job
+from controller_world import ADA, BOB, FakeLeader, World, slurm_job
 
 from flexo.control.leaders import GrantOffer
 from flexo.controller import Controller
-from flexo.journal import Journal
 from flexo.model import (
     JobKey,
     JobState,
@@ -80,20 +79,11 @@ class HostileWorld(World):
         self.leaders.attached[HIS] = self.his
         self.base = self.cluster.queue[HIS.job_id]
 
-    def restart(self) -> None:
-        self.journal = Journal(self.directory / "journal.sqlite", 30)
+    def new_controller(self, **more: Any) -> Controller:
         ids = iter(range(10**6))
         life = f"{'t' if self.honest else 'h'}{self.numbers}"
         self.numbers += 1
-        self.controller = Controller(
-            self.settings,
-            self.cluster,
-            self.leaders,
-            self.journal,
-            clock=self.cluster.clock,
-            signer=SIGNER,
-            new_grant_id=lambda: f"{life}-{next(ids)}",
-        )
+        return super().new_controller(new_grant_id=lambda: f"{life}-{next(ids)}", **more)
 
     def lose_journal(self) -> None:
         """flexod begins anew, and has only what leaders show it."""
