@@ -342,8 +342,8 @@ def break_another(member: list[Member]) -> None:
     member[0].kept["another"].break_connections()
 
 
-class HalfStore(dist.Store):  # type: ignore[misc]
-    """Who meets here tells the others where it is, and hears nothing of rank 0 for a while."""
+class Wrapped(dist.Store):  # type: ignore[misc]
+    """A store, as its members see it."""
 
     def __init__(self, store: Any) -> None:
         super().__init__()
@@ -354,6 +354,13 @@ class HalfStore(dist.Store):  # type: ignore[misc]
 
     def get(self, key: str) -> bytes:
         return bytes(self._store.get(key))
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._store.check(keys))
+
+
+class HalfStore(Wrapped):
+    """Who meets here tells the others where it is, and hears nothing of rank 0 for a while."""
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         if keys[0].endswith("/0"):
@@ -406,21 +413,8 @@ def end_builds(member: list[Member]) -> None:
         groups.close()
 
 
-class WaitingStore(dist.Store):  # type: ignore[misc]
+class WaitingStore(Wrapped):
     """Who has learned where the others listen goes on when the test says so."""
-
-    def __init__(self, store: Any) -> None:
-        super().__init__()
-        self._store = store
-
-    def set(self, key: str, value: bytes) -> None:
-        self._store.set(key, value)
-
-    def get(self, key: str) -> bytes:
-        return bytes(self._store.get(key))
-
-    def check(self, keys: list[str]) -> bool:
-        return bool(self._store.check(keys))
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         self._store.wait([*keys, "go"])
