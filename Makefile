@@ -31,11 +31,11 @@ setup-native: ## Horovod's native library, for comparisons with stock Horovod (u
 
 demo: ## an elastic job on a real Slurm cluster on this machine, start to end
 	@./setup.sh all --lab=$@
-	@$(BIN)/python -m flexo.lab.demo
+	@$(BIN)/python -m flexo_demos.elastic
 
 demo-loan: ## inference servers lent to training and taken back, one day in four minutes, on the same kind of cluster
 	@./setup.sh all --lab=$@
-	@$(BIN)/python -m flexo.lab.loan_demo $(ARGS)
+	@$(BIN)/python -m flexo_demos.loans $(ARGS)
 
 test: ## lint, the plugin's own checks, and all tests
 	@./setup.sh all --lab=$@
@@ -86,32 +86,32 @@ test-soak: ## an hour of jobs, failures and restarts: flexod must not grow with 
 
 bench-load: ## what flexod costs: its CPU, and slurmctld's time (about 4 minutes)
 	@./setup.sh all --lab=$@
-	@$(BIN)/python -m flexo.lab.load
+	@$(BIN)/python -m flexo_bench.load
 
 bench-runtime: ## what a resize costs, beside stock Horovod and stop-restart (about 20 minutes; ARGS='--help')
 	@./setup.sh all --lab=$@
 	@./setup.sh native
-	@$(ON_NATIVE):tests $(BIN)/python -m bench.runtime $(ARGS)
+	@$(ON_NATIVE) $(BIN)/python -m flexo_bench.runtime $(ARGS)
 
 bench-papers: ## published figures beside ours (about an hour; ARGS='--parts ibm pollux' for a few minutes)
 	@./setup.sh unit
-	@PYTHONPATH=tests $(BIN)/python -m bench.papers $(ARGS)
+	@$(BIN)/python -m flexo_bench.papers $(ARGS)
 
 bench-scheduler: ## what deciding and simulating cost (about ten minutes; ARGS='--parts decision pollux' for one)
 	@./setup.sh unit
-	@PYTHONPATH=tests $(BIN)/python -m bench.scheduler $(ARGS)
+	@$(BIN)/python -m flexo_bench.scheduler $(ARGS)
 
 bench-fidelity: ## one workload on a real lab and in the simulator (about 20 minutes; ARGS='--policies lyra --repeats 3')
 	@./setup.sh all --lab=$@
-	@PYTHONPATH=tests $(BIN)/python -m bench.fidelity $(ARGS)
+	@$(BIN)/python -m flexo_bench.fidelity $(ARGS)
 
 bench-scale: ## flexod beside a slurmctld with thousands of nodes (about 90 minutes; ARGS='--nodes 500 --jobs 2000 --leaders 100')
 	@./setup.sh all --lab=$@
-	@PYTHONPATH=tests $(BIN)/python -m bench.scale $(ARGS)
+	@$(BIN)/python -m flexo_bench.scale $(ARGS)
 
 bench-abuse: ## an honest leader's round trips while somebody abuses flexod (about 5 minutes; ARGS='--cases slow_reads')
 	@./setup.sh all --lab=$@
-	@PYTHONPATH=tests $(BIN)/python -m bench.abuse $(ARGS)
+	@$(BIN)/python -m flexo_bench.abuse $(ARGS)
 
 deb: ## Debian packages of daemon and plugin, in build/deb
 	@./setup.sh unit
@@ -128,9 +128,9 @@ docs: ## the documentation as a site, in build/site
 
 bench-loaning: ## inference servers on loan beside Lyra's figures (80 minutes of CPU, two simulations at a time; ARGS='--scale 0.0625 --seeds 3')
 	@./setup.sh unit
-	@PYTHONPATH=tests $(BIN)/python -m bench.loaning $(ARGS)
+	@$(BIN)/python -m flexo_bench.loaning $(ARGS)
 
-lint: ## ruff and mypy
+lint: ## ruff, mypy, and which rooms may import which
 	@./setup.sh lint
 	@$(MAKE) --no-print-directory run-lint
 
@@ -139,8 +139,9 @@ run-lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 clean: ## remove what was built and cached here; .venv and the Horovod wheels stay
 	$(MAKE) --no-print-directory -C slurm_plugin clean
-	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -22,7 +22,7 @@ import manual
 import python_tree
 
 import flexo
-from flexo.cli.completion import Shell, script
+from flexo_cli.completion import Shell, script
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from flexo.cli.app import app
-from flexo.cli.connection import ADDRESS_VARIABLE, CONFIG_VARIABLE
-from flexo.cli.exit_codes import ExitCode
 from flexo.config import DEFAULT_PATH
 from flexo.service.flexod import FAILED, USAGE, make_parser
+from flexo_cli.app import app
+from flexo_cli.connection import ADDRESS_VARIABLE, CONFIG_VARIABLE
+from flexo_cli.exit_codes import ExitCode
 from flexo_protos.credentials import SOCKET_VARIABLE
 from horovod_elastic import hosts, launcher
 

@@ -28,7 +28,7 @@ from {module} import main
 
 sys.exit(main())
 """
-_LAUNCHERS = {"flexo": "flexo.cli", "flexod": "flexo.service.flexod"}
+_LAUNCHERS = {"flexo": "flexo_cli", "flexod": "flexo.service.flexod"}
 
 
 def build(stage: Path, prefix: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-import native_horovod
 import pytest
 from hypothesis import HealthCheck, settings
+
+from flexo_bench import native_horovod
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")

@@ -1,15 +1,6 @@
-"""Tests that need Horovod's native library: where it is, and what is parametrized by both cores.
-
-Set-up installs Horovod's Python files only. `make setup-native` puts Horovod with its library into
-.venv/native, and make puts that folder on PYTHONPATH for `pytest -m native`.
-"""
+"""How tests are parametrized by both cores: one of them needs Horovod's native library."""
 
 from __future__ import annotations
-
-import importlib.util
-import os
-import shlex
-from pathlib import Path
 
 import pytest
 
@@ -17,18 +8,3 @@ from horovod_elastic.core.choice import HOROVOD, TORCH
 
 ON_HOROVOD = pytest.param(HOROVOD, marks=pytest.mark.native)
 BOTH_CORES = [TORCH, ON_HOROVOD]
-
-
-def why_missing() -> str:
-    """What to do if this process cannot import it; nothing if it can."""
-    spec = importlib.util.find_spec("horovod")
-    folder = Path(spec.origin).parent if spec is not None and spec.origin is not None else Path("/nowhere")
-    if any(folder.glob("torch/mpi_lib_v2*.so")):
-        return ""
-    return "no native library of Horovod: make setup-native, and PYTHONPATH=$PWD/.venv/native"
-
-
-def exports() -> list[str]:
-    """Settings for a job's script: a lab's environment is not the caller's."""
-    path = os.environ.get("PYTHONPATH", "")
-    return [f"PYTHONPATH={shlex.quote(path)}"] if path and not why_missing() else []

@@ -16,7 +16,7 @@ from training.elastic_jobs import Job, submit
 from chaos import victims
 from chaos.checker import Verdict, check, read
 from chaos.plan import Deed, Plan
-from flexo.lab import Lab, LabSpec, bring_up
+from flexo_lab import Lab, LabSpec, bring_up
 from horovod_elastic.core import choice
 
 SCRIPT = Path(__file__).resolve().parent / "train.py"

@@ -9,7 +9,7 @@ import pytest
 
 from chaos.harness import cluster, run
 from chaos.plan import plan
-from flexo.lab import Lab, why_unavailable
+from flexo_lab import Lab, why_unavailable
 from horovod_elastic.core.choice import HOROVOD, TORCH
 
 pytestmark = [pytest.mark.training, pytest.mark.slow]

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from etcd_process import Etcd, running
+
+from flexo_bench.etcd_process import Etcd, running
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from etcd_process import Etcd, running
 
+from flexo_bench.etcd_process import Etcd, running
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election.election import Election, Following, Leading, Role

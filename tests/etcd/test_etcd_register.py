@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from etcd_process import Etcd
 
 from flexo.availability.claim import Record
 from flexo.availability.etcd_register import EtcdRegister
@@ -19,6 +18,7 @@ from flexo.availability.seat import Seat
 from flexo.config import parse
 from flexo.doctor.etcd import check_etcd
 from flexo.doctor.finding import Level
+from flexo_bench.etcd_process import Etcd
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 
 A = Record("a:1", "ta", 1, 0, 5.0)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from etcd_process import Etcd
 
 from flexo.availability.claim import Record
 from flexo.availability.etcd_register import EtcdRegister
@@ -16,6 +15,7 @@ from flexo.config import parse
 from flexo.issued_grants import IssuedGrant
 from flexo.model import JobKey, SatelliteReport, SatelliteState
 from flexo.service.grant_key import grant_signer
+from flexo_bench.etcd_process import Etcd
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from horovod_elastic.election.lease_etcd import EtcdLeases
 from horovod_elastic.election.leases import JobRun, StoreAway

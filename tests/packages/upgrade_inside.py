@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from flexo.lab import Lab, LabSpec, bring_up
-from flexo.lab.demo.measure import read_logs
+from flexo_demos.elastic.measure import read_logs
+from flexo_lab import Lab, LabSpec, bring_up
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "digits" / "train.py"

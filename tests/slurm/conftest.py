@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flexo.lab import Lab, LabSpec, Profile, bring_up, why_unavailable
+from flexo_lab import Lab, LabSpec, Profile, bring_up, why_unavailable
 
 # Run by make test-slurm-matrix, in systems with other releases of Slurm.
 collect_ignore = [] if "FLEXO_SLURM_MATRIX" in os.environ else ["matrix"]

@@ -13,8 +13,8 @@ from conftest import LabFactory, cancel_all_jobs
 from flexo.clusters.base import ActionRefused, ClusterState, ClusterUnreachable, Priority
 from flexo.clusters.slurm import SlurmCluster, connect
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader, is_installed
-from flexo.lab import Lab, Profile
 from flexo.model import ElasticRequest, JobKey, JobState, Node, Range, SatelliteTag, SlurmJob, WorkerShape
+from flexo_lab import Lab, Profile
 
 _SLEEP = "exec sleep 600"
 _TAG = "flexo-satellite base={base} restart=0 grant=g-1 workers=2"

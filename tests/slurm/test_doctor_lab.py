@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 
 WITHOUT_ELASTIC = """
 function slurm_job_submit(job_desc, part_list, submit_uid) return slurm.SUCCESS end

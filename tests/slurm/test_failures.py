@@ -18,9 +18,9 @@ from conftest import LabFactory, cancel_all_jobs
 
 from flexo.clusters.base import ActionRefused
 from flexo.clusters.slurm import SlurmCluster
-from flexo.lab import Lab
-from flexo.lab.bringup import start_munged
 from flexo.model import JobState, SlurmJob
+from flexo_lab import Lab
+from flexo_lab.bringup import start_munged
 from flexo_protos.credentials import METADATA_KEY, Munge
 from flexo_protos.v1 import jobs_pb2 as pb
 from flexo_protos.v1 import jobs_pb2_grpc as rpc

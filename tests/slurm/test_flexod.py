@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 
 BOUND_S = 90
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits" / "train.py"

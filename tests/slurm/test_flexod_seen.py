@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 
 BOUND_S = 60
 

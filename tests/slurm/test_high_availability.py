@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from etcd_process import running
 
-from flexo.lab import Lab
-from flexo.lab.flexod import start_flexod
-from flexo.lab.ports import free_ports
+from flexo_bench.etcd_process import running
+from flexo_lab import Lab
+from flexo_lab.flexod import start_flexod
+from flexo_lab.ports import free_ports
 
 BOUND_S = 120.0
 TAKEOVER_S = 10.0

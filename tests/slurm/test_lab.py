@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from flexo.lab import (
+from flexo_lab import (
     Lab,
     LabBusy,
     LabCommandFailed,
@@ -30,8 +30,8 @@ from flexo.lab import (
     bring_up,
     take_down,
 )
-from flexo.lab.layout import Layout
-from flexo.lab.status import status_of
+from flexo_lab.layout import Layout
+from flexo_lab.status import status_of
 
 LabFactory = Callable[..., Lab]
 FLEXO = str(Path(sys.executable).parent / "flexo")

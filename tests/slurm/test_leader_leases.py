@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 from flexo_protos.credentials import METADATA_KEY, Munge
 from flexo_protos.lease_place import Kind, LeasePlace
 from flexo_protos.v1 import leases_pb2, leases_pb2_grpc

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flexo.lab import Lab, Profile
+from flexo_lab import Lab, Profile
 
 LEASE_S = 60
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits" / "train.py"

@@ -19,7 +19,7 @@ from conftest import LabFactory, cancel_all_jobs
 
 from flexo.clusters.base import ActionRefused
 from flexo.clusters.slurm import BorrowedPartition, SlurmCluster
-from flexo.lab import Lab
+from flexo_lab import Lab
 
 PLUGIN = Path(__file__).parents[2] / "slurm_plugin"
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits" / "train.py"

@@ -10,9 +10,9 @@ import pytest
 from conftest import LabFactory, cancel_all_jobs
 from matrix.stand_in import StandIn, field, state, wait
 
-from flexo.lab import Lab
-from flexo.lab.processes import belonging_to, daemons_of, kill, start_daemonizing
-from flexo.lab.requirements import program
+from flexo_lab import Lab
+from flexo_lab.processes import belonging_to, daemons_of, kill, start_daemonizing
+from flexo_lab.requirements import program
 
 
 @pytest.fixture(scope="module")

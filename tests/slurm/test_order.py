@@ -11,7 +11,7 @@ import pytest
 from conftest import LabFactory
 
 from flexo.control.priority_band import in_band
-from flexo.lab import Lab, Profile
+from flexo_lab import Lab, Profile
 
 BOUND_S = 90
 

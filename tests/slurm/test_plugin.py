@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flexo.lab import Lab, LabSpec, bring_up, why_unavailable
+from flexo_lab import Lab, LabSpec, bring_up, why_unavailable
 
 pytestmark = pytest.mark.slurm
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flexo.lab import Lab, Profile
+from flexo_lab import Lab, Profile
 
 BACKFILL_CYCLE_S = 30  # Slurm's default bf_interval, which the production profile leaves alone
 WATCH_S = 100

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from conftest import LabFactory
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import inference_pb2 as pb
 from flexo_protos.v1 import inference_pb2_grpc

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from certificates import MadeAuthority
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 from flexo_protos.credentials import METADATA_KEY, Munge, NotAuthentic
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 

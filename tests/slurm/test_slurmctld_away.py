@@ -21,9 +21,9 @@ from chaos.system.link import Link
 from conftest import LabFactory
 from matrix.stand_in import StandIn, wait
 
-from flexo.lab import Lab
-from flexo.lab.processes import start_daemonizing
-from flexo.lab.requirements import program
+from flexo_lab import Lab
+from flexo_lab.processes import start_daemonizing
+from flexo_lab.requirements import program
 
 CUT_S = float(os.environ.get("FLEXO_CUT_S", "12"))
 TIMEOUT_S = 3

@@ -22,8 +22,8 @@ from chaos.system.stage import cluster
 
 from flexo import config
 from flexo.journal import Event, Journal
-from flexo.lab import Lab, LabError, why_unavailable
-from flexo.lab.ports import free_ports
+from flexo_lab import Lab, LabError, why_unavailable
+from flexo_lab.ports import free_ports
 from soak import picture, report
 from soak.meter import Meter, Sample, size_of
 from soak.play import RESTARTED, Played, play

@@ -21,7 +21,7 @@ from chaos.system.run import LEAVES_S, Run, keep_all, prepare
 from chaos.system.stage import observed
 from training.elastic_jobs import Job, submit
 
-from flexo.lab import Lab, LabCommandFailed
+from flexo_lab import Lab, LabCommandFailed
 from soak.rounds import Doomed, End, Restart, Round
 
 RESTARTED = " restarted"

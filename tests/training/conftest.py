@@ -11,7 +11,7 @@ from pathlib import Path
 import elastic_jobs
 import pytest
 
-from flexo.lab import Lab, LabSpec, bring_up, why_unavailable
+from flexo_lab import Lab, LabSpec, bring_up, why_unavailable
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import native_horovod
 import psutil
 
-from flexo.lab import Lab
+from flexo_bench import native_horovod
+from flexo_lab import Lab
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 BOUND_S = 150.0

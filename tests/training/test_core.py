@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import ranks
 from native_horovod import BOTH_CORES, ON_HOROVOD
-from ranks import SOON_S, Cluster, Me, Rank, Used, each, eventually
 
+from flexo_bench import ranks
+from flexo_bench.ranks import SOON_S, Cluster, Me, Rank, Used, each, eventually
 from horovod_elastic.core.choice import HOROVOD, TORCH
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from elastic_jobs import TRACE, Job, Submit, agent_called, take_nodes, wait_for_start
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flexo.lab.demo.measure import Course, EpochPlan, balance, course, read_logs
-from flexo.lab.demo.runs import RunResult
+from flexo_demos.elastic.measure import Course, EpochPlan, balance, course, read_logs
+from flexo_demos.elastic.runs import RunResult
 
 pytestmark = pytest.mark.training
 

@@ -26,7 +26,7 @@ from elastic_jobs import (
 )
 from native_horovod import BOTH_CORES
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 from horovod_elastic.core.choice import VARIABLE
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from elastic_jobs import BOUND_S, Job, Submit, take_nodes, wait_for_start
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 from horovod_elastic.leader.satellites import SATELLITE
 
 pytestmark = pytest.mark.slow

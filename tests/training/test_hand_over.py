@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ranks
 from native_horovod import BOTH_CORES, ON_HOROVOD
-from ranks import LOOPBACK, Cluster, Me, Rank, each
 from test_state_sync import OPTIMIZERS, in_small_messages, make_state, states_with_ways_of_their_own
 
+from flexo_bench import ranks
+from flexo_bench.ranks import LOOPBACK, Cluster, Me, Rank, each
 from horovod_elastic.worker.state_route import Origin
 
 COURIER_S = 120

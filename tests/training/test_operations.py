@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from native_horovod import BOTH_CORES
-from ranks import Cluster, Me, Rank, each, eventually
 
+from flexo_bench.ranks import Cluster, Me, Rank, each, eventually
 from horovod_elastic.core.choice import TORCH
 
 RANKS = 3

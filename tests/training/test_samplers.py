@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from native_horovod import BOTH_CORES
-from ranks import Cluster, Me, Rank, each
+
+from flexo_bench.ranks import Cluster, Me, Rank, each
 
 SAMPLES = 50
 BATCH = 4

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import ranks
 from native_horovod import BOTH_CORES
-from ranks import Cluster, Me, each
+
+from flexo_bench import ranks
+from flexo_bench.ranks import Cluster, Me, each
 
 
 @pytest.fixture(scope="module", params=BOTH_CORES)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from elastic_jobs import TRACE, Event, Job, Submit, agent_called, take_nodes, wait_for_start, went_on
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 
 pytestmark = pytest.mark.slow
 

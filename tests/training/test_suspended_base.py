@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from elastic_jobs import Job, Submit
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 from horovod_elastic.leader.leader import SILENCE_BOUND_S
 from horovod_elastic.leader.takeover import TAKEOVER_BOUND_S
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ranks
-from ranks import Cluster, Me, Rank, each, eventually
 
+from flexo_bench import ranks
+from flexo_bench.ranks import Cluster, Me, Rank, each, eventually
 from horovod_elastic.core.choice import HOROVOD, TORCH
 
 NOTICED_S = 2.0

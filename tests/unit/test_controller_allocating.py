@@ -14,7 +14,7 @@ from flexo.config import ControllerSettings, Settings
 from flexo.controller import Controller
 from flexo.journal import Event, Journal
 from flexo.model import Allocate, Drop, JobKey, Note, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
-from flexo.simulation.silence import NoJournal, NoLeaders
+from flexo_simulation.silence import NoJournal, NoLeaders
 
 
 class PlainTrainer:

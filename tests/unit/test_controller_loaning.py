@@ -31,7 +31,7 @@ from flexo.model import (
 )
 from flexo.policies import registry
 from flexo.policies.lyra import Lyra
-from flexo.simulation.silence import NoJournal, NoLeaders
+from flexo_simulation.silence import NoJournal, NoLeaders
 
 KEY = JobKey(1)
 

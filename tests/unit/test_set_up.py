@@ -97,8 +97,8 @@ def test_an_unknown_argument_is_a_usage_error(clone: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "calls"),
     [
-        ("demo", ["setup.sh all --lab=demo", "python -m flexo.lab.demo"]),
-        ("demo-loan", ["setup.sh all --lab=demo-loan", "python -m flexo.lab.loan_demo"]),
+        ("demo", ["setup.sh all --lab=demo", "python -m flexo_demos.elastic"]),
+        ("demo-loan", ["setup.sh all --lab=demo-loan", "python -m flexo_demos.loans"]),
         ("setup-native", ["setup.sh native"]),
         (
             "test-training",
@@ -109,7 +109,10 @@ def test_an_unknown_argument_is_a_usage_error(clone: Path) -> None:
                 "pytest tests/training -m native",
             ],
         ),
-        ("bench-runtime", ["setup.sh all --lab=bench-runtime", "setup.sh native", "python -m bench.runtime"]),
+        (
+            "bench-runtime",
+            ["setup.sh all --lab=bench-runtime", "setup.sh native", "python -m flexo_bench.runtime"],
+        ),
         ("wheel", ["setup.sh unit", "python packages/own_wheel.py build/wheel"]),
         (
             "lint",

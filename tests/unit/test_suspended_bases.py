@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from controller_world import KEY, LEASE_S, FakeLeader, World
 
-from flexo.cli.job_words import job_state
 from flexo.config import ControllerSettings
 from flexo.control.wishes import NotSteered
 from flexo.metrics.present import _job_state
 from flexo.model import JobState
 from flexo.service.admin_service import _job
+from flexo_cli.job_words import job_state
 
 GRACE_S = 120
 """[controller] suspend_grace_s, by default."""

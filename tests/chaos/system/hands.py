@@ -19,10 +19,10 @@ from chaos.plan import Victim
 from chaos.system.evidence import Strike
 from chaos.system.link import Link
 from chaos.system.plan import LINKS, Deed, Fault, Target
-from flexo.lab import Lab, LabFailed
-from flexo.lab import controller as slurmctld
-from flexo.lab.processes import belonging_to, daemons_of, start_daemonizing
-from flexo.lab.requirements import program
+from flexo_lab import Lab, LabFailed
+from flexo_lab import controller as slurmctld
+from flexo_lab.processes import belonging_to, daemons_of, start_daemonizing
+from flexo_lab.requirements import program
 
 _STARTS_AGAIN_S = 60.0
 _VICTIMS = {Target.LEADER: Victim.LEADER, Target.AGENT: Victim.AGENT, Target.WORKER: Victim.WORKER}

@@ -27,7 +27,7 @@ from chaos.system.judge import judge
 from chaos.system.looks import Look, from_lines, latest
 from chaos.system.plan import Elastic, Fault, Ordinary, Plan
 from chaos.system.stage import Stage, stage
-from flexo.lab import LabCommandFailed, LabFailed
+from flexo_lab import LabCommandFailed, LabFailed
 
 SCRIPT = Path(__file__).resolve().parents[1] / "train.py"
 BEGINS_S = 180.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from chaos.system import bounds
 from chaos.system.link import Link
 from chaos.system.plan import GPUS_PER_NODE, INFERENCE_NODES, TRAIN_NODES, Target
-from flexo.lab import Lab, LabSpec, bring_up
+from flexo_lab import Lab, LabSpec, bring_up
 
 _TESTS = Path(__file__).resolve().parents[2]
 

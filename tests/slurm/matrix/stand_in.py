@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 
 WORKER = Path(__file__).resolve().parents[2] / "unit" / "horovod_elastic" / "pretending_worker.py"
 BOUND_S = 120.0

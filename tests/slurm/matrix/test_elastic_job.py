@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import LabFactory, cancel_all_jobs
 
-from flexo.lab import Lab
+from flexo_lab import Lab
 from matrix.stand_in import StandIn, field, state, submit, wait
 
 LEASE_S = 60

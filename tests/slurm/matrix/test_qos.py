@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from conftest import LabFactory, cancel_all_jobs
 
-from flexo.lab import Lab, Profile
-from flexo.lab.accounting import USAGE_FACTOR, USERS
+from flexo_lab import Lab, Profile
+from flexo_lab.accounting import USAGE_FACTOR, USERS
 from matrix.stand_in import USER, StandIn, field, state, submit, wait
 
 pytestmark = pytest.mark.timeout(600)

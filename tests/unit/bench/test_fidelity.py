@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from bench.fidelity import calibration, comparison, earlier, report, workload
-from bench.fidelity.running import Life
-from bench.fidelity.submitting import Line, WorkerLog, read_log
 
 from flexo.scalability.table import TableSpeed
-from flexo.simulation.on_slurm.times import SlurmTimes, StartTime
+from flexo_bench.fidelity import calibration, comparison, earlier, report, workload
+from flexo_bench.fidelity.running import Life
+from flexo_bench.fidelity.submitting import Line, WorkerLog, read_log
+from flexo_simulation.on_slurm.times import SlurmTimes, StartTime
 
 TIMES = SlurmTimes(
     submit_s=0.5, free_s=1.0, backfill_s=3.0, boot=StartTime(5.0), end_s=1.0, satellite_s=1.0,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from bench.runtime.pauses import Pause
-from bench.runtime.results import Broadcast, Connected, Connecting, Figures, Resize, Steady
+
+from flexo_bench.runtime.pauses import Pause
+from flexo_bench.runtime.results import Broadcast, Connected, Connecting, Figures, Resize, Steady
 
 BATCH_S = 0.1
 

@@ -7,11 +7,11 @@ import math
 
 import numpy as np
 import pytest
-from bench.loaning import cases, choices, jobs, published, report
-from bench.loaning.cases import Case, Measured
 
 from flexo.loaning.reclaim import BaseOn, Server
-from flexo.simulation.loan_story import LoanFigures
+from flexo_bench.loaning import cases, choices, jobs, published, report
+from flexo_bench.loaning.cases import Case, Measured
+from flexo_simulation.loan_story import LoanFigures
 
 NOBODY = LoanFigures(
     0, 0, 0, 0, 0, math.nan, 0, 0, 0, 0.0, math.nan, 0.0,

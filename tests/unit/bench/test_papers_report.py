@@ -6,9 +6,10 @@ import json
 import math
 
 import pytest
-from bench.papers.figures import Comparison, Figure, Row, Table, ratio
-from bench.papers.report import as_json, cell, show
 from rich.console import Console
+
+from flexo_bench.papers.figures import Comparison, Figure, Row, Table, ratio
+from flexo_bench.papers.report import as_json, cell, show
 
 ONE = Comparison(
     "one",

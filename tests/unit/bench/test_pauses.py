@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench.runtime.pauses import Change, NoChange, pause, warming_slows
-from bench.runtime.results import Figures, Goal, Interval, Resize, Steady, Transient
-from bench.runtime.worklog import Batch, Moment, WorkLog, samples_per_second
+
+from flexo_bench.runtime.pauses import Change, NoChange, pause, warming_slows
+from flexo_bench.runtime.results import Figures, Goal, Interval, Resize, Steady, Transient
+from flexo_bench.runtime.worklog import Batch, Moment, WorkLog, samples_per_second
 
 BATCH_S = 0.1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from command_line import Run
 
-from flexo.cli import app
+from flexo_cli import app
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flexo.cli import app, completion
+from flexo_cli import app, completion
 
 BIN = Path(sys.executable).parent
 

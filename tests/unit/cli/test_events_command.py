@@ -12,7 +12,7 @@ import pytest
 from admin_server import serving
 from command_line import Run
 
-from flexo.cli import events
+from flexo_cli import events
 from flexo_protos.v1 import admin_pb2 as pb
 from flexo_protos.v1 import admin_pb2_grpc
 

@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import flexo
-from flexo.cli import app
-from flexo.cli.exit_codes import ExitCode
+from flexo_cli import app
+from flexo_cli.exit_codes import ExitCode
 
 WITHOUT_JSON = {
     "completion": "prints a script",

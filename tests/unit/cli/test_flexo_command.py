@@ -15,8 +15,8 @@ from admin_server import SayingWho, serving
 from command_line import Run
 
 import flexo
-from flexo.cli import app, connection
 from flexo.config import DEFAULT_ADDRESS
+from flexo_cli import app, connection
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -397,7 +397,7 @@ def take(arguments):
 room.main = take
 sys.modules["horovod_elastic.{module}"] = room
 sys.argv = ["flexo", *{arguments!r}]
-from flexo.cli import main
+from flexo_cli import main
 main()
 """
 

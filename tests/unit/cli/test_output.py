@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo.cli import output
+from flexo_cli import output
 
 
 class Terminal(io.StringIO):

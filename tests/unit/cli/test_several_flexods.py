@@ -13,7 +13,7 @@ import pytest
 from admin_server import serving
 from command_line import Run
 
-from flexo.cli import connection
+from flexo_cli import connection
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from flexo.cli.app import app
+from flexo_cli.app import app
 
 JOBS = "job_id,submit_time_s,gpus,duration_s,min_gpus,max_gpus\ngrows,0,1,400,1,4\nrigid,100,2,50,2,2\n"
 

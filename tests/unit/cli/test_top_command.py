@@ -23,12 +23,12 @@ import pytest
 from admin_server import SayingWho, serving
 from busy_flexod import BusyFlexod, job
 
-from flexo.cli import app
-from flexo.cli.connection import Address, Daemon
-from flexo.cli.live.layout import List, Place, Size, screen
-from flexo.cli.live.picture import Picture, take
-from flexo.cli.live.terminal import keys_in
-from flexo.cli.live.watching import moved
+from flexo_cli import app
+from flexo_cli.connection import Address, Daemon
+from flexo_cli.live.layout import List, Place, Size, screen
+from flexo_cli.live.picture import Picture, take
+from flexo_cli.live.terminal import keys_in
+from flexo_cli.live.watching import moved
 from flexo_protos.v1 import admin_pb2 as pb
 
 NOW = 1_700_000_000.0
@@ -37,7 +37,7 @@ RUN = """
 import sys
 sys.path.insert(0, {here!r})
 from admin_server import SayingWho
-from flexo.cli import app, connection
+from flexo_cli import app, connection
 connection.Munge = SayingWho
 sys.exit(app.run(["top", *sys.argv[1:]]))
 """

@@ -11,8 +11,8 @@ import yaml
 from command_help import CommandHelp
 from written_pages import PAGES, ROOT, text_of
 
-from flexo.cli.exit_codes import ExitCode
 from flexo.config import Settings
+from flexo_cli.exit_codes import ExitCode
 
 SITE = ROOT / "docs" / "site" / "mkdocs.yml"
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from raw_http2 import Address, RawConnection, frame
 from trusting import Trusting
 
+from flexo_bench.abuse.raw_http2 import Address, RawConnection, frame
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import leases_pb2, leases_pb2_grpc, workers_pb2
 from horovod_elastic import rendezvous

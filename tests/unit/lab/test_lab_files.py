@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from flexo import config
-from flexo.lab import LabSpec, Profile, flexod
-from flexo.lab.layout import Layout
-from flexo.lab.record import Ports, Record
-from flexo.lab.slurm_files import gres_conf, job_submit_lua, plugstack_conf, slurm_conf
+from flexo_lab import LabSpec, Profile, flexod
+from flexo_lab.layout import Layout
+from flexo_lab.record import Ports, Record
+from flexo_lab.slurm_files import gres_conf, job_submit_lua, plugstack_conf, slurm_conf
 
 LAYOUT = Layout(Path("/labs/mine"))
 

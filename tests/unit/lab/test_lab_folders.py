@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flexo.cli.lab import app
-from flexo.lab import LabSpec, UnsafeFolder, all_labs, bring_up, bringup, take_down, teardown
-from flexo.lab import lab as lab_module
-from flexo.lab.folders import check
-from flexo.lab.layout import Layout
-from flexo.lab.record import Ports, Record
+from flexo_cli.lab import app
+from flexo_lab import LabSpec, UnsafeFolder, all_labs, bring_up, bringup, take_down, teardown
+from flexo_lab import lab as lab_module
+from flexo_lab.folders import check
+from flexo_lab.layout import Layout
+from flexo_lab.record import Ports, Record
 
 STRANGER = 5
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives folders to another user: needs root")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flexo.lab import requirements, take_down
-from flexo.lab.ports import free_ports, is_listening
-from flexo.lab.status import parse_gpus_used
+from flexo_lab import requirements, take_down
+from flexo_lab.ports import free_ports, is_listening
+from flexo_lab.status import parse_gpus_used
 
 
 def test_ports_are_different_free_and_none_that_another_lab_was_promised() -> None:

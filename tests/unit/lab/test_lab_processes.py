@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flexo.lab.errors import LabFailed
-from flexo.lab.processes import belonging_to, end, start, wait_until
+from flexo_lab.errors import LabFailed
+from flexo_lab.processes import belonging_to, end, start, wait_until
 
 Start = list[subprocess.Popen[bytes]]
 
@@ -94,7 +94,7 @@ def test_descendants_belong_to_it_whatever_they_say_of_themselves(tmp_path: Path
 
 def test_who_asks_is_spared_and_so_are_its_ancestors(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from flexo.lab.processes import belonging_to;"
+        "import sys; from pathlib import Path; from flexo_lab.processes import belonging_to;"
         "print(len(belonging_to(Path(sys.argv[1]))))"
     )
     environment = {**os.environ, "SLURM_CONF": f"{tmp_path}/slurm.conf"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flexo.lab import BadSpec, LabSpec, Profile
-from flexo.lab.layout import Layout, labs_root
+from flexo_lab import BadSpec, LabSpec, Profile
+from flexo_lab.layout import Layout, labs_root
 
 
 def test_a_spec_names_its_nodes_training_first() -> None:

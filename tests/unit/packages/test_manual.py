@@ -11,9 +11,9 @@ import manual
 import pytest
 import typer
 
-from flexo.cli.app import app
-from flexo.cli.exit_codes import ExitCode
 from flexo.config import Settings
+from flexo_cli.app import app
+from flexo_cli.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -12,11 +12,11 @@ from training_jobs import after, check_plan, snapshots
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import JobKey, Node, Range, Share, Snapshot, TrainingJob, WorkerShape
 from flexo.policies.goodput import Goodput
-from flexo.simulation.costs import Costs
-from flexo.simulation.engine import simulate
-from flexo.simulation.linear_training import LinearTraining
-from flexo.simulation.scenario import Scenario
-from flexo.simulation.workload import TraceJob, Workload
+from flexo_simulation.costs import Costs
+from flexo_simulation.engine import simulate
+from flexo_simulation.linear_training import LinearTraining
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import TraceJob, Workload
 
 NOW = 10_000.0
 GPU = WorkerShape(1, 1)

@@ -13,7 +13,7 @@ from flexo.policies.elastic_tiresias import ElasticTiresias
 from flexo.policies.srtf import Srtf
 from flexo.policies.tiresias import Tiresias
 from flexo.policies.tiresias_pollux import TiresiasPollux
-from flexo.simulation.table_training import load_tables
+from flexo_simulation.table_training import load_tables
 
 Q1 = 10_000.0
 Q2 = 200_000.0

@@ -15,8 +15,8 @@ import grpc
 import pytest
 from chaos.system.link import Link
 
-from flexo.cli.connection import CHANNEL_OPTIONS as COMMANDS
 from flexo.service.server import OPTIONS as FLEXOD
+from flexo_cli.connection import CHANNEL_OPTIONS as COMMANDS
 from flexo_protos import keepalive
 from horovod_elastic.wire import CHANNEL_OPTIONS as JOBS
 from horovod_elastic.wire import SERVER_OPTIONS as LEADER

@@ -17,7 +17,7 @@ import numpy as np
 
 from flexo.scalability.allreduce import StepModel, fit
 from flexo.scalability.step_times import Observation, Setting
-from flexo.simulation.pollux_profiles import DECLARED, Application, load_application
+from flexo_simulation.pollux_profiles import DECLARED, Application, load_application
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _HISTORIES = 40

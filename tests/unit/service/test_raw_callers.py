@@ -19,7 +19,6 @@ import h2.settings
 import pytest
 from controller_world import ADA, BOB, FakeCluster
 from loop_in_thread import LoopThread
-from raw_http2 import RawConnection, frame
 from service_doubles import PlainAuthenticator
 
 from flexo.availability.mandate import ALONE
@@ -34,6 +33,7 @@ from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import LeaderDesk
 from flexo.service.server import Switchboard, all_services, listen
 from flexo.service.standing_by import StandingBy
+from flexo_bench.abuse.raw_http2 import RawConnection, frame
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import admin_pb2
 

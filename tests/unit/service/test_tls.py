@@ -19,7 +19,6 @@ from loop_in_thread import LoopThread
 from service_doubles import Observed, cluster, slurm_job
 
 from flexo.availability.mandate import ALONE
-from flexo.cli.connection import Address, Daemon, Refusal, Unreachable
 from flexo.config import ConfigError, TlsSettings, parse
 from flexo.service.admin_service import AdminService
 from flexo.service.inference_service import InferenceService
@@ -27,6 +26,7 @@ from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import LeaderDesk
 from flexo.service.server import Switchboard, all_services, listen
 from flexo.service.tls import CertificateUnusable, server_credentials
+from flexo_cli.connection import Address, Daemon, Refusal, Unreachable
 from flexo_protos import tls
 from flexo_protos.credentials import Caller
 from flexo_protos.lease_place import Kind, LeasePlace

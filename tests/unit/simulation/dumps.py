@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from flexo.simulation.results import Outcome
+from flexo_simulation.results import Outcome
 
 COLUMNS = (
     "JobID",

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import Allocate, Drop, JobKey, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
-from flexo.simulation.engine import simulate
-from flexo.simulation.estimates import Estimates, Mode
-from flexo.simulation.linear_training import LinearTraining
-from flexo.simulation.records import JobRecord
-from flexo.simulation.results import Outcome
-from flexo.simulation.scenario import Scenario
-from flexo.simulation.workload import TraceJob, Workload
+from flexo_simulation.engine import simulate
+from flexo_simulation.estimates import Estimates, Mode
+from flexo_simulation.linear_training import LinearTraining
+from flexo_simulation.records import JobRecord
+from flexo_simulation.results import Outcome
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import TraceJob, Workload
 
 ONE_GPU = WorkerShape(gpus=1, cpus=1)
 NODE = "n1"

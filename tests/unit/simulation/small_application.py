@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flexo.simulation.pollux_profiles import Application, Declared
+from flexo_simulation.pollux_profiles import Application, Declared
 
 _PLACEMENTS = """placement,local_bsz,step_time,sync_time
 1,4,1,0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flexo.loaning.diurnal import Diurnal
-from flexo.simulation.demand_trace import DemandTrace, made_up, read_demand
-from flexo.simulation.formats.errors import BadTrace
+from flexo_simulation.demand_trace import DemandTrace, made_up, read_demand
+from flexo_simulation.formats.errors import BadTrace
 
 STEPS = DemandTrace("steps", (0.0, 10.0, 20.0), (3.0, 5.5, 0.0))
 

@@ -9,13 +9,13 @@ from little_simulations import trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import Range, WorkerShape
-from flexo.simulation.elasticity import Elasticity, Of, drawn, made_elastic
-from flexo.simulation.formats.errors import BadTrace
-from flexo.simulation.gpu_types import for_cluster
-from flexo.simulation.linear_training import LinearTraining
-from flexo.simulation.results import alone_s
-from flexo.simulation.speeds import loaded, with_tables
-from flexo.simulation.workload import Workload
+from flexo_simulation.elasticity import Elasticity, Of, drawn, made_elastic
+from flexo_simulation.formats.errors import BadTrace
+from flexo_simulation.gpu_types import for_cluster
+from flexo_simulation.linear_training import LinearTraining
+from flexo_simulation.results import alone_s
+from flexo_simulation.speeds import loaded, with_tables
+from flexo_simulation.workload import Workload
 
 SIZES = (1, 2, 3, 8, 16)
 

@@ -8,11 +8,11 @@ from little_simulations import Doing, Script, allocate, by_number, greedy_fifo, 
 from flexo.clusters.base import ImpossiblePlan
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import Allocate, Drop, JobKey, Share, Snapshot, Source
-from flexo.simulation.costs import POLLUX, Costs
-from flexo.simulation.engine import SimulationStuck, simulate
-from flexo.simulation.records import End, Held
-from flexo.simulation.scenario import Scenario
-from flexo.simulation.workload import Workload
+from flexo_simulation.costs import POLLUX, Costs
+from flexo_simulation.engine import SimulationStuck, simulate
+from flexo_simulation.records import End, Held
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import Workload
 
 
 def test_a_job_alone_takes_as_long_as_its_trace_says():

@@ -10,10 +10,10 @@ from little_simulations import Doing, Script, greedy_fifo, on_one_node, trace_jo
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import Snapshot, Source
 from flexo.policies import registry
-from flexo.simulation.engine import simulate
-from flexo.simulation.estimates import Estimate, Estimates, Estimator, Mode
-from flexo.simulation.scenario import Scenario
-from flexo.simulation.workload import Workload
+from flexo_simulation.engine import simulate
+from flexo_simulation.estimates import Estimate, Estimates, Estimator, Mode
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import Workload
 
 
 def estimator(mode: Mode, *seconds: float) -> Estimator:

@@ -13,11 +13,11 @@ from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import Plan, Quota, Snapshot, TrainingJob
 from flexo.policies import registry
 from flexo.policies.base import Policy
-from flexo.simulation.costs import Costs
-from flexo.simulation.engine import simulate
-from flexo.simulation.estimates import Estimates, Mode
-from flexo.simulation.scenario import Scenario
-from flexo.simulation.workload import TraceJob, Workload
+from flexo_simulation.costs import Costs
+from flexo_simulation.engine import simulate
+from flexo_simulation.estimates import Estimates, Mode
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import TraceJob, Workload
 
 POLICIES = tuple(name for name in registry.names() if name != "greedy")
 """greedy grants satellites and starts nobody."""

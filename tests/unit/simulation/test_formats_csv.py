@@ -10,12 +10,12 @@ import pytest
 from traces import needs_traces
 
 from flexo.model import Range
-from flexo.simulation.formats import itp, own, philly, tiresias
-from flexo.simulation.formats.errors import BadTrace
-from flexo.simulation.formats.reading import ReadOptions
-from flexo.simulation.formats.registry import FORMATS
-from flexo.simulation.linear_training import LinearTraining
-from flexo.simulation.workload import BadLine, LeftOut, Workload
+from flexo_simulation.formats import itp, own, philly, tiresias
+from flexo_simulation.formats.errors import BadTrace
+from flexo_simulation.formats.reading import ReadOptions
+from flexo_simulation.formats.registry import FORMATS
+from flexo_simulation.linear_training import LinearTraining
+from flexo_simulation.workload import BadLine, LeftOut, Workload
 
 SKIP = ReadOptions(skip_bad=True)
 OWN_HEADER = "job_id,submit_time_s,gpus,duration_s"

@@ -9,10 +9,10 @@ from dumps import COLUMNS, dump, line
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexo.simulation.formats import itp, own, philly, tiresias
-from flexo.simulation.formats.errors import BadTrace
-from flexo.simulation.formats.reading import ReadOptions
-from flexo.simulation.formats.registry import FORMATS
+from flexo_simulation.formats import itp, own, philly, tiresias
+from flexo_simulation.formats.errors import BadTrace
+from flexo_simulation.formats.reading import ReadOptions
+from flexo_simulation.formats.registry import FORMATS
 
 GOOD_LINES = {
     "own": (own.COLUMNS + own.OPTIONAL, "a,0,4,100,2,8,ann,t,bert,60,8,64,v100,,,"),

@@ -7,13 +7,13 @@ from small_application import write_application
 from traces import needs_traces
 
 from flexo.model import Range, Share
-from flexo.simulation.costs import POLLUX
-from flexo.simulation.formats import pollux
-from flexo.simulation.formats.errors import BadTrace
-from flexo.simulation.formats.reading import ReadOptions
-from flexo.simulation.formats.registry import FORMATS
-from flexo.simulation.pollux_training import PolluxTraining
-from flexo.simulation.workload import BadLine
+from flexo_simulation.costs import POLLUX
+from flexo_simulation.formats import pollux
+from flexo_simulation.formats.errors import BadTrace
+from flexo_simulation.formats.reading import ReadOptions
+from flexo_simulation.formats.registry import FORMATS
+from flexo_simulation.pollux_training import PolluxTraining
+from flexo_simulation.workload import BadLine
 
 HEADER = "name,time,application,num_replicas,batch_size\n"
 GOOD = "bert-0,53,bert,2,16\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from dumps import COLUMNS, dump, line, stamp
 
-from flexo.simulation.formats import sacct, sacct_words
-from flexo.simulation.formats.errors import BadTrace
-from flexo.simulation.formats.reading import ReadOptions
-from flexo.simulation.formats.sacct_dump import SacctDump, read_dump
-from flexo.simulation.linear_training import LinearTraining
-from flexo.simulation.workload import LeftOut
+from flexo_simulation.formats import sacct, sacct_words
+from flexo_simulation.formats.errors import BadTrace
+from flexo_simulation.formats.reading import ReadOptions
+from flexo_simulation.formats.sacct_dump import SacctDump, read_dump
+from flexo_simulation.linear_training import LinearTraining
+from flexo_simulation.workload import LeftOut
 
 CAPTURED = Path(__file__).parent / "captured"
 """From a lab with slurmdbd: arrays, a heterogeneous job, a requeued one, a | in a name, cancelled ones."""

@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import kstest
 from traces import needs_traces
 
-from flexo.simulation.formats import philly
-from flexo.simulation.formats.reading import ReadOptions
-from flexo.simulation.generate import (
+from flexo_simulation.formats import philly
+from flexo_simulation.formats.reading import ReadOptions
+from flexo_simulation.generate import (
     DURATIONS,
     FIT_STARTS,
     LONGEST_S,
@@ -21,7 +21,7 @@ from flexo.simulation.generate import (
     Recipe,
     generate,
 )
-from flexo.simulation.lognormals import Lognormals, fit
+from flexo_simulation.lognormals import Lognormals, fit
 
 RECIPE = Recipe(jobs=3000, gpus=128, seed=5)
 

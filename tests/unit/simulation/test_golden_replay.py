@@ -9,7 +9,7 @@ import pytest
 from traces import needs_traces
 from typer.testing import CliRunner
 
-from flexo.cli.app import app
+from flexo_cli.app import app
 
 PUBLISHED_MEAN_JCT_S = {1: 2473.65, 2: 5144.96, 3: 3876.26, 4: 3280.26, 6: 3469.69}
 """Qiao et al., "Pollux" (OSDI 2021): row "Tiresias" of the artifact's results, by workload."""

@@ -9,12 +9,12 @@ from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.policies.fixed_batch import RandomBatch
 from flexo.policies.throughput import Throughput
 from flexo.scalability.table import TableSpeed
-from flexo.simulation.engine import simulate
-from flexo.simulation.ibm_training import Arrivals, generate
-from flexo.simulation.linear_training import LinearTraining
-from flexo.simulation.records import End
-from flexo.simulation.scenario import Scenario
-from flexo.simulation.workload import Workload
+from flexo_simulation.engine import simulate
+from flexo_simulation.ibm_training import Arrivals, generate
+from flexo_simulation.linear_training import LinearTraining
+from flexo_simulation.records import End
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import Workload
 
 FOUR_GPUS = Scenario((NodeGroup(1, 4),))
 PLAIN = Throughput(600.0, ended_share=0.0)

@@ -6,7 +6,7 @@ import pytest
 
 from flexo.model import Share
 from flexo.scalability.jsa import AllReduceTimes, JobScalability
-from flexo.simulation.ibm_training import (
+from flexo_simulation.ibm_training import (
     CATEGORIES,
     Arrivals,
     Category,

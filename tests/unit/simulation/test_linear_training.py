@@ -8,7 +8,7 @@ import pytest
 
 from flexo.model import Share, Source
 from flexo.scalability.table import TableSpeed
-from flexo.simulation.linear_training import LinearTraining
+from flexo_simulation.linear_training import LinearTraining
 
 THREE = (Share("a", 1), Share("b", 2))
 

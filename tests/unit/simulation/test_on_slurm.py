@@ -11,12 +11,12 @@ from little_simulations import ONE_GPU, trace_job
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import Range
 from flexo.policies import registry
-from flexo.simulation.engine import simulate
-from flexo.simulation.linear_training import LinearTraining
-from flexo.simulation.on_slurm.times import SlurmTimes, StartTime
-from flexo.simulation.records import End, JobRecord
-from flexo.simulation.scenario import Scenario
-from flexo.simulation.workload import TraceJob, Workload
+from flexo_simulation.engine import simulate
+from flexo_simulation.linear_training import LinearTraining
+from flexo_simulation.on_slurm.times import SlurmTimes, StartTime
+from flexo_simulation.records import End, JobRecord
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import TraceJob, Workload
 
 TIMES = SlurmTimes(
     submit_s=1.0,

@@ -16,7 +16,7 @@ from traces import needs_traces
 from flexo.model import Range
 from flexo.scalability.gradient_noise import GradientStatistics
 from flexo.scalability.local_batch import BatchLimits
-from flexo.simulation.pollux_profiles import DECLARED, Application, BadProfile, Declared, load_application
+from flexo_simulation.pollux_profiles import DECLARED, Application, BadProfile, Declared, load_application
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from traces import needs_traces
 
 from flexo.model import Share, Source
 from flexo.scalability.goodput import GoodputSpeed
-from flexo.simulation.pollux_profiles import Application, load_application
-from flexo.simulation.pollux_training import PolluxRun, PolluxTraining
+from flexo_simulation.pollux_profiles import Application, load_application
+from flexo_simulation.pollux_training import PolluxRun, PolluxTraining
 
 ONE = (Share("a", 1),)
 TWO = (Share("a", 2),)

@@ -13,12 +13,12 @@ from little_simulations import trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import Allocate, Plan, Share, Snapshot, TrainingJob
-from flexo.simulation.costs import Costs
-from flexo.simulation.engine import simulate
-from flexo.simulation.estimates import Estimates, Mode
-from flexo.simulation.records import End, Held, JobRecord
-from flexo.simulation.scenario import Scenario
-from flexo.simulation.workload import TraceJob, Workload
+from flexo_simulation.costs import Costs
+from flexo_simulation.engine import simulate
+from flexo_simulation.estimates import Estimates, Mode
+from flexo_simulation.records import End, Held, JobRecord
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import TraceJob, Workload
 
 NODES, GPUS = 3, 4
 

@@ -9,10 +9,10 @@ from little_simulations import Script, allocate, on_one_node, trace_job
 
 from flexo.model import Snapshot
 from flexo.scalability.table import TableSpeed
-from flexo.simulation.costs import Costs
-from flexo.simulation.linear_training import LinearTraining
-from flexo.simulation.records import End, JobRecord
-from flexo.simulation.results import alone_s, summarize
+from flexo_simulation.costs import Costs
+from flexo_simulation.linear_training import LinearTraining
+from flexo_simulation.records import End, JobRecord
+from flexo_simulation.results import alone_s, summarize
 
 
 def finished(number: int, at: float, start: float, end: float, gpu_s: float = 1.0) -> JobRecord:

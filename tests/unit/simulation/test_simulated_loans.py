@@ -16,15 +16,15 @@ from flexo.loaning.vacating import Timing
 from flexo.model import Allocate, Share, Snapshot
 from flexo.policies.base import Policy
 from flexo.policies.lyra import Lyra
-from flexo.simulation.costs import Costs
-from flexo.simulation.demand_trace import DemandTrace
-from flexo.simulation.engine import simulate
-from flexo.simulation.estimates import Estimates, Mode
-from flexo.simulation.inference import Inference
-from flexo.simulation.records import End
-from flexo.simulation.results import Outcome
-from flexo.simulation.scenario import Scenario
-from flexo.simulation.workload import TraceJob, Workload
+from flexo_simulation.costs import Costs
+from flexo_simulation.demand_trace import DemandTrace
+from flexo_simulation.engine import simulate
+from flexo_simulation.estimates import Estimates, Mode
+from flexo_simulation.inference import Inference
+from flexo_simulation.records import End
+from flexo_simulation.results import Outcome
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import TraceJob, Workload
 
 SERVERS, GPUS = 3, 4
 RULES = Rules(

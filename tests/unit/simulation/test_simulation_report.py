@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from little_simulations import trace_job
 
-from flexo.simulation import pictures
-from flexo.simulation.about import About
-from flexo.simulation.course import course_of, span_of, stretches_of
-from flexo.simulation.records import End, Held, JobRecord
-from flexo.simulation.report import write_report
-from flexo.simulation.results import Outcome, summarize
+from flexo_simulation import pictures
+from flexo_simulation.about import About
+from flexo_simulation.course import course_of, span_of, stretches_of
+from flexo_simulation.records import End, Held, JobRecord
+from flexo_simulation.report import write_report
+from flexo_simulation.results import Outcome, summarize
 
 EVIL = '<script>alert(1)</script> & "$x$" \x1b[2J'
 

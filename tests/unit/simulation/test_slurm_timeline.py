@@ -8,7 +8,7 @@ from little_simulations import ONE_GPU
 
 from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
 from flexo.model import Share
-from flexo.simulation.on_slurm.timeline import Ask, Release, Timeline
+from flexo_simulation.on_slurm.timeline import Ask, Release, Timeline
 
 NODES = make_nodes((NodeGroup(2, 4),))
 ONE, TWO = (node.name for node in NODES)

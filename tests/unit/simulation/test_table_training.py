@@ -10,7 +10,7 @@ from traces import needs_traces
 
 from flexo.model import Share
 from flexo.scalability.table import BadTable, TableSpeed
-from flexo.simulation.table_training import load_tables, table_training
+from flexo_simulation.table_training import load_tables, table_training
 
 FOUR = (Share("a", 4),)
 

@@ -8,11 +8,11 @@ from little_simulations import Doing, Script, allocate, by_number, trace_job
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import Allocate, JobKey, Share, WorkerShape
 from flexo.policies.gpu_speeds import GpuSpeeds
-from flexo.simulation.costs import Costs
-from flexo.simulation.engine import simulate
-from flexo.simulation.estimates import Estimates, Mode
-from flexo.simulation.scenario import Scenario
-from flexo.simulation.workload import Workload
+from flexo_simulation.costs import Costs
+from flexo_simulation.engine import simulate
+from flexo_simulation.estimates import Estimates, Mode
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import Workload
 
 V100 = WorkerShape(1, 1, gpu_type="v100")
 V_NODE, T_NODE = "v1", "t1"

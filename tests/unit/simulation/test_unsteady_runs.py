@@ -10,7 +10,7 @@ import pytest
 from little_simulations import Script, by_number, greedy_fifo, on_one_node, trace_job
 
 from flexo.model import Share, Snapshot, Source
-from flexo.simulation.costs import Costs
+from flexo_simulation.costs import Costs
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,18 @@ from dumps import dump, dump_of, line
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.policies.registry import make
-from flexo.simulation import whatif_words
-from flexo.simulation.about import About
-from flexo.simulation.elasticity import Elasticity, made_elastic
-from flexo.simulation.engine import simulate
-from flexo.simulation.estimates import Estimates, Mode
-from flexo.simulation.formats.reading import ReadOptions
-from flexo.simulation.formats.sacct import workload_of
-from flexo.simulation.formats.sacct_dump import SacctDump, read_dump
-from flexo.simulation.generate import Recipe, generate
-from flexo.simulation.scenario import Scenario
-from flexo.simulation.whatif import Findings, Window, calibrate, case_of, peak_gpus, size_of
-from flexo.simulation.whatif_page import write_page
+from flexo_simulation import whatif_words
+from flexo_simulation.about import About
+from flexo_simulation.elasticity import Elasticity, made_elastic
+from flexo_simulation.engine import simulate
+from flexo_simulation.estimates import Estimates, Mode
+from flexo_simulation.formats.reading import ReadOptions
+from flexo_simulation.formats.sacct import workload_of
+from flexo_simulation.formats.sacct_dump import SacctDump, read_dump
+from flexo_simulation.generate import Recipe, generate
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.whatif import Findings, Window, calibrate, case_of, peak_gpus, size_of
+from flexo_simulation.whatif_page import write_page
 
 SCENARIO = Scenario((NodeGroup(4, 4),), estimates=Estimates(Mode.LIMIT))
 

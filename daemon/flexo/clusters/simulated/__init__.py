@@ -1,1 +1,1 @@
-"""A cluster in virtual time: GPUs are counted, jobs only pretend to train (`flexo.simulation`)."""
+"""A cluster in virtual time: GPUs are counted, jobs only pretend to train (`flexo_simulation`)."""

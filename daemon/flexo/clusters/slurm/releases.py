@@ -6,12 +6,12 @@ tests/slurm/matrix runs flexo on each, docs/slurm-releases.md says with what res
 
 22.05: `squeue -O` has no ExcNodes, and no --helpFormat: excluded nodes are read with `squeue -o %x`, once for
        every job when it is first seen waiting; changed later with `scontrol update`, they are not seen to
-       change (reader_commands). cgroup.conf knows no CgroupPlugin=disabled (flexo.lab). The reason for which
+       change (reader_commands). cgroup.conf knows no CgroupPlugin=disabled (flexo_lab). The reason for which
        Lua refuses `scontrol update` stands in slurmctld's log alone. preempt_youngest_first is one of
        SchedulerParameters; later releases have youngest_first in PreemptParameters (flexo.doctor).
 24.11: `squeue -O` has ExcNodes (`squeue --helpFormat` lists it). Generic resources are written `gres/gpu:2`
        and not `gres:gpu:2`, without a number where the user gave none (text). Nodes without any have no
-       GresUsed (parse_nodes). Without cgroups, cgroup.conf has to say CgroupPlugin=disabled (flexo.lab).
+       GresUsed (parse_nodes). Without cgroups, cgroup.conf has to say CgroupPlugin=disabled (flexo_lab).
 26.05: OverSubscribe is NO for every ordinary job; a new field, Exclusive, says what it said before
        (parse_jobs). --gres=gpu beside SLURM_GPUS_PER_NODE is refused, so what is submitted from within a job
        is submitted without Slurm's variables (horovod_elastic.slurm_job). pyslurm: see from_pyslurm.

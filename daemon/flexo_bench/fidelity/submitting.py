@@ -1,0 +1,156 @@
+"""Jobs of the benchmark on a lab: submitted as a user would, and what they wrote down themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flexo_bench.fidelity.workload import EPOCH, SLOWER, STEP_S, Job
+from flexo_lab import Lab
+
+SCRIPT = Path(__file__).resolve().parent / "train.py"
+TRACE = "trace"
+"""What the leader of a job said, in the job's folder."""
+_POLL_S = 0.25
+
+
+class LabRunFailed(Exception):
+    """A job failed, or something did not happen in time; the message says which, and where its output is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job that was submitted; its files are in `folder`."""
+
+    job: Job
+    job_id: int
+    at: float
+    """When, in seconds since the epoch."""
+    folder: Path
+
+    def began_at(self) -> float | None:
+        """When its batch script began; None: not yet."""
+        text = _text(self.folder / "began")
+        return float(text) if text else None
+
+    def ended_at(self) -> float | None:
+        """When its batch script ended; None: not yet. Raises LabRunFailed where the job failed."""
+        words = _text(self.folder / "ended").split()
+        if len(words) < 2:
+            return None
+        if words[0] != "0":
+            raise LabRunFailed(
+                f"job {self.job.number} ended with status {words[0]}: see {self.folder}/output"
+            )
+        return float(words[1])
+
+    def log(self) -> WorkerLog:
+        """What its workers have written so far."""
+        return read_log(self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a worker's. `event`: "enter" the training function, or "batch", a step is done."""
+
+    event: str
+    at: float
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLog:
+    """What whoever was rank 0 wrote, in order of time."""
+
+    lines: tuple[Line, ...]
+
+    @property
+    def sizes(self) -> tuple[tuple[float, int], ...]:
+        """When the job began to train with how many workers; equal neighbours are one."""
+        found: list[tuple[float, int]] = []
+        for line in self.lines:
+            if not found or found[-1][1] != line.size:
+                found.append((line.at, line.size))
+        return tuple(found)
+
+    def batches(self, size: int, since: float = 0.0) -> list[float]:
+        """When steps at this size were done."""
+        return [
+            line.at for line in self.lines if (line.event, line.size) == ("batch", size) and line.at > since
+        ]
+
+
+def read_log(folder: Path) -> WorkerLog:
+    """From the workers' files in a job's folder; a torn last line is left out."""
+    lines = []
+    for path in folder.glob("*.jsonl"):
+        for text in path.read_text().splitlines(keepends=True):
+            if text.endswith("\n"):
+                fields = json.loads(text)
+                if fields["rank"] == 0:
+                    lines.append(Line(fields["event"], fields["time"], fields["size"]))
+    return WorkerLog(tuple(sorted(lines, key=lambda line: line.at)))
+
+
+def submit(lab: Lab, job: Job, folder: Path) -> Submitted:
+    """`sbatch` it; its folder is made here."""
+    folder.mkdir(parents=True)
+    ask = ["-n", str(job.least), "--gpus-per-task=1", f"--time={job.limit_minutes}"]
+    if job.elastic:
+        ask.append(f"--elastic={job.least}-{job.most}")
+    where = ["--parsable", f"--output={folder}/output", f"--job-name=j{job.number}"]
+    at = time.time()
+    answer = lab.run(["sbatch", *where, *ask], stdin=_script(job, folder))
+    return Submitted(job, int(answer.stdout.split(";")[0]), at, folder)
+
+
+def _script(job: Job, folder: Path) -> str:
+    here = Path(sys.executable).parent
+    train = (
+        f"{shlex.join([sys.executable, str(SCRIPT)])} --log-dir {folder}"
+        f" --epochs {job.epochs} --batches {EPOCH} --step-seconds {STEP_S} --slower {SLOWER}"
+    )
+    command = (
+        f"{shlex.quote(str(here))}/flexo run --core=torch --epochs={job.epochs} {train}"
+        if job.elastic
+        else (f"sleep {job.seconds}")
+    )
+    return (
+        f"#!/bin/bash\ndate +%s.%N > {folder}/began\nexport FLEXO_TRACE={folder}/{TRACE}\n"
+        f"{command}\necho $? $(date +%s.%N) > {folder}/ended\n"
+    )
+
+
+def wait_for(what: str, limit_s: float, happened: Callable[[], bool]) -> None:
+    """Until it has. Raises LabRunFailed."""
+    deadline = time.monotonic() + limit_s
+    while not happened():
+        if time.monotonic() > deadline:
+            raise LabRunFailed(f"not within {limit_s:.0f} s: {what}")
+        time.sleep(_POLL_S)
+
+
+def wait_for_ends(jobs: Iterable[Submitted], limit_s: float) -> None:
+    """Until all have ended. Raises LabRunFailed."""
+    waiting = list(jobs)
+
+    def ended() -> bool:
+        waiting[:] = [job for job in waiting if job.ended_at() is None]
+        return not waiting
+
+    wait_for("all jobs have ended", limit_s, ended)
+
+
+def endless(number: int, least: int, most: int) -> Job:
+    """A job that trains until it is cancelled."""
+    return Job(number, 0.0, least, most, 100_000, math.nan)
+
+
+def _text(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""

@@ -1,0 +1,194 @@
+"""One case of the benchmark: a seed, a mode, with or without loaning, and who chooses what is vacated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from flexo.clusters.simulated.nodes import NodeGroup
+from flexo.loaning.diurnal import Diurnal
+from flexo.loaning.orchestrator import Rules
+from flexo.loaning.reclaim import Chooser, exact, heuristic, random_choice, smallest_jobs_first
+from flexo.policies.backfill import Backfill
+from flexo.policies.base import Policy
+from flexo.policies.gpu_speeds import GpuSpeeds
+from flexo.policies.lyra import Lyra
+from flexo_bench.loaning import jobs, published
+from flexo_simulation.costs import MEASURED
+from flexo_simulation.demand_trace import DAY_S, made_up
+from flexo_simulation.engine import simulate
+from flexo_simulation.estimates import Estimates, Mode
+from flexo_simulation.inference import Inference
+from flexo_simulation.loan_story import LoanFigures, Moment, loan_figures
+from flexo_simulation.records import JobRecord
+from flexo_simulation.results import Outcome
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import Workload
+
+CHOOSERS: Mapping[str, Callable[[int], Chooser]] = {
+    "heuristic": lambda seed: heuristic,
+    "exact": lambda seed: exact,
+    "random": random_choice,
+    "smallest first": lambda seed: smallest_jobs_first,
+}
+CHOOSERS_IN = "basic"
+"""The mode in which every chooser has simulations of its own. In the others all choose on the same states
+only: simulations of all would take three hours of a core."""
+TRAINING_NODES = 443
+GPUS = 8
+RULES = Rules(
+    headroom_share=0.05, most_per_interval=1_000_000, interval_s=600.0, rest_s=600.0, reclaim_s=300.0
+)
+"""Of lending; nothing is printed. Decided every ten minutes, and back within five."""
+LONGEST_DAYS = 60.0
+
+
+@dataclass(frozen=True)
+class JobKinds:
+    """Shares of jobs that a mode of the slides takes for elastic, fungible, heterogeneous."""
+
+    elastic: float
+    of_large: bool
+    fungible: float
+    heterogeneous: float
+    mixed_efficiency: float
+
+
+MODES = {
+    "baseline": JobKinds(0.0, True, 0.0, 0.0, 1.0),
+    "basic": JobKinds(1.0, True, 0.21, 0.0, 1.0),
+    "advanced": JobKinds(1.0, True, 0.21, 0.10, 0.9),
+    "ideal": JobKinds(1.0, False, 1.0, 1.0, 1.0),
+}
+"""Basic: 5% of jobs, large ones, elastic and 21% fungible. Advanced: and 10% heterogeneous, with "non-ideal
+performance", here 0.9 of the sum of speeds. Ideal: all jobs everything."""
+
+
+@dataclass(frozen=True)
+class Servers:
+    """A reading of the inference cluster: 4,200 to 5,900 T4 by what is printed, each a third of a V100."""
+
+    nodes: int
+    """At full scale."""
+    gpus: int
+    gpu_type: str
+
+
+READINGS = {
+    "three": Servers(443, 4, "3xT4"),
+    "one": Servers(664, 8, "T4"),
+}
+"""`three`: a job has three T4 in place of each V100 that it asks for, as the slides count heterogeneous jobs
+(2 V100 = 1 V100 + 3 T4); a server of 12 T4 then counts as 4 GPUs, as fast as a V100. `one`: a job has one T4
+in place of each V100, as a Slurm job that asks for so many GPUs, and runs at a third of the speed there."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is simulated once."""
+
+    seed: int
+    scale: float
+    mode: str
+    chooser: str = ""
+    """Of CHOOSERS; "": nothing is lent."""
+    checkpoints: bool = True
+    reading: str = "three"
+    policy: str = "lyra"
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        loaning = f"loaning, {self.chooser}" if self.chooser else "no loaning"
+        saves = "checkpoints" if self.checkpoints else "no checkpoints"
+        return f"seed {self.seed}, {self.mode}, {loaning}, {saves}, {self.policy}, T4: {self.reading}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of a case. Seconds."""
+
+    case: Case
+    queue_s: tuple[float, float, float]
+    """Mean, median, 95th percentile."""
+    jct_s: tuple[float, float, float]
+    preemptions: int
+    resizes: int
+    loans: LoanFigures
+    """Over the days in which jobs come."""
+    wall_s: float
+    course: tuple[Moment, ...] = ()
+    """Of the inference cluster."""
+
+
+def run(case: Case, chooser: Chooser | None = None) -> Measured:
+    """Simulate a case. `chooser`: in place of the one that it names, and does as it does."""
+    outcome = simulate(workload_of(case), policy_of(case), scenario_of(case, chooser))
+    assert outcome.loans is not None
+    result = outcome.result
+    return Measured(
+        case,
+        _three(outcome, lambda record: record.queue_s),
+        _three(outcome, lambda record: record.jct_s),
+        result.preemptions,
+        result.resizes,
+        loan_figures(outcome.loans, outcome.records, outcome.gpus, (0.0, published.DAYS * DAY_S)),
+        result.wall_s,
+        outcome.loans.course,
+    )
+
+
+def workload_of(case: Case) -> Workload:
+    """Its jobs."""
+    kinds = MODES[case.mode]
+    return jobs.adapted(
+        jobs.make(case.seed, case.scale),
+        case.seed,
+        elastic=kinds.elastic,
+        of_large=kinds.of_large,
+        fungible=kinds.fungible,
+        heterogeneous=kinds.heterogeneous,
+    )
+
+
+def policy_of(case: Case) -> Policy:
+    """Lyra's two phases, or the baseline beside them."""
+    if case.policy == "backfill":
+        return Backfill()
+    speeds = _speeds(case)
+    return Lyra(gpu_speeds=speeds.speeds, mixed_efficiency=speeds.mixed_efficiency)
+
+
+def _speeds(case: Case) -> GpuSpeeds:
+    return GpuSpeeds(mixed_efficiency=MODES[case.mode].mixed_efficiency)
+
+
+def scenario_of(case: Case, chooser: Chooser | None = None) -> Scenario:
+    """Its two clusters."""
+    servers = READINGS[case.reading]
+    count = round(servers.nodes * case.scale)
+    inference = Inference(
+        servers=NodeGroup(count, servers.gpus, servers.gpu_type, "inference"),
+        demand=made_up(Diurnal(servers=count, mean_use=published.INFERENCE_USE), case.seed, LONGEST_DAYS),
+        lends=bool(case.chooser),
+        rules=RULES,
+        chooser=chooser or (CHOOSERS[case.chooser](case.seed) if case.chooser else heuristic),
+    )
+    return Scenario(
+        nodes=(NodeGroup(round(TRAINING_NODES * case.scale), GPUS, jobs.TYPE),),
+        costs=MEASURED,
+        estimates=Estimates(Mode.ORACLE),
+        gpu_speeds=_speeds(case),
+        checkpoints=case.checkpoints,
+        inference=inference,
+    )
+
+
+def _three(outcome: Outcome, of: Callable[[JobRecord], float | None]) -> tuple[float, float, float]:
+    values = [value for value in map(of, outcome.records) if value is not None]
+    if not values:
+        return math.nan, math.nan, math.nan
+    return float(np.mean(values)), float(np.median(values)), float(np.percentile(values, 95))

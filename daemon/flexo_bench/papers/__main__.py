@@ -1,0 +1,82 @@
+"""make bench-papers: published figures beside ours. A missed one is no failure: docs/papers.md says why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from flexo_bench.papers import amoeba, ibm, lyra, pollux, report
+from flexo_bench.papers.figures import Comparison, Run
+from flexo_simulation.comparison import Trial, run_trials
+from flexo_simulation.results import Outcome
+
+ROOT = Path(__file__).resolve().parents[3]
+RESULTS = ROOT / "build" / "bench" / "papers.json"
+TRACES = ROOT.parent / "shared" / "traces"
+PARTS = ("ibm", "pollux", "amoeba", "lyra")
+NEED_TRACES = PARTS[1:]
+
+
+def main() -> None:
+    """Simulate what was asked for; print tables as they come; write JSON."""
+    options = _parse(sys.argv[1:])
+    console = Console(width=max(150, Console().width))
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {text}", flush=True)
+
+    def run(trials: Sequence[Trial]) -> tuple[Outcome, ...]:
+        done: set[int] = set()
+
+        def told(trial: int, ended: int, jobs: int) -> None:
+            if ended == jobs and trial not in done:
+                done.add(trial)
+                say(f"{len(done)} of {len(trials)}: {trials[trial].label}")
+
+        return run_trials(trials, options.processes, told)
+
+    for part in options.parts:
+        if part in NEED_TRACES and not TRACES.exists():
+            print(f"{part} is left out: it needs the traces, which would lie at {TRACES}", file=sys.stderr)
+            continue
+        comparison = _part(part, options)(run)
+        report.show(comparison, console)
+        _write(comparison)
+    say(f"written: {RESULTS}")
+
+
+def _write(comparison: Comparison) -> None:
+    """Beside what earlier runs have written of other parts."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(known | {comparison.name: report.as_json(comparison)}, indent=1) + "\n")
+
+
+def _part(name: str, options: argparse.Namespace) -> Callable[[Run], Comparison]:
+    return {
+        "ibm": lambda run: ibm.compare(run, range(1, options.seeds + 1)),
+        "pollux": lambda run: pollux.compare(run, TRACES),
+        "amoeba": lambda run: amoeba.compare(run, TRACES, options.jobs),
+        "lyra": lambda run: lyra.compare(run, TRACES, options.jobs),
+    }[name]
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench-papers ARGS=", description=__doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--seeds", type=int, default=5, help="of IBM's arrivals (default: 5)")
+    parser.add_argument("--jobs", type=int, help="only the first so many of the Philly trace (default: all)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""IBM's tables III and IV and the experiments of sections IV-D to IV-F: throughput beside fixed batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from flexo.clusters.simulated.nodes import NodeGroup
+from flexo.policies.fixed_batch import MaxBatch, MinBatch, RandomBatch
+from flexo.policies.throughput import Throughput
+from flexo_bench.papers.figures import Comparison, Figure, Row, Run, Table, ratio
+from flexo_simulation.comparison import Trial
+from flexo_simulation.ibm_training import CATEGORIES, Arrivals, Category, generate
+from flexo_simulation.results import Result
+from flexo_simulation.scenario import Scenario
+
+PAPER = 'Saxena et al., "Effective Elastic Scaling of Deep Learning Workloads"'
+GPUS_OF_NODE = 2
+DELTA_S = 600.0
+"""The least that they advise (section V-B)."""
+DELTAS_S = (DELTA_S, 300.0, 120.0, 0.0)
+"""With which the tables are made; 0: at each event."""
+DIFFERENCES = (
+    "Assumed, because the paper does not print it: step times (one model for all categories, which gives"
+    " table II within 2% and the 1.6 of section IV-D), the largest batch a GPU of categories 2 and 3, the"
+    " rates of arrival (one job a GPU in the high phase, a quarter in the low one), k_max (all GPUs of the"
+    " cluster), Delta, seeds. What these do to the ratios is in a table of its own.",
+    "Their simulator has no restart cost, and neither has ours here. Infeasible jobs are dropped, or queued,"
+    " and the head of the queue retried.",
+    "Delta: decisions at multiples of it, as the text says of all experiments (IV-B), but not how long it is."
+    " At each event: at arrivals and completions, as it says of the simulator (III-E).",
+    "Theirs is one run of unknown seed; ours are several: mean (lowest to highest).",
+)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is simulated of one table."""
+
+    gpus: int
+    minutes: float
+    delta_s: float = DELTA_S
+    """0: at each event."""
+    k_max: int | None = None
+    high: float = 1.0
+    categories: tuple[Category, ...] = CATEGORIES
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """When its jobs arrive."""
+        return Arrivals(self.minutes, self.high, self.high / 4, categories=self.categories)
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A row of table III (their simulator) or IV. nan: not printed."""
+
+    sjs: float
+    drops: float
+    jct_min: float
+
+
+ELASTIC_DROP, FIXED_DROP, ELASTIC_QUEUE, FIXED_QUEUE = range(4)
+CASES = ("elastic, drop", "Random-BS, drop", "elastic, queue", "Random-BS, queue")
+PRINTED = {
+    "III": (
+        Printed(80.46, 10.09, 22.98),
+        Printed(50.49, 39.57, 28.10),
+        Printed(86.03, math.nan, 27.75),
+        Printed(41.94, math.nan, 320.32),
+    ),
+    "IV": (
+        Printed(81.00, 1.23, 22.83),
+        Printed(46.64, 38.28, 27.84),
+        Printed(81.53, math.nan, 22.96),
+        Printed(43.10, math.nan, 166.82),
+    ),
+}
+SETUPS = {"III": Setup(40, 720.0), "IV": Setup(400, 480.0)}
+
+
+def compare(run: Run, seeds: Sequence[int]) -> Comparison:
+    """All of it."""
+    tables: list[Table] = []
+    ratios: list[Row] = []
+    for number, setup in SETUPS.items():
+        for delta_s in DELTAS_S:
+            when = f"Delta {delta_s / 60:.0f} min" if delta_s else "at each event"
+            results = _simulate(run, replace(setup, delta_s=delta_s), seeds)
+            title = f"table {number}: {setup.gpus} GPUs, {setup.minutes:.0f} min, {when}"
+            tables.append(_as_printed(title, results, PRINTED[number]))
+            ratios.append(Row(f"table {number}, {when}", _ratios(results, number)))
+    tables.append(Table("ratios: what elasticity of the batch gains", RATIOS, tuple(ratios)))
+    tables.append(_assumptions(run, seeds))
+    tables.append(_experiments(run, seeds))
+    return Comparison("ibm", PAPER, DIFFERENCES, tuple(tables))
+
+
+def _simulate(run: Run, setup: Setup, seeds: Sequence[int]) -> tuple[tuple[Result, ...], ...]:
+    """Results by case, then by seed."""
+    trials = [trial for seed in seeds for trial in _trials(setup, seed)]
+    results = [outcome.result for outcome in run(trials)]
+    return tuple(tuple(results[case :: len(CASES)]) for case in range(len(CASES)))
+
+
+def _trials(setup: Setup, seed: int) -> Iterator[Trial]:
+    """In the order of CASES."""
+    workload = generate(setup.arrivals, setup.gpus, seed, setup.k_max)
+    scenario = _scenario(setup.gpus, setup.delta_s)
+    for drops in (True, False):
+        flexible = Throughput(delta_s=0.0, drops=drops, overtaking=False)
+        yield Trial("throughput", flexible, workload, scenario)
+        random = RandomBatch(delta_s=0.0, drops=drops, overtaking=False, seed=seed)
+        yield Trial("random-batch", random, workload, scenario)
+
+
+def _scenario(gpus: int, delta_s: float) -> Scenario:
+    """Delta is the simulator's interval, so that decisions are at its multiples."""
+    return Scenario((NodeGroup(gpus // GPUS_OF_NODE, GPUS_OF_NODE),), interval_s=delta_s or None)
+
+
+COLUMNS = ("SJS efficiency %", "dropped %", "completion, min")
+
+
+def _as_printed(title: str, results: Sequence[Sequence[Result]], printed: Sequence[Printed]) -> Table:
+    rows = [
+        Row(
+            case,
+            (
+                Figure(paper.sjs, tuple(100 * result.sjs_efficiency for result in ours)),
+                Figure(paper.drops, tuple(100 * result.drop_ratio for result in ours)),
+                Figure(paper.jct_min, tuple(result.avg_jct_s / 60 for result in ours)),
+            ),
+        )
+        for case, paper, ours in zip(CASES, printed, results, strict=True)
+    ]
+    return Table(title, COLUMNS, tuple(rows))
+
+
+RATIOS = ("SJS with drops", "drops", "completion, queued")
+
+
+def _ratios(results: Sequence[Sequence[Result]], number: str) -> tuple[Figure, ...]:
+    """What elasticity gains: efficiency elastic to fixed, drops and completion times fixed to elastic."""
+    printed = PRINTED[number]
+    sjs, drops, jct = (
+        [[getattr(result, name) for result in case] for case in results]
+        for name in ("sjs_efficiency", "drop_ratio", "avg_jct_s")
+    )
+    return (
+        ratio(sjs[ELASTIC_DROP], sjs[FIXED_DROP], printed[ELASTIC_DROP].sjs / printed[FIXED_DROP].sjs),
+        ratio(
+            drops[FIXED_DROP], drops[ELASTIC_DROP], printed[FIXED_DROP].drops / printed[ELASTIC_DROP].drops
+        ),
+        ratio(
+            jct[FIXED_QUEUE],
+            jct[ELASTIC_QUEUE],
+            printed[FIXED_QUEUE].jct_min / printed[ELASTIC_QUEUE].jct_min,
+        ),
+    )
+
+
+def _largest(of_category_2: int, of_category_3: int) -> tuple[Category, ...]:
+    first, second, third, fourth = CATEGORIES
+    return (
+        first,
+        replace(second, largest_per_gpu=of_category_2),
+        replace(third, largest_per_gpu=of_category_3),
+        fourth,
+    )
+
+
+def _assumptions(run: Run, seeds: Sequence[int]) -> Table:
+    """The ratios of table III where one assumption is another."""
+    setup = SETUPS["III"]
+    variants = {
+        "as assumed": setup,
+        "category 2: 16 a GPU": replace(setup, categories=_largest(16, 128)),
+        "category 3: 64 a GPU": replace(setup, categories=_largest(32, 64)),
+        "categories 2 and 3: 32 a GPU": replace(setup, categories=_largest(32, 32)),
+        "categories 2 and 3: 128 a GPU": replace(setup, categories=_largest(128, 128)),
+        "k_max 10": replace(setup, k_max=10),
+        "k_max 5": replace(setup, k_max=LITERAL_K_MAX),
+        "rates 0.8 times as high": replace(setup, high=0.8),
+        "rates 1.2 times as high": replace(setup, high=1.2),
+    }
+    rows = [Row(label, _ratios(_simulate(run, variant, seeds), "III")) for label, variant in variants.items()]
+    return Table("what each assumption does to table III, Delta 10 min", RATIOS, tuple(rows))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One of sections IV-D to IV-F: jobs of one category, half an hour each on one GPU; 40 GPUs, drops."""
+
+    label: str
+    category: int
+    policy: type[MaxBatch | MinBatch | RandomBatch]
+    high: float
+    low: float
+    jobs_more: float
+    """Printed: jobs completed, elastic to fixed. nan: not printed."""
+    jct: float = math.nan
+    """Printed: completion time, elastic to fixed."""
+
+
+EXPERIMENTS = (
+    Experiment("Max-BS, high rate, category 1 (IV-D)", 1, MaxBatch, 1.0, 1.0, 10.0),
+    Experiment("Max-BS, high rate, category 2 (IV-D)", 2, MaxBatch, 1.0, 1.0, 10.0),
+    Experiment("Min-BS, high rate, category 1 (IV-D)", 1, MinBatch, 1.0, 1.0, 1.0),
+    Experiment("Min-BS, low rate, category 1 (IV-D)", 1, MinBatch, 0.25, 0.25, math.nan, 23.04 / 27.39),
+    Experiment("Random-BS, high rate, category 1 (IV-E)", 1, RandomBatch, 1.0, 1.0, 1.82),
+    Experiment("Random-BS, high rate, category 2 (IV-E)", 2, RandomBatch, 1.0, 1.0, 1.644),
+    Experiment("Random-BS, high rate, category 3 (IV-E)", 3, RandomBatch, 1.0, 1.0, 1.90),
+    Experiment("Random-BS, high rate, category 4 (IV-E)", 4, RandomBatch, 1.0, 1.0, 1.0),
+    Experiment("Random-BS, low rate, category 1 (IV-F)", 1, RandomBatch, 0.25, 0.25, 1.97),
+    Experiment("Random-BS, bursty, category 1 (IV-F)", 1, RandomBatch, 1.0, 0.25, 2.19),
+)
+HALF_AN_HOUR = 30.0
+LITERAL_K_MAX = 5
+"""What sections IV-D to IV-F fit if k_max is the same in the rates and for a job (docs/papers.md)."""
+
+
+def _experiments(run: Run, seeds: Sequence[int]) -> Table:
+    rows = [
+        Row(each.label, (*_gains(run, each, None, seeds), *_gains(run, each, LITERAL_K_MAX, seeds)))
+        for each in EXPERIMENTS
+    ]
+    return Table(
+        "sections IV-D to IV-F: 40 GPUs, 240 min, drops, Delta 10 min; elastic to fixed",
+        (
+            "jobs completed",
+            "completion time",
+            f"jobs, k_max {LITERAL_K_MAX} in jobs and rates",
+            f"time, k_max {LITERAL_K_MAX} in jobs and rates",
+        ),
+        tuple(rows),
+    )
+
+
+def _gains(run: Run, each: Experiment, k_max: int | None, seeds: Sequence[int]) -> tuple[Figure, Figure]:
+    """Jobs completed and completion times, elastic to fixed."""
+    trials = [trial for seed in seeds for trial in _pair(each, k_max, seed)]
+    results = [outcome.result for outcome in run(trials)]
+    elastic, fixed = results[::2], results[1::2]
+    return (
+        ratio([r.finished for r in elastic], [r.finished for r in fixed], each.jobs_more),
+        ratio([r.avg_jct_s for r in elastic], [r.avg_jct_s for r in fixed], each.jct),
+    )
+
+
+def _pair(each: Experiment, k_max: int | None, seed: int) -> tuple[Trial, Trial]:
+    category = replace(CATEGORIES[each.category - 1], minutes=HALF_AN_HOUR)
+    load = 1.0 if k_max is None else k_max / 40  # "k_max times lambda", of all GPUs' rate
+    arrivals = Arrivals(240.0, load * each.high, load * each.low, 60.0, (category,))
+    workload, scenario = generate(arrivals, 40, seed, k_max), _scenario(40, DELTA_S)
+    fixed = each.policy(delta_s=0.0, drops=True)
+    if isinstance(fixed, RandomBatch):
+        fixed = replace(fixed, seed=seed)
+    return (
+        Trial("throughput", Throughput(delta_s=0.0, drops=True), workload, scenario),
+        Trial("fixed", fixed, workload, scenario),
+    )

@@ -1,0 +1,196 @@
+"""What every rival of the benchmark trains: an ordinary elastic Horovod program, which logs each mini-batch.
+
+It knows nothing of who started it. The computation is real unless --step-seconds is given: then a step only
+sleeps that long, which is how the benchmark gives every worker a GPU of its own on a machine with few cores.
+"""
+
+# ruff: noqa: E402  (how long the imports take is part of what is measured)
+from __future__ import annotations
+
+import time
+
+STARTED_AT = time.time()
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import horovod.torch as hvd
+import torch
+from torch.nn import functional
+
+IMPORTED_AT = time.time()
+
+SAMPLES = 60_000
+"""As many as MNIST has."""
+INPUTS, CLASSES = 784, 10
+HIDDEN = {"tiny": (16, 16), "toy": (1024, 300), "large": (3200, 2900)}
+"""Widths of the hidden layers: 13 thousand parameters, 1.1 million, 11.8 million."""
+BATCH = {"tiny": 64, "toy": 256, "large": 64}
+"""Samples a worker and step."""
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Options; the benchmark gives every rival the same."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--log-dir", type=Path, required=True)
+    parser.add_argument("--model", choices=list(HIDDEN), default="toy")
+    parser.add_argument("--step-seconds", type=float, default=0.0, help="sleep instead of computing")
+    parser.add_argument("--checkpoint", type=Path, help="to go on from, and to leave when told to stop")
+    return parser.parse_args()
+
+
+class Log:
+    """One JSON line an event, in a file of this process's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / f"{os.getpid()}.jsonl").open("a", buffering=1)
+
+    def write(self, event: str, at: float | None = None, **fields: object) -> None:
+        """Add a line; line-buffered, so that it outlives a worker that is killed."""
+        head = {"event": event, "time": at or time.time(), "pid": os.getpid()}
+        self._file.write(json.dumps(head | fields) + "\n")
+
+
+def process_started_at() -> float:
+    """When the kernel started this process, in seconds since the epoch."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time() - since_boot + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def make_model(name: str) -> torch.nn.Module:
+    """A perceptron; equal in every worker before the first step."""
+    torch.manual_seed(0)
+    first, second = HIDDEN[name]
+    return torch.nn.Sequential(
+        torch.nn.Linear(INPUTS, first), torch.nn.ReLU(),
+        torch.nn.Linear(first, second), torch.nn.ReLU(),
+        torch.nn.Linear(second, CLASSES),
+    )  # fmt: skip
+
+
+class Data:
+    """Made-up images: sample i is a row of a small table of noise."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self._rows = torch.randn(1000, INPUTS, generator=generator)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def batch(self, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Images, float32 of shape (len(indices), 784), and labels, int64 of shape (len(indices),)."""
+        chosen = torch.tensor(indices)
+        return self._rows[chosen % len(self._rows)], chosen % CLASSES
+
+
+def batches(sampler: Iterator[int], size: int) -> Iterator[list[int]]:
+    """The sampler's indices in full batches; what does not fill the last one is left out."""
+    batch: list[int] = []
+    for index in sampler:
+        batch.append(index)
+        if len(batch) == size:
+            yield batch
+            batch = []
+
+
+class Trainer:
+    """The model, and how it is trained."""
+
+    def __init__(self, args: argparse.Namespace, log: Log) -> None:
+        self._args, self._log = args, log
+        self._data, self._batch = Data(), BATCH[args.model]
+        self._model = make_model(args.model)
+        optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01, momentum=0.9)
+        named = self._model.named_parameters()
+        self._optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named)
+        sampler = hvd.elastic.ElasticSampler(self._data)
+        parts = {"model": self._model, "optimizer": self._optimizer, "sampler": sampler}
+        self.state = hvd.elastic.TorchState(**parts, epoch=0, step=0)
+
+    @property
+    def parameters(self) -> int:
+        """How many the model has."""
+        return sum(each.numel() for each in self._model.parameters())
+
+    def train_epoch(self, state: hvd.elastic.TorchState) -> bool:
+        """What is left of this epoch; False if told to stop before its end."""
+        for number, indices in enumerate(batches(iter(state.sampler), self._batch)):
+            self._train_batch(indices)
+            state.sampler.record_batch(number, self._batch)
+            state.step += 1
+            place = {"rank": hvd.rank(), "size": hvd.size()}
+            self._log.write("batch", step=state.step, samples=self._batch, **place)
+            if self._told_to_stop():
+                return False
+            state.commit()
+        state.epoch += 1
+        state.sampler.set_epoch(state.epoch)
+        return True
+
+    def _train_batch(self, indices: list[int]) -> None:
+        images, labels = self._data.batch(indices)
+        self._optimizer.zero_grad()
+        if self._args.step_seconds:
+            time.sleep(self._args.step_seconds)
+            images, labels = images[:1], labels[:1]
+        functional.cross_entropy(self._model(images), labels).backward()
+        self._optimizer.step()
+
+    def _told_to_stop(self) -> bool:
+        """All of them or none: the file may be seen by some a moment earlier than by others."""
+        if self._args.checkpoint is None:
+            return False
+        seen = torch.tensor([float((self._args.log_dir / "stop").exists())])
+        return bool(hvd.allreduce(seen, op=hvd.Max, name="stop").item())
+
+
+def main() -> None:
+    """Train until stopped."""
+    args = parse_arguments()
+    log = Log(args.log_dir)
+    torch.set_num_threads(1)
+    hvd.init()
+    for event, at in (("started", process_started_at()), ("began", STARTED_AT), ("imported", IMPORTED_AT)):
+        log.write(event, at)
+    log.write("initialised")
+    trainer = Trainer(args, log)
+    if args.checkpoint and args.checkpoint.exists() and hvd.rank() == 0:  # the loop gives it to the others
+        load(trainer.state, args.checkpoint)
+    log.write("built", parameters=trainer.parameters)
+
+    @hvd.elastic.run  # type: ignore[untyped-decorator]
+    def train(state: hvd.elastic.TorchState) -> None:
+        """Entered again after every change of workers."""
+        log.write("enter", rank=hvd.rank(), size=hvd.size(), step=state.step)
+        while trainer.train_epoch(state):
+            pass
+
+    train(trainer.state)
+    if hvd.rank() == 0:
+        save(trainer.state, args.checkpoint)
+    log.write("done")
+
+
+def save(state: hvd.elastic.TorchState, path: Path) -> None:
+    """Everything that training needs to go on."""
+    parts = {name: getattr(state, name).state_dict() for name in ("model", "optimizer", "sampler")}
+    torch.save({**parts, "epoch": state.epoch, "step": state.step}, path.with_suffix(".new"))
+    path.with_suffix(".new").rename(path)
+
+
+def load(state: hvd.elastic.TorchState, path: Path) -> None:
+    """Take up what `save` wrote."""
+    saved = torch.load(path)
+    for name in ("model", "optimizer", "sampler"):
+        getattr(state, name).load_state_dict(saved[name])
+    state.epoch, state.step = saved["epoch"], saved["step"]
+    state.save()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""The `flexo` command: decides which room a command line goes to, before anything heavy is imported.
+
+`flexo run` and `flexo hosts` belong to horovod_elastic and run in training images that have none of the
+daemon's extras (typer, rich, pydantic), and at the start of every worker's node: they are handed over first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import flexo
+from flexo_protos.installing import how_to_install
+
+DELEGATED = ("run", "hosts")
+
+
+def main() -> None:
+    """Entry point of `flexo`. Exit codes: docs/reference-cli.md."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    if arguments in (["--version"], ["version"]):  # training environments have no typer
+        print(f"flexo {flexo.__version__}")
+        sys.exit(0)
+    if arguments and arguments[0] in DELEGATED:
+        sys.exit(delegate(arguments[0], arguments[1:]))
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us, in one sentence
+    try:
+        from flexo_cli.app import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("flexo", "flexo_protos", "horovod_elastic"):
+            raise
+        sys.exit(
+            f"flexo: this command needs the Python package '{error.name}', and {sys.prefix} lacks it. "
+            + how_to_install("daemon")
+        )
+    sys.exit(run(arguments))
+
+
+def delegate(command: str, arguments: list[str]) -> int:
+    """`flexo run ...` or `flexo hosts ...`, with `arguments` untouched; the exit code."""
+    if command == "run":
+        from horovod_elastic.launcher import main as room
+    else:
+        from horovod_elastic.hosts import main as room
+    return room(arguments)

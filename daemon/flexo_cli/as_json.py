@@ -1,0 +1,120 @@
+"""flexod's replies as JSON, whose keys are never renamed or removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flexo_cli import flexods, loans
+from flexo_cli.output import Json
+from flexo_protos.v1 import admin_pb2
+
+
+def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
+    """One of `flexo jobs`."""
+    return {
+        "job_id": job.job_id,
+        "restart_count": job.restart_count,
+        "user": job.user,
+        "min": job.min,
+        "max": job.max,
+        "workers": job.workers,
+        "granted": job.granted,
+        "gpus_per_worker": job.gpus_per_worker,
+        "wanted": job.wanted or None,
+        "attached": job.attached,
+        "scalable": job.scalable,
+        "suspended": job.suspended,
+        "batches_committed": job.batches_committed,
+        "errand": job.errand or None,
+        "batch": job.batch or None,
+        "progress": job.progress or None,
+        "left_s": job.left_s if job.left_by else None,
+        "left_by": job.left_by or None,
+        "reasons": list(job.reasons),
+        "scaling": [point_as_json(point) for point in job.scaling],
+        "base_nodes": list(job.base_nodes),
+        "grants": [
+            {
+                "grant_id": grant.grant_id,
+                "node": grant.node,
+                "workers": grant.workers,
+                "state": grant.state,
+                "slurm_job_id": grant.slurm_job_id or None,
+                "since_at": grant.since_at,
+            }
+            for grant in job.grants
+        ],
+    }
+
+
+def status_as_json(
+    reply: admin_pb2.GetStatusReply, beside: Sequence[flexods.OneOfThem] = ()
+) -> dict[str, Json]:
+    """All of `flexo status`. `beside`: what each of several flexods says."""
+    nested = ("slow_gpus", "lending", "availability")
+    plain = {key.name: getattr(reply, key.name) for key in reply.DESCRIPTOR.fields if key.name not in nested}
+    slow: list[Json] = [
+        {
+            "node": gpu.node,
+            "gpus": list(gpu.gpus),
+            "ratio": gpu.ratio,
+            "job_id": gpu.job_id,
+            "seen_at": gpu.seen_at,
+            "until_at": gpu.until_at,
+        }
+        for gpu in reply.slow_gpus
+    ]
+    lending = loans.lending_as_json(reply.lending) if reply.HasField("lending") else None
+    availability = flexods.as_json(reply.availability, beside) if reply.HasField("availability") else None
+    return {**plain, "slow_gpus": slow, "lending": lending, "availability": availability}
+
+
+def point_as_json(point: admin_pb2.ScalingPoint) -> dict[str, Json]:
+    """One size of a profile."""
+    return {
+        "workers": point.workers,
+        "samples_per_s": point.samples_per_s or None,
+        "step_s": point.step_s,
+        "sync_s": point.sync_s,
+        "efficiency": point.efficiency,
+        "batches": point.batches,
+        "measured_at": point.measured_at,
+    }
+
+
+def end_as_json(end: admin_pb2.JobEnd) -> dict[str, Json]:
+    """How a job ended, of `flexo why`."""
+    return {
+        "restart_count": end.restart_count,
+        "state": end.state or None,
+        "exit_code": end.exit_code or None,
+        "started_at": end.started_at or None,
+        "ended_at": end.ended_at or None,
+        "known_by": end.known_by or None,
+        "base_workers": end.base_workers or None,
+        "most_workers": end.most_workers or None,
+    }
+
+
+def event_as_json(event: admin_pb2.Event) -> dict[str, Json]:
+    """One of `flexo events`."""
+    return {
+        "number": event.number or None,
+        "at": event.at,
+        "kind": event.kind,
+        "job_id": event.job_id or None,
+        "restart_count": event.restart_count if event.job_id else None,
+        "text": event.text,
+    }
+
+
+def node_as_json(node: admin_pb2.NodeView) -> dict[str, Json]:
+    """One of `flexo top`."""
+    return {
+        "name": node.name,
+        "gpus": node.gpus,
+        "gpus_allocated": node.gpus_allocated,
+        "gpu_type": node.gpu_type or None,
+        "unusable": node.unusable or None,
+        "partitions": list(node.partitions),
+    }

@@ -1,0 +1,99 @@
+"""`flexo doctor`: prints what an examination finds, and how to fix it. The examination is in flexo.doctor."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flexo.doctor.finding import Finding, Level
+from flexo.doctor.flexod import FlexodAnswer
+from flexo_cli.connection import (
+    ADDRESS_VARIABLE,
+    CONFIG_VARIABLE,
+    DEFAULT_CONFIG,
+    Address,
+    Daemon,
+    Refusal,
+    Unreachable,
+)
+from flexo_cli.exit_codes import ExitCode
+from flexo_cli.output import Json, print_json, print_line
+
+_WIDTH = 14
+"""Of the first column."""
+
+
+def doctor(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="flexod's configuration; else $FLEXO_CONFIG, else /etc/flexo/flexo.toml.",
+        ),
+    ] = None,
+    daemon: Annotated[
+        str | None,
+        typer.Option("--daemon", metavar="HOST:PORT", help="flexod's address; else the configuration's."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what is not ok.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
+) -> None:
+    """Is this cluster set up for flexo? Says how to fix what is wrong, and changes nothing itself."""
+    from flexo.doctor.examination import examine  # reads Slurm's words: more modules than other commands need
+
+    path = config or Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
+    # a configuration that was named on the command line says where its flexod is
+    elsewhere = daemon or (None if config else os.environ.get(ADDRESS_VARIABLE))
+    source = "--daemon" if daemon else f"${ADDRESS_VARIABLE}" if elsewhere else str(path)
+    findings = examine(path, lambda address: _asked(Address(address, source)), elsewhere or "")
+    if as_json:
+        print_json(_as_json(findings))
+    else:
+        _print(findings, quiet)
+    if any(finding.level is Level.PROBLEM for finding in findings):
+        raise typer.Exit(ExitCode.REFUSED)
+
+
+def _asked(address: Address) -> FlexodAnswer:
+    try:
+        reply = Daemon(address).own_status()
+    except (Refusal, Unreachable) as error:
+        return FlexodAnswer(silent=str(error))
+    return FlexodAnswer(
+        version=reply.flexod_version,
+        trouble=reply.trouble or reply.availability.trouble,
+        dry_run=reply.dry_run,
+        stands_by=reply.HasField("availability") and not reply.availability.active,
+    )
+
+
+def _print(findings: Sequence[Finding], quiet: bool) -> None:
+    for finding in findings:
+        if quiet and finding.level in (Level.OK, Level.NOT_CHECKED):
+            continue
+        print_line(f"{_words(finding.level):{_WIDTH}}{finding.check}: {finding.what}")
+        if finding.fix and finding.level is not Level.OK:
+            print_line(f"{'':{_WIDTH}}-> {finding.fix}")
+    counted = Counter(finding.level for finding in findings)
+    print_line(", ".join(f"{counted[level]} {_words(level)}" for level in Level))
+
+
+def _words(level: Level) -> str:
+    return level.value.replace("_", " ")
+
+
+def _as_json(findings: Sequence[Finding]) -> dict[str, Json]:
+    counted = Counter(finding.level for finding in findings)
+    return {
+        "counts": {level.value: counted[level] for level in Level},
+        "findings": [
+            {"check": each.check, "level": each.level.value, "what": each.what, "fix": each.fix or None}
+            for each in findings
+        ],
+    }

@@ -1,0 +1,65 @@
+"""What `flexo status` and `flexo doctor` say of several flexods: each of them is asked itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flexo_cli.connection import Address, Daemon, Refusal, Unreachable
+from flexo_cli.output import Json, ago
+from flexo_protos.v1 import admin_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class OneOfThem:
+    """What one flexod says of itself, or why it says nothing."""
+
+    address: str
+    silent: str = ""
+    version: str = ""
+    trouble: str = ""
+    about: admin_pb2.Availability | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether it is the one that acts."""
+        return self.about is not None and self.about.active
+
+    def sentence(self) -> str:
+        """``ctl1:6836 is active (epoch 7, for 3 h)``."""
+        if self.silent:
+            return f"{self.address} does not answer: {self.silent}"
+        if self.about is None:
+            return f"{self.address} is alone: its configuration knows no other"
+        trouble = f", but {self.about.trouble}" if self.about.trouble else ""
+        if not self.active:
+            return f"{self.address} stands by{trouble}"
+        return f"{self.address} is active (epoch {self.about.epoch}, for {ago(self.about.since_at)}){trouble}"
+
+
+def each_of(hosts: Sequence[str]) -> tuple[OneOfThem, ...]:
+    """What all of them say, one after the other."""
+    return tuple(_asked(host) for host in hosts)
+
+
+def _asked(host: str) -> OneOfThem:
+    try:
+        reply = Daemon(Address(host, "[high_availability] hosts")).own_status()
+    except (Refusal, Unreachable) as error:
+        return OneOfThem(host, silent=str(error))
+    about = reply.availability if reply.HasField("availability") else None
+    return OneOfThem(host, "", reply.flexod_version, reply.trouble, about)
+
+
+def as_json(about: admin_pb2.Availability, beside: Sequence[OneOfThem]) -> Json:
+    """What `flexo status --json` says of them; `about`: by the active one."""
+    found: list[Json] = [
+        {
+            "address": each.address,
+            "active": each.active,
+            "answers": not each.silent,
+            "trouble": each.silent or (each.about.trouble if each.about else ""),
+        }
+        for each in beside
+    ]
+    return {"active": about.holder, "epoch": about.epoch, "since_at": about.since_at, "flexods": found}

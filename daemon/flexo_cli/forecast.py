@@ -1,0 +1,99 @@
+"""`flexo forecast`: what the inference cluster will need, from what it needed; and how good that is.
+
+Options only; what they mean is in `forecasting`, which is imported when the command is carried out.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flexo_cli.forecasting.asked import METHODS, PICTURES, AskedForecast, AskedHistory, AskedOutput, AskedTest
+
+_history = partial(typer.Option, rich_help_panel="History")
+_forecast = partial(typer.Option, rich_help_panel="Forecast")
+_output = partial(typer.Option, rich_help_panel="Output")
+
+FileOption = Annotated[
+    Path | None,
+    _history("--history", metavar="FILE", help="A CSV file, time,servers; else flexod's journal."),
+]
+GenerateOption = Annotated[bool, _history("--generate", help="A load made up: day, week, noise, bursts.")]
+SeedOption = Annotated[int, _history("--seed", min=0, help="Of what is made up, and of the LSTM.")]
+DaysOption = Annotated[
+    float, _history("--days", min=0.1, max=3650, help="How many days are made up.", metavar="N")
+]
+ServersOption = Annotated[
+    int, _history("--servers", min=1, max=1_000_000, help="Size of the cluster made up.", metavar="N")
+]
+DaemonOption = Annotated[
+    str | None,
+    _history(
+        "--daemon", metavar="HOST:PORT", help="flexod's address; else $FLEXO_DAEMON, else the configuration."
+    ),
+]
+DayOption = Annotated[
+    float,
+    _history(
+        "--day-length",
+        metavar="S",
+        min=1.0,
+        max=1e6,
+        help="Seconds that a day lasts, where time is made fast.",
+    ),
+]
+MethodOption = Annotated[str, _forecast("--method", metavar="seasonal|lstm", help="lstm needs PyTorch.")]
+AheadOption = Annotated[
+    float, _forecast("--ahead", metavar="DAYS", min=0.001, max=60.0, help="How far to look.")
+]
+QuantileOption = Annotated[
+    float, _forecast("--quantile", metavar="Q", min=0.5, max=0.999, help="The band's upper edge.")
+]
+BacktestOption = Annotated[
+    bool, _forecast("--backtest", help="Test both methods, and the last value, on the history's end.")
+]
+TestDaysOption = Annotated[
+    float, _forecast("--test-days", metavar="N", min=0.1, max=365.0, help="How much of it is the end.")
+]
+PictureOption = Annotated[
+    Path | None, _output("-o", "--output", metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
+]
+JsonOption = Annotated[bool, _output("--json", help="Print JSON with stable keys.")]
+
+
+def forecast(
+    history: FileOption = None,
+    generate: GenerateOption = False,
+    seed: SeedOption = 0,
+    days: DaysOption = 28.0,
+    servers: ServersOption = 100,
+    daemon: DaemonOption = None,
+    day_length: DayOption = 86_400.0,
+    method: MethodOption = "seasonal",
+    ahead: AheadOption = 1.0,
+    quantile: QuantileOption = 0.95,
+    backtest: BacktestOption = False,
+    test_days: TestDaysOption = 7.0,
+    output: PictureOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What the inference cluster will need: history, forecast, and the band by which flexod lends."""
+    if history is not None and generate:
+        raise typer.BadParameter("the history is a file's or made up, not both", param_hint="--generate")
+    if method not in METHODS:
+        raise typer.BadParameter(f"'{method}' is none of {', '.join(METHODS)}", param_hint="--method")
+    if output is not None and output.suffix.removeprefix(".").lower() not in PICTURES:
+        allowed = ", ".join(f".{name}" for name in PICTURES)
+        raise typer.BadParameter(f"'{output}' ends in none of {allowed}", param_hint="-o")
+
+    from flexo_cli.forecasting.run import run  # numpy takes a tenth of a second to import
+
+    run(
+        AskedHistory(history, generate, seed, days, servers, daemon, day_length),
+        AskedForecast(method, ahead, quantile),
+        AskedTest(backtest, test_days),
+        AskedOutput(output, as_json),
+    )

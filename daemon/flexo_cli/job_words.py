@@ -1,0 +1,72 @@
+"""What flexod says of jobs and GPUs, in the few words that a table has room for."""
+
+from __future__ import annotations
+
+from flexo_cli.output import ago, clock, span
+from flexo_protos.v1 import admin_pb2
+
+_TRAINING = "training"
+
+
+def job_name(job: admin_pb2.ElasticJob) -> str:
+    """``17``, ``17.r1`` after a restart."""
+    return f"{job.job_id}.r{job.restart_count}" if job.restart_count else str(job.job_id)
+
+
+def job_state(job: admin_pb2.ElasticJob) -> str:
+    """What it does, in a word or two."""
+    if job.suspended:
+        return "suspended"
+    if not job.attached:
+        return "no leader"
+    if job.errand:
+        return job.errand
+    if not job.scalable:
+        return "starting"
+    moving = [grant for grant in job.grants if grant.state != _TRAINING]
+    return "resizing" if moving else "training"
+
+
+def left(job: admin_pb2.ElasticJob) -> str:
+    """An estimate, marked with a ~ where it is not by the job's own progress."""
+    if not job.left_by:
+        return ""
+    return f"{'' if job.left_by == 'progress' else '~'}{span(job.left_s)}"
+
+
+def nodes(job: admin_pb2.ElasticJob) -> str:
+    """Base nodes, then each satellite with its workers, and its state while it is on its way."""
+    satellites = [
+        f"{grant.node}+{grant.workers}" + ("" if grant.state == _TRAINING else f" ({grant.state})")
+        for grant in job.grants
+    ]
+    return " ".join([*job.base_nodes, *satellites])
+
+
+def slow_gpu(gpu: admin_pb2.SlowGpuView) -> str:
+    """Where it is, how slow, and until when it is left alone."""
+    which = f"{gpu.node}: GPU {', '.join(map(str, gpu.gpus))}" if gpu.gpus else f"{gpu.node}: not known which"
+    until = clock(gpu.until_at)
+    return f"{which}, {gpu.ratio:.1f} times as slow as others of job {gpu.job_id}; left alone until {until}"
+
+
+def last_look(reply: admin_pb2.GetStatusReply) -> str:
+    """When flexod saw the cluster, and what that took."""
+    if not reply.last_cycle_at:
+        return "none yet"
+    took = f"took {reply.read_cost_s * 1000:.0f} ms"
+    return f"{ago(reply.last_cycle_at)} ago, {took}, every {reply.interval_s:g} s"
+
+
+def gpus(reply: admin_pb2.GetStatusReply) -> str:
+    """How many there are, and who has them."""
+    idle, taken = reply.gpus_idle, reply.gpus_in_satellites
+    return f"{reply.gpus} on {reply.nodes} nodes: {idle} idle, {taken} in satellites"
+
+
+def unknown_satellites(reply: admin_pb2.GetStatusReply) -> list[tuple[str, str]]:
+    """The line about jobs that only say that they are satellites, if there are any."""
+    if not reply.unknown_satellites:
+        return []
+    count = reply.unknown_satellites
+    return [("not granted", f"{count} jobs have a satellite's comment, but no grant of flexod's")]

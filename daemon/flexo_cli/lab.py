@@ -1,0 +1,292 @@
+"""`flexo lab up | down | status | shell`: a real Slurm cluster on this machine, to try things on.
+
+Progress goes to the error output, results to the output: `--json` can be piped.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.status import Status
+from typer.core import TyperCommand
+
+from flexo_cli.exit_codes import ExitCode
+from flexo_cli.output import Json, complain, print_json, print_line, print_pairs, print_table, printable
+from flexo_lab import Lab, LabError, LabSpec, Profile, all_labs, bring_up, take_down
+from flexo_lab.spec import DEFAULT_NAME
+from flexo_lab.status import LabStatus, status_of
+
+_JOB_VARIABLES = ("SLURM_", "SBATCH_", "SRUN_", "SPANK_", "FLEXO_")
+
+app = typer.Typer(
+    help="A real Slurm cluster on this machine, for tests, demos and trying things. Needs root.",
+    no_args_is_help=True,
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="[NAME]", help="The lab's name.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
+
+
+class ShellCommand(TyperCommand):
+    """Tells `shell NAME` from `shell -- COMMAND`, which the parser would not."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Keep what follows `--` aside as the command."""
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.obj = args[:at], args[at + 1 :]
+        return super().parse_args(ctx, args)
+
+
+@app.command()
+def up(
+    name: NameArgument = DEFAULT_NAME,
+    nodes: Annotated[int, typer.Option(help="Training nodes.")] = 3,
+    gpus: Annotated[int, typer.Option(help="GPUs of a training node.")] = 4,
+    cpus_per_node: Annotated[int, typer.Option(help="CPUs that each node claims.")] = 8,
+    infer_nodes: Annotated[int, typer.Option(help="Inference nodes.")] = 1,
+    infer_gpus: Annotated[
+        int | None, typer.Option(help="GPUs of an inference node; else as many as of a training node.")
+    ] = None,
+    gpu_type: Annotated[str, typer.Option(help="Type of all GPUs, as in v100; else untyped.")] = "",
+    infer_gpu_type: Annotated[
+        str | None, typer.Option(help="Type of the GPUs of inference nodes; else that of training nodes.")
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(metavar="|".join(Profile), help="How Slurm is set up: docs/lab.md.")
+    ] = Profile.QUICK.value,
+    flexod: Annotated[bool, typer.Option(help="Start flexod as well.")] = True,
+    loans: Annotated[bool, typer.Option(help="flexod lends inference nodes to training.")] = False,
+    by_qos: Annotated[
+        bool, typer.Option(help="Satellites are preempted by QOS (profile accounting).")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a lab up."""
+    with _explained(), _ending_on_sigterm(), _steps() as step:
+        try:
+            spec = LabSpec(
+                name=name,
+                nodes=nodes,
+                gpus_per_node=gpus,
+                cpus_per_node=cpus_per_node,
+                infer_nodes=infer_nodes,
+                infer_gpus=infer_gpus,
+                gpu_type=gpu_type,
+                infer_gpu_type=infer_gpu_type,
+                profile=Profile.named(profile),
+                flexod=flexod,
+                loans=loans,
+                by_qos=by_qos,
+            )
+            bring_up(spec, step)
+        except KeyboardInterrupt:
+            complain(f"interrupted; nothing of the lab '{name}' is left")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+    found = status_of(name)
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        _print_status(found)
+        print_line("")
+        print_line(f"Use it with: flexo lab shell {name}    Take it down with: flexo lab down {name}")
+
+
+@app.command()
+def down(
+    name: NameArgument = DEFAULT_NAME,
+    every: Annotated[bool, typer.Option("--all", help="Take all labs down.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a lab down, whatever state it is in: no process, no file of it stays."""
+    existed: dict[str, bool] = {}
+    with _explained():
+        for each in all_labs() if every else [name]:
+            with _steps() as step:
+                existed[each] = take_down(each, step)
+            if not as_json:
+                print_line(f"the lab '{each}' is down" if existed[each] else f"there is no lab '{each}'")
+    if as_json:
+        print_json({"labs": [{"name": each, "existed": was} for each, was in existed.items()]})
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One lab; else all.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What labs there are, and how they do."""
+    with _explained():
+        if name is not None and name not in all_labs():
+            Lab.load(name)  # says that there is none
+        found = [status_of(each) for each in ([name] if name else all_labs())]
+    if as_json:
+        print_json(_as_json(found[0]) if name else {"labs": [_as_json(each) for each in found]})
+        return
+    if not found:
+        print_line("no labs")
+    for each in found:
+        _print_status(each)
+
+
+@app.command(cls=ShellCommand)
+def shell(context: typer.Context, name: NameArgument = DEFAULT_NAME) -> None:
+    """A shell in which Slurm and flexo mean this lab; `shell [NAME] -- COMMAND` runs one command."""
+    with _explained():
+        lab = Lab.load(name)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(_JOB_VARIABLES)}
+    environment |= lab.environment() | {"PS1": f"(lab {lab.name}) $ "}
+    command = context.obj or _interactive_shell(lab)
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        complain(f"{command[0]} cannot be run: {error.strerror}")
+        raise typer.Exit(127) from None
+
+
+def _interactive_shell(lab: Lab) -> list[str]:
+    """$SHELL; bash sets a prompt and perhaps PATH of its own, so its start-up file is the lab's."""
+    path = os.environ.get("SHELL") or "/bin/sh"
+    return [path, "--rcfile", str(lab.layout.bashrc)] if Path(path).name == "bash" else [path]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except LabError as error:
+        first, *log_lines = str(error).splitlines()
+        complain(first)
+        for line in log_lines:
+            typer.echo(printable(line), err=True)
+        raise typer.Exit(ExitCode.REFUSED) from None
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM and a closed terminal end `up` as Ctrl-C does: with nothing left."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, interrupt) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
+class _Steps:
+    """Progress: on a terminal a spinner and what each step took, else one plain line for each step."""
+
+    def __init__(self, console: Console, spinner: Status) -> None:
+        self._console, self._spinner = console, spinner
+        self._current, self._since = "", 0.0
+
+    def __call__(self, step: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(step, markup=False, soft_wrap=True)
+            return
+        self.finish()
+        self._current, self._since = step, time.monotonic()
+        self._spinner.update(step)
+
+    def finish(self) -> None:
+        """The current step is done."""
+        if self._current:
+            took = time.monotonic() - self._since
+            self._console.print(f"{self._current} [dim]{took:.1f} s[/dim]")
+            self._current = ""
+
+
+@contextmanager
+def _steps() -> Iterator[_Steps]:
+    console = Console(file=sys.stderr, highlight=False)
+    spinner = console.status("")
+    steps = _Steps(console, spinner)
+    if not console.is_terminal:
+        yield steps
+        return
+    with spinner:
+        yield steps
+        steps.finish()
+
+
+def _print_status(found: LabStatus) -> None:
+    lab = found.lab
+    if lab is None:
+        print_line(f"lab {found.name}: not up; clear it away with: flexo lab down {found.name}")
+        return
+    slurmds = [daemon for daemon in found.daemons if daemon.name.startswith("slurmd ")]
+    others = [daemon.name for daemon in found.daemons if daemon not in slurmds]
+    flexod = [daemon for daemon in found.daemons if daemon.name == "flexod"]
+    print_line(f"lab {found.name}")
+    print_pairs(
+        [
+            ("profile", lab.spec.profile.value),
+            ("directory", str(lab.directory)),
+            ("daemons", ", ".join([*others, f"{len(slurmds)} slurmd"])),
+            *([("NOT alive", ", ".join(found.missing))] if found.missing else []),
+            ("flexod", f"{lab.daemon_address}, {f'process {flexod[0].pid}' if flexod else 'not running'}"),
+            ("ports", _ports(lab)),
+            ("jobs", f"{found.running_jobs} running, {found.pending_jobs} pending"),
+        ]
+    )
+    print_table(
+        ("NODE", "STATE", "GPUS", "IN USE", "CPUS", "IN USE"),
+        [
+            (node.name, node.state, str(node.gpus), str(node.gpus_used), str(node.cpus), str(node.cpus_used))
+            for node in found.nodes
+        ],
+        right=("GPUS", "IN USE", "CPUS"),
+    )
+    print_table(
+        ("PARTITION", "TIER", "PREEMPTION", "NODES"),
+        [(each.name, str(each.priority_tier), each.preempt_mode, each.nodes) for each in found.partitions],
+        right=("TIER",),
+    )
+
+
+def _ports(lab: Lab) -> str:
+    ports = lab.ports
+    dbd = f", slurmdbd {ports.dbd}" if ports.dbd else ""
+    slurmds = " ".join(str(port) for port in ports.slurmds)
+    return f"slurmctld {ports.slurmctld}{dbd}, slurmds {slurmds}"
+
+
+def _as_json(found: LabStatus) -> dict[str, Json]:
+    lab = found.lab
+    common: dict[str, Json] = {
+        "name": found.name,
+        "up": lab is not None,
+        "daemons": [asdict(daemon) for daemon in found.daemons],
+        "daemons_missing": list(found.missing),
+    }
+    if lab is None:
+        return common
+    return common | {
+        "profile": lab.spec.profile.value,
+        "directory": str(lab.directory),
+        "environment": lab.environment(),
+        "ports": asdict(lab.ports),
+        "flexod": {
+            "address": lab.daemon_address,
+            "alive": any(daemon.name == "flexod" for daemon in found.daemons),
+        },
+        "nodes": [asdict(node) for node in found.nodes],
+        "partitions": [asdict(partition) for partition in found.partitions],
+        "jobs": {"running": found.running_jobs, "pending": found.pending_jobs},
+    }

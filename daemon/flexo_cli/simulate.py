@@ -1,0 +1,403 @@
+"""`flexo simulate`: a trace, or jobs made up, under one policy or several, in virtual time.
+
+Options only; what they mean is in `simulation`, which is imported when the command is carried out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.core import TyperCommand
+
+from flexo.policies.gpu_speeds import MIXED_EFFICIENCY
+from flexo_cli.simulation.asked import (
+    AskedCluster,
+    AskedElasticity,
+    AskedInference,
+    AskedJobs,
+    AskedRules,
+    Outputs,
+)
+from flexo_cli.simulation.idle import refuse_idle
+
+_jobs = partial(typer.Option, rich_help_panel="Jobs")
+_elasticity = partial(typer.Option, rich_help_panel="What is taken of the jobs")
+_cluster = partial(typer.Option, rich_help_panel="Cluster")
+_beside = partial(typer.Option, rich_help_panel="Inference cluster, which lends idle servers")
+_rules = partial(typer.Option, rich_help_panel="Policies and rules")
+_output = partial(typer.Option, rich_help_panel="Output")
+
+_LONGEST_S = 1e12
+"""No time that is asked for is longer: 31,700 years."""
+
+
+class JsonCommand(TyperCommand):
+    """`--json` may stand without a value and then means -, the output. Keeps the words as they were typed."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Put the - in where a value is missing."""
+        ctx.obj = shlex.join(["flexo", str(ctx.info_name), *args])
+        whole: list[str] = []
+        for at, argument in enumerate(args):
+            whole.append(argument)
+            following = args[at + 1] if at + 1 < len(args) else "--"
+            if argument == "--json" and following.startswith("-") and following != "-":
+                whole.append("-")
+        return super().parse_args(ctx, whole)
+
+
+TraceOption = Annotated[
+    Path | None,
+    _jobs("--trace", metavar="FILE", help="The jobs; - for the standard input."),
+]
+FormatOption = Annotated[
+    str,
+    _jobs("--format", metavar="NAME", help="The file's: own, sacct, pollux, philly, itp or tiresias."),
+]
+BadLinesOption = Annotated[
+    str,
+    _jobs("--bad-lines", metavar="refuse|skip", help="What to do with lines that make no sense."),
+]
+PartitionOption = Annotated[
+    list[str] | None,
+    _jobs("--partition", metavar="NAME", help="sacct: only its jobs; repeatable."),
+]
+SlurmClusterOption = Annotated[str, _jobs("--cluster", metavar="NAME", help="sacct: only its jobs.")]
+ProfilesOption = Annotated[
+    Path | None,
+    _jobs(
+        "--profiles",
+        metavar="DIR",
+        help="Measured speeds: Pollux' profiles for pollux, else ElasticFlow's tables.",
+    ),
+]
+ModelOption = Annotated[
+    str,
+    _jobs(
+        "--model",
+        metavar="NAME",
+        help="The one table of --profiles that elastic jobs scale by; else any, drawn by the seed.",
+    ),
+]
+SeedOption = Annotated[int, _jobs("--seed", min=0, help="Of everything that is drawn.")]
+ElasticOfOption = Annotated[
+    str,
+    _elasticity("--elastic-of", metavar="multi|all", help="Of jobs with 2 GPUs and more, or of all."),
+]
+MinFactorOption = Annotated[
+    float,
+    _elasticity("--min-factor", min=0.0, help="Least size of elastic jobs, in their own."),
+]
+MaxFactorOption = Annotated[
+    float,
+    _elasticity("--max-factor", min=1.0, max=1e6, help="Largest size, likewise."),
+]
+MinOption = Annotated[
+    int | None,
+    _elasticity("--min", min=1, help="Least GPUs of elastic jobs, instead."),
+]
+MaxOption = Annotated[int | None, _elasticity("--max", min=1, help="Most GPUs, likewise.")]
+NodesOption = Annotated[
+    int | None, _cluster("--nodes", min=1, max=1_000_000, help="How many.", show_default="16")
+]
+GpusOption = Annotated[
+    int | None, _cluster("--gpus-per-node", min=1, max=1024, help="Of each.", show_default="4")
+]
+PolicyOption = Annotated[
+    list[str] | None,
+    _rules("--policy", metavar="NAME", help="Repeat it to compare.", show_default="lyra"),
+]
+StartCostOption = Annotated[
+    float | None,
+    _rules("--start-cost", metavar="S", min=0.0, max=_LONGEST_S, help="Seconds that a start costs a job."),
+]
+ResizeCostOption = Annotated[
+    float | None,
+    _rules("--resize-cost", metavar="S", min=0.0, max=_LONGEST_S, help="Seconds that a resize costs."),
+]
+EstimatesOption = Annotated[
+    str | None,
+    _rules(
+        "--estimates",
+        metavar="oracle|history|limit|progress",
+        help="Where policies have running times from.",
+        show_default="history; of oracles: oracle",
+    ),
+]
+JsonOption = Annotated[
+    str | None,
+    _output("--json", metavar="[FILE|-]", help="Write JSON with stable keys."),
+]
+QuietOption = Annotated[bool, _output("--quiet", "-q", help="No table, no progress bar.")]
+ProcessesOption = Annotated[
+    int,
+    _output("--jobs", "-j", metavar="N", min=1, max=256, help="So many simulations at a time."),
+]
+
+
+def skips(bad_lines: str) -> bool:
+    """What --bad-lines means."""
+    if bad_lines not in ("refuse", "skip"):
+        raise typer.BadParameter(f"'{bad_lines}' is neither refuse nor skip", param_hint="--bad-lines")
+    return bad_lines == "skip"
+
+
+def simulate(
+    context: typer.Context,
+    trace: TraceOption = None,
+    trace_format: FormatOption = "",
+    bad_lines: BadLinesOption = "refuse",
+    partition: PartitionOption = None,
+    slurm_cluster: SlurmClusterOption = "",
+    profiles: ProfilesOption = None,
+    model: ModelOption = "",
+    generate: Annotated[
+        int | None,
+        _jobs("--generate", metavar="N", min=1, max=10_000_000, help="Make N jobs up."),
+    ] = None,
+    arrivals: Annotated[
+        str,
+        _jobs("--arrivals", metavar="poisson|bursty", help="How they come."),
+    ] = "poisson",
+    load: Annotated[
+        float,
+        _jobs("--load", min=0.001, max=1e6, help="GPU time that they want, in that of the cluster."),
+    ] = 0.8,
+    rate: Annotated[
+        float | None,
+        _jobs("--rate", min=1e-6, max=1e9, help="Instead of --load: jobs an hour."),
+    ] = None,
+    longest: Annotated[
+        float | None,
+        _jobs("--longest", metavar="S", min=1.0, max=_LONGEST_S, help="None runs longer."),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        _jobs("--write", metavar="FILE", help="Write the jobs, in the format own."),
+    ] = None,
+    seed: SeedOption = 0,
+    batch: Annotated[
+        str,
+        _jobs(
+            "--batch",
+            metavar="auto|user|job",
+            help="pollux: who chooses a job's batch; auto: the job under goodput.",
+        ),
+    ] = "auto",
+    undeclared: Annotated[
+        bool,
+        _jobs("--undeclared", help="pollux: jobs do not say their epochs."),
+    ] = False,
+    caution: Annotated[
+        float,
+        _jobs(
+            "--caution",
+            min=0.0,
+            max=10.0,
+            help="pollux: standard errors off what jobs expect of sizes never tried.",
+        ),
+    ] = 0.0,
+    elastic_share: Annotated[
+        str | None,
+        _elasticity(
+            "--elastic-share",
+            metavar="SHARE",
+            help="Of jobs that are elastic, as in 0.2 or 20%; else as the file has it.",
+        ),
+    ] = None,
+    elastic_of: ElasticOfOption = "multi",
+    min_factor: MinFactorOption = 0.5,
+    max_factor: MaxFactorOption = 2.0,
+    min_gpus: MinOption = None,
+    max_gpus: MaxOption = None,
+    fungible_share: Annotated[
+        str | None,
+        _elasticity("--fungible-share", metavar="SHARE", help="Of jobs that may use any type."),
+    ] = None,
+    heterogeneous_share: Annotated[
+        str | None,
+        _elasticity(
+            "--heterogeneous-share", metavar="SHARE", help="Of jobs that may use several types in one run."
+        ),
+    ] = None,
+    nodes: NodesOption = None,
+    gpus_per_node: GpusOption = None,
+    gpu_types: Annotated[
+        str,
+        _cluster("--gpu-types", metavar="TYPES", help="Instead: as in v100:16x8,t4:4x8."),
+    ] = "",
+    on_loan: Annotated[
+        list[str] | None,
+        _cluster("--on-loan", metavar="TYPE", help="Nodes of this type are inference servers."),
+    ] = None,
+    gpu_speed: Annotated[
+        list[str] | None,
+        _cluster(
+            "--gpu-speed",
+            metavar="TYPE=SPEED",
+            help="Of a type, in GPUs of the types that are not named; repeatable.",
+            show_default="t4=0.333",
+        ),
+    ] = None,
+    mixed_efficiency: Annotated[
+        float,
+        _cluster("--mixed-efficiency", help="What is left of the sum of speeds where one run has several."),
+    ] = MIXED_EFFICIENCY,
+    inference_nodes: Annotated[
+        int | None,
+        _beside(
+            "--inference-nodes", metavar="N", min=1, max=1_000_000, help="Its servers; else there is none."
+        ),
+    ] = None,
+    inference_gpus: Annotated[
+        int, _beside("--inference-gpus", metavar="N", min=1, max=1024, help="Of each.")
+    ] = 8,
+    inference_type: Annotated[
+        str, _beside("--inference-type", metavar="TYPE", help="Of its GPUs, as in t4.")
+    ] = "",
+    inference_demand: Annotated[
+        str,
+        _beside(
+            "--inference-demand",
+            metavar="FILE|generated",
+            help="CSV with time,servers: what it needs itself; or a made-up day and week.",
+        ),
+    ] = "generated",
+    loaning: Annotated[bool, _beside("--loaning/--no-loaning", help="Whether it lends at all.")] = True,
+    loan_interval: Annotated[
+        float, _beside("--loan-interval", metavar="S", min=1.0, help="Between two decisions on loans.")
+    ] = 300.0,
+    headroom: Annotated[
+        str,
+        _beside("--headroom", metavar="SHARE", help="Kept back beyond one server, in what it needs."),
+    ] = "5%",
+    reclaim_within: Annotated[
+        float,
+        _beside("--reclaim-within", metavar="S", min=1.0, help="A server called back is back by then."),
+    ] = 300.0,
+    reclaim: Annotated[
+        str,
+        _beside(
+            "--reclaim",
+            metavar="heuristic|exact|random|smallest",
+            help="Which servers are vacated where jobs have to be preempted.",
+        ),
+    ] = "heuristic",
+    policy: PolicyOption = None,
+    settings: Annotated[
+        list[str] | None,
+        _rules(
+            "--set", metavar="POLICY.SETTING=VALUE", help="Of a policy, as in lyra.stay_s=300; repeatable."
+        ),
+    ] = None,
+    interval: Annotated[
+        float | None,
+        _rules(
+            "--interval",
+            metavar="S",
+            min=0.0,
+            max=_LONGEST_S,
+            help="Decide at multiples of it only; 0: at every event.",
+            show_default="0; pollux: 60",
+        ),
+    ] = None,
+    start_cost: StartCostOption = None,
+    resize_cost: ResizeCostOption = None,
+    estimates: EstimatesOption = None,
+    quota: Annotated[
+        list[str] | None,
+        _rules("--quota", metavar="TENANT=GPUS", help="Guaranteed, for antman; repeatable."),
+    ] = None,
+    time_limits: Annotated[bool, _rules("--time-limits", help="Jobs end at their limits.")] = False,
+    checkpoints: Annotated[
+        bool,
+        _rules("--checkpoints/--no-checkpoints", help="Whether a preempted job goes on where it was."),
+    ] = True,
+    on_slurm: Annotated[
+        bool,
+        _rules("--on-slurm", help="As flexod does on Slurm: bases stay, and grow by satellites."),
+    ] = False,
+    warm_up: Annotated[
+        float | None,
+        _rules(
+            "--warm-up",
+            metavar="S",
+            min=0.0,
+            help="With --on-slurm: from a satellite's start until it trains.",
+        ),
+    ] = None,
+    as_json: JsonOption = None,
+    report: Annotated[
+        Path | None,
+        _output("--report", metavar="FILE.html", help="Write a page with pictures."),
+    ] = None,
+    quiet: QuietOption = False,
+    processes: ProcessesOption = 1,
+) -> None:
+    """Run a trace under policies in virtual time, and compare what comes of it."""
+    refuse_idle(context)
+    if trace is not None and generate is not None:
+        raise typer.BadParameter("say one of --trace and --generate", param_hint="--trace")
+    asked_jobs = AskedJobs(
+        trace=trace,
+        format=trace_format,
+        skip_bad=skips(bad_lines),
+        partitions=tuple(partition or ()),
+        cluster=slurm_cluster,
+        profiles=profiles,
+        model=model,
+        generate=generate,
+        arrivals=arrivals,
+        load=load,
+        rate=rate,
+        longest_s=longest,
+        seed=seed,
+        batch=batch,
+        undeclared=undeclared,
+        caution=caution,
+    )
+    asked_elasticity = AskedElasticity(
+        share=elastic_share,
+        of=elastic_of,
+        min_factor=min_factor,
+        max_factor=max_factor,
+        min_workers=min_gpus,
+        max_workers=max_gpus,
+        fungible_share=fungible_share,
+        heterogeneous_share=heterogeneous_share,
+    )
+    asked_cluster = AskedCluster(
+        nodes, gpus_per_node, gpu_types, tuple(on_loan or ()), tuple(gpu_speed or ()), mixed_efficiency
+    )
+    asked_inference = AskedInference(
+        nodes=inference_nodes,
+        gpus=inference_gpus,
+        gpu_type=inference_type,
+        demand=inference_demand,
+        lends=loaning,
+        interval_s=loan_interval,
+        headroom=headroom,
+        reclaim_s=reclaim_within,
+        reclaim=reclaim,
+    )
+    asked_rules = AskedRules(
+        policies=tuple(policy or ()),
+        settings=tuple(settings or ()),
+        interval_s=interval,
+        start_cost_s=start_cost,
+        resize_cost_s=resize_cost,
+        estimates=estimates,
+        quotas=tuple(quota or ()),
+        time_limits=time_limits,
+        checkpoints=checkpoints,
+        on_slurm=on_slurm,
+        warm_up_s=warm_up,
+    )
+    outputs = Outputs(write, as_json, report, quiet, processes, context.obj)
+    from flexo_cli.simulation.run import run
+
+    run(asked_jobs, asked_elasticity, asked_cluster, asked_inference, asked_rules, outputs)

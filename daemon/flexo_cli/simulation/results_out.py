@@ -1,0 +1,22 @@
+"""Results as JSON: one object for one policy, an object by policy name for several."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from flexo_cli.simulation.asked import TO_OUTPUT
+from flexo_simulation.results import Outcome
+
+
+def write_json(outcomes: Sequence[Outcome], where: str) -> None:
+    """Into the file, or for - to the output. Raises OSError."""
+    objects = {outcome.policy: outcome.result.to_json() for outcome in outcomes}
+    document = objects if len(outcomes) > 1 else next(iter(objects.values()))
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    if where == TO_OUTPUT:
+        sys.stdout.write(text)
+    else:
+        Path(where).write_text(text)

@@ -1,0 +1,179 @@
+"""Carries out `flexo whatif`: reads a dump, simulates it as Slurm would and elastically, tells and writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from flexo.policies.gpu_speeds import GpuSpeeds
+from flexo_cli.output import complain, print_line, print_table
+from flexo_cli.simulation import setup, summary, words
+from flexo_cli.simulation.asked import (
+    TO_OUTPUT,
+    AskedCluster,
+    AskedElasticity,
+    AskedJobs,
+    AskedRules,
+    Outputs,
+)
+from flexo_cli.simulation.progress import bars
+from flexo_cli.simulation.run import explained
+from flexo_simulation import whatif_words
+from flexo_simulation.about import About
+from flexo_simulation.comparison import Trial, run_trials
+from flexo_simulation.costs import MEASURED
+from flexo_simulation.elasticity import made_elastic
+from flexo_simulation.estimates import Estimates, Mode
+from flexo_simulation.formats.reading import ReadOptions
+from flexo_simulation.formats.sacct import workload_of
+from flexo_simulation.formats.sacct_dump import SacctDump, read_dump
+from flexo_simulation.gpu_types import for_cluster
+from flexo_simulation.result_words import ORACLE
+from flexo_simulation.results import Outcome
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.speeds import loaded, with_tables
+from flexo_simulation.whatif import Findings, Size, Window, calibrate, case_of, size_of
+from flexo_simulation.workload import Workload
+
+SHARES: Final = ("0%", "5%", "20%", "50%", "100%")
+"""With none elastic, a policy shows what it does by its order of jobs alone."""
+POLICIES: Final = ("lyra", "elastic-tiresias")
+
+_SHORT: Final = ("POLICY", "ELASTIC JOBS", "COMPLETION H", "WAITED H", "95% H", "IDLE, WANTED", "IN USE")
+"""`whatif_words.COLUMNS` for a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One policy with one share of elastic jobs."""
+
+    policy: str
+    share: float
+
+
+def run(
+    jobs: AskedJobs,
+    elasticity: AskedElasticity,
+    shares: tuple[str, ...],
+    cluster: AskedCluster,
+    rules: AskedRules,
+    outputs: Outputs,
+) -> None:
+    """From options to outputs. Raises typer.Exit, with the reason said."""
+    with explained():
+        outputs.check()
+        assert jobs.trace is not None
+        options = ReadOptions(jobs.skip_bad, None, frozenset(jobs.partitions), jobs.cluster)
+        dump = read_dump(jobs.trace, options)
+        rigid = workload_of(dump)
+        size = size_of(dump.runs, cluster.nodes, cluster.gpus_per_node)
+        rigid = for_cluster(rigid, size.nodes)
+        questions = [
+            _Question(policy, words.share(share, "--elastic-share"))
+            for policy in rules.policies or POLICIES
+            for share in shares or SHARES
+        ]
+        baseline = _baseline(rigid, size, rules)
+        trials = (baseline, *(_trial(each, baseline, jobs, elasticity, rules) for each in questions))
+        if not outputs.quiet:
+            for line in summary.omissions(rigid):
+                complain(line)
+        with bars([trial.label for trial in trials], outputs.quiet) as told:
+            outcomes = run_trials(trials, outputs.processes, told)
+        findings = _findings(dump, size, questions, outcomes)
+        omissions = (*summary.omissions(rigid), *summary.unfinished(outcomes[:1]))
+        about = About(tuple(_facts(rigid, size, trials, jobs, elasticity)), omissions, outputs.command)
+        _tell(findings, about, outcomes, outputs)
+        _write(findings, dump, outcomes, about, outputs)
+
+
+def _baseline(rigid: Workload, size: Size, rules: AskedRules) -> Trial:
+    """What Slurm does: backfilling by time limits, and no job is elastic."""
+    scenario = Scenario(size.nodes, setup.costs_of(rules, MEASURED), estimates=Estimates(Mode.LIMIT))
+    return Trial("as Slurm does", setup.make_policy("backfill", {}, GpuSpeeds()), rigid, scenario)
+
+
+def _trial(
+    question: _Question, baseline: Trial, jobs: AskedJobs, elasticity: AskedElasticity, rules: AskedRules
+) -> Trial:
+    policy = setup.make_policy(question.policy, {}, GpuSpeeds())
+    wish = replace(setup.wish_of(elasticity), share=question.share)
+    workload = made_elastic(baseline.workload, wish, jobs.seed)
+    tables = loaded(jobs.profiles)
+    if tables is not None:
+        workload = with_tables(workload, tables, jobs.model, jobs.seed)
+    mode = setup.mode_of(rules, policy)
+    scenario = replace(baseline.scenario, estimates=Estimates(mode))
+    return Trial(f"{question.policy} {question.share:.0%}", policy, workload, scenario)
+
+
+def _findings(
+    dump: SacctDump, size: Size, questions: Sequence[_Question], outcomes: Sequence[Outcome]
+) -> Findings:
+    window = Window.of(dump.runs)
+    return Findings(
+        size=size,
+        window_h=window.hours,
+        calibration=calibrate(dump.runs, window, outcomes[0]),
+        baseline=case_of(outcomes[0], "backfill", 0.0, window),
+        cases=tuple(
+            case_of(outcome, question.policy, question.share, window)
+            for question, outcome in zip(questions, outcomes[1:], strict=True)
+        ),
+    )
+
+
+def _facts(
+    rigid: Workload, size: Size, trials: Sequence[Trial], jobs: AskedJobs, elasticity: AskedElasticity
+) -> Iterator[str]:
+    yield f"{len(rigid.jobs):,} GPU jobs: {rigid.name}"
+    yield from rigid.notes
+    yield f"{summary.cluster(size.nodes)} ({size.how}); the simulation begins with an empty cluster"
+    yield summary.rules(trials[0])
+    yield "jobs run as long as in the dump, with as many GPUs as there; what Slurm does goes by time limits"
+    yield f"of the other policies, {summary.estimates(trials[1:])}"
+    among = "jobs with two GPUs and more" if elasticity.of == "multi" else "all jobs"
+    sizes = f"{elasticity.min_factor:g} to {elasticity.max_factor:g} times their GPUs"
+    yield f"elastic jobs are drawn by lot (seed {jobs.seed}) among {among}; they can have {sizes}"
+    yield (
+        f"they scale as measured in {jobs.profiles}"
+        if jobs.profiles
+        else "they scale linearly, which real jobs do not quite: --profiles takes measured speeds"
+    )
+
+
+def _tell(findings: Findings, about: About, outcomes: Sequence[Outcome], outputs: Outputs) -> None:
+    for line in summary.unfinished(outcomes[:1]):
+        complain(line)
+    if not outputs.table:
+        return
+    for sentence in (*about.facts, ""):
+        print_line(sentence)
+    for sentence in (*whatif_words.trust(findings.calibration), "", *whatif_words.in_short(findings), ""):
+        print_line(sentence)
+    print_table(_SHORT, list(whatif_words.rows(findings)), right=_SHORT[2:])
+    print_line(f"changes against the first line; {whatif_words.EXPLAINED}")
+    if any(case.oracle for case in findings.cases):
+        print_line(ORACLE)
+
+
+def _write(
+    findings: Findings, dump: SacctDump, outcomes: Sequence[Outcome], about: About, outputs: Outputs
+) -> None:
+    if outputs.json is not None:
+        text = json.dumps(findings.to_json(), indent=2, allow_nan=False) + "\n"
+        if outputs.json == TO_OUTPUT:
+            sys.stdout.write(text)
+        else:
+            Path(outputs.json).write_text(text)
+    if outputs.report is not None:
+        from flexo_simulation.whatif_page import write_page  # matplotlib takes a second to import
+
+        write_page(findings, dump.runs, outcomes, about, outputs.report)
+        if outputs.table:
+            print_line("")
+            print_line(f"the page is {outputs.report}")

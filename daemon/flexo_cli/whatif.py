@@ -1,0 +1,86 @@
+"""`flexo whatif`: what elasticity would have done for the jobs in an administrator's own dump of sacct.
+
+Options only; what they mean is in `simulation`, which is imported when the command is carried out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flexo_cli import simulate as options
+from flexo_cli.simulation.asked import AskedCluster, AskedElasticity, AskedJobs, AskedRules, Outputs
+
+DEFAULT_REPORT = Path("whatif.html")
+
+
+def whatif(
+    context: typer.Context,
+    sacct: Annotated[
+        Path,
+        typer.Option(
+            "--sacct", metavar="FILE|-", help="The dump; docs/simulate.md has the command that makes it."
+        ),
+    ],
+    bad_lines: options.BadLinesOption = "refuse",
+    partition: options.PartitionOption = None,
+    slurm_cluster: options.SlurmClusterOption = "",
+    profiles: options.ProfilesOption = None,
+    model: options.ModelOption = "",
+    seed: options.SeedOption = 0,
+    elastic_share: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--elastic-share",
+            metavar="SHARE",
+            help="Of jobs that are elastic; repeatable.",
+            show_default="0%, 5%, 20%, 50%, 100%",
+        ),
+    ] = None,
+    elastic_of: options.ElasticOfOption = "multi",
+    min_factor: options.MinFactorOption = 0.5,
+    max_factor: options.MaxFactorOption = 2.0,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="How many.", show_default="what the peak needed")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Of each.", show_default="the most on one node")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy", metavar="NAME", help="Repeatable.", show_default="lyra and elastic-tiresias"
+        ),
+    ] = None,
+    start_cost: options.StartCostOption = None,
+    resize_cost: options.ResizeCostOption = None,
+    estimates: options.EstimatesOption = None,
+    as_json: options.JsonOption = None,
+    report: Annotated[Path, typer.Option("--report", metavar="FILE.html", help="The page.")] = DEFAULT_REPORT,
+    quiet: options.QuietOption = False,
+    processes: options.ProcessesOption = 1,
+) -> None:
+    """What elasticity would have done for the jobs of a dump of sacct: a page, and a summary."""
+    jobs = AskedJobs(
+        trace=sacct,
+        format="sacct",
+        skip_bad=options.skips(bad_lines),
+        partitions=tuple(partition or ()),
+        cluster=slurm_cluster,
+        profiles=profiles,
+        model=model,
+        seed=seed,
+    )
+    elasticity = AskedElasticity(of=elastic_of, min_factor=min_factor, max_factor=max_factor)
+    rules = AskedRules(
+        policies=tuple(policy or ()),
+        start_cost_s=start_cost,
+        resize_cost_s=resize_cost,
+        estimates=estimates,
+    )
+    outputs = Outputs(None, as_json, report, quiet, processes, context.obj)
+    from flexo_cli.simulation.whatif_run import run
+
+    run(jobs, elasticity, tuple(elastic_share or ()), AskedCluster(nodes, gpus_per_node), rules, outputs)

@@ -1,0 +1,1 @@
+"""Stories that a lab plays before one's eyes: an elastic job, and servers on loan."""

@@ -1,0 +1,123 @@
+"""`python -m flexo_demos.elastic`: bring a lab up, play the story on it, and say whether it held."""
+
+from __future__ import annotations
+
+import sys
+
+from flexo_demos.elastic import command, picture, report
+from flexo_demos.elastic.measure import EpochPlan, balance, course, loss_curve, read_logs
+from flexo_demos.elastic.queue import holdings
+from flexo_demos.elastic.report import Report, claims, elastic_of, table
+from flexo_demos.elastic.runs import Reference, RunResult
+from flexo_demos.elastic.stage import LOGS, Options, lab_of
+from flexo_demos.elastic.story import EXAMPLE, Plot, Seen, Story, StoryFailed
+from flexo_demos.elastic.tell import Teller
+from flexo_lab import Lab, LabSpec
+
+_OURS = (
+    "elastic",
+    "reference",
+    LOGS,
+    "elastic.out",
+    "rigid.out",
+    "rigid.started",
+    "demo.png",
+    "report.json",
+)
+
+
+def main() -> int:
+    """Run the demo; the exit code."""
+    description = "An elastic Horovod job on a real Slurm cluster on this machine, told as it happens."
+    return command.run("flexo_demos.elastic", "demo", description, _OURS, _run)
+
+
+def _run(options: Options, teller: Teller) -> int:
+    """Play it, then judge it by what was logged."""
+    plot = Plot()
+    reference = Reference(EXAMPLE / "train.py", options.out / "reference", plot.epochs, plot.batch)
+    seen = Seen()
+
+    def play() -> None:
+        reference.start()
+        with lab_of(_spec(options, plot), options, teller, Lab.start_flexod) as lab:
+            _tell_reference(reference.result(), teller)
+            Story(lab, options.out, plot, seen, teller).play()
+
+    try:
+        failure = command.failure_of(play, options, teller)
+    finally:
+        reference.stop()
+    return _judge(options, _found(options, plot, seen, failure, teller.elapsed_s), teller)
+
+
+def _spec(options: Options, plot: Plot) -> LabSpec:
+    return LabSpec(name=options.name, nodes=plot.nodes, gpus_per_node=plot.gpus_per_node, flexod=False)
+
+
+def _tell_reference(result: RunResult | None, teller: Teller) -> None:
+    if result is None:
+        raise StoryFailed(
+            "The training script failed by itself, without Slurm and flexod: see reference/output."
+        )
+    teller.say(f"For comparison: the training script alone, one worker, no Slurm, no flexod, "
+               f"reaches {100 * result.accuracy:.1f}%")  # fmt: skip
+
+
+def _found(options: Options, plot: Plot, seen: Seen, failure: str, duration_s: float) -> Report:
+    """Measure what was logged, and draw it."""
+    result = RunResult.read(options.out / "elastic")
+    reference = RunResult.read(options.out / "reference")
+    logs = read_logs(options.out / "elastic")
+    went = course(logs)
+    elastic = None
+    if went is not None and reference is not None:
+        elastic = elastic_of(
+            went,
+            balance(logs, EpochPlan(plot.epochs, plot.batch, reference.train_samples)),
+            job_id=seen.elastic_id,
+            ended_as=seen.elastic_state,
+            final_accuracy=result.accuracy if result else None,
+            reference_accuracy=reference.accuracy,
+            rigid=seen.rigid,
+        )
+        rigid = seen.rigid
+        scene = picture.Scene(
+            began_at=seen.submitted_at,
+            gpus=plot.nodes * plot.gpus_per_node,
+            holdings=holdings(seen.looks, seen.elastic_id, rigid.job_id if rigid else None),
+            loss=loss_curve(logs),
+            resizes=went.resizes,
+            rigid_submitted_at=rigid.submitted_at if rigid else None,
+            rigid_started_at=rigid.started_at if rigid else None,
+        )
+        picture.draw(scene, options.out / "demo.png")
+    return Report(
+        slurm_version=seen.slurm_version,
+        horovod_version=result.horovod_version if result else "",
+        duration_s=round(duration_s, 1),
+        elastic=elastic,
+        rigid=seen.rigid,
+        satellites_seen=len(seen.satellites),
+        satellites_left=seen.satellites_left,
+        failure=failure,
+    )
+
+
+def _judge(options: Options, found: Report, teller: Teller) -> int:
+    """The table, the sentences, the files; 0 if every sentence holds."""
+    report.write(found, options.out / "report.json")
+    sentences = claims(found)
+    teller.table(table(found))
+    teller.judge(sentences)
+    good = all(sentence.holds for sentence in sentences)
+    verdict = "The story held." if good else "The story did not hold."
+    written = [name for name in ("demo.png", "report.json") if (options.out / name).exists()]
+    teller.say(f"{verdict} See {' and '.join(written)} in {options.out}")
+    if options.as_json:
+        print((options.out / "report.json").read_text(), end="", flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""What the command of every demo does around its story: options, signals, what failed, exit codes.
+
+Exit codes: 0 the story held, 1 it did not, 2 this machine cannot have a lab, 128 + n ended by signal n.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flexo_demos.elastic.signals import Interrupted, interruptible, undisturbed_afterwards
+from flexo_demos.elastic.stage import Options, clear
+from flexo_demos.elastic.story import StoryFailed
+from flexo_demos.elastic.tell import Teller
+from flexo_lab import BadSpec, LabError, LabExists, why_unavailable
+
+
+def run(
+    module: str, name: str, description: str, ours: Sequence[str], play: Callable[[Options, Teller], int]
+) -> int:
+    """Run a demo; the exit code, `play`'s where it comes to that.
+
+    `module` is what `python -m` is given, `name` the lab's and the folder's, `ours` what earlier runs wrote.
+    """
+    options = _parse(module, name, description)
+    if (reason := why_unavailable()) is not None:
+        print(f"The demo cannot run here: {reason}.", file=sys.stderr)
+        return 2
+    clear(options.out, ours)
+    with interruptible(), Teller() as teller:
+        try:
+            return play(options, teller)
+        except (LabExists, BadSpec) as error:
+            teller.say(f"{error}.", "red")
+            return 2
+        except Interrupted as interrupted:
+            teller.say(f"Ended by {interrupted}; nothing is left of the lab. Logs: {options.out}", "red")
+            return 128 + interrupted.number
+
+
+def failure_of(play: Callable[[], None], options: Options, teller: Teller) -> str:
+    """Play a story; why it did not happen, "" if it did. Raises LabExists."""
+    try:
+        with undisturbed_afterwards():
+            teller.say(f"Everything that happens is kept in {options.out}")
+            play()
+    except LabExists:
+        raise
+    except (StoryFailed, LabError) as error:
+        return str(error)
+    except subprocess.TimeoutExpired as error:
+        return f"The cluster did not answer: {error}."
+    return ""
+
+
+def _parse(module: str, name: str, description: str) -> Options:
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument(
+        "--out", type=Path, default=Path("build") / name, help="logs, picture and report go here"
+    )
+    parser.add_argument("--name", default=name, help="the lab's name")
+    parser.add_argument("--keep", action="store_true", help="leave the lab up (flexo lab down NAME ends it)")
+    parser.add_argument("--json", action="store_true", help="print report.json at the end")
+    arguments = parser.parse_args()
+    return Options(arguments.out.resolve(), arguments.name, arguments.keep, arguments.json)

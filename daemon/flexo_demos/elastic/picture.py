@@ -1,0 +1,116 @@
+"""The demo's picture: who held the training GPUs over time, and the loss of the job that went on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flexo_demos.elastic.measure import Resize
+from flexo_demos.elastic.queue import Holdings
+
+_BASE, _SATELLITES, _RIGID, _RIGID_INK = "#1f4e79", "#7fb2dd", "#e08a3c", "#a85a14"
+_INK, _EACH_BATCH = "#333333", "#c4c4c4"
+_MEAN_OF = 30
+_LABEL_WIDTH = 0.06
+"""Of the picture's width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All that is in the picture. Times are seconds since the epoch; `began_at` becomes 0."""
+
+    began_at: float
+    gpus: int
+    """Of all training nodes."""
+    holdings: Holdings
+    loss: Sequence[tuple[float, float]]
+    resizes: Sequence[Resize]
+    rigid_submitted_at: float | None
+    rigid_started_at: float | None
+
+
+def draw(scene: Scene, path: Path) -> None:
+    """Write the PNG. Needs no display."""
+    with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(10, 6), layout="constrained", dpi=130)
+        gpus, loss = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        _draw_gpus(gpus, scene)
+        _draw_loss(loss, scene)
+        figure.savefig(path)
+
+
+def _draw_gpus(axes: Axes, scene: Scene) -> None:
+    held = scene.holdings
+    times = [at - scene.began_at for at in held.at]
+    floor = [0] * len(times)
+    for counts, colour, label in (
+        (held.base, _BASE, "elastic job: its own Slurm job"),
+        (held.satellites, _SATELLITES, "elastic job: satellites"),
+        (held.rigid, _RIGID, "rigid job"),
+    ):
+        top = [low + count for low, count in zip(floor, counts, strict=True)]
+        axes.fill_between(times, floor, top, step="post", color=colour, linewidth=0, label=label)
+        floor = top
+    end = times[-1] if times else 1.0
+    axes.set_xlim(0, end)
+    axes.set_ylim(0, scene.gpus * 1.32)
+    axes.set_yticks(range(0, scene.gpus + 1, max(1, scene.gpus // 9)))
+    axes.set_ylabel("GPUs held")
+    axes.axhline(scene.gpus, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.text(end, scene.gpus, f"{scene.gpus} training GPUs", ha="right", va="bottom", color=_INK, fontsize=9)
+    axes.legend(loc="upper center", ncols=3, frameon=False, fontsize=9)
+    _mark_rigid(axes, scene)
+
+
+def _mark_rigid(axes: Axes, scene: Scene) -> None:
+    """When the rigid job was submitted and when it started, and what lies between."""
+    if scene.rigid_submitted_at is None:
+        return
+    marks, text = [scene.rigid_submitted_at - scene.began_at], "rigid job submitted"
+    if scene.rigid_started_at is not None:
+        marks.append(scene.rigid_started_at - scene.began_at)
+        text += f", started {scene.rigid_started_at - scene.rigid_submitted_at:.1f} s later"
+    height = scene.gpus * 1.12
+    for mark in marks:
+        axes.axvline(mark, ymax=height / axes.get_ylim()[1], color=_RIGID_INK, linewidth=1.2)
+    axes.text(marks[-1], height, f" {text}", ha="left", va="top", color=_RIGID_INK, fontsize=9)
+
+
+def _draw_loss(axes: Axes, scene: Scene) -> None:
+    """Every batch in grey, the mean of the last batches in black, and where the number of workers changed."""
+    times = [at - scene.began_at for at, _ in scene.loss]
+    losses = [loss for _, loss in scene.loss]
+    means = [fmean(losses[max(0, end - _MEAN_OF) : end]) for end in range(1, len(losses) + 1)]
+    axes.plot(times, losses, color=_EACH_BATCH, linewidth=0.6)
+    axes.plot(times, means, color=_INK, linewidth=1.6)
+    axes.set_yscale("log")
+    axes.set_ylim(top=axes.get_ylim()[1] * 8)
+    _label_resizes(axes, scene)
+    axes.set_ylabel(f"loss (mean of {_MEAN_OF} batches)")
+    axes.set_xlabel("seconds since the elastic job was submitted; blue lines: its number of workers changes")
+
+
+def _label_resizes(axes: Axes, scene: Scene) -> None:
+    """Labels that would touch the one before go one row down."""
+    width = axes.get_xlim()[1]
+    last, row = -width, 0
+    for resize in scene.resizes:
+        at = resize.at - scene.began_at
+        row = row + 1 if at - last < _LABEL_WIDTH * width else 0
+        last = at
+        axes.axvline(at, color=_SATELLITES, linewidth=1)
+        axes.text(
+            at,
+            0.97 - 0.11 * (row % 3),
+            f" {resize.before} → {resize.after}",
+            transform=axes.get_xaxis_transform(),
+            va="top",
+            color=_BASE,
+            fontsize=9,
+        )

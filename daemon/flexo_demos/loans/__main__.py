@@ -1,0 +1,90 @@
+"""`python -m flexo_demos.loans`: a lab that lends servers, a day of traffic on it, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+
+from flexo_demos.elastic import command
+from flexo_demos.elastic.stage import LOGS, Options, lab_of
+from flexo_demos.elastic.tell import Teller
+from flexo_demos.loans import picture, report
+from flexo_demos.loans.book import Book
+from flexo_demos.loans.report import Found, claims, table
+from flexo_demos.loans.story import Plot, Seen, Story
+from flexo_lab import LabSpec
+
+_PICTURE, _REPORT = "loans.png", "report.json"
+_OURS = ("elastic", "fungible", "inference", "elastic.out", "fungible.out", LOGS, _PICTURE, _REPORT)
+
+
+def main() -> int:
+    """Run the demo; the exit code."""
+    description = "Inference servers lent to training and taken back, on a real Slurm cluster here."
+    return command.run("flexo_demos.loans", "demo-loan", description, _OURS, _run)
+
+
+def _run(options: Options, teller: Teller) -> int:
+    """Play it, then judge it by what was seen."""
+    plot, seen = Plot(), Seen()
+    (options.out / "inference").mkdir()
+
+    def play() -> None:
+        with lab_of(_spec(options, plot), options, teller, lambda _lab: None) as lab:
+            Story(lab, options.out, plot, seen, teller).play()
+
+    return _judge(options, plot, seen, command.failure_of(play, options, teller), teller)
+
+
+def _spec(options: Options, plot: Plot) -> LabSpec:
+    return LabSpec(
+        name=options.name,
+        nodes=plot.nodes,
+        gpus_per_node=plot.gpus_per_node,
+        infer_nodes=plot.servers,
+        loans=True,
+    )
+
+
+def _judge(options: Options, plot: Plot, seen: Seen, failure: str, teller: Teller) -> int:
+    """The table, the sentences, the picture, the file; 0 if every sentence holds."""
+    found = _found(plot, seen, failure, teller.elapsed_s)
+    servers = tuple(f"i{number}" for number in range(1, plot.servers + 1))
+    if seen.looks and seen.began_at:
+        scene = picture.Scene(seen.began_at, servers, seen.looks, seen.inference, found.reclaims)
+        picture.draw(scene, options.out / _PICTURE)
+    report.write(found, options.out / _REPORT)
+    teller.table(table(found))
+    teller.judge(claims(found))
+    good = all(claim.holds for claim in claims(found))
+    written = [name for name in (_PICTURE, _REPORT) if (options.out / name).exists()]
+    verdict = "The story held." if good else "The story did not hold."
+    teller.say(f"{verdict} See {' and '.join(written)} in {options.out}")
+    if options.as_json:
+        print((options.out / _REPORT).read_text(), end="", flush=True)
+    return 0 if good else 1
+
+
+def _found(plot: Plot, seen: Seen, failure: str, duration_s: float) -> Found:
+    book = seen.books[-1][1] if seen.books else Book()
+    servers = tuple(f"i{number}" for number in range(1, plot.servers + 1))
+    preempted, needlessly = report.preemptions(seen.looks, seen.books)
+    return Found(
+        slurm_version=seen.slurm_version,
+        duration_s=round(duration_s, 1),
+        servers=plot.servers,
+        gpus_per_server=plot.gpus_per_node,
+        loans=len(book.standing) + len(book.returned),
+        reclaims=report.reclaims_of(seen.looks, seen.inference, book),
+        inference=tuple(seen.inference),
+        bases_preempted=preempted,
+        bases_preempted_needlessly=needlessly,
+        satellites_scaled_in=report.scaled_in(seen.looks),
+        sizes=seen.course.sizes if seen.course else (),
+        resizes_unclean=sum(not resize.clean for resize in seen.course.resizes) if seen.course else 0,
+        lent_gpu_s=report.lent_gpu_seconds(seen.looks, servers),
+        failure=failure,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

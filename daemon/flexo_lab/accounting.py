@@ -1,0 +1,157 @@
+"""slurmdbd on a real MariaDB of the lab's own, and who is known to it.
+
+MariaDB listens on a socket in the lab's directory and nowhere else; the account slurm enters by being
+slurm (unix_socket), so there is no password.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import textwrap
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from flexo_lab.errors import LabFailed
+from flexo_lab.layout import Layout
+from flexo_lab.ports import is_listening
+from flexo_lab.processes import Account, daemons_of, start, start_daemonizing, tail, wait_until
+from flexo_lab.record import Record
+from flexo_lab.requirements import program
+from flexo_lab.slurm_files import SATELLITE_QOS, cluster_name
+
+OPERATOR = "daemon"
+"""Runs flexod in this profile: AdminLevel=Operator, and nothing else special."""
+USERS = {"games": "research", "news": "teaching"}
+"""Ordinary users that every Debian has, and the account each one's jobs are charged to."""
+QOS = "urgent"
+_STARTS, _PAUSE_S = 10, 1.0
+"""MariaDB 11.8, just made, answers slurmdbd's first query wrongly for some seconds, and slurmdbd ends."""
+USAGE_FACTOR = 0.25
+"""Of the QOS of satellites: an hour of theirs counts as a quarter of one."""
+
+
+def start_database(layout: Layout, environment: Mapping[str, str]) -> None:
+    """A fresh MariaDB, ready. Raises LabFailed."""
+    slurm, log = Account.named("slurm"), layout.logs / "mariadbd.log"
+    layout.database.mkdir()
+    os.chown(layout.database, slurm.uid, slurm.gid)
+    with log.open("ab") as output:
+        made = subprocess.run(
+            [
+                program("mariadb-install-db"),
+                "--no-defaults",
+                f"--datadir={layout.database}",
+                "--user=slurm",
+                "--auth-root-authentication-method=socket",
+                "--auth-root-socket-user=slurm",
+                "--skip-test-db",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            timeout=120,
+        )
+    if made.returncode != 0:
+        raise LabFailed(f"mariadb-install-db made no database{tail(log)}")
+    process = start(
+        [
+            program("mariadbd"),
+            "--no-defaults",
+            f"--datadir={layout.database}",
+            f"--socket={layout.database_socket}",
+            f"--pid-file={layout.database}/mariadbd.pid",
+            "--skip-networking",
+            "--innodb-buffer-pool-size=64M",
+            "--innodb-lock-wait-timeout=900",
+            "--innodb-flush-log-at-trx-commit=0",
+            # on by default from MariaDB 11.6.2 on, and slurmdbd ends when a write meets another's
+            "--loose-innodb-snapshot-isolation=OFF",
+        ],
+        log,
+        environment,
+        slurm,
+    )
+    wait_until(layout.database_socket.exists, "mariadbd to listen", 60, log, process)
+
+
+def start_slurmdbd(layout: Layout, record: Record, environment: Mapping[str, str]) -> None:
+    """slurmdbd, listening. Raises LabFailed."""
+    slurm, log = Account.named("slurm"), layout.logs / "slurmdbd.log"
+    _write_slurmdbd_conf(layout, record, slurm)
+    # libmariadb's way to say where the socket of "localhost" is
+    with_socket = {**environment, "MYSQL_UNIX_PORT": str(layout.database_socket)}
+    # slurmdbd looks for slurmdbd.conf beside the file that SLURM_CONF names
+
+    def listens() -> bool:
+        return is_listening(record.ports.dbd)
+
+    for _ in range(_STARTS):
+        start_daemonizing([program("slurmdbd")], log, with_socket)
+        wait_until(lambda: listens() or not _lives(layout), "slurmdbd to listen", 60, log)
+        if listens():
+            return
+        time.sleep(_PAUSE_S)
+    raise LabFailed(f"slurmdbd has ended {_STARTS} times{tail(log)}")
+
+
+def _lives(layout: Layout) -> bool:
+    return any(daemon.name == "slurmdbd" for daemon in daemons_of(layout.directory))
+
+
+def add_users(record: Record, environment: Mapping[str, str]) -> None:
+    """Cluster, accounts, associations, QOS and the Operator. Raises LabFailed with sacctmgr's words."""
+    cluster = cluster_name(record.spec)
+    _sacctmgr(environment, "add", "cluster", cluster)
+    _sacctmgr(environment, "add", "qos", QOS, "Priority=100")
+    names = ["normal", QOS]
+    if record.spec.by_qos:
+        factor, grace = f"UsageFactor={USAGE_FACTOR}", "GraceTime=20"
+        _sacctmgr(environment, "add", "qos", SATELLITE_QOS, "PreemptMode=cancel", grace, factor)
+        for name in names:
+            _sacctmgr(environment, "modify", "qos", name, "set", f"Preempt={SATELLITE_QOS}")
+        names.append(SATELLITE_QOS)
+    for account in sorted(set(USERS.values())):
+        _sacctmgr(environment, "add", "account", account, f"Cluster={cluster}", f"Description={account}")
+    for user, account in USERS.items():
+        _sacctmgr(environment, "add", "user", user, f"Account={account}", f"QOS={','.join(names)}")
+    _sacctmgr(environment, "add", "user", OPERATOR, "Account=research", "AdminLevel=Operator")
+
+
+def _write_slurmdbd_conf(layout: Layout, record: Record, slurm: Account) -> None:
+    text = f"""\
+        AuthType=auth/munge
+        AuthInfo=socket={layout.munge_socket}
+        DbdHost=localhost
+        DbdAddr=127.0.0.1
+        DbdPort={record.ports.dbd}
+        SlurmUser=slurm
+        LogFile={layout.logs}/slurmdbd.log
+        PidFile={layout.state}/slurmdbd.pid
+        DebugLevel=info
+        StorageType=accounting_storage/mysql
+        StorageHost=localhost
+        StorageUser=slurm
+        StorageLoc=slurm
+    """
+    _write_private(layout.slurmdbd_conf, textwrap.dedent(text), slurm)
+
+
+def _write_private(path: Path, text: str, owner: Account) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text)
+    os.chown(path, owner.uid, owner.gid)
+
+
+def _sacctmgr(environment: Mapping[str, str], *words: str) -> None:
+    done = subprocess.run(
+        [program("sacctmgr"), "--immediate", "--quiet", *words],
+        capture_output=True,
+        text=True,
+        env=dict(environment),
+        timeout=60,
+    )
+    if done.returncode != 0:
+        raise LabFailed(f"sacctmgr {' '.join(words)}: {(done.stderr or done.stdout).strip()}")

@@ -1,0 +1,141 @@
+"""flexod on a lab: its configuration, its account, its life."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from flexo_lab.errors import LabFailed
+from flexo_lab.layout import Layout
+from flexo_lab.ports import is_listening
+from flexo_lab.processes import Account, belonging_to, daemons_of, start, wait_until
+from flexo_lab.record import Record
+from flexo_lab.slurm_files import (
+    BORROWED_PARTITION,
+    BORROWED_SATELLITES,
+    INFERENCE_PARTITION,
+    SATELLITE_PARTITION,
+    SATELLITE_QOS,
+)
+from flexo_lab.spec import Profile
+
+_START_S = 30
+_FAST_LOANS = """
+        edit_interval_s = 5.0
+        interval_s = 2.0
+        rest_s = 4.0
+        hysteresis_servers = 0.0
+        reclaim_s = 60.0
+        preempt_within_s = 35.0
+        save_within_s = 5.0
+        force_within_s = 10.0
+        forecast = "none"
+    """
+"""A minute of a real cluster's loans takes a few seconds."""
+
+
+def write_flexo_toml(layout: Layout, record: Record) -> None:
+    """flexo.toml, and the directory that its journal lies in."""
+    account = Account.named(record.spec.flexod_account)
+    layout.flexod.mkdir()
+    os.chown(layout.flexod, account.uid, account.gid)
+    layout.flexo_toml.write_text(flexo_toml(layout, record))
+
+
+def start_flexod(
+    layout: Layout, record: Record, environment: Mapping[str, str], address: str = ""
+) -> subprocess.Popen[bytes]:
+    """Start flexod as its account and wait until it listens. Raises LabFailed.
+
+    `address`: which of several it is, where flexo.toml has been given [high_availability] hosts.
+    """
+    account = Account.named(record.spec.flexod_account)
+    port = int(address.rpartition(":")[2]) if address else record.ports.flexod
+    log = layout.logs / (f"flexod-{port}.log" if address else "flexod.log")
+    command = [str(Path(sys.executable).parent / "flexod"), "--config", str(layout.flexo_toml)]
+    command += ["--address", address] if address else []
+    if _may_read_the_code(account, environment):
+        process = start(command, log, environment, account)
+    else:
+        process = start([*_reading_all(account), *command], log, environment)
+    wait_until(lambda: is_listening(port), "flexod to listen", _START_S, log, process)
+    return process
+
+
+def flexod_processes(layout: Layout) -> list[psutil.Process]:
+    """flexod's own process, if it lives."""
+    pids = {daemon.pid for daemon in daemons_of(layout.directory) if daemon.name == "flexod"}
+    return [process for process in belonging_to(layout.directory) if process.pid in pids]
+
+
+def flexo_toml(layout: Layout, record: Record) -> str:
+    """flexo.toml: quick profiles resize within seconds, production as often as by default."""
+    text = f"""\
+        [service]
+        address = "127.0.0.1:{record.ports.flexod}"
+        munge_socket = "{layout.munge_socket}"
+
+        [slurm]
+        conf = "{layout.slurm_conf}"
+        satellite_partition = "{SATELLITE_PARTITION}"
+        satellite_qos = "{SATELLITE_QOS if record.spec.by_qos else ""}"
+
+        [journal]
+        path = "{layout.flexod}/journal.sqlite"
+    """
+    if record.spec.profile is not Profile.PRODUCTION:
+        text += f"""
+        [controller]
+        max_interval_s = {2.0 if record.spec.loans else 5.0}
+        min_resize_interval_s = 5.0
+    """
+    if record.spec.loans:
+        text += f"""
+        [loaning]
+        enabled = true
+        inference_partition = "{INFERENCE_PARTITION}"
+        partition = "{BORROWED_PARTITION}"
+        satellite_partition = "{BORROWED_SATELLITES}"
+    """
+        text = text.rstrip() + ("\n" if record.spec.profile is Profile.PRODUCTION else _FAST_LOANS)
+    return textwrap.dedent(text)
+
+
+def _may_read_the_code(account: Account, environment: Mapping[str, str]) -> bool:
+    """Whether `account` can import flexo: a checkout in /root cannot be entered by others."""
+    tried = subprocess.run(
+        [sys.executable, "-c", "import flexo"],
+        env=dict(environment),
+        capture_output=True,
+        cwd="/",
+        user=account.uid,
+        group=account.gid,
+        extra_groups=account.groups,
+        timeout=30,
+    )
+    return tried.returncode == 0
+
+
+def _reading_all(account: Account) -> list[str]:
+    """A prefix that runs a command as `account`, with the one right of root to read every file."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise LabFailed(
+            f"'{account.name}', who runs flexod on a lab, cannot read {Path(__file__).parents[2]}: "
+            "move the checkout to where others may read, or install setpriv (util-linux)"
+        )
+    return [
+        setpriv,
+        f"--reuid={account.uid}",
+        f"--regid={account.gid}",
+        "--init-groups",
+        "--inh-caps=+dac_read_search",
+        "--ambient-caps=+dac_read_search",
+    ]

@@ -1,0 +1,246 @@
+"""Processes of a lab: started with its environment, found again by what they say of themselves, ended.
+
+Nothing is remembered between commands. Who belongs to a lab is read from /proc each time, so that a lab
+whose record is lost, or whose owner was killed, can still be taken down.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from flexo_lab.errors import LabFailed
+
+_LOG_TAIL_LINES = 12
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account of this machine. Raises LabFailed for a name that it does not have."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+    @classmethod
+    def named(cls, name: str) -> Account:
+        """Look `name` up."""
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            raise LabFailed(f"this machine has no account '{name}'") from None
+        return cls(name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
+
+    @classmethod
+    def own(cls) -> Account:
+        """That of this process."""
+        return cls.named(pwd.getpwuid(os.geteuid()).pw_name)
+
+    @property
+    def groups(self) -> list[int]:
+        """All its groups."""
+        return os.getgrouplist(self.name, self.gid)
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A process of a lab, as `flexo lab status` and the life of flexod need it."""
+
+    name: str
+    """munged, slurmctld, slurmd t1, slurmdbd, mariadbd, flexod"""
+    pid: int
+
+
+def start(
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    account: Account | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a daemon in a session of its own, so that Ctrl-C in the terminal does not reach it."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            cwd="/",
+            start_new_session=True,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=account.groups if account else None,
+            umask=0o022,
+        )
+
+
+def start_daemonizing(
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    account: Account | None = None,
+) -> None:
+    """Start a daemon that goes into the background by itself. Raises LabFailed if it ends otherwise."""
+    status = start(command, log, environment, account).wait(timeout=30)
+    if status != 0:
+        raise LabFailed(f"{Path(command[0]).name} did not start (status {status}){tail(log)}")
+
+
+def wait_until(
+    ready: Callable[[], bool],
+    what: str,
+    timeout_s: float,
+    log: Path,
+    process: subprocess.Popen[bytes] | None = None,
+) -> None:
+    """Poll `ready`. Raises LabFailed with the end of `log` when time is up or `process` has ended."""
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        if process is not None and process.poll() is not None:
+            raise LabFailed(f"{what}: it ended with status {process.returncode}{tail(log)}")
+        if time.monotonic() > deadline:
+            raise LabFailed(f"{what}: not within {timeout_s:.0f} s{tail(log)}")
+        time.sleep(_POLL_S)
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log, as the end of a message."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+    except OSError:
+        return f"; {log} cannot be read"
+    return "\n".join([f"; {log} ends with:", *(f"    {line}" for line in lines)])
+
+
+def belonging_to(directory: Path) -> list[psutil.Process]:
+    """Every living process of the lab in `directory`, and all their descendants.
+
+    A process belongs to it when its environment names the lab's slurm.conf or flexo.toml, when one word
+    of its command line names the directory or something in it, or when it works in there without a
+    terminal (a job that threw its environment away). This process and its ancestors never do: who types
+    `flexo lab down` in a shell of the lab keeps that shell.
+    """
+    spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    living = [process for process in psutil.process_iter() if process.pid not in spared]
+    members = {process.pid: process for process in living if _names(process, str(directory))}
+    # One look at who is whose child: a lab may have thousands of processes, and psutil asks anew for each.
+    children = _by_parent(living)
+    unseen = list(members)
+    while unseen:
+        new = {child.pid: child for child in children.get(unseen.pop(), ()) if child.pid not in members}
+        members |= new
+        unseen += new
+    return list(members.values())
+
+
+def daemons_of(directory: Path) -> list[Daemon]:
+    """The lab's daemons among its processes, by name."""
+    found = [
+        Daemon(name, process.pid)
+        for process in belonging_to(directory)
+        if (name := _daemon_name(process, directory)) is not None
+    ]
+    return sorted(found, key=lambda daemon: daemon.name)
+
+
+def end(processes: Iterable[psutil.Process], patience_s: float) -> None:
+    """SIGTERM, then after `patience_s` SIGKILL. Returns when they are gone or SIGKILL had 5 s."""
+    asked = list(processes)
+    for process in asked:
+        _quietly(process.terminate)
+    kill(_still_alive(asked, patience_s))
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL. Returns when they are gone or after 5 s."""
+    killed = list(processes)
+    for process in killed:
+        _quietly(process.kill)
+    _still_alive(killed, timeout_s=5)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie, which nobody may ever collect, does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _still_alive(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Wait for all of them to end; those that did not. Collects those that are children of this process."""
+    deadline = time.monotonic() + timeout_s
+    while (alive := [process for process in processes if is_alive(process)]) and time.monotonic() < deadline:
+        time.sleep(_POLL_S / 2)
+    for process in processes:
+        # OSError: not every kernel says in one way that a process has just gone, and psutil passes that on.
+        with suppress(psutil.Error, OSError):
+            process.wait(timeout=0)
+    return alive
+
+
+def _names(process: psutil.Process, directory: str) -> bool:
+    try:
+        if not is_alive(process):
+            return False
+        environment = process.environ()
+        if any(_lies_in(environment.get(key, ""), directory) for key in ("SLURM_CONF", "FLEXO_CONFIG")):
+            return True
+        if any(_mentions(word, directory) for word in process.cmdline()):
+            return True
+        return process.terminal() is None and _lies_in(process.cwd(), directory)
+    except psutil.Error:
+        return False  # gone meanwhile, or one of the kernel's own
+
+
+def _lies_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory + "/")
+
+
+def _mentions(word: str, directory: str) -> bool:
+    """`word` is a path in `directory`, or an option with one; a whole script in one word is no such thing."""
+    at = word.find(directory)
+    if at < 0 or any(character.isspace() for character in word):
+        return False
+    return word[at + len(directory) : at + len(directory) + 1] in ("", "/")
+
+
+def _by_parent(processes: Iterable[psutil.Process]) -> dict[int, list[psutil.Process]]:
+    found: dict[int, list[psutil.Process]] = {}
+    for process in processes:
+        with suppress(psutil.Error):
+            found.setdefault(process.ppid(), []).append(process)
+    return found
+
+
+def _daemon_name(process: psutil.Process, directory: Path) -> str | None:
+    try:
+        command = process.cmdline()
+    except psutil.Error:
+        return None
+    # flexod's own is the second word, or the third: python3 -I .../flexod, where a package has installed it
+    names = [Path(word).name for word in command[:3]] or [""]
+    if names[0] == "slurmdbd":
+        return "slurmdbd"  # it takes no argument that would name the lab
+    if not any(_mentions(word, str(directory)) for word in command):
+        return None  # a job's own process, or a helper such as slurmscriptd
+    if names[0] == "slurmd" and "-N" in command:
+        return f"slurmd {command[command.index('-N') + 1]}"
+    if names[0] in ("munged", "slurmctld", "mariadbd"):
+        return names[0]
+    return "flexod" if "flexod" in names else None
+
+
+def _quietly(signal_it: Callable[[], None]) -> None:
+    with suppress(psutil.NoSuchProcess):
+        signal_it()

@@ -1,0 +1,203 @@
+"""The configuration files of a lab's Slurm. docs/lab.md says what each line is for."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+
+from flexo_lab.layout import Layout
+from flexo_lab.record import Record
+from flexo_lab.requirements import installed_release
+from flexo_lab.spec import LabSpec, Profile
+
+MEMORY_PER_CPU_MIB = 4000
+"""Claimed, not checked: jobs that say nothing about memory get this for each of their CPUs."""
+SPANK_PLUGIN = "spank_elastic.so"
+LUA_MODULE = "job_submit_elastic.lua"
+SATELLITE_PARTITION = "flex"
+INFERENCE_PARTITION = "infer"
+BORROWED_PARTITION = "borrowed"
+BORROWED_SATELLITES = "borrowed-flex"
+"""Satellites on lent servers, below the bases there: Slurm takes them first."""
+
+SATELLITE_QOS = "flex"
+"""Where satellites are preempted by QOS."""
+
+ON_ONE_MACHINE = f"""
+    MailProg=/bin/true
+    ProctrackType=proctrack/linuxproc
+    TaskPlugin=task/none
+    JobAcctGatherType=jobacct_gather/none
+    MpiDefault=none
+    SlurmdParameters=config_overrides
+    PropagateResourceLimits=NONE
+    SelectType=select/cons_tres
+    SelectTypeParameters=CR_Core_Memory
+    DefMemPerCPU={MEMORY_PER_CPU_MIB}
+    GresTypes=gpu
+"""
+"""Of slurm.conf: many nodes that claim more than the one machine has on which they all are."""
+_QUICK = """
+    SchedulerParameters=sched_interval=2,bf_interval=3
+    KillWait=10
+"""
+_ACCOUNTING = """
+    AccountingStorageType=accounting_storage/slurmdbd
+    AccountingStorageHost=127.0.0.1
+    AccountingStoragePort={dbd}
+    AccountingStoragePass={munge_socket}
+    AccountingStorageEnforce=associations,limits,qos
+    AccountingStorageTRES=gres/gpu
+    PriorityType=priority/multifactor
+    PriorityCalcPeriod=1
+    PriorityWeightAge=1000
+    PriorityWeightFairshare=1000
+    PriorityWeightQOS=10000
+"""
+
+
+def plugin_sources() -> Path:
+    """slurm_plugin/ of this checkout."""
+    return Path(__file__).resolve().parents[2] / "slurm_plugin"
+
+
+def cluster_name(spec: LabSpec) -> str:
+    """Slurm's name of the cluster; also a part of names of tables in the database."""
+    return "flexo_" + spec.name.replace("-", "_")
+
+
+def write_slurm_files(layout: Layout, record: Record) -> tuple[str, ...]:
+    """Write all of them. Returns what slurm_plugin has not built yet: the lab does without it."""
+    sources = plugin_sources()
+    parts = (SPANK_PLUGIN, LUA_MODULE)
+    missing = tuple(part for part in parts if not (sources / part).exists())
+    layout.plugin.mkdir()
+    for part in parts:
+        if part not in missing:
+            shutil.copy(sources / part, layout.plugin / part)
+    lua = LUA_MODULE not in missing
+    layout.slurm_conf.write_text(slurm_conf(layout, record, lua=lua))
+    if installed_release().cgroups_can_be_disabled:
+        layout.cgroup_conf.write_text("CgroupPlugin=disabled\n")
+    layout.gres_conf.write_text(gres_conf(layout, record.spec))
+    layout.plugstack_conf.write_text(plugstack_conf(layout, spank=SPANK_PLUGIN not in missing))
+    if lua:
+        layout.job_submit.write_text(job_submit_lua(layout, record.spec))
+    return missing
+
+
+def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
+    """slurm.conf."""
+    spec, ports, host = record.spec, record.ports, socket.gethostname().split(".")[0]
+    # a credential's life is also how long a requeued job waits, two minutes by default
+    requeued_soon = ",cred_expire=30" if spec.loans and spec.profile is not Profile.PRODUCTION else ""
+    general = f"""
+        ClusterName={cluster_name(spec)}
+        SlurmctldHost={host}(127.0.0.1)
+        SlurmctldPort={ports.slurmctld}
+        SlurmUser=slurm
+        SlurmdUser=root
+        AuthType=auth/munge
+        AuthInfo=socket={layout.munge_socket}{requeued_soon}
+        CredType=cred/munge
+
+        StateSaveLocation={layout.state}
+        SlurmdSpoolDir={layout.spool}/%n
+        SlurmctldPidFile={layout.state}/slurmctld.pid
+        SlurmdPidFile={layout.spool}/%n.pid
+        SlurmctldLogFile={layout.logs}/slurmctld.log
+        SlurmctldDebug=debug
+        SlurmdLogFile={layout.logs}/slurmd-%n.log
+        SlurmdDebug=verbose
+        JobCompType=jobcomp/filetxt
+        JobCompLoc={layout.logs}/jobs.txt
+        PlugStackConfig={layout.plugstack_conf}
+        PreemptType=preempt/{"qos" if spec.by_qos else "partition_prio"}
+        PreemptMode=REQUEUE
+        JobRequeue=1
+        ReturnToService=2
+        MaxJobCount=20000
+        MinJobAge=3600
+        MessageTimeout=30
+        BatchStartTimeout=60
+    """
+    sections = [general, ON_ONE_MACHINE]
+    if lua:
+        sections.append("\nJobSubmitPlugins=lua")
+    if spec.profile is not Profile.PRODUCTION:
+        sections.append(_QUICK)
+    if spec.profile is Profile.ACCOUNTING:
+        sections.append(_ACCOUNTING.format(dbd=ports.dbd, munge_socket=layout.munge_socket))
+    sections += [_nodes(spec, ports.slurmds, host), _partitions(spec)]
+    return "".join(textwrap.dedent(section) for section in sections)
+
+
+def gres_conf(layout: Layout, spec: LabSpec) -> str:
+    """gres.conf: a device file for each GPU."""
+    return "".join(
+        f"NodeName={node} Name=gpu {f'Type={kind} ' if kind else ''}"
+        f"File={layout.devices}/{node}/nvidia{f'[0-{gpus - 1}]' if gpus > 1 else '0'}\n"
+        for node, gpus, kind in gpus_of_nodes(spec)
+    )
+
+
+def plugstack_conf(layout: Layout, *, spank: bool) -> str:
+    """plugstack.conf: one line, or none while the plugin is not built."""
+    if not spank:
+        return f"# {SPANK_PLUGIN} was not built when this lab came up\n"
+    return f"required {layout.plugin / SPANK_PLUGIN}\n"
+
+
+def job_submit_lua(layout: Layout, spec: LabSpec) -> str:
+    """job_submit.lua as a site without one of its own writes it (slurm_plugin/job_submit.lua.example)."""
+    borrowed = f'elastic.config.borrowed_partition = "{BORROWED_PARTITION}"' if spec.loans else ""
+    return textwrap.dedent(
+        f"""\
+        local elastic = dofile("{layout.plugin / LUA_MODULE}")
+        {borrowed}
+
+        function slurm_job_submit(job_desc, part_list, submit_uid)
+          return elastic.job_submit(job_desc, part_list, submit_uid)
+        end
+
+        function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+          return elastic.job_modify(job_desc, job_rec, part_list, modify_uid)
+        end
+        """
+    )
+
+
+def gpus_of_nodes(spec: LabSpec) -> Iterable[tuple[str, int, str]]:
+    """(node, number of its GPUs, their type or "") in order."""
+    yield from ((node, spec.gpus_per_node, spec.gpu_type) for node in spec.train_names)
+    yield from ((node, spec.gpus_per_infer_node, spec.type_of_infer_gpus) for node in spec.infer_names)
+
+
+def _nodes(spec: LabSpec, ports: tuple[int, ...], host: str) -> str:
+    memory = spec.cpus_per_node * MEMORY_PER_CPU_MIB
+    return "\n" + "".join(
+        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
+        f"CPUs={spec.cpus_per_node} RealMemory={memory} Gres=gpu:{f'{kind}:' if kind else ''}{gpus}\n"
+        for (node, gpus, kind), port in zip(gpus_of_nodes(spec), ports, strict=True)
+    )
+
+
+def _partitions(spec: LabSpec) -> str:
+    train, infer = ",".join(spec.train_names), ",".join(spec.infer_names) or '""'
+    taken = "PreemptMode=CANCEL GraceTime=20" + (f" AllowQos={SATELLITE_QOS}" if spec.by_qos else "")
+    lines = f"""
+        PartitionName=train Nodes={train} Default=YES PriorityTier=10 PreemptMode=OFF
+        PartitionName={SATELLITE_PARTITION} Nodes={train} PriorityTier=1 {taken}
+        PartitionName={INFERENCE_PARTITION} Nodes={infer} PriorityTier=20 PreemptMode=OFF
+    """
+    if not spec.loans:
+        return f"""{lines.rstrip()}
+        PartitionName={BORROWED_PARTITION} Nodes="" PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+    """
+    return f"""{lines.rstrip()}
+        PartitionName={BORROWED_PARTITION} Nodes="" PriorityTier=2 PreemptMode=REQUEUE GraceTime=20
+        PartitionName={BORROWED_SATELLITES} Nodes="" PriorityTier=1 PreemptMode=CANCEL GraceTime=20
+    """

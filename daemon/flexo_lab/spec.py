@@ -1,0 +1,121 @@
+"""What a lab shall be: the only input of `bring_up`, checked before anything is started."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from flexo_lab.errors import BadSpec
+
+DEFAULT_NAME = "lab"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
+_GPU_TYPE = re.compile(r"[a-z0-9_]{1,24}")
+
+
+class Profile(enum.StrEnum):
+    """How the lab's Slurm is set up."""
+
+    QUICK = "quick"
+    """Reacts in seconds: short scheduling and backfill intervals."""
+    PRODUCTION = "production"
+    """Slurm's default scheduler settings: what a real cluster does to satellites."""
+    ACCOUNTING = "accounting"
+    """Quick, with slurmdbd: users, associations, a QOS, flexod as Operator."""
+
+    @classmethod
+    def named(cls, name: str) -> Profile:
+        """The profile of that name. Raises BadSpec with the names that there are."""
+        try:
+            return cls(name)
+        except ValueError:
+            raise BadSpec(f"there is no profile '{name}'; the profiles are: {', '.join(cls)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class LabSpec:
+    """Raises BadSpec, naming the field and what is allowed."""
+
+    name: str = DEFAULT_NAME
+    nodes: int = 3
+    """Training nodes t1, t2, ..."""
+    gpus_per_node: int = 4
+    cpus_per_node: int = 8
+    """What every node claims, whatever the machine has."""
+    infer_nodes: int = 1
+    """Inference nodes i1, i2, ..."""
+    infer_gpus: int | None = None
+    """GPUs of an inference node; None: as many as a training node has."""
+    gpu_type: str = ""
+    """Makes the GPUs of all nodes typed: gpu:v100:4 instead of gpu:4."""
+    infer_gpu_type: str | None = None
+    """The type of inference nodes' GPUs; None: that of training nodes."""
+    profile: Profile = Profile.QUICK
+    flexod: bool = True
+    """Start flexod as well."""
+    loans: bool = False
+    """flexod lends inference nodes to training, at a fast clock."""
+    by_qos: bool = False
+    """Satellites are preempted by their QOS, and not by their partition."""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        _check_number("nodes", self.nodes, 1, 256)
+        _check_number("gpus_per_node", self.gpus_per_node, 1, 64)
+        _check_number("cpus_per_node", self.cpus_per_node, 1, 1024)
+        _check_number("infer_nodes", self.infer_nodes, 0, 256)
+        if self.infer_gpus is not None:
+            _check_number("infer_gpus", self.infer_gpus, 1, 64)
+        for field, kind in (("gpu_type", self.gpu_type), ("infer_gpu_type", self.infer_gpu_type)):
+            if kind and not _GPU_TYPE.fullmatch(kind):
+                raise BadSpec(f"{field} '{kind}': up to 24 of a-z, 0-9 and _ are allowed")
+        object.__setattr__(self, "profile", Profile.named(self.profile))  # tests like to write "quick"
+        if self.loans and self.profile is Profile.ACCOUNTING:
+            raise BadSpec("loans are allowed in the other profiles: in accounting flexod is an Operator, "
+                          "who may not edit partitions")  # fmt: skip
+        if self.by_qos and self.profile is not Profile.ACCOUNTING:
+            raise BadSpec("by_qos is allowed in the profile accounting: without slurmdbd there are no QOS")
+
+    @property
+    def gpus_per_infer_node(self) -> int:
+        """GPUs of an inference node, the default resolved."""
+        return self.gpus_per_node if self.infer_gpus is None else self.infer_gpus
+
+    @property
+    def type_of_infer_gpus(self) -> str:
+        """Type of inference nodes' GPUs, the default resolved; "" for none."""
+        return self.gpu_type if self.infer_gpu_type is None else self.infer_gpu_type
+
+    @property
+    def train_names(self) -> tuple[str, ...]:
+        """Names of the training nodes."""
+        return tuple(f"t{number}" for number in range(1, self.nodes + 1))
+
+    @property
+    def infer_names(self) -> tuple[str, ...]:
+        """Names of the inference nodes."""
+        return tuple(f"i{number}" for number in range(1, self.infer_nodes + 1))
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Training nodes, then inference nodes: the order of the slurmd ports."""
+        return self.train_names + self.infer_names
+
+    @property
+    def flexod_account(self) -> str:
+        """Who runs flexod: SlurmUser, or where slurmdbd is there an ordinary user who is Operator."""
+        return "daemon" if self.profile is Profile.ACCOUNTING else "slurm"
+
+
+def check_name(name: str) -> None:
+    """Raise BadSpec unless `name` can name a lab (it becomes a directory and part of a socket's path)."""
+    if not _NAME.fullmatch(name):
+        raise BadSpec(
+            f"'{name}' cannot name a lab: 1 to 24 of a-z, 0-9 and -, "
+            "with a letter or a digit first and last, are allowed"
+        )
+
+
+def _check_number(field: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise BadSpec(f"{field} = {value}: {low} to {high} are allowed")

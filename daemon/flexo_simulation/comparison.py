@@ -1,0 +1,94 @@
+"""Several simulations, one after the other or in processes of their own, with word of how far each is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing.sharedctypes import SynchronizedArray
+from typing import Final
+
+from flexo.policies.base import Policy
+from flexo_simulation.engine import simulate
+from flexo_simulation.results import Outcome
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.workload import Workload
+
+_LOOK_S: Final = 0.2
+"""Between two looks at how far the processes are."""
+
+Told = Callable[[int, int, int], None]
+"""Which trial, jobs whose story has ended, jobs in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One policy on one workload."""
+
+    label: str
+    """What tables call it: the policy's name, or what is special about it."""
+    policy: Policy
+    workload: Workload
+    scenario: Scenario
+
+
+def run_trials(trials: Sequence[Trial], processes: int, told: Told) -> tuple[Outcome, ...]:
+    """An outcome for each trial, in their order. With one process, here; else in as many children."""
+    if processes == 1 or len(trials) == 1:
+        return tuple(_run(number, trial, told) for number, trial in enumerate(trials))
+    return _run_in_children(trials, min(processes, len(trials)), told)
+
+
+def _run(number: int, trial: Trial, told: Told) -> Outcome:
+    def progress(ended: int, jobs: int) -> None:
+        told(number, ended, jobs)
+
+    outcome = simulate(trial.workload, trial.policy, trial.scenario, progress)
+    return replace(outcome, policy=trial.label)
+
+
+class _Family:
+    """What children inherit when they are forked, so that no workload has to be sent to them."""
+
+    trials: Sequence[Trial] = ()
+    ended: SynchronizedArray[int]
+
+
+def _run_in_children(trials: Sequence[Trial], processes: int, told: Told) -> tuple[Outcome, ...]:
+    context = multiprocessing.get_context("fork")
+    _Family.trials, _Family.ended = trials, context.Array("q", len(trials))
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        futures = [pool.submit(_run_as_child, number) for number in range(len(trials))]
+        try:
+            _watch(trials, futures, told)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return tuple(future.result() for future in futures)
+
+
+def _watch(trials: Sequence[Trial], futures: Sequence[Future[Outcome]], told: Told) -> None:
+    """Until all are done; what one of them raises is raised here."""
+    while True:
+        done = [future for future in futures if future.done()]
+        for future in done:
+            future.result()
+        for number, ended in enumerate(_Family.ended[:]):
+            told(number, ended, len(trials[number].workload.jobs))
+        if len(done) == len(futures):
+            return
+        time.sleep(_LOOK_S)
+
+
+def _run_as_child(number: int) -> Outcome:
+    parent = os.getppid()
+
+    def told(_: int, ended: int, jobs: int) -> None:
+        if os.getppid() != parent:  # it was killed: nobody waits for this any more
+            os._exit(1)
+        _Family.ended[number] = ended
+
+    return _run(number, _Family.trials[number], told)

@@ -1,0 +1,350 @@
+"""Discrete events in virtual time: a workload under the controller that flexod runs, and any policy.
+
+What happens: jobs arrive and end, time limits run out, estimates are outrun, a run says that its speed will
+change, or the policy or lending wants to be asked again. Then, or at multiples of `Scenario.interval_s`, the
+controller goes round once. A job that is paying for a start or a change holds its GPUs and does not train.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Final
+
+from flexo.clusters.simulated.cluster import SimulatedCluster
+from flexo.clusters.simulated.nodes import make_nodes
+from flexo.config import Settings
+from flexo.controller import Controller
+from flexo.model import Allocate, Source, TrainingJob
+from flexo.policies import registry
+from flexo.policies.base import Policy
+from flexo_simulation.capacity import Capacity
+from flexo_simulation.estimates import Estimator
+from flexo_simulation.inference_side import InferenceSide
+from flexo_simulation.live_job import LiveJob
+from flexo_simulation.loan_story import LoanStory
+from flexo_simulation.on_slurm.world import simulate_on_slurm
+from flexo_simulation.records import End, JobRecord
+from flexo_simulation.results import Outcome, summarize
+from flexo_simulation.scenario import Scenario
+from flexo_simulation.silence import NoJournal, NoLeaders
+from flexo_simulation.true_paces import TruePaces
+from flexo_simulation.workload import TraceJob, Workload
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the jobs whose story has ended, and jobs in all."""
+
+_PROGRESS_EVERY: Final = 256
+"""Instants between two calls of `Progress`."""
+_MOST_AT_ONCE: Final = 10_000
+"""Besides one for each job, things that can happen at one instant."""
+_MOST_PREEMPTIONS: Final = 1000
+"""For each job that is there, without one that ends: they take turns, and none gets on."""
+_SAME_S: Final = 1e-6
+"""Two instants that are nearer are one: sums of times are not exact."""
+_STALLED_S: Final = 86400.0
+"""With an interval: nothing runs, nobody comes, and so long no waiting job was started. None will be."""
+
+
+class SimulationStuck(RuntimeError):
+    """It would go on for ever: the message says why."""
+
+
+def simulate(
+    workload: Workload, policy: Policy, scenario: Scenario, progress: Progress | None = None
+) -> Outcome:
+    """Run `workload` to its end under `policy`.
+
+    Raises ImpossiblePlan where the policy asks for what cannot be, and whatever else it raises; ValueError
+    where the workload's jobs are not in the order of submission, or two have one number.
+    """
+    _check(workload)
+    if scenario.on_slurm is not None:
+        return simulate_on_slurm(workload, policy, scenario, scenario.on_slurm, progress)
+    begun = time.perf_counter()
+    world = _World(workload, policy, scenario)
+    world.run(progress or (lambda ended, jobs: None))
+    records = world.records()
+    loans = world.loan_story()
+    result = summarize(
+        records,
+        world.gpus,
+        loans,
+        wall_s=time.perf_counter() - begun,
+        events=world.events,
+        oracle=policy.oracle or (world.told_truth and registry.goes_by_running_times(policy.name)),
+    )
+    return Outcome(policy.name, result, records, world.gpus, loans)
+
+
+def _check(workload: Workload) -> None:
+    jobs = workload.jobs
+    if len({job.job_id for job in jobs}) < len(jobs):
+        raise ValueError(f"two jobs of {workload.name} have the same number")
+    if any(job.submitted_at > after.submitted_at for job, after in pairwise(jobs)):
+        raise ValueError(f"the jobs of {workload.name} are not in the order of submission")
+
+
+class _World:
+    """One simulation under way. Mutable."""
+
+    def __init__(self, workload: Workload, policy: Policy, scenario: Scenario) -> None:
+        nodes = make_nodes(scenario.nodes)
+        self.gpus = sum(node.gpus for node in nodes)
+        self.events = 0
+        """Things that happened to jobs, and decisions at ticks."""
+        self.told_truth = False
+        """Whether policies were told a running time that no scheduler can know."""
+        self._scenario = scenario
+        self._now = 0.0
+        self._jobs = workload.jobs
+        self._arrived = 0
+        """Of `_jobs`."""
+        self._live: dict[int, LiveJob] = {}
+        """Jobs that wait or run, by number."""
+        self._unsteady: dict[int, LiveJob] = {}
+        """Of those that run, the ones that are moved on at every decision."""
+        self._running = 0
+        self._ended: dict[int, JobRecord] = {}
+        self._due: list[tuple[float, int, int]] = []
+        """A heap of (when, job, version): jobs to look at. Void if the job has another version by now."""
+        self._preempted = 0
+        """Times that a job was, since one last ended."""
+        self._changed_at = 0.0
+        """When a job last arrived, ended, or was given or refused something."""
+        self._news = False
+        """Since the last decision something has happened that calls for one."""
+        self._wanted_at = math.inf
+        """When the policy wants to be asked although nothing has happened."""
+        self._estimator = Estimator(scenario.estimates)
+        servers = scenario.inference.nodes_to_lend if scenario.inference else ()
+        self._capacity = Capacity((*nodes, *servers))
+        self._paces = TruePaces((*nodes, *servers), scenario.gpu_speeds)
+        self._cluster = SimulatedCluster(nodes, self, self._clock, scenario.quotas, servers)
+        self._inference = InferenceSide(scenario.inference, self._cluster) if scenario.inference else None
+        self._controller = Controller(
+            Settings(),
+            self._cluster,
+            NoLeaders(),
+            NoJournal(),
+            policy=policy,
+            lending=self._inference.lending if self._inference else None,
+            clock=self._clock,
+        )
+
+    def run(self, progress: Progress) -> None:
+        """Let everything happen, until nothing can any more."""
+        for turn, at in enumerate(self._instants()):
+            self._happen_until(at)
+            self._now = at
+            for job in tuple(self._unsteady.values()):
+                self._look_at(job)
+            if self._news or at >= self._wanted_at:
+                self._decide()
+                self._give_back()
+            if turn % _PROGRESS_EVERY == 0:
+                progress(len(self._ended), len(self._jobs))
+        progress(len(self._ended), len(self._jobs))
+
+    def _decide(self) -> None:
+        self._news = False
+        self._look_at_inference()
+        self._controller.turn()
+        again_at = self._controller.again_at
+        self._wanted_at = math.inf if again_at is None else again_at
+        if self._inference is not None:
+            self._wanted_at = min(self._wanted_at, self._inference.again_at)
+            self._look_at_inference()
+
+    def _give_back(self) -> None:
+        """Servers that have become empty come back, and those whose deadlines are over are taken."""
+        if self._inference is None:
+            return
+        overdue = self._inference.take_overdue(self._now)
+        if self._inference.vacated() or overdue:
+            self._decide()
+
+    def _look_at_inference(self) -> None:
+        if self._inference is not None:
+            self._inference.look(self._now)
+
+    def loan_story(self) -> LoanStory | None:
+        """What became of the inference cluster's servers, if there is one."""
+        return self._inference.story() if self._inference else None
+
+    def records(self) -> tuple[JobRecord, ...]:
+        """Every job's story, in the order of submission; those that still wait never started."""
+        return tuple(
+            self._ended.get(job.job_id) or self._live[job.job_id].record(End.NEVER_STARTED, None)
+            for job in self._jobs
+        )
+
+    def _clock(self) -> float:
+        return self._now
+
+    # When something is decided.
+
+    def _instants(self) -> Iterator[float]:
+        interval_s = self._scenario.interval_s
+        return self._each_event() if interval_s is None else self._ticks(interval_s)
+
+    def _each_event(self) -> Iterator[float]:
+        while (at := min(self._next_at(), self._wanted_at)) < math.inf:
+            if self._inference is not None and (self._is_over() or self._is_stalled()):
+                return
+            yield at
+
+    def _ticks(self, interval_s: float) -> Iterator[float]:
+        number = 0
+        while not self._is_stalled():
+            if not self._live:
+                arrives_at = self._arrives_at()
+                if arrives_at == math.inf:
+                    return
+                number = max(number, math.ceil(arrives_at / interval_s))
+            self.events += 1
+            self._news = True
+            yield number * interval_s
+            number += 1
+
+    def _is_over(self) -> bool:
+        return self._arrived == len(self._jobs) and not self._live
+
+    def _is_stalled(self) -> bool:
+        nothing_comes = self._arrived == len(self._jobs) and not self._running
+        return nothing_comes and self._now - self._changed_at > _STALLED_S
+
+    def _arrives_at(self) -> float:
+        return self._jobs[self._arrived].submitted_at if self._arrived < len(self._jobs) else math.inf
+
+    def _next_at(self) -> float:
+        """When the next thing happens."""
+        due = self._due
+        while due and self._is_void(due[0]):
+            heapq.heappop(due)
+        return min(self._arrives_at(), due[0][0] if due else math.inf)
+
+    def _is_void(self, entry: tuple[float, int, int]) -> bool:
+        job = self._live.get(entry[1])
+        return job is None or job.version != entry[2]
+
+    # What happens.
+
+    def _happen_until(self, until: float) -> None:
+        """All that is due up to and at `until`, each thing at its own instant."""
+        at_once = 0
+        while (at := self._next_at()) <= until:
+            at_once = at_once + 1 if at == self._now else 0
+            if at_once > _MOST_AT_ONCE + len(self._jobs):
+                raise SimulationStuck(f"something happens for ever at {at} s, to job {self._due[0][1]}")
+            self._now = at
+            self.events += 1
+            if self._due and self._due[0][0] == at:
+                _, number, _ = heapq.heappop(self._due)
+                self._live[number].due_at = math.inf
+                self._look_at(self._live[number])
+            else:
+                self._arrive(self._jobs[self._arrived])
+                self._arrived += 1
+
+    def _arrive(self, trace_job: TraceJob) -> None:
+        self._changed_at, self._news = self._now, True
+        job = LiveJob(trace_job)
+        if not self._capacity.holds(trace_job):
+            self._ended[trace_job.job_id] = job.record(End.NEVER_FITS, None)
+            return
+        self._live[trace_job.job_id] = job
+        self._cluster.submit(self._picture(job))
+
+    def _look_at(self, job: LiveJob) -> None:
+        """Move a job that runs on to now; it ends, or something else is known of it."""
+        at = job.advance(self._now)
+        if job.run.finished:
+            job.tell_history(self._estimator)
+            self._end(job, End.FINISHED, at)
+        elif self._scenario.limits_end_jobs and job.limit_at() <= self._now:
+            self._end(job, End.LIMIT, self._now)
+        else:
+            self._news |= not job.steady
+            self._cluster.renew(self._picture(job))
+            self._plan_ahead(job)
+
+    def _picture(self, job: LiveJob) -> TrainingJob:
+        """The job as policies see it, with what is believed of it by now."""
+        job.estimate(self._estimator)
+        seen = job.picture(self._scenario.costs, self._scenario.checkpoints)
+        self.told_truth |= seen.source is Source.ORACLE and seen.remaining_work is not None
+        return seen
+
+    def _end(self, job: LiveJob, end: End, at: float) -> None:
+        self._cluster.end(job.key)
+        if job.on_loan:
+            self._look_at_inference()
+        self._running -= 1
+        self._forget(job, end, at)
+
+    def _forget(self, job: LiveJob, end: End, at: float) -> None:
+        number = job.trace.job_id
+        self._changed_at, self._news = self._now, True
+        self._preempted = 0
+        self._live.pop(number)
+        self._unsteady.pop(number, None)
+        self._ended[number] = job.record(end, at)
+
+    def _plan_ahead(self, job: LiveJob) -> None:
+        """Put down when a job is to be looked at next, in place of what was put down before."""
+        seen_at_ticks = self._scenario.interval_s is not None and not job.steady
+        at = math.inf if seen_at_ticks else job.next_at()
+        if self._scenario.limits_end_jobs:
+            at = min(at, job.limit_at())
+        if abs(at - job.due_at) <= _SAME_S:
+            return
+        job.due_at = at
+        job.version += 1
+        if at < math.inf:
+            heapq.heappush(self._due, (at, job.trace.job_id, job.version))
+
+    # What the cluster asks (Trainer).
+
+    def reshare(self, seen: TrainingJob, allocation: Allocate) -> TrainingJob:
+        """A job has what `allocation` says from now on."""
+        job, scenario = self._live[seen.key.job_id], self._scenario
+        pace = self._paces.of(job.trace, allocation.shares)
+        job.reshare(
+            self._now, allocation.shares, pace, allocation.samples, scenario.costs, scenario.checkpoints
+        )
+        job.guaranteed = allocation.guaranteed
+        if self._inference is not None:
+            self._inference_sees(job, seen, allocation)
+        self._changed_at = self._now
+        self._running += bool(allocation.shares) - bool(seen.shares)
+        if not allocation.shares:
+            self._unsteady.pop(seen.key.job_id, None)
+            self._count_preemption()
+        elif not job.steady:
+            self._unsteady[seen.key.job_id] = job
+        seen = self._picture(job)
+        self._plan_ahead(job)
+        return seen
+
+    def _count_preemption(self) -> None:
+        self._preempted += 1
+        if self._preempted > _MOST_PREEMPTIONS * len(self._live):
+            raise SimulationStuck(
+                f"at {self._now:.0f} s the policy has preempted jobs {self._preempted:,} times"
+                f" since the last one ended; {len(self._live):,} are there, and none gets on"
+            )
+
+    def _inference_sees(self, job: LiveJob, seen: TrainingJob, allocation: Allocate) -> None:
+        assert self._inference is not None
+        if not allocation.shares:
+            self._inference.preempted(seen)
+        elif not job.on_loan:
+            job.on_loan = self._inference.hosts(allocation.shares)
+
+    def drop(self, seen: TrainingJob) -> None:
+        """A job is refused for good."""
+        self._forget(self._live[seen.key.job_id], End.DROPPED, self._now)

@@ -1,0 +1,147 @@
+"""What all readers of traces share: what they may be told, what they raise, and how jobs are gathered.
+
+A reader goes through its file once, as a stream. A line that makes no sense refuses the whole file, or is
+skipped and counted, as the user chose. A job that makes sense but has no place in a simulation is left out,
+counted by reason.
+"""
+
+from __future__ import annotations
+
+import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from io import BufferedReader, RawIOBase, TextIOWrapper
+from pathlib import Path
+from typing import BinaryIO, Final, TextIO, TypeVar, cast
+
+from flexo_simulation.formats.errors import BadTrace, BadValue, NotSimulated
+from flexo_simulation.formats.rows import Row
+from flexo_simulation.workload import BadLine, LeftOut, TraceJob, Workload
+
+STANDARD_INPUT: Final = Path("-")
+NO_GPUS: Final = "ask for no GPU"
+NO_TIME: Final = "ran for no time"
+_SHOWN: Final = 10
+"""Bad lines that an error names; of the others it says how many there are."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What readers may be told; each takes what means something to its format."""
+
+    skip_bad: bool = False
+    """Whether lines that make no sense are skipped and counted; else they refuse the file."""
+    profiles: Path | None = None
+    """The folder with measured speeds of models; None: where the format looks itself, or none."""
+    partitions: frozenset[str] = frozenset()
+    """sacct: only jobs of these; empty: of all."""
+    cluster: str = ""
+    """sacct: only jobs of this one; "": the dump must be of one cluster."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """The file, or the standard input for `-`. Raises BadTrace where it cannot be read.
+
+    A byte order mark is passed over; bytes that are not UTF-8 become U+FFFD: one odd name spoils nothing.
+    """
+    try:
+        if path == STANDARD_INPUT:
+            yield _text(sys.stdin.buffer, shown(path))
+            return
+        with path.open("rb") as file:
+            yield _text(file, shown(path))
+    except OSError as error:
+        raise BadTrace((f"{path}: cannot be read: {error.strerror or error}",)) from error
+
+
+def _text(file: BinaryIO, name: str) -> TextIO:
+    buffered = file if isinstance(file, BufferedReader) else BufferedReader(cast(RawIOBase, file))
+    if buffered.peek(2)[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
+        raise BadTrace((f"{name}: is text in UTF-16; it takes UTF-8, as iconv -f UTF-16 -t UTF-8 makes it",))
+    return TextIOWrapper(buffered, encoding="utf-8-sig", errors="replace", newline="")
+
+
+def shown(path: Path) -> str:
+    """What messages call it."""
+    return "standard input" if path == STANDARD_INPUT else str(path)
+
+
+class Sieve:
+    """Lets through what rows give, and remembers what they do not."""
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        self.name = shown(path)
+        self._skip_bad = options.skip_bad
+        self._bad: list[BadLine] = []
+        self._left_out: Counter[str] = Counter()
+
+    def sift(self, rows: Iterable[Row | BadLine], convert: Callable[[Row], _T]) -> Iterator[_T]:
+        """What `convert` makes of each row, where it raises neither BadValue nor NotSimulated.
+
+        After the last row, BadTrace if a line made no sense and such lines are not to be skipped.
+        """
+        for row in rows:
+            if isinstance(row, BadLine):
+                self._bad.append(row)
+                continue
+            try:
+                yield convert(row)
+            except BadValue as error:
+                self._bad.append(BadLine(row.line, str(error)))
+            except NotSimulated as error:
+                self._left_out[str(error)] += 1
+        if self._bad and not self._skip_bad:
+            raise BadTrace(self._problems())
+
+    def leave_out(self, why: str) -> None:
+        """One job more is left out; `why` goes on after "jobs that ..."."""
+        self._left_out[why] += 1
+
+    @property
+    def skipped(self) -> tuple[BadLine, ...]:
+        """Lines that made no sense."""
+        return tuple(self._bad)
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Jobs that have no place in a simulation, by reason."""
+        return tuple(LeftOut(why, jobs) for why, jobs in self._left_out.items())
+
+    def workload(self, jobs: Iterable[TraceJob], begin: float | None = None) -> Workload:
+        """`jobs` as `in_order` has them. Raises BadTrace if there is none."""
+        workload = Workload(self.name, in_order(jobs, begin), self.skipped, self.left_out)
+        if not workload.jobs:
+            raise BadTrace((f"{self.name}: holds no job to simulate{self._why_none()}",))
+        return workload
+
+    def _problems(self) -> tuple[str, ...]:
+        told = tuple(f"{self.name}:{bad.line}: {bad.why}" for bad in self._bad[:_SHOWN])
+        if (more := len(self._bad) - len(told)) > 0:
+            told += (f"{self.name}: {more} more lines make no sense",)
+        return told
+
+    def _why_none(self) -> str:
+        reasons = [f"{each.jobs} {each.why}" for each in self.left_out]
+        if self._bad:
+            reasons.append(f"{len(self._bad)} stand in lines that make no sense")
+        return f": of its jobs, {', '.join(reasons)}" if reasons else ""
+
+
+def in_order(jobs: Iterable[TraceJob], begin: float | None = None) -> tuple[TraceJob, ...]:
+    """`jobs` by submission (of equals, by line), numbered from 1.
+
+    Times are counted from `begin`; None: from the first submission.
+    """
+    ordered = sorted(jobs, key=lambda job: (job.submitted_at, job.line))
+    if begin is None:
+        begin = ordered[0].submitted_at if ordered else 0.0
+    return tuple(
+        replace(job, job_id=number, submitted_at=job.submitted_at - begin)
+        for number, job in enumerate(ordered, start=1)
+    )

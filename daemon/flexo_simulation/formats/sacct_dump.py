@@ -1,0 +1,274 @@
+"""Slurm's accounting as text: every run of a GPU job in a dump of sacct, with when it waited and ran.
+
+docs/simulate.md has the command to ask for. Columns are known by the header, so more of them and another
+order do no harm. Both --parsable (a | ends the line) and --parsable2 are read. sacct quotes nothing: JobName,
+which may hold a |, is understood if it is the last column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TextIO
+
+from flexo_simulation.formats import sacct_words
+from flexo_simulation.formats.errors import BadTrace, NotSimulated
+from flexo_simulation.formats.reading import NO_GPUS, NO_TIME, ReadOptions, Sieve, opened
+from flexo_simulation.formats.rows import Row, columns_of, row_of
+from flexo_simulation.workload import BadLine, LeftOut
+
+_HINT: Final = "ask for it with sacct --parsable2 --format=... as docs/simulate.md has it"
+_ONE_OF: Final = (("JobID", "JobIDRaw"), ("AllocTRES", "ReqTRES"), ("ElapsedRaw", "Elapsed", "End"))
+_ENDLESS: Final = frozenset({"RUNNING", "SUSPENDED", "RESIZING", "STAGE_OUT", "COMPLETING"})
+
+
+@dataclass(frozen=True, slots=True)
+class SacctRun:
+    """One run of one job, as it was. Times are seconds since the epoch (or since any other one time)."""
+
+    line: int
+    job_id: str
+    """As sacct has it: 123, 123_4 of an array; 123 for all components of a heterogeneous job together."""
+    cluster: str
+    user: str
+    account: str
+    partition: str
+    job_name: str
+    ready_at: float
+    """When it could have started: submitted and eligible, and its run before had ended."""
+    started_at: float
+    elapsed_s: float
+    gpus: int
+    gpu_type: str
+    """"": not said, or of several types."""
+    nodes: int
+    """0: not said."""
+    time_limit_s: int | None
+    running: bool
+    """It had not ended when the dump was made; `elapsed_s` is what it had run until then."""
+
+    @property
+    def ended_at(self) -> float:
+        """When it ended, or the dump was made."""
+        return self.started_at + self.elapsed_s
+
+    @property
+    def waited_s(self) -> float:
+        """How long it really waited."""
+        return self.started_at - self.ready_at
+
+
+@dataclass(frozen=True, slots=True)
+class SacctDump:
+    """The runs in a dump in the order in which they could have started, and what is not among them."""
+
+    name: str
+    runs: tuple[SacctRun, ...]
+    skipped: tuple[BadLine, ...]
+    left_out: tuple[LeftOut, ...]
+    notes: tuple[str, ...]
+
+
+def read_dump(path: Path, options: ReadOptions) -> SacctDump:
+    """Read all of it. Raises BadTrace where it cannot be simulated; the message says what to do."""
+    sieve = Sieve(path, options)
+    with opened(path) as file:
+        rows = list(sieve.sift(_jobs_only(_rows(file, sieve.name)), lambda row: _run(row, options)))
+    _check_clusters(rows, sieve.name)
+    once = _without_repeats(rows, sieve)
+    runs = _joined(once)
+    notes = (
+        *_note(sum(run.running for run in runs), "jobs that still ran, taken to end when the dump was made"),
+        *_note(len(once) - len(runs), "components of heterogeneous jobs, joined to the others"),
+        *_note(_again(runs), "later runs of requeued jobs, each taken as a job"),
+    )
+    ordered = sorted(_ready_after_the_run_before(runs), key=lambda run: (run.ready_at, run.line))
+    return SacctDump(sieve.name, tuple(ordered), sieve.skipped, sieve.left_out, notes)
+
+
+def _rows(file: TextIO, name: str) -> Iterator[Row | BadLine]:
+    columns: Mapping[str, int] | None = None
+    ends_with = ""
+    for number, line in enumerate(file, start=1):
+        text = line.rstrip("\r\n")
+        if not text.strip():
+            continue
+        cells = text.removesuffix(ends_with).split("|")
+        if columns is None:
+            columns = _header(cells, name, number)
+            ends_with = "|" if text.endswith("|") else ""
+        else:
+            yield row_of(number, columns, _with_whole_name(cells, columns))
+    if columns is None:
+        raise BadTrace((f"{name}: is empty; {_HINT}",))
+
+
+def _header(cells: list[str], name: str, line: int) -> Mapping[str, int]:
+    if len(cells) == 1:
+        raise BadTrace((f"{name}:{line}: no header with columns that a | separates; {_HINT}",))
+    columns = columns_of(cells, name, line, ("Submit", "Start"))
+    for either in _ONE_OF:
+        if not any(column.casefold() in columns for column in either):
+            raise BadTrace((f"{name}:{line}: the header has none of {', '.join(either)}; {_HINT}",))
+    return columns
+
+
+def _with_whole_name(cells: list[str], columns: Mapping[str, int]) -> list[str]:
+    """A | in JobName, where that is the last column, belongs to the name."""
+    last = max(columns.values())
+    if columns.get("jobname") != last or len(cells) <= last + 1:
+        return cells
+    return [*cells[:last], "|".join(cells[last:])]
+
+
+def _jobs_only(rows: Iterable[Row | BadLine]) -> Iterator[Row | BadLine]:
+    for row in rows:
+        if isinstance(row, BadLine) or not sacct_words.is_step(_job_id(row)):
+            yield row
+
+
+def _job_id(row: Row) -> str:
+    return row.text("JobID") or row.text("JobIDRaw")
+
+
+def _run(row: Row, options: ReadOptions) -> SacctRun:
+    job_id = _job_id(row)
+    if not job_id:
+        raise row.refusal("JobID", "a job's number, as in 123 or 123_4")
+    _check_wanted(row, options)
+    gpus, gpu_type = _gpus(row)
+    started_at, submitted_at = _moment(row, "Start"), _moment(row, "Submit")
+    if submitted_at is None:
+        raise row.refusal("Submit", "a time, as in 2026-10-01T12:00:00")
+    if started_at is None:
+        raise NotSimulated("never started")
+    state = row.text("State").split(" ")[0].rstrip("+")
+    elapsed_s = _elapsed(row, started_at)
+    if elapsed_s == 0:
+        raise NotSimulated(NO_TIME)
+    return SacctRun(
+        line=row.line,
+        job_id=job_id,
+        cluster=row.text("Cluster"),
+        user=row.text("User"),
+        account=row.text("Account"),
+        partition=row.text("Partition"),
+        job_name=row.text("JobName"),
+        ready_at=min(started_at, max(submitted_at, _moment(row, "Eligible") or submitted_at)),
+        started_at=started_at,
+        elapsed_s=elapsed_s,
+        gpus=gpus,
+        gpu_type=gpu_type,
+        nodes=row.whole_or("NNodes", 0),
+        time_limit_s=_time_limit(row),
+        running=state in _ENDLESS,
+    )
+
+
+def _check_wanted(row: Row, options: ReadOptions) -> None:
+    if options.cluster and row.text("Cluster") != options.cluster:
+        raise NotSimulated(f"ran on cluster {row.text('Cluster')}")
+    if options.partitions and options.partitions.isdisjoint(row.text("Partition").split(",")):
+        raise NotSimulated(f"ran in partition {row.text('Partition')}")
+
+
+def _gpus(row: Row) -> tuple[int, str]:
+    """How many it was given (if it never started: asked for), and of which type it asked for them."""
+    given, asked = _gpus_in(row, "AllocTRES"), _gpus_in(row, "ReqTRES")
+    gpus = given[0] if row.text("AllocTRES") else asked[0]
+    if not gpus:
+        raise NotSimulated(NO_GPUS)
+    return gpus, asked[1] if row.text("ReqTRES") else given[1]
+
+
+def _gpus_in(row: Row, column: str) -> tuple[int, str]:
+    found = sacct_words.gpus_of(row.text(column))
+    if found is None:
+        raise row.refusal(column, "amounts such as billing=8,cpu=8,gres/gpu=4")
+    return found
+
+
+def _moment(row: Row, column: str) -> float | None:
+    return None if row.text(column).casefold() in sacct_words.NO_TIME_YET else row.moment(column)
+
+
+def _elapsed(row: Row, started_at: float) -> float:
+    for column in ("ElapsedRaw", "Elapsed"):
+        if text := row.text(column):
+            if (elapsed := sacct_words.elapsed_s(text)) is None:
+                raise row.refusal(column, "a length of time, as in 3600 or 1-02:03:04")
+            return elapsed
+    ended_at = _moment(row, "End")
+    if ended_at is None or ended_at < started_at:
+        raise row.refusal("End", "a time that is not before Start")
+    return ended_at - started_at
+
+
+def _time_limit(row: Row) -> int | None:
+    """None: no limit, or its partition's, which sacct does not tell."""
+    column = "TimelimitRaw" if row.text("TimelimitRaw") else "Timelimit"
+    text = row.text(column)
+    if text.casefold() in sacct_words.NO_LIMIT:
+        return None
+    limit = sacct_words.limit_s(text)
+    if limit is None:
+        raise row.refusal(column, "minutes, 1-00:00:00, UNLIMITED or Partition_Limit")
+    return limit or None
+
+
+def _check_clusters(runs: Iterable[SacctRun], name: str) -> None:
+    clusters = sorted({run.cluster for run in runs})
+    if len(clusters) > 1:
+        raise BadTrace((f"{name}: has jobs of several clusters ({', '.join(clusters)}): say --cluster NAME",))
+
+
+def _without_repeats(runs: Iterable[SacctRun], sieve: Sieve) -> list[SacctRun]:
+    """Of a run that stands in two dumps put together, what the later dump says."""
+    found: dict[tuple[str, float], SacctRun] = {}
+    for run in runs:
+        key = (run.job_id, run.started_at)
+        if key in found:
+            sieve.leave_out("stand in it twice")
+        if key not in found or run.elapsed_s >= found[key].elapsed_s:
+            found[key] = run
+    return list(found.values())
+
+
+def _joined(runs: Iterable[SacctRun]) -> list[SacctRun]:
+    """Components of a heterogeneous job start together and hold their GPUs together: they become one run."""
+    found: dict[tuple[str, float], SacctRun] = {}
+    for run in runs:
+        name = sacct_words.het_job(run.job_id) or run.job_id
+        other = found.get((name, run.started_at))
+        found[name, run.started_at] = replace(run, job_id=name) if other is None else _both(other, run)
+    return list(found.values())
+
+
+def _both(one: SacctRun, other: SacctRun) -> SacctRun:
+    return replace(
+        one,
+        gpus=one.gpus + other.gpus,
+        nodes=one.nodes + other.nodes,
+        gpu_type=one.gpu_type if one.gpu_type == other.gpu_type else "",
+        elapsed_s=max(one.elapsed_s, other.elapsed_s),
+        running=one.running or other.running,
+    )
+
+
+def _ready_after_the_run_before(runs: Iterable[SacctRun]) -> Iterator[SacctRun]:
+    """A requeued job waits again from the end of its run before, whatever Submit says."""
+    by_start = sorted(runs, key=lambda run: run.started_at)
+    ended_at: dict[str, float] = {}
+    for run in by_start:
+        ready_at = max(run.ready_at, ended_at.get(run.job_id, run.ready_at))
+        ended_at[run.job_id] = run.ended_at
+        yield replace(run, ready_at=min(ready_at, run.started_at))
+
+
+def _again(runs: Sequence[SacctRun]) -> int:
+    return len(runs) - len({run.job_id for run in runs})
+
+
+def _note(jobs: int, what: str) -> tuple[str, ...]:
+    return (f"{what}: {jobs:,}",) if jobs else ()

@@ -1,0 +1,48 @@
+"""The inference cluster of a simulation as it is asked for: its servers, what it needs, how it lends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flexo.clusters.simulated.nodes import INFERENCE, NodeGroup, make_nodes
+from flexo.loaning.demand import DemandSource
+from flexo.loaning.orchestrator import Rules
+from flexo.loaning.reclaim import Chooser, heuristic
+from flexo.loaning.vacating import Timing
+from flexo.model import Demand, Node, SlurmJob
+from flexo_simulation.demand_trace import DemandTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """An inference cluster beside the training cluster of a scenario."""
+
+    servers: NodeGroup
+    demand: DemandTrace
+    lends: bool = True
+    """False: it keeps all of its servers, and only counts in the use of both clusters."""
+    rules: Rules = field(default_factory=Rules)
+    timing: Timing = field(default_factory=Timing)
+    edit_interval_s: float = 60.0
+    """Between two changes of what is lent."""
+    chooser: Chooser = heuristic
+    """Which servers are vacated where some have to be."""
+    forecast: bool = True
+    """Whether a forecast is asked; else only what is needed at the moment counts."""
+
+    @property
+    def nodes_to_lend(self) -> tuple[Node, ...]:
+        """Its servers, if any of them may ever be lent."""
+        return make_nodes((self.servers,), INFERENCE) if self.lends else ()
+
+
+class TraceDemand(DemandSource):
+    """What a trace says is needed. Nobody demands servers back here, beyond that."""
+
+    def __init__(self, trace: DemandTrace) -> None:
+        self._trace = trace
+
+    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[SlurmJob]) -> Demand:
+        """Of this instant."""
+        return Demand(now, self._trace.at(now), self._trace.name)

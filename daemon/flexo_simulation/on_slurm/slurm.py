@@ -1,0 +1,301 @@
+"""A Slurm in virtual time: its queue, who holds which GPUs, and whom it starts or preempts when.
+
+Bases and ordinary jobs are in one partition, satellites in another of a lower tier, on the same nodes; a
+waiting base may take satellites' GPUs. It decides; when what it has decided happens is `world`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from flexo.clusters.base import ActionRefused, ClusterState, ClusterTraits, Priority, UserShares
+from flexo.model import (
+    Allocate,
+    Drop,
+    ElasticRequest,
+    JobKey,
+    JobState,
+    Node,
+    Partition,
+    SatelliteTag,
+    Share,
+    SlurmJob,
+    WorkerShape,
+)
+from flexo_simulation.on_slurm.timeline import Ask, Release, Timeline
+from flexo_simulation.workload import TraceJob
+
+TRAIN, FLEX = "train", "flex"
+_LOOKED_AT = 100
+"""Waiting jobs for which backfill finds a window (bf_max_job_test is more, and takes Slurm its time)."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One job in the queue: as Slurm shows it, and what it holds or is about to."""
+
+    job: SlurmJob
+    shape: WorkerShape
+    workers: int
+    shares: tuple[Share, ...] = ()
+    """Where it runs, or will as soon as satellites have left."""
+    leaving: bool = False
+    """Of a satellite: its GPUs are on their way back."""
+
+    @property
+    def runs(self) -> bool:
+        """It holds its GPUs."""
+        return self.job.state is not JobState.PENDING
+
+    def ends_at(self) -> float:
+        """By its time limit."""
+        limit_s = self.job.time_limit_s
+        return math.inf if limit_s is None else (self.job.started_at or 0.0) + limit_s
+
+    def gpus(self) -> Iterator[tuple[str, int]]:
+        """By node."""
+        return ((share.node, share.workers * self.shape.gpus) for share in self.shares)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A job that is to start, and the satellites that have to go for it."""
+
+    job_id: int
+    preempted: tuple[int, ...]
+
+
+class SimulatedSlurm:
+    """Implements flexo.clusters.base.Cluster; starts jobs itself. Mutable."""
+
+    def __init__(self, nodes: Sequence[Node], backfill_s: float) -> None:
+        self.now = 0.0
+        """Set by the world."""
+        self._nodes = tuple(replace(node, partitions=frozenset({TRAIN, FLEX})) for node in nodes)
+        names = frozenset(node.name for node in nodes)
+        self._partitions = (Partition(TRAIN, 10, names), Partition(FLEX, 1, names))
+        self._backfill_s = backfill_s
+        self._queue: dict[int, Entry] = {}
+
+    # What flexod does.
+
+    def traits(self) -> ClusterTraits:
+        """It starts jobs itself."""
+        return ClusterTraits("simulated Slurm", "", self._backfill_s)
+
+    def observe(self) -> ClusterState:
+        """The queue, and the nodes with what is held."""
+        held = self._held()
+        nodes = tuple(
+            replace(node, gpus_allocated=held[node.name], cpus_allocated=held[node.name])
+            for node in self._nodes
+        )
+        jobs = tuple(entry.job for entry in self._queue.values())
+        return ClusterState(self.now, nodes, self._partitions, jobs, 0.0)
+
+    def extend(self, satellite_job_ids: Sequence[int], seconds_from_now: int) -> None:
+        """Leases that stand are extended."""
+        for job_id in satellite_job_ids:
+            entry = self._queue.get(job_id)
+            if entry is not None and entry.job.started_at is not None:
+                limit_s = int(self.now - entry.job.started_at) + seconds_from_now
+                entry.job = replace(entry.job, time_limit_s=limit_s)
+
+    def cancel(self, satellite_job_id: int) -> None:
+        """Satellites whose job has ended are leaving anyway."""
+
+    def requeue(self, job_id: int) -> None:
+        """No server is lent here, so that no base has to go."""
+        raise ActionRefused(f"job {job_id} is not preempted: nothing is lent in this simulation")
+
+    def lend(self, nodes: frozenset[str]) -> None:
+        """There is no inference cluster here."""
+        raise ActionRefused("there is no inference cluster that could lend its servers")
+
+    def prioritize(self, priorities: Sequence[Priority]) -> None:
+        """Whoever waits with a higher priority is looked at first."""
+        for each in priorities:
+            entry = self._queue.get(each.job_id)
+            if entry is not None and not entry.runs:
+                entry.job = replace(entry.job, priority=each.priority)
+
+    def user_shares(self) -> UserShares:
+        """Nobody counts what users have had here."""
+        raise ActionRefused("users have no shares in this simulation")
+
+    def allocate(self, allocations: Sequence[Allocate], drops: Sequence[Drop]) -> None:
+        """It starts jobs itself."""
+        raise ActionRefused("this cluster starts jobs itself")
+
+    # What happens in it.
+
+    def submit(self, job: TraceJob, name: str) -> None:
+        """A job waits: of an elastic one its base, of another all that it asks for."""
+        elastic = job.workers.max > job.workers.min
+        workers = job.workers.min if elastic else job.requested_workers
+        asked = ElasticRequest(job.workers, job.fungible, job.batch, job.heterogeneous)
+        request = asked if elastic else None
+        queued = _queued(job.job_id, job.user or name, TRAIN, workers, job.shape, self.now)
+        queued = replace(queued, time_limit_s=job.time_limit_s, elastic=request)
+        self._queue[job.job_id] = Entry(queued, job.shape, workers)
+
+    def submit_satellite(
+        self, job_id: int, base: JobKey, grant_id: str, node: str, workers: int, lease_s: int
+    ) -> None:
+        """A satellite of a base that runs waits for its node."""
+        owner = self._queue[base.job_id]
+        mixes = owner.job.elastic is not None and owner.job.elastic.heterogeneous
+        shape = replace(owner.shape, gpu_type="") if mixes else owner.shape
+        queued = replace(
+            _queued(job_id, owner.job.user, FLEX, workers, shape, self.now),
+            time_limit_s=lease_s,
+            required_nodes=frozenset({node}),
+            satellite=SatelliteTag(base, grant_id, workers),
+        )
+        self._queue[job_id] = Entry(queued, shape, workers, (Share(node, workers),))
+
+    def entry(self, job_id: int) -> Entry | None:
+        """A job that waits or runs."""
+        return self._queue.get(job_id)
+
+    def remove(self, job_id: int) -> None:
+        """A job is over; what it held is free."""
+        self._queue.pop(job_id, None)
+
+    def complete(self, job_id: int) -> None:
+        """A job's script has ended, and Slurm is still clearing up."""
+        entry = self._queue[job_id]
+        entry.job = replace(entry.job, state=JobState.COMPLETING)
+
+    def let_go(self, satellite_job_id: int) -> None:
+        """A satellite that runs is on its way out."""
+        self._queue[satellite_job_id].leaving = True
+
+    def begin(self, job_id: int) -> bool:
+        """A job that has its place runs from now on; False if its GPUs are not free yet."""
+        entry = self._queue[job_id]
+        held = self._held()
+        room = {node.name: node.gpus - held[node.name] for node in self._nodes}
+        if not entry.shares or any(gpus > room[node] for node, gpus in entry.gpus()):
+            return False
+        nodes = tuple(share.node for share in entry.shares)
+        entry.job = replace(
+            entry.job, state=JobState.RUNNING, reason="None", started_at=self.now, nodes=nodes
+        )
+        return True
+
+    def chosen(self) -> tuple[Chosen, ...]:
+        """One of Slurm's looks at all that waits: who is to start now. They have their places from now on."""
+        timeline, found = self._timeline(), []
+        for entry in self._waiting():
+            ask = _ask(entry)
+            window = timeline.first_window(ask)
+            if window is None:
+                continue
+            at, shares = window
+            if at <= self.now:
+                # where no satellite has to go, if there is such a place
+                shares = timeline.place_now(ask, self._of_satellites()) or shares
+                entry.shares = shares
+                found.append(Chosen(entry.job.job_id, tuple(self._in_the_way(entry))))
+            timeline.take(ask, at, shares)
+        return tuple(found)
+
+    def may_start(self, satellite_job_id: int) -> bool:
+        """Whether a waiting satellite's node has idle GPUs, which no waiting job is to have meanwhile."""
+        entry = self._queue[satellite_job_id]
+        ((node, gpus),) = entry.gpus()
+        timeline = self._timeline()
+        for waiting in self._waiting():
+            window = timeline.first_window(_ask(waiting))
+            if window is not None:
+                timeline.take(_ask(waiting), *window)
+        return timeline.free(node, _ask(entry).limit_s) - self._of_satellites().get(node, 0) >= gpus
+
+    def waits(self) -> bool:
+        """Whether anybody waits."""
+        return any(not entry.runs for entry in self._queue.values())
+
+    def _waiting(self) -> list[Entry]:
+        """Those without a place, in the order in which they start."""
+        waiting = [entry for entry in self._queue.values() if not entry.shares]
+        waiting.sort(key=lambda entry: (-entry.job.priority, entry.job.submitted_at, entry.job.job_id))
+        return waiting[:_LOOKED_AT]
+
+    def _held(self) -> dict[str, int]:
+        """GPUs of each node that somebody holds."""
+        held = dict.fromkeys((node.name for node in self._nodes), 0)
+        for entry in self._queue.values():
+            if entry.runs:
+                for node, gpus in entry.gpus():
+                    held[node] += gpus
+        return held
+
+    def _of_satellites(self) -> dict[str, int]:
+        held: dict[str, int] = {}
+        for entry in self._queue.values():
+            if entry.runs and entry.job.satellite is not None:
+                for node, gpus in entry.gpus():
+                    held[node] = held.get(node, 0) + gpus
+        return held
+
+    def _timeline(self) -> Timeline:
+        """With everybody who has a place, as if there were no satellites: they give way."""
+        free = {node.name: node.gpus for node in self._nodes}
+        releases = []
+        for entry in self._queue.values():
+            if entry.job.satellite is not None:
+                continue
+            for node, gpus in entry.gpus():
+                free[node] -= gpus
+                if (ends_at := entry.ends_at()) < math.inf and entry.runs:
+                    releases.append(Release(ends_at, node, gpus))
+        return Timeline(self._nodes, free, releases, self.now)
+
+    def _in_the_way(self, entry: Entry) -> Iterator[int]:
+        """Satellites that have to go for a job with a place, the oldest first, as Slurm takes them."""
+        for node, gpus in entry.gpus():
+            there = [each for each in self._queue.values() if each is not entry and node in dict(each.gpus())]
+            whole = next(each.gpus for each in self._nodes if each.name == node)
+            lacks = gpus + sum(dict(each.gpus())[node] for each in there if self._counts(each)) - whole
+            satellites = [each for each in there if each.runs and each.job.satellite is not None]
+            for satellite in sorted(satellites, key=lambda each: each.job.started_at or 0.0):
+                if lacks > 0:
+                    lacks -= satellite.workers * satellite.shape.gpus
+                    if not satellite.leaving:
+                        yield satellite.job.job_id
+
+    @staticmethod
+    def _counts(entry: Entry) -> bool:
+        """Whether its GPUs are not there for others: it holds them, or is a base that waits for them."""
+        return entry.runs or entry.job.satellite is None
+
+
+def _queued(job_id: int, user: str, partition: str, workers: int, shape: WorkerShape, now: float) -> SlurmJob:
+    """A job that has just been submitted. CPUs are not simulated: one for each GPU."""
+    gpus = workers * shape.gpus
+    return SlurmJob(
+        job_id=job_id,
+        user_id=0,
+        user=user,
+        partitions=(partition,),
+        state=JobState.PENDING,
+        reason="Resources",
+        priority=1,
+        submitted_at=now,
+        started_at=None,
+        time_limit_s=None,
+        nodes=(),
+        num_nodes=1,
+        cpus=max(1, gpus),
+        gpus=gpus,
+        memory_mib=0,
+        gpu_type=shape.gpu_type,
+    )
+
+
+def _ask(entry: Entry) -> Ask:
+    limit_s = entry.job.time_limit_s
+    return Ask(entry.shape, entry.workers, math.inf if limit_s is None else limit_s)

@@ -1,0 +1,237 @@
+"""The truth of a job of Pollux' workloads: how it gets on by placement, batch and epoch.
+
+As Pollux' own simulator has it (Qiao et al., OSDI 2021; petuum/adaptdl, branch osdi21-artifact). What the
+job itself finds out, and so may tell, is kept by a `Learner`: it is told, and knows nothing of this file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+
+from flexo.model import Share, Source, Speed
+from flexo.scalability.learner import Learner
+from flexo.scalability.local_batch import split
+from flexo.scalability.step_times import Setting
+from flexo_simulation.pollux_profiles import Application
+
+_NOTHING_S = 1e-6
+"""What is nearer than this has happened."""
+_TUNED_AFTER_S = 30.0
+"""Training time after which a job that trains in a new way chooses its batch again (Pollux, section 4.1)."""
+
+
+@dataclass(frozen=True)
+class PolluxTraining:
+    """One job of an application (implements Training). A worker is one GPU."""
+
+    application: Application
+    batch: int = 0
+    """The aggregate batch that its user chose; 0: the job chooses, by what it has found out."""
+    declared: bool = True
+    """Whether it says how many epochs it will train, so that remaining work is known."""
+    caution: float = 0.0
+    """By how many standard errors it lowers what it expects of sizes that it has not tried."""
+
+    def begin(self) -> PolluxRun:
+        """A run from the start."""
+        return PolluxRun(self)
+
+
+class PolluxRun:
+    """One job's training under way (implements Run).
+
+    Progress is counted in steps of the initial batch. Epochs end at whole seconds of training time, as in
+    Pollux' simulator: an end is rounded to the nearest second; what is trained beyond it counts for the next.
+    """
+
+    def __init__(self, training: PolluxTraining) -> None:
+        self._training = training
+        self._application = training.application
+        self._learner = Learner(training.application.limits, training.batch, training.caution)
+        self._epoch = 0
+        self._progress = 0.0
+        self._clock_s = 0.0
+        """Training time so far."""
+        self._tune_at_s = math.inf
+        self._shares: Sequence[Share] = ()
+        self._samples = 0
+        self._pace: _Pace | None = None
+        """With those shares and samples; None: it cannot train so."""
+        self._unseen = True
+        """Whether it has not yet looked at its step time and gradients as they are now."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether its last epoch is over."""
+        return self._epoch >= self._application.max_epochs
+
+    @property
+    def steady(self) -> bool:
+        """No: what a step is worth changes from epoch to epoch."""
+        return False
+
+    def time_left_s(self, shares: Sequence[Share], samples: int) -> float:
+        """Seconds to the end where its batch is given; where it chooses, to when it may choose again."""
+        if self.finished:
+            return 0.0
+        pace = self._pace_with(shares, samples)
+        if pace is None:
+            return math.inf
+        ends_s = self._epoch_ends_s(pace)
+        if not (samples or self._training.batch):
+            until_s = min(_noticed(ends_s), self._tune_at_s)
+        elif self._epoch + 1 < self._application.max_epochs:
+            until_s = round(ends_s) + pace.seconds_from(self._epoch + 1)
+        else:
+            until_s = _noticed(ends_s)
+        return max(0.0, until_s - self._clock_s)
+
+    def advance(self, seconds: float, shares: Sequence[Share], samples: int) -> float:
+        """Train for `seconds`; returns the seconds that it trained before it finished."""
+        began_s = self._clock_s
+        until_s = began_s + seconds
+        self._change(shares, samples)
+        while self._pace is not None and not self.finished and self._clock_s < until_s:
+            self._observe(self._pace)
+            ends_s = self._epoch_ends_s(self._pace)
+            stop_s = min(until_s, self._tune_at_s)
+            if _noticed(ends_s) <= stop_s + _NOTHING_S:
+                self._end_epoch(round(ends_s))
+            else:
+                self._progress += self._pace.rate(self._epoch) * (stop_s - self._clock_s)
+                self._clock_s = stop_s
+                if stop_s == self._tune_at_s:
+                    self._tune()
+        return max(0.0, self._clock_s - began_s) if self.finished else seconds
+
+    def speed(self) -> Speed | None:
+        """What its step times and gradients so far tell; None before its first step."""
+        return self._learner.speed()
+
+    def remaining_work(self) -> float | None:
+        """Steps of the initial batch to the end of the epochs that it declared; None before its first step.
+
+        Not the truth: all epochs are taken to be as long as the first one (the length of the data).
+        """
+        if not self._training.declared or self._learner.speed() is None:
+            return None
+        epochs = self._application.epochs
+        return max(0.0, self._application.max_epochs * epochs.ends[0] - self._progress)
+
+    @property
+    def source(self) -> Source:
+        """Its own reported progress."""
+        return Source.PROGRESS
+
+    def _change(self, shares: Sequence[Share], samples: int) -> None:
+        """Go on with other shares or another batch, if they are others."""
+        if samples != self._samples or shares != self._shares:
+            self._pace = self._pace_with(shares, samples)
+            self._shares, self._samples = shares, samples
+            self._unseen, self._tune_at_s = True, math.inf
+
+    def _pace_with(self, shares: Sequence[Share], samples: int) -> _Pace | None:
+        if samples == self._samples and shares == self._shares:
+            return self._pace
+        return self._choose(shares, samples)
+
+    def _choose(self, shares: Sequence[Share], samples: int) -> _Pace | None:
+        """How it trains with `shares`: with the given batch, its user's, or the best by what it knows."""
+        placement = tuple(share.workers for share in shares if share.workers)
+        if not placement:
+            return None
+        batch = samples or self._training.batch or self._learner.choose_batch(sum(placement), len(placement))
+        return _pace(self._application, placement, batch)
+
+    def _observe(self, pace: _Pace) -> None:
+        """Let it see the step time and the gradients that it trains with, once an epoch."""
+        if not self._unseen:
+            return
+        self._unseen = False
+        workers, nodes = sum(pace.placement), len(pace.placement)
+        setting = Setting(workers, nodes, pace.passes.local)
+        self._learner.saw_gradients(self._application.epochs.gradients(pace.batch, self._epoch))
+        if self._learner.saw_step(setting, pace.time) and self._chooses:
+            self._tune_at_s = self._clock_s + _TUNED_AFTER_S
+
+    def _tune(self) -> None:
+        """Choose the batch again."""
+        self._tune_at_s = math.inf
+        pace = self._choose(self._shares, self._samples)
+        if pace is not self._pace:
+            self._pace, self._unseen = pace, True
+
+    @property
+    def _chooses(self) -> bool:
+        return not (self._samples or self._training.batch)
+
+    def _epoch_ends_s(self, pace: _Pace) -> float:
+        """When the epoch ends, on the run's own clock."""
+        left = self._application.epochs.ends[self._epoch] - self._progress
+        return self._clock_s + left / pace.rate(self._epoch)
+
+    def _end_epoch(self, at_s: float) -> None:
+        self._progress = self._application.epochs.ends[self._epoch]
+        self._clock_s = at_s
+        self._epoch += 1
+        self._unseen = True
+        if self._chooses and not self.finished:
+            self._tune()
+
+
+class _Pace:
+    """How fast any job of an application gets through its epochs with one placement and one batch."""
+
+    def __init__(self, application: Application, placement: tuple[int, ...], batch: int) -> None:
+        """Raises ValueError where nobody has measured that."""
+        workers = sum(placement)
+        self.placement = placement
+        self.passes = split(batch, workers, application.limits)
+        self.time = application.step_times.of(placement, self.passes.local)
+        self.batch = self.passes.batch(workers)
+        self._step_s = self.time.step_s + self.passes.accumulated * self.time.compute_s
+        self._scale = self.batch / application.limits.initial
+        self._epochs = application.epochs
+        self._rates: dict[int, float] = {}
+        self.rate(0)
+
+    def rate(self, epoch: int) -> float:
+        """Steps of the initial batch a second."""
+        known = self._rates.get(epoch)
+        if known is None:
+            gain = self._epochs.gradients(self.batch, epoch).gain(self._scale)
+            known = self._rates[epoch] = gain / self._step_s
+        return known
+
+    def seconds_from(self, epoch: int) -> float:
+        """What the epochs from this one on take together, the first begun at a whole second."""
+        return self._seconds_from[epoch]
+
+    @cached_property
+    def _seconds_from(self) -> list[float]:
+        lengths = [
+            (end - before) / self.rate(epoch)
+            for epoch, (before, end) in enumerate(pairwise((0.0, *self._epochs.ends)))
+        ]
+        sums = [_noticed(lengths[-1])]
+        for length in reversed(lengths[:-1]):
+            sums.append(sums[-1] + round(length))
+        return sums[::-1]
+
+
+@lru_cache(maxsize=16384)
+def _pace(application: Application, placement: tuple[int, ...], batch: int) -> _Pace | None:
+    """None: it cannot train so."""
+    try:
+        return _Pace(application, placement, batch)
+    except ValueError:
+        return None
+
+
+def _noticed(ends_s: float) -> float:
+    """When an end counts that is rounded to a whole second: neither before that nor before it is there."""
+    return max(ends_s, round(ends_s))

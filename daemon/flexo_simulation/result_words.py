@@ -1,0 +1,78 @@
+"""Figures of results in words: what tables on a terminal and in reports have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from flexo_simulation.loan_story import LoanFigures
+from flexo_simulation.results import Outcome, Result
+
+Figure = tuple[str, Callable[[Result], str]]
+LoanFigure = tuple[str, Callable[[LoanFigures], str]]
+
+
+def seconds(value: float) -> str:
+    """``3469.7``; a dash where there is nothing to count."""
+    return "-" if math.isnan(value) else f"{value:,.1f}"
+
+
+def percent(value: float) -> str:
+    """``81.7%``."""
+    return "-" if math.isnan(value) else f"{100 * value:.1f}%"
+
+
+FIGURES: Final[tuple[Figure, ...]] = (
+    ("completion time, mean", lambda result: seconds(result.avg_jct_s)),
+    ("  median", lambda result: seconds(result.median_jct_s)),
+    ("  95th percentile", lambda result: seconds(result.p95_jct_s)),
+    ("  99th percentile", lambda result: seconds(result.p99_jct_s)),
+    ("  longest", lambda result: seconds(result.max_jct_s)),
+    ("waiting time, mean", lambda result: seconds(result.avg_queue_s)),
+    ("  median", lambda result: seconds(result.median_queue_s)),
+    ("  95th percentile", lambda result: seconds(result.p95_queue_s)),
+    ("first submission to last end", lambda result: seconds(result.makespan_s)),
+    ("GPUs in use", lambda result: percent(result.gpu_utilization)),
+    ("SJS efficiency", lambda result: percent(result.sjs_efficiency)),
+    ("jobs finished", lambda result: f"{result.finished:,} of {result.jobs:,}"),
+    ("jobs refused", lambda result: percent(result.drop_ratio)),
+    ("resizes", lambda result: f"{result.resizes:,}"),
+    ("preemptions", lambda result: f"{result.preemptions:,}"),
+    ("the simulation took", lambda result: f"{result.wall_s:.1f} s"),
+)
+"""What is printed of a result. Times are seconds."""
+LOAN_FIGURES: Final[tuple[LoanFigure, ...]] = (
+    ("servers lent, each time", lambda loans: f"{loans.loans:,}"),
+    ("  hours of them", lambda loans: f"{loans.server_hours:,.0f}"),
+    ("reclaims", lambda loans: f"{loans.reclaims:,}"),
+    ("  of servers", lambda loans: f"{loans.servers_reclaimed:,}"),
+    ("  emptied beside them", lambda loans: f"{loans.servers_emptied_aside:,}"),
+    ("  longest", lambda loans: seconds(loans.longest_reclaim_s)),
+    ("deadlines missed", lambda loans: f"{loans.deadlines_missed:,}"),
+    ("jobs on loaned servers", lambda loans: f"{loans.jobs_on_loan:,}"),
+    ("  preempted to vacate them", lambda loans: percent(loans.preempted_of_on_loan)),
+    ("preemptions to vacate servers", lambda loans: f"{loans.bases_preempted:,}"),
+    ("  to all jobs", lambda loans: percent(loans.preemptions_per_job)),
+    ("workers scaled in for it", lambda loans: f"{loans.workers_scaled_in:,}"),
+    ("GPUs in use on training nodes", lambda loans: percent(loans.training_use)),
+    ("  on loaned servers", lambda loans: percent(loans.on_loan_use)),
+    ("  on both clusters, by inference too", lambda loans: percent(loans.overall_use)),
+    ("server hours inference lacked", lambda loans: f"{loans.inference_short_server_hours:,.1f}"),
+)
+"""What is printed of loans, where there is an inference cluster."""
+ORACLE: Final = "oracle: goes by true running times, which no scheduler knows"
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    """The lines of a table: a figure's name, and its value for each outcome."""
+    lines = [(name, *(figure(outcome.result) for outcome in outcomes)) for name, figure in FIGURES]
+    loans = [outcome.result.loans for outcome in outcomes]
+    if any(loans):
+        lines += [(name, *(figure(each) if each else "-" for each in loans)) for name, figure in LOAN_FIGURES]
+    return lines
+
+
+def title(outcome: Outcome) -> str:
+    """The policy's name, and that it is an oracle."""
+    return f"{outcome.policy} (oracle)" if outcome.result.oracle else outcome.policy

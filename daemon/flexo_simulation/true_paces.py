@@ -1,0 +1,30 @@
+"""How fast jobs really are on the types of GPUs that they are given: the truth of a simulated cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flexo.model import Node, Share
+from flexo.policies.gpu_speeds import GpuSpeeds, Paces
+from flexo_simulation.workload import TraceJob
+
+
+class TruePaces:
+    """Of the jobs on one cluster."""
+
+    def __init__(self, nodes: Sequence[Node], speeds: GpuSpeeds) -> None:
+        self._type_of = {node.name: node.gpu_type for node in nodes}
+        types = set(self._type_of.values())
+        self._paces = Paces(speeds, types)
+        self._only_type = next(iter(types)) if len(types) == 1 else None
+
+    def of(self, job: TraceJob, shares: Sequence[Share]) -> float:
+        """Work that it does with `shares`, to what it would do on the type that it asks for."""
+        asked = job.shape.gpu_type
+        if not shares or (self._only_type is not None and asked in ("", self._only_type)):
+            return 1.0
+        workers: dict[str, int] = {}
+        for share in shares:
+            gpu_type = self._type_of[share.node]
+            workers[gpu_type] = workers.get(gpu_type, 0) + share.workers
+        return self._paces.of(asked, workers, job.heterogeneous)

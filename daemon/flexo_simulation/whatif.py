@@ -1,0 +1,276 @@
+"""What elasticity would have done for the jobs of a dump of sacct: how they really fared, and how they would.
+
+Everything is compared with a simulation of what Slurm does (`backfill`, no job elastic), so that what a
+simulation does not know is missing on both sides. How far that simulation is from what really happened is
+part of the findings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+
+from flexo.clusters.simulated.nodes import NodeGroup
+from flexo_simulation.course import course_of, stretches_of
+from flexo_simulation.formats.sacct_dump import SacctRun
+from flexo_simulation.records import End, JobRecord
+from flexo_simulation.results import Outcome
+
+_HOUR: Final = 3600.0
+_STRETCHES: Final = 5000
+"""In which the use of GPUs is counted."""
+_USUAL_GPUS: Final = 8
+"""Of a node, where the dump does not tell."""
+CLOSE_S: Final = 600.0
+"""A simulated wait this near to the real one counts as close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long jobs waited, in hours."""
+
+    mean_h: float
+    median_h: float
+    p95_h: float
+    total_h: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Waits:
+        """Of at least one job."""
+        hours = np.array(seconds) / _HOUR
+        p50, p95 = (float(value) for value in np.percentile(hours, (50, 95)))
+        return cls(float(hours.mean()), p50, p95, float(hours.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Simulated backfilling beside what really happened, job by job."""
+
+    jobs: int
+    """That are compared."""
+    real: Waits
+    simulated: Waits
+    mean_difference_h: float
+    """Simulated less real, in the mean: below 0, simulated jobs wait shorter."""
+    typical_difference_h: float
+    """Either way, the median."""
+    close_share: float
+    """Of jobs whose waits differ by at most CLOSE_S."""
+    real_utilization: float
+    simulated_utilization: float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One policy with one share of elastic jobs. GPU hours are the window's, waits those of its jobs."""
+
+    policy: str
+    elastic_share: float
+    """Of the jobs that could be: those with two GPUs and more, or all."""
+    oracle: bool
+    jobs: int
+    elastic_jobs: int
+    mean_jct_h: float
+    median_jct_h: float
+    waited_h: float
+    """By all jobs together, also after a preemption."""
+    p95_wait_h: float
+    """All but a twentieth of the jobs waited at most so long."""
+    idle_gpu_h: float
+    idle_wanted_gpu_h: float
+    """GPU hours that were idle while waiting jobs asked for so many."""
+    utilization: float
+    resizes: int
+    preemptions: int
+    unfinished: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The cluster, and where its size comes from."""
+
+    nodes: tuple[NodeGroup, ...]
+    how: str
+
+    @property
+    def gpus(self) -> int:
+        """In all."""
+        return sum(group.count * group.gpus for group in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that is found in one dump."""
+
+    size: Size
+    window_h: float
+    calibration: Calibration | None
+    baseline: Case
+    cases: tuple[Case, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """For `json.dumps`: a figure of nothing is null."""
+        calibration = None if self.calibration is None else asdict(self.calibration)
+        return {
+            "cluster": {
+                "nodes": sum(group.count for group in self.size.nodes),
+                "gpus": self.size.gpus,
+                "inferred": self.size.how,
+            },
+            "window_h": self.window_h,
+            "calibration": calibration,
+            "baseline": _without_nan(asdict(self.baseline)),
+            "cases": [_without_nan(asdict(case)) for case in self.cases],
+        }
+
+
+def _without_nan(figures: dict[str, object]) -> dict[str, object]:
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in figures.items()
+    }
+
+
+def size_of(runs: Sequence[SacctRun], nodes: int | None, gpus_per_node: int | None) -> Size:
+    """As said; what is not said is as large as the runs show that it must have been."""
+    peak = peak_gpus(runs)
+    of_a_node, how = gpus_per_node, "as you said"
+    if of_a_node is None:
+        of_a_node = _gpus_of_a_node(runs)
+        how = f"{of_a_node} GPUs a node: the most that a job had on one" if of_a_node else ""
+    if not of_a_node:
+        of_a_node, how = _USUAL_GPUS, f"{_USUAL_GPUS} GPUs a node: assumed, the dump has no column NNodes"
+    if nodes is None:
+        nodes = max(1, math.ceil(peak / of_a_node))
+        how += f"; {nodes} nodes: so many for the {peak} GPUs that were in use at the peak"
+    return Size((NodeGroup(nodes, of_a_node),), how)
+
+
+def peak_gpus(runs: Iterable[SacctRun]) -> int:
+    """The most that were in use at one time. What ends when another begins makes room for it."""
+    changes = [(run.started_at, 1, run.gpus) for run in runs] + [(run.ended_at, 0, -run.gpus) for run in runs]
+    used = peak = 0
+    for _, _, gpus in sorted(changes):
+        used += gpus
+        peak = max(peak, used)
+    return peak
+
+
+def _gpus_of_a_node(runs: Iterable[SacctRun]) -> int:
+    return max((math.ceil(run.gpus / run.nodes) for run in runs if run.nodes), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The time of which the dump tells all: jobs that could start in it are counted. Seconds."""
+
+    zero: float
+    """When the first job of all could have started: where simulated time begins."""
+    begin: float
+    end: float
+
+    @classmethod
+    def of(cls, runs: Sequence[SacctRun]) -> Window:
+        """From the first end to the last job that came.
+
+        sacct --starttime leaves out what had ended before it: until the first end in the dump, other jobs may
+        have run. After the last job has come, a cluster runs empty whatever the policy.
+        """
+        zero = min(run.ready_at for run in runs)
+        begin, end = min(run.ended_at for run in runs), max(run.ready_at for run in runs)
+        if begin < end:
+            return cls(zero, begin, end)
+        return cls(zero, zero, max(run.ended_at for run in runs))
+
+    @property
+    def simulated(self) -> tuple[float, float]:
+        """The same in the simulation's time."""
+        return self.begin - self.zero, self.end - self.zero
+
+    @property
+    def hours(self) -> float:
+        """How long it is."""
+        return (self.end - self.begin) / _HOUR
+
+    def among(self, records: Sequence[JobRecord]) -> list[JobRecord]:
+        """Those that are counted."""
+        begin, _ = self.simulated
+        return [record for record in records if record.job.submitted_at >= begin]
+
+
+def calibrate(runs: Sequence[SacctRun], window: Window, baseline: Outcome) -> Calibration | None:
+    """`baseline` is of the workload of `runs`, with records in their order. None: no job can be compared."""
+    pairs = [
+        (run.waited_s, record.queue_s)
+        for run, record in zip(runs, baseline.records, strict=True)
+        if record.queue_s is not None and run.ready_at >= window.begin
+    ]
+    if not pairs:
+        return None
+    real, simulated = np.array(pairs).T
+    difference = (simulated - real) / _HOUR
+    used_gpu_h = sum(run.gpus * _overlap(run, window) for run in runs) / _HOUR
+    return Calibration(
+        jobs=len(pairs),
+        real=Waits.of(real),
+        simulated=Waits.of(simulated),
+        mean_difference_h=float(difference.mean()),
+        typical_difference_h=float(np.median(np.abs(difference))),
+        close_share=float((np.abs(difference) <= CLOSE_S / _HOUR).mean()),
+        real_utilization=used_gpu_h / (baseline.gpus * window.hours),
+        simulated_utilization=_use(baseline, window).utilization,
+    )
+
+
+def _overlap(run: SacctRun, window: Window) -> float:
+    return max(0.0, min(run.ended_at, window.end) - max(run.started_at, window.begin))
+
+
+def case_of(outcome: Outcome, policy: str, elastic_share: float, window: Window) -> Case:
+    """What one simulation comes to for the jobs that are counted."""
+    use, counted = _use(outcome, window), window.among(outcome.records)
+    waits_h = [_waited_s(record, outcome.result.makespan_s) / _HOUR for record in counted]
+    completion_h = [record.jct_s / _HOUR for record in counted if record.jct_s is not None]
+    return Case(
+        policy=policy,
+        elastic_share=elastic_share,
+        oracle=outcome.result.oracle,
+        jobs=len(counted),
+        elastic_jobs=sum(1 for record in counted if record.job.workers.min < record.job.workers.max),
+        mean_jct_h=float(np.mean(completion_h)) if completion_h else math.nan,
+        median_jct_h=float(np.median(completion_h)) if completion_h else math.nan,
+        waited_h=sum(waits_h),
+        p95_wait_h=float(np.percentile(waits_h, 95)) if waits_h else math.nan,
+        idle_gpu_h=use.idle_gpu_h,
+        idle_wanted_gpu_h=use.idle_wanted_gpu_h,
+        utilization=use.utilization,
+        resizes=outcome.result.resizes,
+        preemptions=outcome.result.preemptions,
+        unfinished=sum(1 for record in counted if record.end is not End.FINISHED),
+    )
+
+
+def _waited_s(record: JobRecord, until: float) -> float:
+    return sum(each.end - each.begin for each in stretches_of(record, until) if not each.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    utilization: float
+    idle_gpu_h: float
+    idle_wanted_gpu_h: float
+
+
+def _use(outcome: Outcome, window: Window) -> _Use:
+    course = course_of(outcome.records, _STRETCHES, window.simulated)
+    hours = np.diff(course.edges) / _HOUR
+    idle = np.maximum(0.0, outcome.gpus - course.used)
+    return _Use(
+        utilization=float((course.used * hours).sum() / (outcome.gpus * hours.sum())),
+        idle_gpu_h=float((idle * hours).sum()),
+        idle_wanted_gpu_h=float((np.minimum(idle, course.wanted) * hours).sum()),
+    )

@@ -1,0 +1,87 @@
+"""The page of `flexo whatif`: for administrators who have never heard of elastic jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from flexo_simulation import page, pictures, whatif_words
+from flexo_simulation.about import About
+from flexo_simulation.formats.sacct_dump import SacctRun
+from flexo_simulation.result_words import ORACLE
+from flexo_simulation.results import Outcome
+from flexo_simulation.whatif import Findings, Window
+
+
+def write_page(
+    findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[Outcome], about: About, path: Path
+) -> None:
+    """`outcomes` begin with the baseline's, and go on as the findings' cases. Raises OSError."""
+    parts = _parts(findings, runs, outcomes, about)
+    path.write_text(page.page("What if jobs had been elastic?", parts), encoding="utf-8")
+
+
+def _parts(
+    findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[Outcome], about: About
+) -> Iterator[str]:
+    yield page.paragraph(
+        "An elastic job starts with some of the GPUs that it could use, takes idle ones while nobody else "
+        "needs them, and gives them back when somebody does. This page says what that would have done for "
+        "the jobs in a dump of your own accounting."
+    )
+    yield page.heading("In short")
+    yield page.listing(whatif_words.in_short(findings))
+    yield page.heading("How far this can be believed")
+    for sentence in whatif_words.trust(findings.calibration):
+        yield page.paragraph(sentence)
+    yield page.heading("Each policy, with more and more elastic jobs")
+    yield page.table(whatif_words.COLUMNS, whatif_words.rows(findings))
+    yield page.paragraph(
+        "In brackets: the change against what Slurm does, simulated likewise. Waiting counts all time in "
+        "which a job had no GPU, also after a preemption. GPUs in use and idle are counted from the first "
+        "end of a job in the dump to the last submission. The same work is done in every line, so that GPUs "
+        "in use differ only as far as it is done earlier.",
+        "quiet",
+    )
+    if any(case.oracle for case in findings.cases):
+        yield page.paragraph(ORACLE, "warning")
+    yield from _pictures(findings, runs, outcomes)
+    yield page.heading("What was simulated")
+    yield page.listing(about.facts)
+    if about.omissions:
+        yield page.listing(about.omissions)
+    yield page.verbatim(about.command)
+
+
+def _pictures(findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[Outcome]) -> Iterator[str]:
+    window = Window.of(runs)
+    really = [run.waited_s for run in runs if run.ready_at >= window.begin]
+    policies = list(dict.fromkeys(case.policy for case in findings.cases))
+    for policy in policies:
+        curves = [("really", really)] if really else []
+        shown = [(whatif_words.BASELINE, outcomes[0])]
+        shown += [
+            (f"{case.elastic_share:.0%} elastic", outcome)
+            for case, outcome in zip(findings.cases, outcomes[1:], strict=True)
+            if case.policy == policy
+        ]
+        for label, outcome in shown:
+            records = window.among(outcome.records)
+            curves.append((label, [record.queue_s for record in records if record.queue_s is not None]))
+        yield page.heading(f"How long jobs wait under {policy}", 3)
+        yield pictures.distributions(curves, "waiting time until the first GPUs")
+    yield page.heading("GPUs over time")
+    for label, outcome in _extremes(findings, outcomes):
+        yield page.heading(label, 3)
+        yield pictures.gpus_over_time(outcome.records, outcome.gpus, window.simulated)
+
+
+def _extremes(findings: Findings, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Outcome]]:
+    """What Slurm does, and the first policy with the most elastic jobs."""
+    yield whatif_words.BASELINE, outcomes[0]
+    first = findings.cases[0].policy
+    candidates = [
+        (case.elastic_share, number) for number, case in enumerate(findings.cases, 1) if case.policy == first
+    ]
+    share, number = max(candidates)
+    yield f"{first}, {share:.0%} elastic", outcomes[number]

@@ -1,0 +1,144 @@
+"""What was found in a dump, in plain sentences and tables: for the terminal and for the page alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from flexo_simulation.whatif import CLOSE_S, Calibration, Case, Findings, Waits
+
+COLUMNS: Final = (
+    "policy",
+    "elastic jobs",
+    "mean completion, h",
+    "jobs waited, h in all",
+    "95% waited at most, h",
+    "GPU h idle while jobs waited",
+    "GPUs in use",
+)
+EXPLAINED: Final = (
+    "completion: mean hours from submission to completion; waited: by all jobs together; 95%: at most so "
+    "long waited all but a twentieth; idle, wanted: GPU hours, idle although waiting jobs asked for them"
+)
+BASELINE: Final = "as Slurm does (backfill)"
+UNKNOWN: Final = (
+    "priorities and fair share, limits of users and QOS, reservations, nodes that were down, licences, "
+    "memory and CPUs, who asked for which node, jobs that were cancelled while they waited"
+)
+"""What sacct does not tell, or the simulation does not know."""
+_NOTHING_H: Final = 1 / 60
+"""Who waits a minute in the mean does not wait."""
+_LEAST_H: Final = 0.001
+"""Less is nothing."""
+_NEAR: Final = 0.25
+"""Mean waits so far apart, in the longer one, count as near: a matter of words."""
+
+
+def rows(findings: Findings) -> Iterator[tuple[str, ...]]:
+    """What stands under COLUMNS, the baseline first; changes are against it."""
+    base = findings.baseline
+    yield (
+        BASELINE,
+        "none",
+        hours(base.mean_jct_h),
+        hours(base.waited_h),
+        hours(base.p95_wait_h),
+        *_use(base, ""),
+    )
+    for case in findings.cases:
+        yield (
+            f"{case.policy} (oracle)" if case.oracle else case.policy,
+            _elastic(case),
+            f"{hours(case.mean_jct_h)} {change(case.mean_jct_h, base.mean_jct_h)}".rstrip(),
+            f"{hours(case.waited_h)} {change(case.waited_h, base.waited_h)}".rstrip(),
+            f"{hours(case.p95_wait_h)} {change(case.p95_wait_h, base.p95_wait_h)}".rstrip(),
+            *_use(case, change(case.idle_wanted_gpu_h, base.idle_wanted_gpu_h)),
+        )
+
+
+def _elastic(case: Case) -> str:
+    return f"{100 * case.elastic_share:.3g}% ({case.elastic_jobs:,} jobs)" if case.elastic_jobs else "none"
+
+
+def _use(case: Case, changed: str) -> tuple[str, str]:
+    return f"{hours(case.idle_wanted_gpu_h)} {changed}".rstrip(), f"{case.utilization:.1%}"
+
+
+def in_short(findings: Findings) -> Iterator[str]:
+    """The answer, a sentence for each share of the first policy."""
+    base = findings.baseline
+    days = findings.window_h / 24
+    yield (
+        f"In {days:.1f} days {base.jobs:,} GPU jobs came to {findings.size.gpus:,} GPUs. Simulated as Slurm "
+        f"schedules them, they wait {hours(base.waited_h)} h in all, and {hours(base.idle_wanted_gpu_h)} GPU "
+        "hours are idle although waiting jobs ask for them."
+    )
+    first = findings.cases[0].policy if findings.cases else ""
+    for case in findings.cases:
+        if case.policy == first:
+            yield (
+                f"Under {first} with {_elastic(case)} elastic, all jobs together wait "
+                f"{compared(case.waited_h, base.waited_h, 'h')}, and are completed after "
+                f"{hours(case.mean_jct_h)} h in the mean instead of {hours(base.mean_jct_h)} h."
+            )
+
+
+def trust(calibration: Calibration | None) -> Iterator[str]:
+    """How far the simulation of what Slurm does is from what Slurm did."""
+    if calibration is None:
+        yield "No job can be compared with what really happened: the dump is too short."
+        return
+    real, simulated = calibration.real, calibration.simulated
+    yield (
+        f"Really, {calibration.jobs:,} jobs waited {_waits(real)}. "
+        f"Simulated as Slurm schedules, without elasticity, they wait {_waits(simulated)}."
+    )
+    yield (
+        f"Job by job, the wait of {calibration.close_share:.0%} is within {CLOSE_S / 60:.0f} minutes of the "
+        f"real one; the median difference is {hours(calibration.typical_difference_h)} h. GPUs in use: "
+        f"really {calibration.real_utilization:.1%}, simulated {calibration.simulated_utilization:.1%}."
+    )
+    yield _verdict(real.mean_h, simulated.mean_h)
+
+
+def _waits(waits: Waits) -> str:
+    mean, median, p95 = hours(waits.mean_h), hours(waits.median_h), hours(waits.p95_h)
+    return f"{mean} h in the mean (median {median} h, 95th percentile {p95} h)"
+
+
+def _verdict(real_h: float, simulated_h: float) -> str:
+    longer = max(real_h, simulated_h)
+    if longer < _NOTHING_H:
+        return "Nobody had to wait, really or simulated: there is nothing that elasticity could have saved."
+    apart = abs(simulated_h - real_h) / longer
+    told = f"Of the two mean waits, the {'real' if real_h > simulated_h else 'simulated'} one is the longer: "
+    told += f"the other is {apart:.0%} shorter"
+    if apart <= _NEAR:
+        return f"{told}. That is near enough to take the differences below as estimates."
+    return (
+        f"{told}. That is far: take the differences below as a direction, not as a size. The simulation "
+        f"knows nothing of {UNKNOWN}."
+    )
+
+
+def hours(value: float) -> str:
+    """With as many digits as say something; a dash where there is nothing to count."""
+    if math.isnan(value):
+        return "-"
+    if abs(value) < _LEAST_H:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def change(now: float, before: float) -> str:
+    """``(-42%)``; nothing where there is nothing to compare with."""
+    if not before or math.isnan(now) or math.isnan(before):
+        return ""
+    return f"({(now - before) / before:+.0%})"
+
+
+def compared(now: float, before: float, unit: str) -> str:
+    """``"120 h less (-42%)"``."""
+    way = "less" if now <= before else "more"
+    return f"{hours(abs(now - before))} {unit} {way} {change(now, before)}".rstrip()
