@@ -8,26 +8,28 @@ the docstrings here and from `Allowed`.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import tomllib
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ValidationInfo
 
+from flexo.clusters import registry as registry_of_kinds
+from flexo.clusters.slurm.settings import SlurmSettings
+from flexo.loaning.settings import LoaningSettings
 from flexo.policies import registry
 from flexo.policies.gpu_speeds import FASTEST, SLOWEST, T4_SPEED
+from flexo.sections import AbsolutePath, Allowed, KindSection, Section, absolute, as_tuple, host_and_port
 from flexo.trusted_file import NotTrusted, read_trusted
 from flexo_protos import lease_place
 
 DEFAULT_PATH: Final = Path("/etc/flexo/flexo.toml")
 DEFAULT_ADDRESS: Final = "127.0.0.1:6836"
 """Beside Slurm's own 6817 to 6820."""
-_PARTITION: Final = r"^[A-Za-z0-9_.-]+$"
 _ADDRESS: Final = r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):([1-9]\d{0,4})$"
 _ORDERING: Final = ", ".join(registry.ordering())
 _WEIGHING: Final = ", ".join(registry.weighing())
@@ -42,44 +44,7 @@ class ConfigError(Exception):
         self.problems = problems
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """What a key takes, in words: printed when something else stands there."""
-
-    text: str
-
-
-def _as_path(value: object) -> object:
-    return Path(value) if isinstance(value, str) and value else value
-
-
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _absolute(path: Path | None) -> Path | None:
-    if path is not None and not path.is_absolute():
-        raise ValueError("not an absolute path")
-    return path
-
-
-def _host_and_port(value: str) -> str:
-    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})", value)
-    if match is None or not 1 <= int(match[2]) <= 65535:
-        raise ValueError("no host and port")
-    return value
-
-
-AbsolutePath = Annotated[Path, BeforeValidator(_as_path)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, validate_default=True, use_attribute_docstrings=True
-    )
-
-
-class ServiceSettings(_Section):
+class ServiceSettings(Section):
     """[service]: where flexod listens, and who may do what."""
 
     address: Annotated[
@@ -87,7 +52,7 @@ class ServiceSettings(_Section):
     ] = DEFAULT_ADDRESS
     """Where flexod listens, with the name by which compute nodes know the host: leaders dial it."""
     administrators: Annotated[
-        tuple[str, ...], BeforeValidator(_as_tuple), Allowed('a list of user names, as in ["ada", "bob"]')
+        tuple[str, ...], BeforeValidator(as_tuple), Allowed('a list of user names, as in ["ada", "bob"]')
     ] = ()
     """Users who may scale any job, besides root and the account that flexod runs as."""
     munge_socket: Annotated[AbsolutePath | None, Allowed("the absolute path of munged's socket")] = None
@@ -96,15 +61,15 @@ class ServiceSettings(_Section):
     @field_validator("address")
     @classmethod
     def _check_address(cls, value: str) -> str:
-        return _host_and_port(value)
+        return host_and_port(value)
 
     @field_validator("munge_socket")
     @classmethod
     def _check_socket(cls, value: Path | None) -> Path | None:
-        return _absolute(value)
+        return absolute(value)
 
 
-class TlsSettings(_Section):
+class TlsSettings(Section):
     """[tls]: flexod's certificate, and who has signed it. Callers read `ca` themselves."""
 
     certificate: Annotated[
@@ -123,7 +88,7 @@ class TlsSettings(_Section):
     @field_validator("certificate", "key", "ca")
     @classmethod
     def _check_files(cls, value: Path | None) -> Path | None:
-        return _absolute(value)
+        return absolute(value)
 
     @field_validator("key", "ca")
     @classmethod
@@ -134,30 +99,21 @@ class TlsSettings(_Section):
         return value
 
 
-class SlurmSettings(_Section):
-    """[slurm]: the cluster that flexod looks after."""
+class ClusterSettings(Section):
+    """[cluster]: what manages the cluster that flexod looks after."""
 
-    conf: Annotated[AbsolutePath | None, Allowed("the absolute path of slurm.conf")] = None
-    """Which slurm.conf; unset: where Slurm's own commands find it."""
-    satellite_partition: Annotated[
-        str, Field(pattern=_PARTITION), Allowed('the name of one partition, as in "flex"')
-    ] = "flex"
-    """The preemptible partition that satellites are submitted to."""
-    satellite_qos: Annotated[
-        str, Field(pattern=rf"{_PARTITION}|^$"), Allowed('the name of one QOS, or "": each user\'s own')
-    ] = ""
-    """The QOS that satellites are submitted with, for sites that preempt by QOS or bill by it; empty: the
-    default one of their user."""
-    timeout_s: Annotated[float, Field(ge=1, le=600), Allowed("seconds, from 1 to 600")] = 20.0
-    """How long one question to Slurm may take."""
+    kind: Annotated[str, Allowed(f"one of {', '.join(registry_of_kinds.names())}")] = "slurm"
+    """Which kind of cluster it is. The section of that name has the kind's own settings."""
 
-    @field_validator("conf")
+    @field_validator("kind")
     @classmethod
-    def _check_conf(cls, value: Path | None) -> Path | None:
-        return _absolute(value)
+    def _check_kind(cls, value: str) -> str:
+        if value not in registry_of_kinds.names():
+            raise ValueError("no such kind")
+        return value
 
 
-class ControllerSettings(_Section):
+class ControllerSettings(Section):
     """[controller]: how the loop looks, decides and acts."""
 
     policy: Annotated[str, Allowed(f"one of {', '.join(registry.names())}")] = "lyra"
@@ -202,7 +158,7 @@ class ControllerSettings(_Section):
             f"a table of GPU types and numbers from {SLOWEST:g} to {FASTEST:g},"
             " as in { t4 = 0.33, a100 = 2.5 }, each type once"
         ),
-    ] = {"T4": T4_SPEED}
+    ] = {"T4": T4_SPEED}  # noqa: RUF012 - pydantic copies it
     """How fast GPUs of a type are, in GPUs of the types that are not named: declared, not measured. Types as
     in Slurm's `Gres`, in small or capital letters alike. Heterogeneous jobs split their batches by it, and
     `lyra` reckons with it."""
@@ -224,7 +180,7 @@ class ControllerSettings(_Section):
             "a table of Slurm accounts and their GPUs, as in { research = 64, teaching = 16 },"
             f" only with a policy that goes by quotas: {_BY_QUOTAS}"
         ),
-    ] = {}
+    ] = {}  # noqa: RUF012
     """GPUs that Slurm accounts are guaranteed under the policy `antman`; an account that is not named has
     none. Without accounting, users stand for accounts."""
     dry_run: Annotated[bool, Allowed("true or false")] = False
@@ -280,7 +236,7 @@ class ControllerSettings(_Section):
         return value
 
 
-class LeaseSettings(_Section):
+class LeaseSettings(Section):
     """[lease]: where jobs keep the leases of their leaders. Jobs read this section themselves."""
 
     store: Annotated[str, Allowed(lease_place.GRAMMAR)] = "flexod"
@@ -309,7 +265,7 @@ class LeaseSettings(_Section):
     @field_validator("etcd_ca", "etcd_cert", "etcd_key")
     @classmethod
     def _check_files(cls, value: Path | None) -> Path | None:
-        return _absolute(value)
+        return absolute(value)
 
     @field_validator("etcd_password_file")
     @classmethod
@@ -319,7 +275,7 @@ class LeaseSettings(_Section):
         return value
 
 
-class HighAvailabilitySettings(_Section):
+class HighAvailabilitySettings(Section):
     """[high_availability]: several flexods, of which one is active, and how they know which.
 
     The same on all their hosts. Jobs and `flexo` read `hosts` themselves.
@@ -327,7 +283,7 @@ class HighAvailabilitySettings(_Section):
 
     hosts: Annotated[
         tuple[Annotated[str, Field(pattern=_ADDRESS)], ...],
-        BeforeValidator(_as_tuple),
+        BeforeValidator(as_tuple),
         Allowed('a list of two addresses or more, as in ["ctl1:6836", "ctl2:6836"], or []'),
     ] = ()
     """Where each flexod listens, instead of `[service] address`; the first is asked first. Empty: there is
@@ -365,139 +321,7 @@ class HighAvailabilitySettings(_Section):
         return Path(self.lease.removeprefix("file://")) if self.lease.startswith("file://") else None
 
 
-class LoaningSettings(_Section):
-    """[loaning]: when servers of the inference cluster are lent to training, and how they come back."""
-
-    enabled: Annotated[bool, Allowed("true or false")] = False
-    """Lend servers at all."""
-    inference_partition: Annotated[
-        str, Field(pattern=_PARTITION), Allowed('the name of one partition, as in "infer"')
-    ] = "infer"
-    """The inference cluster's partition: its nodes are the servers that may be lent."""
-    partition: Annotated[
-        str, Field(pattern=_PARTITION), Allowed('the name of one partition, as in "borrowed"')
-    ] = "borrowed"
-    """The partition that servers are put into while on loan: bases of fungible jobs are submitted there."""
-    satellite_partition: Annotated[
-        str, Field(pattern=rf"{_PARTITION}|^$"), Allowed('the name of one partition, or "": that of bases')
-    ] = ""
-    """Where satellites on servers on loan are submitted; empty: to `partition`."""
-    static: Annotated[bool, Allowed("true or false")] = False
-    """The partition holds all inference servers and is never edited: grants alone decide who uses them."""
-    edit_command: Annotated[
-        tuple[str, ...],
-        BeforeValidator(_as_tuple),
-        Allowed('a list of words, as in ["sudo", "-n", "-u", "slurm", "/usr/sbin/flexo-partition"]'),
-    ] = ()
-    """Words of the command that edits the partition; empty: `scontrol`, which takes SlurmUser or root."""
-    edit_interval_s: Annotated[float, Field(ge=1, le=3600), Allowed("seconds, from 1 to 3600")] = 60.0
-    """Between two edits, at least."""
-    interval_s: Annotated[float, Field(ge=1, le=3600), Allowed("seconds, from 1 to 3600")] = 60.0
-    """Between two decisions."""
-    headroom_servers: Annotated[float, Field(ge=0, le=100_000), Allowed("servers, from 0 to 100000")] = 1.0
-    """Servers kept idle beyond what inference needs; also parts of one."""
-    headroom_share: Annotated[float, Field(ge=0, le=10), Allowed("a share, from 0 to 10, as in 0.1")] = 0.0
-    """The same, as a part of what it needs. Both are added."""
-    hysteresis_servers: Annotated[float, Field(ge=0, le=1000), Allowed("servers, from 0 to 1000")] = 0.5
-    """So much more has to be spare before a server is lent."""
-    most_servers: Annotated[
-        int | None, Field(ge=0, le=100_000), Allowed("whole servers, from 0 to 100000")
-    ] = None
-    """Servers on loan at once; unset: no limit."""
-    most_per_interval: Annotated[int, Field(ge=1, le=100_000), Allowed("whole servers, from 1 to 100000")] = 4
-    """Servers lent in one interval. Calling back has no limit."""
-    rest_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 300.0
-    """After a call back nothing is lent for so long."""
-    reclaim_s: Annotated[float, Field(ge=30, le=86400), Allowed("seconds, from 30 to 86400")] = 180.0
-    """How long servers have to become empty when demand calls them back."""
-    preempt_within_s: Annotated[
-        float, Field(ge=1, le=86400), Allowed("seconds, from 1 to 86400, at most reclaim_s")
-    ] = 60.0
-    """So long before the deadline bases are preempted. A base needs Slurm's KillWait (30 s by default) and
-    its epilog to end: longer than both."""
-    save_within_s: Annotated[
-        float, Field(ge=0, le=86400), Allowed("seconds, from 0; with preempt_within_s at most reclaim_s")
-    ] = 60.0
-    """So long before that bases are asked for a checkpoint. Counts only where `checkpoint` is set."""
-    force_within_s: Annotated[
-        float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400, at most preempt_within_s")
-    ] = 15.0
-    """So long before the deadline satellites are cancelled that have not left."""
-    checkpoint: Annotated[
-        str, Allowed('an absolute path with %j in it, and maybe %u, as in "/scratch/%u/flexo-%j.pt"; or ""')
-    ] = ""
-    """Where bases write a checkpoint before they are preempted, with `%j` for the job's id and `%u` for its
-    user; empty: nowhere."""
-    source: Annotated[
-        Literal["partition", "prometheus", "push"], Allowed('"partition", "prometheus" or "push"')
-    ] = "partition"
-    """Who says what the inference cluster needs."""
-    inference_users: Annotated[
-        tuple[str, ...], BeforeValidator(_as_tuple), Allowed('a list of user names, as in ["triton"]')
-    ] = ()
-    """Users that may push demand, besides administrators."""
-    stale_s: Annotated[float, Field(ge=1, le=86400), Allowed("seconds, from 1 to 86400")] = 120.0
-    """How old what the source says may be."""
-    prometheus_url: Annotated[
-        str,
-        Field(pattern=r"^(https?://[^\s/?#@]+(/[^\s?#]*)?)?$"),
-        Allowed('the address of a Prometheus server without a password, as in "http://metrics:9090"'),
-    ] = ""
-    """The Prometheus server that is asked."""
-    prometheus_query: Annotated[
-        str, Allowed('PromQL with one value, as in "sum(servers_busy)", and prometheus_url beside it')
-    ] = ""
-    """What it is asked."""
-    servers_per_unit: Annotated[
-        float, Field(gt=0, le=100_000), Allowed("a number above 0, at most 100000, as in 0.125")
-    ] = 1.0
-    """Servers for each 1 that the query gives: 0.125 where it counts GPUs, eight to a server."""
-    every_s: Annotated[float, Field(ge=1, le=3600), Allowed("seconds, from 1 to 3600")] = 15.0
-    """Between two questions to Prometheus."""
-    forecast: Annotated[Literal["seasonal", "lstm", "none"], Allowed('"seasonal", "lstm" or "none"')] = (
-        "seasonal"
-    )
-    """How demand is forecast: by season, by a neural network (`lstm`, needs PyTorch), or not at all."""
-
-    @field_validator("preempt_within_s")
-    @classmethod
-    def _check_preempt(cls, value: float, info: ValidationInfo) -> float:
-        if value > info.data.get("reclaim_s", value):
-            raise ValueError("above reclaim_s")
-        return value
-
-    @field_validator("save_within_s")
-    @classmethod
-    def _check_save(cls, value: float, info: ValidationInfo) -> float:
-        if value + info.data.get("preempt_within_s", 0.0) > info.data.get("reclaim_s", math.inf):
-            raise ValueError("too early")
-        return value
-
-    @field_validator("force_within_s")
-    @classmethod
-    def _check_force(cls, value: float, info: ValidationInfo) -> float:
-        if value > info.data.get("preempt_within_s", value):
-            raise ValueError("above preempt_within_s")
-        return value
-
-    @field_validator("checkpoint")
-    @classmethod
-    def _check_checkpoint(cls, value: str) -> str:
-        others = value.replace("%j", "").replace("%u", "")
-        if value and (not value.startswith("/") or "%j" not in value or "%" in others):
-            raise ValueError("not such a path")
-        return value
-
-    @field_validator("prometheus_query")
-    @classmethod
-    def _check_query(cls, value: str, info: ValidationInfo) -> str:
-        asked = info.data.get("source") == "prometheus"
-        if asked and not (value and info.data.get("prometheus_url", "-")):
-            raise ValueError("nothing to ask")
-        return value
-
-
-class JournalSettings(_Section):
+class JournalSettings(Section):
     """[journal]: where flexod writes down what it saw, decided and did."""
 
     path: Annotated[AbsolutePath, Allowed("an absolute path of a file")] = Path(
@@ -512,10 +336,10 @@ class JournalSettings(_Section):
     @field_validator("path")
     @classmethod
     def _check_path(cls, value: Path) -> Path:
-        return _absolute(value) or value
+        return absolute(value) or value
 
 
-class MetricsSettings(_Section):
+class MetricsSettings(Section):
     """[metrics]: where Prometheus reads how flexod does."""
 
     listen: Annotated[
@@ -526,10 +350,10 @@ class MetricsSettings(_Section):
     @field_validator("listen")
     @classmethod
     def _check_listen(cls, value: str) -> str:
-        return value and _host_and_port(value)
+        return value and host_and_port(value)
 
 
-class LogSettings(_Section):
+class LogSettings(Section):
     """[log]: what flexod says of itself, and to whom."""
 
     level: Annotated[
@@ -544,11 +368,12 @@ class LogSettings(_Section):
     systemd, else the first."""
 
 
-class Settings(_Section):
+class Settings(Section):
     """Everything that flexod can be told."""
 
     service: ServiceSettings = ServiceSettings()
     tls: TlsSettings = TlsSettings()
+    cluster: ClusterSettings = ClusterSettings()
     slurm: SlurmSettings = SlurmSettings()
     controller: ControllerSettings = ControllerSettings()
     loaning: LoaningSettings = LoaningSettings()
@@ -557,6 +382,29 @@ class Settings(_Section):
     journal: JournalSettings = JournalSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
+
+    @property
+    def of_cluster(self) -> KindSection:
+        """The section of the kind of cluster that this is."""
+        own = getattr(self, self.cluster.kind)
+        assert isinstance(own, KindSection)
+        return own
+
+
+def all_settings() -> type[Settings]:
+    """What a file may hold: the settings, with a section for each kind of cluster that is registered."""
+    return _with_sections_of(frozenset(registry_of_kinds.names() - Settings.model_fields.keys()))
+
+
+@cache
+def _with_sections_of(kinds: frozenset[str]) -> type[Settings]:
+    if not kinds:
+        return Settings
+    sections: dict[str, Any] = {}
+    for name in sorted(kinds):
+        section_of_kind = registry_of_kinds.settings_of(name)
+        sections[name] = (section_of_kind, section_of_kind())
+    return create_model("Settings", __base__=Settings, **sections)
 
 
 def load(path: Path) -> Settings:
@@ -577,7 +425,7 @@ def parse(text: str, name: str) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError((_syntax_problem(name, str(error), text),)) from error
     try:
-        return Settings.model_validate(tree)
+        return all_settings().model_validate(tree)
     except ValidationError as error:
         lines = _lines_of_keys(text)
         by_key = {_path(details): details for details in reversed(error.errors())}
@@ -611,7 +459,7 @@ def _problem(details: ErrorDetails) -> str:
 
 def _unknown_key(path: tuple[str, ...]) -> str:
     if len(path) == 1:
-        names, what = list(Settings.model_fields), f"[{path[0]}] is not a section"
+        names, what = list(all_settings().model_fields), f"[{path[0]}] is not a section"
     else:
         names, what = list(section(path[0]).model_fields), f"[{path[0]}] {path[1]} is not a key"
     near = difflib.get_close_matches(path[-1], names, n=1)
@@ -621,7 +469,7 @@ def _unknown_key(path: tuple[str, ...]) -> str:
 
 def section(name: str) -> type[BaseModel]:
     """The settings of the section [name]."""
-    found = Settings.model_fields[name].annotation
+    found = all_settings().model_fields[name].annotation
     assert isinstance(found, type)
     return found
 

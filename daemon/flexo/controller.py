@@ -19,7 +19,14 @@ from typing import Final
 
 import structlog
 
-from flexo.clusters.base import Cluster, ClusterState, ClusterTraits, ClusterUnreachable, MayNotAct
+from flexo.clusters.base import (
+    Allocates,
+    Cluster,
+    ClusterState,
+    ClusterTraits,
+    ClusterUnreachable,
+    MayNotAct,
+)
 from flexo.config import Settings
 from flexo.control import events
 from flexo.control.at_once import AtOnce
@@ -61,10 +68,10 @@ from flexo.model import (
     LeaderReport,
     Node,
     Plan,
+    QueuedJob,
     SatelliteState,
     ScalingPoint,
     Shrink,
-    SlurmJob,
     Snapshot,
 )
 from flexo.policies import registry, satellites
@@ -76,7 +83,7 @@ from flexo.policies.sizing import sizing_by
 from flexo.training_jobs import History, Known, TrainingJobs
 from flexo.words import names_in
 
-_START_CYCLES: Final = 2
+_START_TURNS: Final = 2
 _START_EXTRA_S: Final = 5
 _LEAST_START_S: Final = 15
 _MISTAKES_APART_S: Final = 60.0
@@ -147,7 +154,7 @@ class Controller:
         self._beside = AtOnce() if beside is None else beside
         self._given_policy = policy
         self._started_at = now
-        self._refusals = Refusals()
+        self._refusals = Refusals(cluster.software)
         self._wishes = Wishes(journal, now)
         # changed by the loop's thread alone
         self._history = History(journal.running_times())
@@ -253,7 +260,7 @@ class Controller:
         return ControllerStatus(
             started_at=self._started_at,
             cluster=traits.name if traits else "",
-            slurm_version=traits.version if traits else "",
+            version=traits.version if traits else "",
             policy=self._policy.name,
             dry_run=self._settings.controller.dry_run,
             interval_s=self.interval_s,
@@ -372,7 +379,7 @@ class Controller:
             self._be_in_trouble(str(error))
         except ClusterUnreachable as error:
             outcome = UNREACHABLE
-            self._be_in_trouble(f"Slurm does not answer: {error}")
+            self._be_in_trouble(f"{self._cluster.software} does not answer: {error}")
         except PlanningFailed as error:
             outcome = MISTAKE
             self._be_in_trouble(str(error), mistake=True)
@@ -419,8 +426,8 @@ class Controller:
             traits = self._cluster.traits()
             with self._lock:
                 self._traits = traits
-        if traits.allocates:
-            self._allocate()
+        if isinstance(self._cluster, Allocates):
+            self._allocate(self._cluster)
         else:
             self._grant(traits)
 
@@ -454,7 +461,7 @@ class Controller:
             partitions=state.partitions,
             jobs=state.jobs,
             elastic=elastic,
-            satellite_partition=self._settings.slurm.satellite_partition,
+            satellite_partition=self._traits.satellite_partition if self._traits else "",
             passed_over=self._patience.passed_over(state.at),
             slow_gpus=self._slow_gpus.known,
             training=state.training,
@@ -475,7 +482,7 @@ class Controller:
 
     # On a cluster that starts, resizes and preempts jobs itself.
 
-    def _allocate(self) -> None:
+    def _allocate(self, cluster: Allocates) -> None:
         """Give jobs what the policy wants them to have.
 
         A simulation comes here at each of its events: nothing is done for every job.
@@ -492,7 +499,7 @@ class Controller:
             return
         dry_run = self._settings.controller.dry_run
         if not dry_run:
-            self._cluster.allocate(plan.allocations, plan.drops)
+            cluster.allocate(plan.allocations, plan.drops)
             self._decide(state)
         if self._journal.keeps:
             self._record(tuple(events.of_allocations(plan, state, "would be " if dry_run else "is ")))
@@ -504,7 +511,7 @@ class Controller:
 
         First what keeps running jobs alive, then what may fail: a policy's error ends no time limit.
         """
-        # leaders first: what they report and Slurm then does not show has ended in between
+        # leaders first: what they report and the cluster then does not show has ended in between
         reports = {report.key: report for report in self._leaders.reports()}
         self._take_failures()
         self._take_given_up()
@@ -527,7 +534,10 @@ class Controller:
         sight = self._lend(state, sight, reports)
         decided = self._decide_safely(state, sight, reports, traits)
         plan = decided.plan
-        notes = (*self._suspended.notes(sight.jobs, state.at), *without_reasons_of(plan.notes, sight.jobs))
+        notes = (
+            *self._suspended.notes(sight.jobs, state.at, traits.resume_command),
+            *without_reasons_of(plan.notes, sight.jobs),
+        )
         with self._lock:
             self._view = View(
                 *(state, decided.views, notes, len(reports), decided.order, self._loans_view),
@@ -581,7 +591,7 @@ class Controller:
         self._journal.add_running_times(self._history.see(state.jobs, state.at))
         snapshot = self._snapshot_of(state, sight, reports)
         plan = not_more_than_start(
-            self._plan_satellites(snapshot), sight.jobs, _startable(traits, self._start_within_s(traits))
+            self._plan_satellites(snapshot), sight.jobs, traits.starts, self._start_within_s(traits)
         )
         plan = self._roll_call.held_back(plan, sight.jobs, reports, state.at)
         order = self._order(snapshot)
@@ -640,11 +650,11 @@ class Controller:
         chosen = self._settings.controller.start_within_s
         if chosen is not None:
             return chosen
-        return max(_LEAST_START_S, round(_START_CYCLES * traits.backfill_interval_s) + _START_EXTRA_S)
+        return max(_LEAST_START_S, round(_START_TURNS * traits.starts.turn_s) + _START_EXTRA_S)
 
     def _patience_s(self, traits: ClusterTraits) -> float:
         """How long a pending job may take to start where there is room for it."""
-        return self._settings.controller.lease_s + _START_CYCLES * traits.backfill_interval_s
+        return self._settings.controller.lease_s + _START_TURNS * traits.starts.turn_s
 
     def _join(
         self, state: ClusterState, reports: Mapping[JobKey, LeaderReport], start_within_s: int
@@ -669,7 +679,8 @@ class Controller:
 
     def _partition_of(self, state: ClusterState, node: str) -> str:
         """Where a satellite on `node` is submitted that was granted before this flexod began."""
-        own, lent = self._settings.slurm.satellite_partition, self._loans and self._loans.satellite_partition
+        own = self._traits.satellite_partition if self._traits else ""
+        lent = self._loans and self._loans.satellite_partition
         nodes = {partition.name: partition.nodes for partition in state.partitions}
         return lent if lent and node in nodes.get(lent, ()) and node not in nodes.get(own, ()) else own
 
@@ -703,8 +714,8 @@ class Controller:
         return satellites.plan(snapshot, rules.min_resize_interval_s, sizing, rules.max_satellites)
 
     def _order(self, snapshot: Snapshot) -> tuple[JobKey, ...]:
-        """Pending jobs as the policy wants them to start; () where that is left to Slurm."""
-        if self._settings.controller.order == "slurm":
+        """Pending jobs as the policy wants them to start; () where that is left to the cluster."""
+        if self._settings.controller.order != "policy":
             return ()
         mine = in_training(snapshot)
         training = tuple(job for job in snapshot.training if job.key in mine)
@@ -738,7 +749,8 @@ class Controller:
         start_within_s: int,
         batches: Mapping[JobKey, int],
     ) -> None:
-        lease_s, qos = self._settings.controller.lease_s, self._settings.slurm.satellite_qos
+        lease_s = self._settings.controller.lease_s
+        qos = self._traits.satellite_qos if self._traits else ""
         types, now = {node.name: node.gpu_type for node in state.nodes}, state.at
         gpus = GpuSpeeds(self._settings.controller.gpu_speeds)
         for job in jobs:
@@ -772,20 +784,12 @@ class Controller:
         self._journal.record(self._clock(), happened, facts)
 
 
-def without_tags(state: ClusterState, unknown: tuple[SlurmJob, ...]) -> ClusterState:
+def without_tags(state: ClusterState, unknown: tuple[QueuedJob, ...]) -> ClusterState:
     """`state`, in which `unknown` are ordinary jobs: nobody becomes a satellite by a tag alone."""
     if not unknown:
         return state
     plain = {job.job_id: replace(job, satellite=None) for job in unknown}
     return replace(state, jobs=tuple(plain.get(job.job_id, job) for job in state.jobs))
-
-
-def _startable(traits: ClusterTraits, start_within_s: float) -> int | None:
-    """How many satellites of a partition Slurm can start within the time that they have."""
-    if traits.starts_in_a_turn is None:
-        return None
-    turns = int(start_within_s / max(1.0, traits.backfill_interval_s))
-    return max(1, turns) * traits.starts_in_a_turn
 
 
 def _policy_of(settings: Settings) -> Policy:

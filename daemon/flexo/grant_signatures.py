@@ -14,14 +14,17 @@ import struct
 from typing import Final
 
 from flexo.issued_grants import IssuedGrant
-from flexo.model import JobKey, SatelliteReport
+from flexo.model import JobKey, Principal, SatelliteReport
 
 KEY_BYTES: Final = 32
 LONGEST: Final = 512
 """Bytes of a signature."""
-_VERSION: Final = b"\x01"
+_BY_UID: Final = b"\x01"
+"""A signature's first byte: the owner is a uid, in the fields."""
+_BY_NAME: Final = b"\x02"
+"""The owner is a name, in one byte for its length and so many after the fields."""
 _FIELDS: Final = struct.Struct(">qIIQdd")
-"""User, GPUs, CPUs, MiB, issued at, not after."""
+"""The owner's uid or 0, GPUs, CPUs, MiB, issued at, not after."""
 _MAC_BYTES: Final = hashlib.sha256().digest_size
 _CLOCKS_DIFFER_S: Final = 300.0
 """By which the clocks of two hosts of flexod may differ."""
@@ -42,10 +45,13 @@ class GrantSigner:
 
     def sign(self, grant: IssuedGrant, not_after: float) -> bytes:
         """The signature of `grant`, which nobody believes after `not_after`."""
-        fields = _FIELDS.pack(
-            *(grant.user_id, grant.gpus, grant.cpus, grant.memory_mib, grant.issued_at, not_after)
-        )
-        told = _VERSION + fields + grant.partition.encode()
+        uid = int(grant.owner) if grant.owner.isdecimal() else 0
+        fields = _FIELDS.pack(uid, grant.gpus, grant.cpus, grant.memory_mib, grant.issued_at, not_after)
+        if grant.owner.isdecimal():
+            told = _BY_UID + fields + grant.partition.encode()
+        else:
+            name = grant.owner.encode()
+            told = _BY_NAME + fields + bytes([len(name)]) + name + grant.partition.encode()
         return told + self._mac(grant.job, grant.grant_id, grant.node, grant.workers, told)
 
     def verify(self, job: JobKey, told: SatelliteReport, now: float, longest_s: float) -> IssuedGrant | None:
@@ -54,17 +60,19 @@ class GrantSigner:
         `longest_s`: no signature is good for longer.
         """
         body, mac = told.signature[:-_MAC_BYTES], told.signature[-_MAC_BYTES:]
-        fields = body[len(_VERSION) :]
-        if not body.startswith(_VERSION) or len(fields) < _FIELDS.size:
+        version, fields = body[:1], body[1:]
+        if version not in (_BY_UID, _BY_NAME) or len(fields) < _FIELDS.size:
             return None
         if not hmac.compare_digest(mac, self._mac(job, told.grant_id, told.node, told.workers, body)):
             return None
-        user_id, gpus, cpus, memory_mib, issued_at, not_after = _FIELDS.unpack(fields[: _FIELDS.size])
+        uid, gpus, cpus, memory_mib, issued_at, not_after = _FIELDS.unpack(fields[: _FIELDS.size])
         if not now <= not_after <= now + longest_s + _CLOCKS_DIFFER_S:
             return None
-        partition = fields[_FIELDS.size :].decode()
+        rest, owner = fields[_FIELDS.size :], str(uid)
+        if version == _BY_NAME:
+            owner, rest = rest[1 : 1 + rest[0]].decode(), rest[1 + rest[0] :]
         return IssuedGrant(
-            *(job, told.grant_id, user_id, told.node, told.workers, partition),
+            *(job, told.grant_id, Principal(owner), told.node, told.workers, rest.decode()),
             *(gpus, cpus, memory_mib, min(issued_at, now)),
         )
 

@@ -1,7 +1,7 @@
-"""The daemon's memory of grants, joined in every cycle with what Slurm and the leaders say.
+"""The daemon's memory of grants, joined in every cycle with what the cluster and the leaders say.
 
 A grant counts if this flexod issued it, if the journal names it, or if its leader shows flexod's signature.
-Slurm's queue says which satellites exist and run. For a grant one Slurm job counts, whose record matches it
+The queue says which satellites exist and run. For a grant one queued job counts, whose record matches it
 (issued_grants.py). A comment, a report or a job's name alone gives nobody anything.
 """
 
@@ -17,6 +17,7 @@ from flexo.grant_signatures import GrantSigner
 from flexo.issued_grants import (
     LONGEST_LIMIT_S,
     NOT_KNOWN,
+    UNKNOWN_OWNER,
     IssuedGrant,
     is_left_over,
     is_satellite,
@@ -31,9 +32,9 @@ from flexo.model import (
     JobKey,
     JobState,
     LeaderReport,
+    QueuedJob,
     SatelliteReport,
     SatelliteState,
-    SlurmJob,
     WorkerShape,
 )
 
@@ -69,10 +70,10 @@ class Sight:
     """What one cycle sees of elastic jobs."""
 
     jobs: tuple[ElasticJob, ...]
-    orphans: tuple[SlurmJob, ...]
+    orphans: tuple[QueuedJob, ...]
     """Satellites whose base is gone from the queue."""
     events: tuple[Event, ...]
-    unknown: tuple[SlurmJob, ...] = ()
+    unknown: tuple[QueuedJob, ...] = ()
     """Jobs with a satellite's tag that no grant of flexod's allows: ordinary jobs of their users."""
 
 
@@ -95,7 +96,7 @@ class Rules:
 
 _Name = tuple[JobKey, str]
 """A grant's id counts only together with its job: users write the tags of their own satellites."""
-_Satellites = dict[JobKey, list[SlurmJob]]
+_Satellites = dict[JobKey, list[QueuedJob]]
 
 
 class GrantBook:
@@ -114,7 +115,7 @@ class GrantBook:
         """When each had a satellite, or was about to have one."""
         self._signed: dict[_Name, tuple[bytes, float]] = {}
         """The last signature of each, and until when it is good."""
-        self._bases: Mapping[JobKey, SlurmJob] = {}
+        self._bases: Mapping[JobKey, QueuedJob] = {}
         self._shapes: dict[JobKey, WorkerShape] = {}
         """Of a worker of each job that runs, as of the last join."""
         self._known: dict[_Name, Grant] = {}
@@ -186,8 +187,8 @@ class GrantBook:
 
     def say(self, grant: Grant) -> None:
         """A new grant stands, of a job that was seen by the last join."""
-        user_id, shape = self._bases[grant.job].user_id, self._shapes[grant.job]
-        self._issue(IssuedGrant.of(grant, user_id, shape))
+        owner, shape = self._bases[grant.job].owner, self._shapes[grant.job]
+        self._issue(IssuedGrant.of(grant, owner, shape))
         self._seen_at[grant.job, grant.grant_id] = grant.since_at
         self._await(self._issued[grant.job, grant.grant_id], grant.since_at)
         self._resized_at[grant.job] = grant.since_at
@@ -258,7 +259,7 @@ class GrantBook:
         return self._given_back
 
     @property
-    def running(self) -> Mapping[JobKey, SlurmJob]:
+    def running(self) -> Mapping[JobKey, QueuedJob]:
         """All jobs that ran at the last join and are no satellites."""
         return self._bases
 
@@ -278,7 +279,7 @@ class GrantBook:
 
     def join(
         self,
-        jobs: Sequence[SlurmJob],
+        jobs: Sequence[QueuedJob],
         reports: Mapping[JobKey, LeaderReport],
         caps: Mapping[JobKey, int],
         rules: Rules,
@@ -293,7 +294,7 @@ class GrantBook:
         reports = {
             key: report
             for key, report in reports.items()
-            if key in bases and report.user_id == bases[key].user_id
+            if key in bases and report.owner == bases[key].owner
         }
         queue = {job.job_id for job in jobs if job.satellite is not None}
         for key, heard in reports.items():
@@ -315,10 +316,10 @@ class GrantBook:
         self._forget_jobs_not_in(bases, rules, now)
         return Sight(tuple(elastic), orphans, tuple(events), unknown)
 
-    # Which grants there are, and which Slurm jobs are their satellites.
+    # Which grants there are, and which queued jobs are their satellites.
 
     def _hear_of_grants(
-        self, base: SlurmJob, report: LeaderReport, queue: Container[int], rules: Rules, now: float
+        self, base: QueuedJob, report: LeaderReport, queue: Container[int], rules: Rules, now: float
     ) -> None:
         """Grants of an earlier flexod, by its word that the leader has. `queue`: jobs with a tag."""
         if base.elastic is None:
@@ -336,7 +337,7 @@ class GrantBook:
         news = (told for told in report.satellites if (base.key, told.grant_id) not in self._issued)
         for told in islice(news, workers.max - workers.min):
             issued = self._of_earlier_flexod(base, told, rules, now)
-            if issued is None or issued.user_id not in (base.user_id, NOT_KNOWN):
+            if issued is None or issued.owner not in (base.owner, UNKNOWN_OWNER):
                 continue
             if told.workers > room:
                 continue
@@ -346,7 +347,7 @@ class GrantBook:
                 self._await(self._issued[base.key, told.grant_id], now)
 
     def _of_earlier_flexod(
-        self, base: SlurmJob, told: SatelliteReport, rules: Rules, now: float
+        self, base: QueuedJob, told: SatelliteReport, rules: Rules, now: float
     ) -> IssuedGrant | None:
         if told.signature:
             longest_s = max(rules.lease_s, LONGEST_LIMIT_S)
@@ -367,17 +368,17 @@ class GrantBook:
 
     def _sort(
         self,
-        jobs: Sequence[SlurmJob],
-        bases: Mapping[JobKey, SlurmJob],
+        jobs: Sequence[QueuedJob],
+        bases: Mapping[JobKey, QueuedJob],
         reports: Mapping[JobKey, LeaderReport],
         rules: Rules,
         now: float,
-    ) -> tuple[_Satellites, tuple[SlurmJob, ...], tuple[SlurmJob, ...]]:
+    ) -> tuple[_Satellites, tuple[QueuedJob, ...], tuple[QueuedJob, ...]]:
         """The satellites of the bases that run, those of bases that are gone, and who only says to be one."""
         reported = {told.satellite_job_id for report in reports.values() for told in report.satellites}
         satellites: _Satellites = defaultdict(list)
-        orphans: list[SlurmJob] = []
-        unknown: list[SlurmJob] = []
+        orphans: list[QueuedJob] = []
+        unknown: list[QueuedJob] = []
         tagged = [job for job in jobs if job.satellite is not None]
         # where several say to be the satellite of one grant, the one that its leader has submitted
         for job in sorted(tagged, key=lambda job: (job.job_id not in reported, job.job_id)):
@@ -391,7 +392,7 @@ class GrantBook:
                 satellites[base.key].append(job)
         return satellites, tuple(orphans), tuple(unknown)
 
-    def _counts(self, job: SlurmJob, base: SlurmJob | None, rules: Rules, now: float) -> bool:
+    def _counts(self, job: QueuedJob, base: QueuedJob | None, rules: Rules, now: float) -> bool:
         """Whether `job` is the one satellite of a grant; it remains that from then on."""
         issued = self._named_by(job)
         if issued is None or job.state is JobState.OTHER:
@@ -405,7 +406,7 @@ class GrantBook:
         if base is None:
             matches = is_left_over(job, issued)
         elif job.state is JobState.COMPLETING and issued.satellite_job_id:
-            matches = True  # Slurm takes its record apart
+            matches = True  # the cluster takes its record apart
         else:
             threads = rules.threads_per_core.get(issued.node, 1)
             matches = is_satellite(job, issued, base, threads, rules.lease_s, now)
@@ -416,7 +417,7 @@ class GrantBook:
         self._seen_at[issued.job, issued.grant_id] = now
         return True
 
-    def _named_by(self, job: SlurmJob) -> IssuedGrant | None:
+    def _named_by(self, job: QueuedJob) -> IssuedGrant | None:
         """The grant that the tag of `job` names."""
         tag = job.satellite
         assert tag is not None
@@ -433,8 +434,8 @@ class GrantBook:
 
     def _note_gone(
         self,
-        satellites: Mapping[JobKey, Sequence[SlurmJob]],
-        bases: Mapping[JobKey, SlurmJob],
+        satellites: Mapping[JobKey, Sequence[QueuedJob]],
+        bases: Mapping[JobKey, QueuedJob],
         reports: Mapping[JobKey, LeaderReport],
         now: float,
     ) -> list[Event]:
@@ -462,7 +463,7 @@ class GrantBook:
         return [*events, *self._explain_unasked(bases, reports, now)]
 
     def _explain_unasked(
-        self, bases: Mapping[JobKey, SlurmJob], reports: Mapping[JobKey, LeaderReport], now: float
+        self, bases: Mapping[JobKey, QueuedJob], reports: Mapping[JobKey, LeaderReport], now: float
     ) -> list[Event]:
         """Satellites that nobody had told to leave: they ended with their job, or are lost."""
         events: list[Event] = []
@@ -480,7 +481,7 @@ class GrantBook:
 
     def _grant_of(
         self,
-        satellite: SlurmJob,
+        satellite: QueuedJob,
         report: LeaderReport | None,
         rules: Rules,
         now: float,
@@ -517,7 +518,7 @@ class GrantBook:
         return grant if self._stands(name) else None
 
     def _state_of(
-        self, satellite: SlurmJob, known: Grant | None, told: SatelliteReport | None
+        self, satellite: QueuedJob, known: Grant | None, told: SatelliteReport | None
     ) -> SatelliteState:
         tag = satellite.satellite
         assert tag is not None
@@ -554,7 +555,7 @@ class GrantBook:
 
     def _job_of(
         self,
-        base: SlurmJob,
+        base: QueuedJob,
         report: LeaderReport | None,
         grants: tuple[Grant, ...],
         cap: int | None,
@@ -591,8 +592,8 @@ class GrantBook:
             suspended=base.state is JobState.SUSPENDED,
         )
 
-    def _forget_jobs_not_in(self, running: Mapping[JobKey, SlurmJob], rules: Rules, now: float) -> None:
-        """Grants outlive their jobs for a while: a slurmctld that begins may have an empty queue for once."""
+    def _forget_jobs_not_in(self, running: Mapping[JobKey, QueuedJob], rules: Rules, now: float) -> None:
+        """Grants outlive their jobs for a while: a cluster that restarts may have an empty queue for once."""
         self._bases = running
         self._said = {key: said for key, said in self._said.items() if key in running and said}
         self._shapes = {key: shape for key, shape in self._shapes.items() if key in running}
@@ -616,22 +617,22 @@ class GrantBook:
         self._signed.pop(name, None)
 
 
-def _since(satellite: SlurmJob, now: float) -> float:
+def _since(satellite: QueuedJob, now: float) -> float:
     """When a grant began that is taken over. The clock may have been set meanwhile."""
     return now if satellite.state is JobState.PENDING else min(satellite.submitted_at, now)
 
 
-def _seen_as(issued: IssuedGrant, job: SlurmJob) -> IssuedGrant:
+def _seen_as(issued: IssuedGrant, job: QueuedJob) -> IssuedGrant:
     """`issued`, with its satellite; of an older release's grant the rest, too."""
     seen = replace(issued, satellite_job_id=job.job_id)
     if issued.gpus != NOT_KNOWN:
         return seen
     return replace(
-        seen, user_id=job.user_id, gpus=job.gpus, cpus=max(1, job.cpus), memory_mib=max(0, job.memory_mib)
+        seen, owner=job.owner, gpus=job.gpus, cpus=max(1, job.cpus), memory_mib=max(0, job.memory_mib)
     )
 
 
-def _has_ended(key: JobKey, bases: Mapping[JobKey, SlurmJob]) -> bool:
+def _has_ended(key: JobKey, bases: Mapping[JobKey, QueuedJob]) -> bool:
     return key not in bases or bases[key].state is JobState.COMPLETING
 
 
@@ -639,7 +640,7 @@ def _left(grant: Grant) -> str:
     return f"satellite {grant.satellite_job_id} with {grant.workers} workers has left {grant.node}"
 
 
-def _report_of(satellite: SlurmJob, report: LeaderReport | None) -> SatelliteReport | None:
+def _report_of(satellite: QueuedJob, report: LeaderReport | None) -> SatelliteReport | None:
     if report is None:
         return None
     return next((told for told in report.satellites if told.satellite_job_id == satellite.job_id), None)

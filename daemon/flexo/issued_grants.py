@@ -1,7 +1,7 @@
-"""A grant as flexod issued it, and whether a Slurm job is the satellite that the grant allows. Pure.
+"""A grant as flexod issued it, and whether a queued job is the satellite that the grant allows. Pure.
 
-Users write the comments and names of their own jobs. So a tag only names a grant. Slurm's record of the job
-decides: owner, node, partition, size and base must be those that flexod granted.
+Users write the comments and names of their own jobs. So a tag only names a grant. The cluster's record of the
+job decides: owner, node, partition, size and base must be those that flexod granted.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.model import Grant, JobKey, JobState, SlurmJob, WorkerShape
+from flexo.model import Grant, JobKey, JobState, Principal, QueuedJob, WorkerShape
 
 NOT_KNOWN: Final = -1
-"""A user or an amount that an older release did not record."""
+"""An amount that an older release did not record."""
+UNKNOWN_OWNER: Final = Principal("")
+"""Nor whose grant it was."""
 LONGEST_LIMIT_S: Final = 3600.0
 """The longest time limit that flexod sets (control/leases.py), where `lease_s` is not longer."""
 _LIMIT_SLACK_S: Final = 120.0
-"""Slurm rounds time limits up to minutes, twice."""
+"""Clusters round time limits up to minutes, some twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class IssuedGrant:
     job: JobKey
     grant_id: str
     """"": an older release issued it and did not record its id."""
-    user_id: int
+    owner: Principal
     node: str
     workers: int
     partition: str
@@ -37,18 +39,18 @@ class IssuedGrant:
     """0: the base did not ask for memory."""
     issued_at: float
     satellite_job_id: int = 0
-    """The one Slurm job that counts for this grant; 0: none was seen yet."""
+    """The one queued job that counts for this grant; 0: none was seen yet."""
     ended_at: float | None = None
     """When flexod withdrew it, or its leader gave it back; None: it stands."""
 
     @classmethod
-    def of(cls, grant: Grant, user_id: int, shape: WorkerShape) -> IssuedGrant:
-        """`grant`, issued now to a job of `user_id` whose workers have this shape."""
+    def of(cls, grant: Grant, owner: Principal, shape: WorkerShape) -> IssuedGrant:
+        """`grant`, issued now to a job of `owner` whose workers have this shape."""
         workers = grant.workers
         return cls(
             job=grant.job,
             grant_id=grant.grant_id,
-            user_id=user_id,
+            owner=owner,
             node=grant.node,
             workers=workers,
             partition=grant.partition,
@@ -59,8 +61,8 @@ class IssuedGrant:
         )
 
 
-def shape_within(base: SlurmJob, workers: int, said: WorkerShape | None) -> WorkerShape:
-    """What one worker takes. Slurm's record of a base of `workers` workers bounds what its leader says."""
+def shape_within(base: QueuedJob, workers: int, said: WorkerShape | None) -> WorkerShape:
+    """What one worker takes. The record of a base of `workers` workers bounds what its leader says."""
     recorded = WorkerShape(
         gpus=base.gpus // workers,
         cpus=max(1, base.cpus // workers),
@@ -81,12 +83,12 @@ def shape_within(base: SlurmJob, workers: int, said: WorkerShape | None) -> Work
 
 
 def is_satellite(
-    job: SlurmJob, issued: IssuedGrant, base: SlurmJob, threads_per_core: int, lease_s: float, now: float
+    job: QueuedJob, issued: IssuedGrant, base: QueuedJob, threads_per_core: int, lease_s: float, now: float
 ) -> bool:
-    """Whether Slurm's record of `job` is what `issued` allows to its base, and nothing larger."""
+    """Whether the cluster's record of `job` is what `issued` allows to its base, and nothing larger."""
     return (
-        job.user_id == base.user_id
-        and issued.user_id in (base.user_id, NOT_KNOWN)
+        job.owner == base.owner
+        and issued.owner in (base.owner, UNKNOWN_OWNER)
         and base.elastic is not None
         and _is_in_its_place(job, issued)
         and _has_its_size(job, issued, base, base.elastic.workers.min, threads_per_core)
@@ -94,15 +96,15 @@ def is_satellite(
     )
 
 
-def is_left_over(job: SlurmJob, issued: IssuedGrant) -> bool:
-    """Whether `job` is what `issued` allowed to a base that Slurm does not have any more."""
-    return issued.user_id in (job.user_id, NOT_KNOWN) and _is_in_its_place(job, issued)
+def is_left_over(job: QueuedJob, issued: IssuedGrant) -> bool:
+    """Whether `job` is what `issued` allowed to a base that the cluster does not have any more."""
+    return issued.owner in (job.owner, UNKNOWN_OWNER) and _is_in_its_place(job, issued)
 
 
-def _is_in_its_place(job: SlurmJob, issued: IssuedGrant) -> bool:
+def _is_in_its_place(job: QueuedJob, issued: IssuedGrant) -> bool:
     """One job that was not requeued, on one node: the one that was granted.
 
-    Tasks of an array gain nothing: one Slurm job counts for a grant.
+    Tasks of an array gain nothing: one queued job counts for a grant.
     """
     where = job.nodes or tuple(job.required_nodes)
     return (
@@ -115,9 +117,9 @@ def _is_in_its_place(job: SlurmJob, issued: IssuedGrant) -> bool:
 
 
 def _has_its_size(
-    job: SlurmJob, issued: IssuedGrant, base: SlurmJob, base_workers: int, threads_per_core: int
+    job: QueuedJob, issued: IssuedGrant, base: QueuedJob, base_workers: int, threads_per_core: int
 ) -> bool:
-    """Slurm rounds CPUs up to cores, and raises them and memory by rules of the site: for the base, too."""
+    """Clusters round CPUs up to cores, and raise them and memory by rules of the site: for the base, too."""
     gpus = base.gpus // base_workers * issued.workers
     if issued.gpus != NOT_KNOWN and job.gpus != issued.gpus:
         return False
@@ -131,12 +133,12 @@ def _has_its_size(
     memory_mib = max(issued.memory_mib, _share(base.memory_mib, base_workers) * issued.workers)
     if (
         issued.memory_mib <= 0
-    ):  # by default Slurm may give a job so much on each node, whatever it holds there
+    ):  # by default a cluster may give a job so much on each node, whatever it holds there
         memory_mib = max(memory_mib, _share(base.memory_mib, max(1, base.num_nodes)))
     return job.memory_mib <= memory_mib
 
 
-def _ends_in_time(job: SlurmJob, limit_s: float, now: float) -> bool:
+def _ends_in_time(job: QueuedJob, limit_s: float, now: float) -> bool:
     if job.time_limit_s is None:
         return False
     if job.state is JobState.PENDING or job.started_at is None:

@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Final
 
-from flexo.issued_grants import NOT_KNOWN, IssuedGrant
-from flexo.model import JobKey
+from flexo.issued_grants import NOT_KNOWN, UNKNOWN_OWNER, IssuedGrant
+from flexo.model import JobKey, Principal
 
 SCHEMA: Final = (
     "CREATE TABLE issued_grant (job_id INTEGER NOT NULL, restart_count INTEGER NOT NULL,"
@@ -42,7 +42,10 @@ _ENDED: Final = {
 def read(connection: sqlite3.Connection) -> tuple[IssuedGrant, ...]:
     """All grants that are remembered."""
     rows = connection.execute(f"SELECT {_COLUMNS} FROM issued_grant ORDER BY issued_at, grant_id, node")
-    return tuple(IssuedGrant(JobKey(job, restart), *rest) for job, restart, *rest in rows)
+    return tuple(
+        IssuedGrant(JobKey(job, restart), grant_id, _owner(user), *rest)
+        for job, restart, grant_id, user, *rest in rows
+    )
 
 
 def write(
@@ -80,13 +83,28 @@ def _unnamed(key: JobKey, begun: re.Match[str], at: float) -> IssuedGrant:
     found = begun.groupdict()
     size = (NOT_KNOWN, NOT_KNOWN, NOT_KNOWN)
     return IssuedGrant(
-        *(key, "", NOT_KNOWN, found["node"], int(found["workers"]), "", *size, at, int(found.get("job", 0)))
+        *(
+            key,
+            "",
+            UNKNOWN_OWNER,
+            found["node"],
+            int(found["workers"]),
+            "",
+            *size,
+            at,
+            int(found.get("job", 0)),
+        )
     )
+
+
+def _owner(user_id: int | str) -> Principal:
+    """Of the column: a uid is a number there, and whom an older release did not record is -1."""
+    return UNKNOWN_OWNER if user_id == NOT_KNOWN else Principal(str(user_id))
 
 
 def _row(grant: IssuedGrant) -> tuple[object, ...]:
     return (
-        *(grant.job.job_id, grant.job.restart_count, grant.grant_id, grant.user_id, grant.node),
+        *(grant.job.job_id, grant.job.restart_count, grant.grant_id, grant.owner or NOT_KNOWN, grant.node),
         *(grant.workers, grant.partition, grant.gpus, grant.cpus, grant.memory_mib),
         *(grant.issued_at, grant.satellite_job_id, grant.ended_at),
     )

@@ -10,7 +10,7 @@ import enum
 import math
 import re
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 
 class BadRange(ValueError):
@@ -45,8 +45,12 @@ class Range:
         return f"{self.min}-{self.max}"
 
 
+Principal = NewType("Principal", str)
+"""Who owns a job, as callers prove it (docs/security.md): with MUNGE a uid, in digits."""
+
+
 class JobKey(NamedTuple):
-    """An elastic job. A requeued base is a new job: Slurm counts its restarts.
+    """A job, by a stable number (`QueuedJob.job_id`). A requeued base is a new job: its restarts are counted.
 
     A tuple, because each turn looks tens of thousands of them up, and those have the quickest hash.
     """
@@ -65,14 +69,14 @@ class WorkerShape:
     gpus: int
     cpus: int
     memory_mib: int = 0
-    """0: not asked for; Slurm's DefMemPer* decides."""
+    """0: not asked for; the cluster's default decides."""
     gpu_type: str = ""
     """"" matches every type."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticRequest:
-    """What the user declared at submission, as slurm_plugin recorded it in AdminComment."""
+    """What the user declared at submission, as the cluster recorded it where users cannot write."""
 
     workers: Range
     fungible: bool = False
@@ -80,13 +84,34 @@ class ElasticRequest:
     heterogeneous: bool = False
 
 
-_SLURMS_TURN = frozenset({"COMPLETING", "PLANNED"})
-"""Flags of a node on which an epilog runs, or that backfill keeps for a job."""
+class NodeCondition(enum.Enum):
+    """Why nothing may be placed on a node now. Only a cluster's adapter fills it; its value is for people."""
+
+    ENDING = "a job is ending there"
+    """Its resources count as free, and nothing starts there before it has ended."""
+    PLANNED = "kept for a pending job"
+    """The cluster's own scheduler has one in mind."""
+    EXCLUSIVE = "held by one job alone"
+    UNKNOWN = "not heard of yet"
+    """The cluster's controller has just begun, and waits for the node."""
+    DRAIN = "drained"
+    MAINTENANCE = "in maintenance"
+    RESERVED = "reserved"
+    REBOOT = "to be rebooted"
+    OUT_OF_SERVICE = "out of service"
+    """Down, powered off, on loan to nobody, in use in a way that flexo cannot count: anything else."""
+
+
+_SOON_FREE = frozenset({NodeCondition.ENDING, NodeCondition.PLANNED})
+WANTED_EMPTY = frozenset(
+    {NodeCondition.DRAIN, NodeCondition.MAINTENANCE, NodeCondition.RESERVED, NodeCondition.REBOOT}
+)
+"""An administrator wants everything to leave such a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node at one instant. `unusable` says why nothing may be placed here, "" when it may."""
+    """A node at one instant."""
 
     name: str
     gpus: int
@@ -99,26 +124,22 @@ class Node:
     gpu_type: str = ""
     features: frozenset[str] = frozenset()
     unusable: str = ""
-    held_by: int = 0
-    """The job that has it for itself alone, which makes it `unusable` and is in order; 0: none has."""
+    """Why nothing may be placed here, in the cluster's words; "" when it may."""
+    conditions: frozenset[NodeCondition] = frozenset()
+    """The same as flexo tells it apart; empty only where `unusable` is."""
     threads_per_core: int = 1
-    """CPUs that Slurm allocates together where it allocates cores."""
+    """CPUs that are allocated together where the cluster allocates cores."""
 
     @property
-    def flags(self) -> frozenset[str]:
-        """Slurm's flags of an unusable node: "MIXED+DRAIN: bad fan" -> {"DRAIN"}."""
-        return frozenset(self.unusable.partition(":")[0].split("+")[1:])
+    def soon_free(self) -> bool:
+        """Whether it is healthy, but kept for a moment: a job is ending, or the next one is chosen."""
+        return bool(self.conditions) and self.conditions <= _SOON_FREE
 
     @property
-    def slurms_turn(self) -> bool:
-        """Whether it is free for the job that Slurm has in mind and for nobody else, and so in order."""
-        return bool(self.flags) and self.flags <= _SLURMS_TURN
-
-    @property
-    def not_heard_of_yet(self) -> bool:
-        """Whether slurmctld has just begun and waits for its slurmd: soon it is what it was, or DOWN."""
-        state = self.unusable.partition(":")[0].partition("+")[0]
-        return state == "UNKNOWN" and self.flags <= {"NOT_RESPONDING"}
+    def in_order(self) -> bool:
+        """Whether nobody has to fix anything on it, whether or not something may be placed there."""
+        healthy = _SOON_FREE | {NodeCondition.EXCLUSIVE, NodeCondition.UNKNOWN}
+        return not self.unusable or (bool(self.conditions) and self.conditions <= healthy)
 
     @property
     def gpus_idle(self) -> int:
@@ -138,7 +159,7 @@ class Node:
 
 
 class JobState(enum.Enum):
-    """Slurm's job states, as far as flexo tells them apart."""
+    """The states of a job in a cluster's queue, as far as flexo tells them apart."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -147,9 +168,31 @@ class JobState(enum.Enum):
     OTHER = "OTHER"
 
 
+class WaitReason(enum.Enum):
+    """Why a pending job does not start. Only a cluster's adapter fills it; `QueuedJob.reason` has words."""
+
+    NONE = "it does not wait"
+    RESOURCES = "for resources, or its turn"
+    """And for nothing else."""
+    HELD = "held"
+    DEPENDENCY = "for another job"
+    START_TIME = "for its time to start"
+    LIMIT = "for a limit of its user, account, queue or array"
+    LICENSES = "for licenses"
+    RESERVATION = "for a reservation"
+    IMPOSSIBLE = "for what it can never have"
+    OTHER = "for something else"
+    """A reason that the adapter does not know: more resources may help or not."""
+
+    @property
+    def more_nodes_may_help(self) -> bool:
+        """Whether it may start once there are more idle nodes."""
+        return self in (WaitReason.RESOURCES, WaitReason.OTHER)
+
+
 @dataclass(frozen=True, slots=True)
 class SatelliteTag:
-    """What a satellite says of itself in its Slurm comment, so that it is known after any restart."""
+    """What a satellite's record in the cluster says of its grant, so that it is known after any restart."""
 
     base: JobKey
     grant_id: str
@@ -157,21 +200,24 @@ class SatelliteTag:
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmJob:
-    """A pending or running job as Slurm's queue shows it."""
+class QueuedJob:
+    """A pending or running job as the cluster's queue shows it."""
 
     job_id: int
-    user_id: int
+    """Stable, and the same for all runs of the job: what flexo keeps and sends."""
+    owner: Principal
     user: str
+    """The owner's name, for people."""
     partitions: tuple[str, ...]
     """A pending job may name several; a running one has one."""
     state: JobState
+    wait: WaitReason
     reason: str
-    """Slurm's reason for waiting (Resources, Priority, Dependency, ...); "None" when it runs."""
+    """Why it waits, in the cluster's own word."""
     priority: int
     submitted_at: float
     started_at: float | None
-    """Of a pending job: when Slurm plans to start it, if it says so."""
+    """Of a pending job: when the cluster plans to start it, if it says so."""
     time_limit_s: int | None
     """None: unlimited."""
     nodes: tuple[str, ...]
@@ -181,7 +227,7 @@ class SlurmJob:
     gpus: int
     memory_mib: int
     gpus_per_node: int = 0
-    """0: no per-node request (then `gpus` may be spread as Slurm likes)."""
+    """0: no per-node request (then `gpus` may be spread in any way)."""
     gpu_type: str = ""
     required_nodes: frozenset[str] = frozenset()
     excluded_nodes: frozenset[str] = frozenset()
@@ -191,14 +237,22 @@ class SlurmJob:
     elastic: ElasticRequest | None = None
     satellite: SatelliteTag | None = None
     account: str = ""
-    """Whom Slurm's accounting charges; "" where there is none."""
+    """Whom the cluster's accounting charges; "" where there is none."""
     unreadable: str = ""
     """Why flexod cannot read its record; all else is then from an earlier record, or empty. "": it can."""
+    identifier: str = ""
+    """What the cluster calls it, and takes in commands."""
+    time_limit_id: str = ""
+    """The renewable time limit that ends it: its own, or that of its base's other satellites too."""
     key: JobKey = field(init=False, repr=False, compare=False)
     """How flexo knows this job. Made once: each turn asks thousands of jobs for it, many times."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", JobKey(self.job_id, self.restart_count))
+        if not self.identifier:
+            object.__setattr__(self, "identifier", str(self.job_id))
+        if not self.time_limit_id:
+            object.__setattr__(self, "time_limit_id", self.identifier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +288,7 @@ class Grant:
     since_at: float
     state: SatelliteState = SatelliteState.GRANTED
     satellite_job_id: int = 0
-    """Slurm's id of the satellite; 0 before it is submitted."""
+    """The satellite's `QueuedJob.job_id`; 0 before it is submitted."""
 
     @property
     def moving(self) -> bool:
@@ -257,10 +311,10 @@ class SatelliteReport:
 
 @dataclass(frozen=True, slots=True)
 class LeaderReport:
-    """All that the leader of a job last said; that `user_id` owns `key` has been proven before."""
+    """All that the leader of a job last said; that `owner` owns `key` has been proven before."""
 
     key: JobKey
-    user_id: int
+    owner: Principal
     workers: Range
     shape: WorkerShape
     base_nodes: tuple[str, ...]
@@ -303,7 +357,7 @@ class SlowGpuReport:
     job: JobKey
     node: str
     gpus: tuple[int, ...]
-    """As Slurm numbers them on the node; empty: not known."""
+    """As the cluster numbers them on the node; empty: not known."""
     ratio: float
     """The worker's own time for a mini-batch to that of the others."""
 
@@ -381,7 +435,7 @@ class ElasticJob:
     heterogeneous: bool = False
     """Its workers may be of several GPU types; of any other job all are of the type that its base is on."""
     suspended: bool = False
-    """Slurm has suspended its base: it trains nothing, and nothing is granted until it is resumed."""
+    """Its base is suspended: it trains nothing, and nothing is granted until it is resumed."""
 
     @property
     def granted_workers(self) -> int:
@@ -463,7 +517,7 @@ class TrainingJob:
     """A job that trains, elastic or not, pending or running, as policies see it.
 
     `shares` is where its workers are; none while it waits. What it has in `base` stays where it is until
-    the job ends: on Slurm a running base is neither moved nor, unless `preemptible`, taken.
+    the job ends: where jobs grow by satellites a running base is not moved, and taken only if `preemptible`.
     """
 
     key: JobKey
@@ -508,7 +562,7 @@ class TrainingJob:
     most_workers: int = 0
     """The most workers that it has ever run with."""
     tenant: str = ""
-    """Whose quota it counts against: Slurm's account or a trace's virtual cluster."""
+    """Whose quota it counts against: the account that is charged, or a trace's virtual cluster."""
     opportunistic: bool = False
     """Declared so: its base, too, may be taken at any time (AntMan)."""
     guaranteed: bool = False
@@ -518,7 +572,7 @@ class TrainingJob:
     heterogeneous: bool = False
     """Its workers may be of several GPU types in one run."""
     weight: float = 1.0
-    """What its user's flexible demand counts for (Slurm's fairshare factor, where that is set)."""
+    """What its user's flexible demand counts for (the user's fairshare factor, where that is set)."""
     application: str = ""
     """What it runs, where that is known: jobs of one user and application are alike."""
     as_of: float | None = None
@@ -606,7 +660,7 @@ class LoanState(enum.Enum):
     PREEMPTING = "preempting"
     """Bases on it are being preempted and requeued."""
     ESCALATED = "escalated"
-    """Its deadline is near or past: whatever is left there is ended by Slurm's own preemption."""
+    """Its deadline is near or past: whatever is left there is ended by the cluster's own preemption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -680,7 +734,7 @@ class Snapshot:
     at: float
     nodes: tuple[Node, ...]
     partitions: tuple[Partition, ...]
-    jobs: tuple[SlurmJob, ...]
+    jobs: tuple[QueuedJob, ...]
     elastic: tuple[ElasticJob, ...]
     satellite_partition: str
     """Where satellites on training nodes are submitted."""

@@ -1,7 +1,8 @@
-"""What flexod knows of the jobs that train on a Slurm cluster, as policies see them.
+"""What flexod knows of the jobs that train where jobs grow by satellites, as policies see them.
 
-Slurm says what a job asks and holds, its leader how fast it trains and how far it is, its user's earlier jobs
-how long such jobs take. Where a running time comes from is said with it: these are estimates, not the truth.
+The cluster says what a job asks and holds, its leader how fast it trains and how far it is, its user's
+earlier jobs how long such jobs take. Where a running time comes from is said with it: these are estimates,
+not the truth.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from flexo.model import (
     JobKey,
     JobState,
     LeaderReport,
+    QueuedJob,
     Range,
     RunningTime,
     ScalingPoint,
-    SlurmJob,
     Source,
     Speed,
     TrainingJob,
@@ -33,7 +34,7 @@ _LIKE_JOBS: Final = 10
 _LEAST_LEFT_S: Final = 60.0
 """Of a job that should be over."""
 _NO_LIMIT_S: Final = 365 * 86400
-"""What Slurm gives a job that nobody limits, once it runs: it says nothing of how long that will take."""
+"""What a cluster may say of a job that nobody limits: it says nothing of how long that will take."""
 _CHANGE_COST_S: Final = 1.0
 """What a change of its satellites costs a job, in its training time. It stands still for less
 (docs/resize.md), but estimates waver, and GPUs train nobody while a satellite starts."""
@@ -46,7 +47,7 @@ class History:
         self._times: dict[tuple[str, int], deque[float]] = {}
         self._whole_s: dict[tuple[str, int], float] = {}
         """Their medians, as far as they were asked for: thousands of pending jobs ask in each turn."""
-        self._running: dict[JobKey, SlurmJob] = {}
+        self._running: dict[JobKey, QueuedJob] = {}
         self._missed_at: dict[JobKey, float] = {}
         """Of those: the last look did not show them."""
         for time in times:
@@ -57,10 +58,10 @@ class History:
         self._times.setdefault(kind, deque(maxlen=_LIKE_JOBS)).append(time.seconds)
         self._whole_s.pop(kind, None)
 
-    def see(self, jobs: Iterable[SlurmJob], now: float) -> tuple[RunningTime, ...]:
+    def see(self, jobs: Iterable[QueuedJob], now: float) -> tuple[RunningTime, ...]:
         """Look at the queue; the running times of GPU jobs that have left it, known at the second look.
 
-        A job that one look does not show may be there in the next, as when slurmctld restarts.
+        A job that one look does not show may be there in the next, as when the cluster's controller restarts.
         """
         running = {
             job.key: job
@@ -80,7 +81,7 @@ class History:
         self._missed_at = {key: now for key in self._running if key not in running}
         return ended
 
-    def left_s(self, job: SlurmJob, ran_s: float) -> float | None:
+    def left_s(self, job: QueuedJob, ran_s: float) -> float | None:
         """How long `job`, which has run for `ran_s`, is to run on; None: its user had no like jobs.
 
         The median of those that took longer. A job that has outrun them all is taken to be half way: to take
@@ -121,11 +122,11 @@ class TrainingJobs:
     """
 
     def __init__(self) -> None:
-        self._made: dict[JobKey, tuple[tuple[SlurmJob, float | None, Source], TrainingJob]] = {}
+        self._made: dict[JobKey, tuple[tuple[QueuedJob, float | None, Source], TrainingJob]] = {}
         """Pending ones of the last look, each after what it was made from."""
 
     def of(
-        self, queue: Iterable[SlurmJob], elastic: Iterable[ElasticJob], known: Known
+        self, queue: Iterable[QueuedJob], elastic: Iterable[ElasticJob], known: Known
     ) -> tuple[TrainingJob, ...]:
         """Elastic jobs that run, and every pending job that wants GPUs, in the order of submission."""
         running = {job.key: job for job in elastic}
@@ -146,12 +147,12 @@ class TrainingJobs:
         return tuple(sorted(shown, key=lambda job: (job.submitted_at, job.key.job_id, job.key.restart_count)))
 
 
-def tenant_of(job: SlurmJob) -> str:
-    """Its account; where Slurm keeps none, its user."""
+def tenant_of(job: QueuedJob) -> str:
+    """Its account; where the cluster keeps none, its user."""
     return job.account or job.user
 
 
-def _running(base: SlurmJob, job: ElasticJob, known: Known) -> TrainingJob:
+def _running(base: QueuedJob, job: ElasticJob, known: Known) -> TrainingJob:
     speed = speed_of(known.scaling.get(job.key, ()))
     service_gpu_s = _service(base, job, known.now)
     done_s = service_gpu_s / max(1, job.shape.gpus) / job.base_workers
@@ -181,7 +182,7 @@ def _running(base: SlurmJob, job: ElasticJob, known: Known) -> TrainingJob:
     )
 
 
-def _pending(job: SlurmJob, left_s: float | None, source: Source) -> TrainingJob:
+def _pending(job: QueuedJob, left_s: float | None, source: Source) -> TrainingJob:
     """Its whole request is one worker or, of an elastic job, its minimum of them."""
     asked = job.elastic
     workers = asked.workers.min if asked else 1
@@ -202,7 +203,7 @@ def _pending(job: SlurmJob, left_s: float | None, source: Source) -> TrainingJob
     )
 
 
-def _time_left(job: SlurmJob, known: Known, done_s: float) -> tuple[float | None, Source]:
+def _time_left(job: QueuedJob, known: Known, done_s: float) -> tuple[float | None, Source]:
     """Seconds that it would still run on its base alone.
 
     `done_s`: how long its base alone would have taken for what it has done, if satellites train as well.
@@ -229,7 +230,7 @@ def _work(left_s: float | None, speed: Speed | None, workers: int, nodes: int) -
     return left_s * rate
 
 
-def _service(base: SlurmJob, job: ElasticJob, now: float) -> float:
+def _service(base: QueuedJob, job: ElasticJob, now: float) -> float:
     """GPU seconds of the base so far, and of the satellites that are there now. Not negative, whoever sets
     the clock."""
     started = base.started_at if base.started_at is not None else now

@@ -10,7 +10,7 @@ from flexo.loaning.demand import DemandSource
 from flexo.loaning.orchestrator import Rules
 from flexo.loaning.reclaim import Chooser, heuristic
 from flexo.loaning.vacating import Timing
-from flexo.model import Demand, Node, SlurmJob
+from flexo.model import Demand, Node, QueuedJob
 from flexo_simulation.demand_trace import DemandTrace
 
 
@@ -43,6 +43,6 @@ class TraceDemand(DemandSource):
     def __init__(self, trace: DemandTrace) -> None:
         self._trace = trace
 
-    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[SlurmJob]) -> Demand:
+    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[QueuedJob]) -> Demand:
         """Of this instant."""
         return Demand(now, self._trace.at(now), self._trace.name)

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from conftest import LabFactory, cancel_all_jobs
 
-from flexo.clusters.base import ActionRefused, ClusterState, ClusterUnreachable, Priority
-from flexo.clusters.slurm import SlurmCluster, connect
+from flexo.clusters.base import ActionRefused, ClusterState, ClusterUnreachable, Priority, Site
+from flexo.clusters.slurm.adapter import SlurmCluster
+from flexo.clusters.slurm.connecting import connect
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader, is_installed
-from flexo.model import ElasticRequest, JobKey, JobState, Node, Range, SatelliteTag, SlurmJob, WorkerShape
+from flexo.clusters.slurm.settings import SlurmSettings
+from flexo.model import ElasticRequest, JobKey, JobState, Node, QueuedJob, Range, SatelliteTag, WorkerShape
 from flexo_lab import Lab, Profile
 
 _SLEEP = "exec sleep 600"
@@ -41,7 +43,7 @@ def cluster(quiet_lab: Lab) -> SlurmCluster:
 
 
 def _cluster(lab: Lab, timeout_s: float = 10.0) -> SlurmCluster:
-    return SlurmCluster(lab.layout.slurm_conf, frozenset({"flex"}), timeout_s)
+    return SlurmCluster(SlurmSettings(conf=lab.layout.slurm_conf, timeout_s=timeout_s))
 
 
 def _submit(lab: Lab, *options: str, script: str = _SLEEP) -> int:
@@ -62,7 +64,7 @@ def _seen(
     return state
 
 
-def _job(state: ClusterState, job_id: int) -> SlurmJob:
+def _job(state: ClusterState, job_id: int) -> QueuedJob:
     return next(job for job in state.jobs if job.job_id == job_id)
 
 
@@ -97,7 +99,7 @@ def test_the_traits_name_the_cluster_and_its_pace(quiet_lab: Lab, cluster: Slurm
     traits = cluster.traits()
     assert traits.name == f"flexo_{quiet_lab.name.replace('-', '_')}"
     assert traits.version.count(".") == 2
-    assert 3.0 <= traits.backfill_interval_s < 30.0  # what cycles take comes on top
+    assert 3.0 <= traits.starts.turn_s < 30.0  # what cycles take comes on top
 
 
 def test_a_running_job_is_seen_with_what_it_holds(quiet_lab: Lab, cluster: SlurmCluster) -> None:
@@ -107,7 +109,7 @@ def test_a_running_job_is_seen_with_what_it_holds(quiet_lab: Lab, cluster: Slurm
     )
     state = _seen(cluster, _runs(job_id))
     job, node = _job(state, job_id), _node(state, "t1")
-    assert (job.user_id, job.user, job.partitions, job.nodes) == (0, "root", ("train",), ("t1",))
+    assert (job.owner, job.user, job.partitions, job.nodes) == ("0", "root", ("train",), ("t1",))
     assert (job.cpus, job.gpus, job.gpus_per_node, job.gpu_type, job.memory_mib) == (2, 3, 3, "v100", 100)
     assert (job.time_limit_s, job.restart_count, job.reason, job.account) == (300, 0, "None", "")
     assert before - 2 <= job.submitted_at <= (job.started_at or 0) <= time.time()
@@ -215,7 +217,7 @@ def test_an_extension_moves_the_end_of_a_running_job(quiet_lab: Lab, cluster: Sl
     job_id = _submit(quiet_lab, "--partition=flex", "--time=1")
     _seen(cluster, _runs(job_id))
     before = time.time()
-    cluster.extend([job_id], 330)
+    cluster.extend([str(job_id)], 330)
     after = time.time()
     end = quiet_lab.run(
         ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]
@@ -228,12 +230,12 @@ def test_what_has_not_started_or_has_ended_is_not_extended(quiet_lab: Lab, clust
     with pytest.raises(
         ActionRefused, match=rf"scontrol update JobId={held} EndTime=now\+300seconds.*failed: \w"
     ):
-        cluster.extend([held], 300)
-    cluster.cancel(held)
+        cluster.extend([str(held)], 300)
+    cluster.cancel(str(held))
     with pytest.raises(ActionRefused):
-        cluster.extend([held], 300)
+        cluster.extend([str(held)], 300)
     with pytest.raises(ActionRefused, match="Invalid job id"):
-        cluster.extend([999_999], 300)
+        cluster.extend([str(999_999)], 300)
 
 
 def test_the_others_are_extended_where_slurm_refuses_some(quiet_lab: Lab, cluster: SlurmCluster) -> None:
@@ -243,7 +245,7 @@ def test_the_others_are_extended_where_slurm_refuses_some(quiet_lab: Lab, cluste
     assert {_job(state, job_id).time_limit_s for job_id in running} == {60}
     with pytest.raises(ActionRefused) as refused:
         cluster.extend([running[0], held, 999_999, running[1]], 600)
-    assert refused.value.jobs == {held, 999_999}
+    assert refused.value.jobs == {str(held), "999999"}
     assert str(refused.value).count("for job") == 2
     state = cluster.observe()
     assert all((_job(state, job_id).time_limit_s or 0) >= 600 for job_id in running)
@@ -260,22 +262,23 @@ def test_a_satellite_that_slurm_takes_back_is_not_extended(quiet_lab: Lab, clust
         time.sleep(0.2)
     assert _job(cluster.observe(), satellite).state is JobState.RUNNING
     with pytest.raises(ActionRefused):
-        cluster.extend([satellite], 300)
+        cluster.extend([str(satellite)], 300)
 
 
 def test_a_cancelled_job_ends_and_may_be_cancelled_again(quiet_lab: Lab, cluster: SlurmCluster) -> None:
     job_id = _submit(quiet_lab, "--partition=flex")
     _seen(cluster, _runs(job_id))
-    cluster.cancel(job_id)
+    cluster.cancel(str(job_id))
     _seen(cluster, lambda state: state.jobs == ())
-    cluster.cancel(job_id)
-    cluster.cancel(999_999)
+    cluster.cancel(str(job_id))
+    cluster.cancel("999999")
 
 
 def test_a_user_may_not_cancel_anothers_job_and_is_told_so(quiet_lab: Lab) -> None:
     job_id = _submit(quiet_lab, "--partition=flex")
-    program = "import sys; from pathlib import Path; from flexo.clusters.slurm import SlurmCluster; "
-    program += "SlurmCluster(Path(sys.argv[1]), frozenset(), 5).cancel(int(sys.argv[2]))"
+    program = "import sys; from pathlib import Path; from flexo.clusters.slurm.adapter import SlurmCluster; "
+    program += "from flexo.clusters.slurm.settings import SlurmSettings; "
+    program += "SlurmCluster(SlurmSettings(conf=Path(sys.argv[1]), timeout_s=5)).cancel(sys.argv[2])"
     done = quiet_lab.run(
         ["python", "-c", program, str(quiet_lab.layout.slurm_conf), str(job_id)], user="nobody", check=False
     )
@@ -293,8 +296,8 @@ def test_a_controller_that_does_not_answer_is_unreachable_within_the_timeout(qui
         for ask in (
             cluster.observe,
             cluster.traits,
-            lambda: cluster.extend([job_id], 300),
-            lambda: cluster.cancel(job_id),
+            lambda: cluster.extend([str(job_id)], 300),
+            lambda: cluster.cancel(str(job_id)),
         ):
             started = time.monotonic()
             with pytest.raises(ClusterUnreachable, match=r"did not answer within 2 s"):
@@ -335,8 +338,10 @@ def test_priorities_are_set_and_those_of_jobs_that_are_gone_come_too_late(
     _seen(cluster, _runs(holder))
     array = _submit(quiet_lab, "--partition=train", "--nodelist=t1", "--gres=gpu:4", "--array=1-9")
     plain = _submit(quiet_lab, "--partition=train", "--nodelist=t1", "--gres=gpu:4")
-    wanted = (Priority(holder, 4_294_950_000), Priority(array, 4_294_950_001), Priority(plain, 4_294_950_002))
-    cluster.prioritize((*wanted, Priority(plain + 1_000, 4_294_950_003)))
+    wanted = tuple(
+        Priority(str(job), 4_294_950_000 + place) for place, job in enumerate((holder, array, plain))
+    )
+    cluster.prioritize((*wanted, Priority(str(plain + 1_000), 4_294_950_003)))
     seen = {job.job_id: job.priority for job in cluster.observe().jobs}
     assert (seen[array], seen[plain]) == (4_294_950_001, 4_294_950_002)
     quiet_lab.run(["scontrol", "release", str(plain)])
@@ -352,7 +357,7 @@ def test_pyslurm_and_slurms_commands_see_the_same(make_lab: LabFactory) -> None:
     try:
         _submit_one_of_each(lab)
         with_commands = _cluster(lab)
-        with_pyslurm = SlurmCluster(lab.layout.slurm_conf, frozenset({"flex"}), 10.0, reader)
+        with_pyslurm = SlurmCluster(SlurmSettings(conf=lab.layout.slurm_conf, timeout_s=10.0), reader=reader)
         assert reader.why_not_enough() == ""
         deadline = time.monotonic() + 90
         while differences := _differences(with_commands.observe(), with_pyslurm.observe()):
@@ -371,7 +376,7 @@ def test_pyslurm_is_left_alone_where_it_does_not_show_enough(quiet_lab: Lab) -> 
     reader = PyslurmReader(quiet_lab.layout.slurm_conf, frozenset({"flex"}), 10.0)
     assert "AccountingStorageTRES does not track gres/gpu" in reader.why_not_enough()
     reader.close()
-    cluster = connect(quiet_lab.layout.slurm_conf, frozenset({"flex"}), 10.0)
+    cluster = connect(SlurmSettings(conf=quiet_lab.layout.slurm_conf, timeout_s=10.0), Site())
     assert cluster.read_with.startswith("Slurm's commands (pyslurm is installed, but ")
     assert len(cluster.observe().nodes) == 3
 

@@ -17,8 +17,9 @@ import pytest
 from conftest import LabFactory, cancel_all_jobs
 
 from flexo.clusters.base import ActionRefused
-from flexo.clusters.slurm import SlurmCluster
-from flexo.model import JobState, SlurmJob
+from flexo.clusters.slurm.adapter import SlurmCluster
+from flexo.clusters.slurm.settings import SlurmSettings
+from flexo.model import JobState, QueuedJob
 from flexo_lab import Lab
 from flexo_lab.bringup import start_munged
 from flexo_protos.credentials import METADATA_KEY, Munge
@@ -237,9 +238,9 @@ def test_what_administrators_do_to_satellites_is_seen_as_it_is(failing: Lab) -> 
     base = _submit(failing, "--time=60")
     tag = f"--comment=flexo-satellite base={base} restart=0 grant=g1 workers=1"
     satellite = _submit(failing, "--partition=flex", "--no-requeue", "--gres=gpu:1", "--nodelist=t2", tag)
-    cluster = SlurmCluster(failing.layout.slurm_conf, frozenset({"flex"}), 20)
+    cluster = SlurmCluster(SlurmSettings(conf=failing.layout.slurm_conf))
 
-    def seen(job_id: int = satellite) -> SlurmJob:
+    def seen(job_id: int = satellite) -> QueuedJob:
         return next(job for job in cluster.observe().jobs if job.job_id == job_id)
 
     _until(lambda: seen().state is JobState.RUNNING, "the satellite runs")
@@ -276,4 +277,4 @@ def test_what_administrators_do_to_satellites_is_seen_as_it_is(failing: Lab) -> 
 
 def _fresh(lab: Lab) -> SlurmCluster:
     """One that has not read the partitions a moment ago."""
-    return SlurmCluster(lab.layout.slurm_conf, frozenset({"flex"}), 20)
+    return SlurmCluster(SlurmSettings(conf=lab.layout.slurm_conf))

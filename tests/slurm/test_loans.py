@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from conftest import LabFactory, cancel_all_jobs
 
-from flexo.clusters.base import ActionRefused
-from flexo.clusters.slurm import BorrowedPartition, SlurmCluster
+from flexo.clusters.base import ActionRefused, Borrowed, Site
+from flexo.clusters.slurm.adapter import SlurmCluster
+from flexo.clusters.slurm.settings import SlurmSettings
 from flexo_lab import Lab
 
 PLUGIN = Path(__file__).parents[2] / "slurm_plugin"
@@ -52,8 +53,8 @@ def quiet_lab(lending_lab: Lab) -> Iterator[Lab]:
 
 
 def _cluster(lab: Lab, *command: str) -> SlurmCluster:
-    borrowed = BorrowedPartition("borrowed", command, "borrowed-flex")
-    return SlurmCluster(lab.layout.slurm_conf, frozenset({"flex", *borrowed.names}), 20.0, borrowed=borrowed)
+    borrowed = Borrowed("borrowed", command, "borrowed-flex")
+    return SlurmCluster(SlurmSettings(conf=lab.layout.slurm_conf), Site(borrowed))
 
 
 def _lent(lab: Lab) -> set[str]:
@@ -132,10 +133,12 @@ def test_a_server_that_there_is_not_is_refused_in_slurms_words_and_nothing_chang
 _LEND = """
 import sys
 from pathlib import Path
-from flexo.clusters.slurm import BorrowedPartition, SlurmCluster
+from flexo.clusters.base import Borrowed, Site
+from flexo.clusters.slurm.adapter import SlurmCluster
+from flexo.clusters.slurm.settings import SlurmSettings
 conf, nodes, *command = sys.argv[1:]
-borrowed = BorrowedPartition("borrowed", tuple(command), "borrowed-flex")
-SlurmCluster(Path(conf), frozenset(), 20.0, borrowed=borrowed).lend(frozenset(nodes.split()))
+borrowed = Borrowed("borrowed", tuple(command), "borrowed-flex")
+SlurmCluster(SlurmSettings(conf=Path(conf)), Site(borrowed)).lend(frozenset(nodes.split()))
 """
 
 
@@ -195,11 +198,11 @@ def test_a_base_is_requeued_unless_it_may_not_be_and_one_that_has_ended_stays_en
     for job_id in (base, fixed):
         _wait(_runs(quiet_lab, job_id), "the job starts")
     _wait(lambda: _state(quiet_lab, ended) == "COMPLETED", "the short job ends")
-    cluster.requeue(base)
+    cluster.requeue(str(base))
     _wait(lambda: _show(quiet_lab, base)["Restarts"] == "1", "the base is requeued")
     with pytest.raises(ActionRefused, match=f"presently disabled for job {fixed}"):
-        cluster.requeue(fixed)
-    cluster.requeue(ended)
+        cluster.requeue(str(fixed))
+    cluster.requeue(str(ended))
     assert (_state(quiet_lab, fixed), _state(quiet_lab, ended)) == ("RUNNING", "COMPLETED")
 
 

@@ -91,7 +91,7 @@ def test_satellites_leave_a_node_that_is_drained_or_to_be_rebooted_and_come_back
     _update(lab, node, "DRAIN")
     wait(lambda: satellite not in job.satellites(), "the satellite leaves")
     assert state(lab, satellite) in ("COMPLETING", "COMPLETED"), "it ended by itself"
-    assert f"{node} is wanted empty (DRAIN)" in _events(job)
+    assert f"{node} is wanted empty (drained)" in _events(job)
     wait(lambda: len(job.satellites()) == 1, "the job grows elsewhere")
     _, other = _satellite(job)
     assert other != node
@@ -104,7 +104,7 @@ def test_satellites_leave_a_node_that_is_drained_or_to_be_rebooted_and_come_back
     wait(lambda: state(lab, int(blocking)) == "RUNNING", "another job has the first node")
     lab.run(["scontrol", "reboot", "nextstate=RESUME", other])
     wait(lambda: not job.satellites(), "the satellite leaves")
-    assert f"{other} is wanted empty (REBOOT_REQUESTED)" in _events(job)
+    assert f"{other} is wanted empty (to be rebooted)" in _events(job)
     wait(lambda: "REBOOT_ISSUED" in _flags(lab, other), "Slurm reboots the empty node")
     _kill_slurmd(lab, other)
     job.wait_for_workers(1)

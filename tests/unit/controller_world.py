@@ -13,14 +13,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from slurm_says import job_as_slurm_says
+
 from flexo.clusters.base import (
     ActionRefused,
     ClusterState,
     ClusterTraits,
     ClusterUnreachable,
     Priority,
+    StartBounds,
     UserShares,
 )
+from flexo.clusters.slurm import priority_band
 from flexo.config import ControllerSettings, Settings
 from flexo.control.leaders import NodeSpeed, Saved
 from flexo.controller import Controller
@@ -35,12 +39,14 @@ from flexo.model import (
     LeaderReport,
     Node,
     Partition,
+    Principal,
+    QueuedJob,
     Range,
     SatelliteReport,
     SatelliteState,
     SatelliteTag,
     SlowGpuReport,
-    SlurmJob,
+    WaitReason,
     WorkerShape,
 )
 
@@ -49,16 +55,17 @@ STEP_S = 2.0
 KEY = JobKey(1)
 SIGNER = GrantSigner(b"k" * 32)
 """Of every flexod here: they have the same key, as those of one cluster have."""
-ADA, BOB = 1000, 2000
+ADA, BOB = Principal("1000"), Principal("2000")
 
 
-def slurm_job(job_id: int, user_id: int = ADA, **changes) -> SlurmJob:
-    plain = SlurmJob(
+def slurm_job(job_id: int, owner: Principal = ADA, **changes) -> QueuedJob:
+    plain = QueuedJob(
         job_id=job_id,
-        user_id=user_id,
-        user={ADA: "ada", BOB: "bob"}[user_id],
+        owner=owner,
+        user={ADA: "ada", BOB: "bob"}[owner],
         partitions=("train",),
         state=JobState.RUNNING,
+        wait=WaitReason.NONE,
         reason="None",
         priority=100,
         submitted_at=900.0,
@@ -76,10 +83,13 @@ def slurm_job(job_id: int, user_id: int = ADA, **changes) -> SlurmJob:
 class FakeCluster:
     """Slurm, as far as the controller sees it: three nodes of four GPUs, and a queue."""
 
+    software = "Slurm"
+    satellite_qos = ""
+
     def __init__(self) -> None:
         self.now = 1000.0
         self.sizes = {"t1": 4, "t2": 4, "t3": 4}
-        self.queue: dict[int, SlurmJob] = {}
+        self.queue: dict[int, QueuedJob] = {}
         self.last_id = 1000
         self.starts = True
         """Whether pending satellites start."""
@@ -102,8 +112,9 @@ class FakeCluster:
         if self.unreachable:
             raise ClusterUnreachable(self.unreachable)
         self.asked_for_traits += 1
+        starts = StartBounds(self.backfill_interval_s, self.starts_in_a_turn, "bf_max_job_part")
         return ClusterTraits(
-            "lab", "22.05.8", self.backfill_interval_s, starts_in_a_turn=self.starts_in_a_turn
+            "lab", "22.05.8", starts, self.software, "flex", self.satellite_qos, "scontrol resume"
         )
 
     def observe(self) -> ClusterState:
@@ -130,27 +141,33 @@ class FakeCluster:
                     held[node] += job.gpus
         return held
 
-    def extend(self, satellite_job_ids: Sequence[int], seconds_from_now: int) -> None:
+    def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
         if self.refuses:
             raise ActionRefused(self.refuses)
-        for job_id in satellite_job_ids:
+        for job_id in map(int, time_limits):
             self.extended.append((job_id, seconds_from_now))
             job = self.queue[job_id]
             limit = int(self.now - (job.started_at or 0)) + seconds_from_now
             self.queue[job_id] = replace(job, time_limit_s=limit)
 
-    def cancel(self, satellite_job_id: int) -> None:
+    def cancel(self, job: str) -> None:
         if self.refuses:
             raise ActionRefused(self.refuses)
-        self.cancelled.append(satellite_job_id)
-        self.queue.pop(satellite_job_id, None)
+        self.cancelled.append(int(job))
+        self.queue.pop(int(job), None)
+
+    def in_band(self, priority: int) -> bool:
+        return priority_band.in_band(priority)
+
+    def arrange(self, now: Sequence[int]) -> list[int]:
+        return priority_band.arrange(now)
 
     def prioritize(self, priorities: Sequence[Priority]) -> None:
         if self.refuses:
             raise ActionRefused(self.refuses)
         self.prioritized.append(tuple(priorities))
         for each in priorities:
-            self.queue[each.job_id] = replace(self.queue[each.job_id], priority=each.priority)
+            self.queue[int(each.job)] = replace(self.queue[int(each.job)], priority=each.priority)
 
     def user_shares(self) -> UserShares:
         if self.refuses:
@@ -159,21 +176,23 @@ class FakeCluster:
 
     # What others do to the cluster.
 
-    def add(self, job: SlurmJob) -> SlurmJob:
-        self.queue[job.job_id] = job
-        return job
+    def add(self, job: QueuedJob) -> QueuedJob:
+        self.queue[job.job_id] = job_as_slurm_says(job)
+        return self.queue[job.job_id]
 
-    def base(self, job_id: int = 1, workers: str = "1-4", node: str = "t1", **changes) -> SlurmJob:
+    def base(self, job_id: int = 1, workers: str = "1-4", node: str = "t1", **changes) -> QueuedJob:
         size = Range.parse(workers)
         plain = slurm_job(job_id, nodes=(node,), gpus=size.min, cpus=size.min, elastic=ElasticRequest(size))
         return self.add(replace(plain, **changes))
 
-    def submit(self, base: JobKey, user_id: int, grant_id: str, node: str, workers: int, lease_s: int) -> int:
+    def submit(
+        self, base: JobKey, owner: Principal, grant_id: str, node: str, workers: int, lease_s: int
+    ) -> int:
         self.last_id += 1
         self.add(
             slurm_job(
                 self.last_id,
-                user_id,
+                owner,
                 partitions=("flex",),
                 state=JobState.PENDING,
                 reason="None",
@@ -207,7 +226,7 @@ class FakeCluster:
                 del self.queue[job.job_id]
 
     @staticmethod
-    def _ends_at(job: SlurmJob) -> float:
+    def _ends_at(job: QueuedJob) -> float:
         return (job.started_at or 0.0) + (job.time_limit_s or 0)
 
     def satellites(self) -> list[tuple[str, int]]:
@@ -221,10 +240,10 @@ class FakeCluster:
 class FakeLeader:
     """A leader that does at once what it is told."""
 
-    def __init__(self, cluster: FakeCluster, base: SlurmJob) -> None:
+    def __init__(self, cluster: FakeCluster, base: QueuedJob) -> None:
         self.cluster = cluster
         self.key = base.key
-        self.user_id = base.user_id
+        self.owner = base.owner
         self.range = base.elastic.workers
         self.nodes = base.nodes
         self.scalable = True
@@ -250,7 +269,7 @@ class FakeLeader:
         for grant in grants:
             if grant.grant_id not in self.own:
                 self.own[grant.grant_id] = self.cluster.submit(
-                    self.key, self.user_id, grant.grant_id, grant.node, grant.workers, grant.lease_s
+                    self.key, self.owner, grant.grant_id, grant.node, grant.workers, grant.lease_s
                 )
 
     def report(self) -> LeaderReport:
@@ -271,7 +290,7 @@ class FakeLeader:
         )
         plain = LeaderReport(
             key=self.key,
-            user_id=self.user_id,
+            owner=self.owner,
             workers=self.range,
             shape=self.shape,
             base_nodes=self.nodes,

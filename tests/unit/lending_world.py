@@ -8,8 +8,8 @@ from typing import Any
 from controller_world import FakeCluster, FakeLeader, FakeLeaders, World, slurm_job
 
 from flexo.clusters.base import ActionRefused, ClusterState
-from flexo.config import LoaningSettings
 from flexo.controller import Controller
+from flexo.loaning.settings import LoaningSettings
 from flexo.model import JobState, LoanState, Partition
 from flexo.service.lending_setup import lending_of
 
@@ -29,8 +29,8 @@ class LendingCluster(FakeCluster):
         self.refuses_edits = ""
         self.satellites_in = "borrowed"
 
-    def submit(self, base, user_id, grant_id, node, workers, lease_s) -> int:
-        job_id = super().submit(base, user_id, grant_id, node, workers, lease_s)
+    def submit(self, base, owner, grant_id, node, workers, lease_s) -> int:
+        job_id = super().submit(base, owner, grant_id, node, workers, lease_s)
         if node in INFERENCE:
             self.add(replace(self.queue[job_id], partitions=(self.satellites_in,)))
         return job_id
@@ -61,9 +61,9 @@ class LendingCluster(FakeCluster):
         self.edits.append(nodes)
         self.borrowed = nodes
 
-    def requeue(self, job_id: int) -> None:
-        self.requeued.append(job_id)
-        self.queue.pop(job_id, None)
+    def requeue(self, job: str) -> None:
+        self.requeued.append(int(job))
+        self.queue.pop(int(job), None)
 
     def inference(self, job_id: int, node: str = "") -> None:
         self.add(

@@ -181,7 +181,7 @@ class MortalWorld(LendingWorld):
 
     def _start_rigid(self) -> None:
         for job in list(self.cluster.queue.values()):
-            waits = job.user_id == BOB and job.state is JobState.PENDING
+            waits = job.owner == BOB and job.state is JobState.PENDING
             if waits and self.cluster.sizes["t2"] - self.cluster.held("t2") >= job.gpus:
                 self.cluster.add(replace(job, state=JobState.RUNNING, nodes=("t2",), reason="None"))
 

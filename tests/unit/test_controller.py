@@ -122,7 +122,7 @@ def test_nothing_is_granted_before_the_script_can_be_resized(world):
 
 def test_a_report_of_somebody_else_about_the_job_counts_for_nothing(world):
     leader = world.job()
-    leader.user_id = BOB
+    leader.owner = BOB
     world.go(10)
     assert world.cluster.satellites() == []
 
@@ -529,11 +529,11 @@ def test_status_and_jobs_show_the_last_look(world):
     assert world.controller.status().last_cycle_at == 0.0
     world.go(20)
     status = world.controller.status()
-    assert (status.cluster, status.slurm_version, status.policy) == ("lab", "22.05.8", "lyra")
+    assert (status.cluster, status.version, status.policy) == ("lab", "22.05.8", "lyra")
     assert (status.nodes, status.gpus, status.gpus_idle, status.gpus_in_satellites) == (3, 12, 8, 3)
     assert (status.elastic_jobs, status.leaders) == (1, 1)
     (view,) = world.controller.jobs()
-    assert (view.user_id, view.attached, view.batches_committed) == (ADA, True, 17)
+    assert (view.owner, view.attached, view.batches_committed) == (ADA, True, 17)
     assert [(grant.node, grant.workers, grant.state) for grant in view.job.grants] == [
         ("t2", 3, SatelliteState.TRAINING)
     ]
@@ -551,7 +551,7 @@ def test_explaining_a_job_says_what_it_has_and_why(world):
     assert "pending (Priority)" in world.controller.explain(7)[0]
     with pytest.raises(UnknownJob, match="not elastic"):
         world.controller.explain(50)
-    with pytest.raises(UnknownJob, match="not in Slurm's queue"):
+    with pytest.raises(UnknownJob, match="not in the queue"):
         world.controller.explain(12345)
     satellite = world.cluster.last_id
     assert world.controller.explain(satellite) == (

@@ -324,7 +324,7 @@ def test_a_satellite_of_the_flexod_before_on_a_server_on_loan_is_in_its_partitio
     world.restart()
     world.go(2)
     assert {offer.partition for offer in leader.told[-1]} <= {"borrowed", "flex"}
-    assert leader.user_id == ADA
+    assert leader.owner == ADA
 
 
 # On a cluster that allocates.

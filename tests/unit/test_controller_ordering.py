@@ -60,7 +60,7 @@ def test_inference_jobs_and_jobs_without_gpus_are_left_alone(tmp_path):
     world.rigid(60, gpus=1, partitions=("infer",))
     world.rigid(62, gpus=0, reason="Resources")
     world.go(4)
-    assert {each.job_id for sent in world.cluster.prioritized for each in sent} == {50}
+    assert {int(each.job) for sent in world.cluster.prioritized for each in sent} == {50}
 
 
 def test_a_dry_run_sets_no_priority(tmp_path):
@@ -86,7 +86,7 @@ def test_a_user_who_has_had_far_more_than_is_due_gets_less_of_what_is_idle(tmp_p
     world = World(tmp_path, fairshare_weight=1.0)
     world.cluster.shares = UserShares((UserShare("ada", 0.1), UserShare("bob", 1.0)), 0.0)
     heavy = world.job(1, "1-12", "t1", time_limit_s=7200)
-    light = world.job(2, "1-12", "t1", time_limit_s=7200, user_id=BOB, user="bob")
+    light = world.job(2, "1-12", "t1", time_limit_s=7200, owner=BOB, user="bob")
     world.go(200)
     had = {leader.key.job_id: leader.report().training_workers for leader in (heavy, light)}
     assert had[2] >= 2 * had[1]

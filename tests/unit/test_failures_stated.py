@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from controller_world import BOB, KEY, LEASE_S, FakeCluster, World, slurm_job
+from slurm_says import node_as_slurm_says
 
 from flexo.clusters.base import ClusterState
 from flexo.control.views import UnknownJob
@@ -24,10 +25,12 @@ class FailingCluster(FakeCluster):
     def observe(self) -> ClusterState:
         state = super().observe()
         nodes = tuple(
-            replace(
-                node,
-                unusable=self.unusable.get(node.name, ""),
-                partitions=node.partitions - ({"flex"} if self.partition_gone else set()),
+            node_as_slurm_says(
+                replace(
+                    node,
+                    unusable=self.unusable.get(node.name, ""),
+                    partitions=node.partitions - ({"flex"} if self.partition_gone else set()),
+                )
             )
             for node in state.nodes
         )
@@ -100,15 +103,20 @@ def test_a_queue_that_is_empty_for_one_look_as_slurmctld_recovers_costs_nothing(
 # nodes
 
 
-@pytest.mark.parametrize("flag", ["DRAIN", "MAINT", "REBOOT_REQUESTED"])
-def test_a_node_that_has_to_be_free_is_left_and_gets_nothing_new(world: FailingWorld, flag: str) -> None:
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [("DRAIN", "drained"), ("MAINT", "in maintenance"), ("REBOOT_REQUESTED", "to be rebooted")],
+)
+def test_a_node_that_has_to_be_free_is_left_and_gets_nothing_new(
+    world: FailingWorld, flag: str, said: str
+) -> None:
     leader = world.job()
     world.go(20)
     assert world.cluster.satellites() == [("t2", 3)]
     world.cluster.unusable["t2"] = f"MIXED+{flag}"
     world.go(4)
     assert "t2" not in {node for node, _ in world.cluster.satellites()}
-    assert f"t2 is wanted empty ({flag})" in world.last("shrink")
+    assert f"t2 is wanted empty ({said})" in world.last("shrink")
     world.go(120)
     assert world.cluster.satellites() == [("t3", 3)]
     assert leader.report().training_workers == 4

@@ -233,7 +233,7 @@ def test_satellites_that_an_older_release_granted_stand_after_the_upgrade(tmp_pa
 
 def test_an_older_releases_word_names_nothing_that_it_did_not_grant(tmp_path: Path) -> None:
     world, leader = grown(tmp_path)
-    world.job(2, "1-8", "t1", user_id=BOB, user="bob").scalable = False
+    world.job(2, "1-8", "t1", owner=BOB, user="bob").scalable = False
     for node in ("t2", "t3"):
         job_id = world.cluster.submit(JobKey(2), BOB, "g1", node, 4, LEASE_S)
         world.cluster.add(replace(world.cluster.queue[job_id], reason="JobHeldUser"))

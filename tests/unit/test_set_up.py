@@ -116,7 +116,7 @@ def test_an_unknown_argument_is_a_usage_error(clone: Path) -> None:
         ("wheel", ["setup.sh unit", "python packages/own_wheel.py build/wheel"]),
         (
             "lint",
-            ["setup.sh lint", "ruff check .", "ruff format --check .", "mypy"],
+            ["setup.sh lint", "ruff check .", "ruff format --check .", "mypy", "lint-imports --no-logo"],
         ),
     ],
 )
@@ -154,7 +154,7 @@ def made(clone: Path, target: str, set_up: str = STAND_IN) -> None:
     """`make TARGET` there, with programs that write down how they are called."""
     (clone / ".venv" / "bin").mkdir(parents=True)
     (clone / "setup.sh").write_text(set_up)
-    for name in ("python", "pytest", "ruff", "mypy"):
+    for name in ("python", "pytest", "ruff", "mypy", "lint-imports"):
         program = clone / ".venv" / "bin" / name
         program.write_text(STAND_IN)
         program.chmod(0o755)

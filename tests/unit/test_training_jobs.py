@@ -13,13 +13,15 @@ from flexo.model import (
     JobKey,
     JobState,
     LeaderReport,
+    Principal,
+    QueuedJob,
     Range,
     RunningTime,
     SatelliteState,
     SatelliteTag,
     ScalingPoint,
-    SlurmJob,
     Source,
+    WaitReason,
     WorkerShape,
 )
 from flexo.training_jobs import History, Known, TrainingJobs
@@ -28,14 +30,15 @@ NOW = 10_000.0
 GPU = WorkerShape(1, 1)
 
 
-def queued(job_id: int, **changes) -> SlurmJob:
+def queued(job_id: int, **changes) -> QueuedJob:
     """Ada's job on two GPUs, which has run for 1,000 s of its hour."""
-    plain = SlurmJob(
+    plain = QueuedJob(
         job_id=job_id,
-        user_id=1000,
+        owner=Principal("1000"),
         user="ada",
         partitions=("train",),
         state=JobState.RUNNING,
+        wait=WaitReason.NONE,
         reason="None",
         priority=1,
         submitted_at=NOW - 1_200.0,
@@ -51,18 +54,18 @@ def queued(job_id: int, **changes) -> SlurmJob:
     return replace(plain, **changes)
 
 
-def waiting(job_id: int, **changes) -> SlurmJob:
+def waiting(job_id: int, **changes) -> QueuedJob:
     return replace(
         queued(job_id, state=JobState.PENDING, nodes=(), started_at=NOW + 500.0, elastic=None), **changes
     )
 
 
-def elastic(base: SlurmJob, **changes) -> ElasticJob:
+def elastic(base: QueuedJob, **changes) -> ElasticJob:
     plain = ElasticJob(base.key, base.user, Range(2, 8), GPU, ("n1",), 2, scalable=True)
     return replace(plain, **changes)
 
 
-def report(base: SlurmJob, progress: float) -> LeaderReport:
+def report(base: QueuedJob, progress: float) -> LeaderReport:
     return LeaderReport(base.key, 1000, Range(2, 8), GPU, ("n1",), 2, 1, 9, True, (), progress=progress)
 
 

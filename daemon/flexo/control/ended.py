@@ -14,13 +14,13 @@ from typing import Final
 
 from flexo.clusters.base import Cluster, JobEnd, KnowsEnds
 from flexo.journal import Event
-from flexo.model import ElasticJob, JobKey, JobState, SlurmJob
+from flexo.model import ElasticJob, JobKey, JobState, QueuedJob
 from flexo.words import workers
 
 _AT_ONCE: Final = 100
 """Jobs asked about with one command."""
 _TRIES: Final = 5
-"""Of one question, while slurmctld does not answer."""
+"""Of one question, while the cluster does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class EndedJobs:
         self._running: dict[JobKey, _Known | None] = dict.fromkeys(unended)
         """None: this flexod has not seen it run."""
         self._missed: frozenset[JobKey] = frozenset()
-        """Of those: the last look did not show them. One look may be wrong, as when slurmctld restarts."""
+        """Of those: the last look did not show them. One look may be wrong, as after its restart."""
         self._gone: dict[JobKey, tuple[_Known | None, float, int]] = {}
         """What was known of them, when they were missed, and how often the cluster was asked."""
         self._asked: tuple[tuple[JobKey, ...], Future[Mapping[JobKey, JobEnd]]] | None = None
@@ -72,7 +72,7 @@ class EndedJobs:
         """Whether a job's end is about to be known: the next look is due soon."""
         return bool(self._missed or self._gone)
 
-    def look(self, queue: Iterable[SlurmJob], jobs: Iterable[ElasticJob], now: float) -> list[Ended]:
+    def look(self, queue: Iterable[QueuedJob], jobs: Iterable[ElasticJob], now: float) -> list[Ended]:
         """One look; the ends that are known by now."""
         here = {job.key for job in queue if job.state is not JobState.PENDING or job.unreadable}
         started = {job.key: job.started_at for job in queue if job.key in here and job.elastic}
@@ -129,11 +129,11 @@ class EndedJobs:
 
 def _how(end: JobEnd | None, started_at: float | None, ended_at: float) -> str:
     if end is None:
-        return "the job has left Slurm's queue; neither slurmctld nor accounting says how it ended"
+        return "the job has left the queue; neither the cluster nor its accounting says how it ended"
     code = f" (exit code {end.exit_code})" if end.exit_code else ""
     ran_s = ended_at - started_at if started_at is not None and end.ended_at else 0.0
     after = f" after {_time(ran_s)}" if ran_s > 0 else ""
-    by = ", says Slurm's accounting" if end.known_by == "accounting" else ""
+    by = ", says the cluster's accounting" if end.known_by == "accounting" else ""
     return f"the job ended: {end.state}{code}{after}{by}"
 
 

@@ -19,13 +19,13 @@ _BY: Final = {
 
 
 def explain(job_id: int, view: View) -> tuple[str, ...]:
-    """What is to say of Slurm's job `job_id`. Raises UnknownJob."""
+    """What is to say of the queue's job `job_id`. Raises UnknownJob."""
     for shown in view.jobs:
         if shown.job.key.job_id == job_id:
             return _explain_running(shown, view)
     queued = next((job for job in (view.state.jobs if view.state else ()) if job.job_id == job_id), None)
     if queued is None:
-        raise UnknownJob(f"job {job_id} is not in Slurm's queue")
+        raise UnknownJob(f"job {job_id} is not in the queue")
     if any(job.job_id == job_id for job in view.unknown):
         return (
             f"job {job_id} has a satellite's comment, but it is not what any grant of flexod's allows:"
@@ -37,7 +37,7 @@ def explain(job_id: int, view: View) -> tuple[str, ...]:
         raise UnknownJob(f"job {job_id} is not elastic: it was submitted without --elastic")
     if queued.state is JobState.PENDING:
         least = workers(queued.elastic.workers.min)
-        pending = f"job {job_id} is pending ({queued.reason}): it starts with {least}, like any Slurm job"
+        pending = f"job {job_id} is pending ({queued.reason}): it starts with {least}, like any other job"
         return (pending, *_place(queued.key, view.order))
     return (f"job {job_id} is ending",)
 

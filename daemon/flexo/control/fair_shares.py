@@ -1,16 +1,16 @@
-"""What users' flexible demand counts for, by Slurm's fairshare factors ([controller] fairshare_weight)."""
+"""What users' flexible demand counts for, by their fairshare factors ([controller] fairshare_weight)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from flexo.clusters.base import ActionRefused, Cluster, ClusterUnreachable
+from flexo.clusters.base import ActionRefused, Cluster, ClusterUnreachable, SharesByUser, UserShares, cannot
 from flexo.control.refusals import Refusals
 from flexo.journal import Event
 
 _EVERY_S: Final = 300.0
-"""Between two looks: slurmctld itself computes the factors every PriorityCalcPeriod, 5 min by default."""
+"""Between two looks: clusters compute the factors anew every few minutes."""
 _LEAST: Final = 0.01
 """Whoever has had far too much still grows into GPUs that nobody else wants."""
 
@@ -36,7 +36,7 @@ class FairShares:
             return ()
         self._looked_at = now
         try:
-            read = self._cluster.user_shares()
+            read = self._read()
         except (ActionRefused, ClusterUnreachable) as error:
             return self._refusals.note(f"fairshare_weight counts nothing: {error}", None, now)
         self.cost_s = read.read_cost_s
@@ -44,3 +44,8 @@ class FairShares:
             each.user: max(_LEAST, 1.0 - self._weight * (1.0 - each.factor)) for each in read.shares
         }
         return ()
+
+    def _read(self) -> UserShares:
+        if not isinstance(self._cluster, SharesByUser):
+            raise cannot(self._cluster, "tell what users have had")
+        return self._cluster.user_shares()

@@ -1,4 +1,4 @@
-"""Puts together what is shown of each elastic job: what Slurm, its leader and its profile say of it."""
+"""Puts together what is shown of each elastic job: what the cluster, its leader and its profile say of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def job_views(
 ) -> tuple[JobView, ...]:
     """`jobs` as they are once `plan` is carried out."""
     known = {job.key: job for job in snapshot.training}
-    owners = {job.key: job.user_id for job in state.jobs}
+    owners = {job.key: job.owner for job in state.jobs}
     batches = {batch.job: batch.samples for batch in plan.batches}
     return tuple(
         JobView(

@@ -20,7 +20,7 @@ class GrantOffer:
     lease_s: int
     """The time limit to submit the satellite with."""
     start_within_s: int
-    """A satellite that Slurm has not started by then is cancelled by its leader, and the grant returned."""
+    """A satellite that has not started by then is cancelled by its leader, and the grant returned."""
     qos: str = ""
     """"": the user's own default."""
     signature: bytes = b""

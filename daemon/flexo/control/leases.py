@@ -1,7 +1,8 @@
 """Keeps the leases of satellites alive for as long as their grants stand.
 
-A thousand leases take Slurm seconds, which the loop need not wait for: they are extended beside it. And the
-more there are the longer they become: slurmctld is locked for each, and is not to be asked more and more.
+A thousand leases take a cluster seconds, which the loop need not wait for: they are extended beside it. And
+the more there are the longer they become: each is a request to the cluster, which is not to be asked more and
+more.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Final
 from flexo.clusters.base import ActionRefused, Cluster, ClusterState, ClusterUnreachable, MayNotAct
 from flexo.control.refusals import Refusals
 from flexo.journal import Event
-from flexo.model import ElasticJob, JobKey, JobState, SatelliteState, SlurmJob
+from flexo.model import ElasticJob, JobKey, JobState, QueuedJob, SatelliteState
 
 _RETRY_S: Final = 30.0
 """Between two tries to extend the same lease."""
 MOST_AT_ONCE: Final = 20
-"""Leases extended with one command, which has to end in time: each is a request of its own, of which a
-slurmctld that limits them (rl_enable) answers a user 30 at once and then 2 a second."""
+"""Leases extended with one command, which has to end in time: each is a request of its own, and a cluster may
+limit how many a user makes, as in 30 at once and then 2 a second."""
 BETWEEN_S: Final = 1.0
 """From one lease that is extended to the next, in the mean: with `lease_s` of 300 leases grow longer from 150
 satellites on."""
@@ -35,9 +36,9 @@ _TRAINING: Final = frozenset({SatelliteState.WARMING, SatelliteState.TRAINING})
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One command, with the job of each satellite that it is about."""
+    """One command, with the job of each time limit that it is about."""
 
-    satellites: Mapping[int, JobKey]
+    time_limits: Mapping[str, JobKey]
     answer: Future[None]
 
 
@@ -59,7 +60,8 @@ class Leases:
         self._started_at = started_at
         self._beside = beside
         self._attached_at: dict[JobKey, float] = {}
-        self._tried_at: dict[int, float] = {}
+        self._tried_at: dict[str, float] = {}
+        """By time limit."""
         self._asked: list[_Asked] = []
 
     def extend(
@@ -68,34 +70,35 @@ class Leases:
         """Leases of which less than half is left, under grants that stand; those first that end first.
 
         A leader that is not attached keeps its satellites for one lease more: flexod or the network may
-        have been away. After that they run out. What Slurm refuses is known in a later cycle.
+        have been away. After that they run out. What the cluster refuses is known in a later cycle.
         """
         now = state.at
         queue = {job.job_id: job for job in state.jobs}
         running = {job.key for job in jobs}
         self._attached_at = {key: at for key, at in self._attached_at.items() if key in running}
         self._attached_at.update((key, now) for key in attached if key in running)
-        self._tried_at = {job: at for job, at in self._tried_at.items() if job in queue}
+        there = {job.time_limit_id for job in state.jobs if job.satellite is not None}
+        self._tried_at = {limit: at for limit, at in self._tried_at.items() if limit in there}
         kept = [job for job in jobs if self._is_kept(job, queue, now)]
         lease_s = lease_for(self._lease_s, sum(len(job.grants) for job in kept))
         due = sorted(chain.from_iterable(self._due(job, queue, now, lease_s) for job in kept))
-        satellites = {satellite: job for _, satellite, job in due}
-        self._ask(satellites, now, lease_s)
-        return [*self._told(satellites, now, lease_s), *self._take_answers(now)]
+        limits = {limit: job for _, _, limit, job in due}
+        self._ask(limits, now, lease_s)
+        return [*self._told(limits, now, lease_s), *self._take_answers(now)]
 
     def forget(self) -> None:
         """Ask for nothing more of what has not been asked yet."""
         for asked in self._asked:
             asked.answer.cancel()
 
-    def _is_kept(self, job: ElasticJob, queue: Mapping[int, SlurmJob], now: float) -> bool:
+    def _is_kept(self, job: ElasticJob, queue: Mapping[int, QueuedJob], now: float) -> bool:
         seen_at = self._attached_at.get(job.key, self._started_at)
         return queue[job.key.job_id].state in _LASTING and now - seen_at <= self._lease_s
 
     def _due(
-        self, job: ElasticJob, queue: Mapping[int, SlurmJob], now: float, lease_s: int
-    ) -> Iterator[tuple[float, int, JobKey]]:
-        """When the lease ends, the satellite, and the job that it is of."""
+        self, job: ElasticJob, queue: Mapping[int, QueuedJob], now: float, lease_s: int
+    ) -> Iterator[tuple[float, int, str, JobKey]]:
+        """When the lease ends, the satellite, its time limit, and the job that it is of."""
         for grant in job.grants:
             satellite = queue.get(grant.satellite_job_id)
             if grant.state not in _TRAINING or satellite is None or satellite.state is not JobState.RUNNING:
@@ -103,27 +106,27 @@ class Leases:
             if satellite.started_at is None or satellite.time_limit_s is None:
                 continue
             ends_at = satellite.started_at + satellite.time_limit_s
-            if ends_at - now < lease_s / 2 and self._may_try(satellite.job_id, now):
-                yield ends_at, satellite.job_id, job.key
+            if ends_at - now < lease_s / 2 and self._may_try(satellite.time_limit_id, now):
+                yield ends_at, satellite.job_id, satellite.time_limit_id, job.key
 
-    def _may_try(self, satellite: int, now: float) -> bool:
-        asked = any(satellite in each.satellites for each in self._asked)
-        return not asked and now - self._tried_at.get(satellite, 0.0) >= _RETRY_S
+    def _may_try(self, limit: str, now: float) -> bool:
+        asked = any(limit in each.time_limits for each in self._asked)
+        return not asked and now - self._tried_at.get(limit, 0.0) >= _RETRY_S
 
-    def _ask(self, satellites: Mapping[int, JobKey], now: float, lease_s: int) -> None:
-        self._tried_at.update(dict.fromkeys(satellites, now))
-        ordered = list(satellites)
+    def _ask(self, limits: Mapping[str, JobKey], now: float, lease_s: int) -> None:
+        self._tried_at.update(dict.fromkeys(limits, now))
+        ordered = list(limits)
         for start in range(0, len(ordered), MOST_AT_ONCE):
             some = tuple(ordered[start : start + MOST_AT_ONCE])
             answer = self._beside.submit(self._cluster.extend, some, lease_s)
-            self._asked.append(_Asked({each: satellites[each] for each in some}, answer))
+            self._asked.append(_Asked({each: limits[each] for each in some}, answer))
 
-    def _told(self, satellites: Mapping[int, JobKey], now: float, lease_s: int) -> Iterator[Event]:
-        of_jobs: dict[JobKey, list[int]] = {}
-        for satellite in sorted(satellites):
-            of_jobs.setdefault(satellites[satellite], []).append(satellite)
+    def _told(self, limits: Mapping[str, JobKey], now: float, lease_s: int) -> Iterator[Event]:
+        of_jobs: dict[JobKey, list[str]] = {}
+        for limit in sorted(limits, key=lambda limit: (len(limit), limit)):
+            of_jobs.setdefault(limits[limit], []).append(limit)
         for key, its_own in of_jobs.items():
-            names = ", ".join(map(str, its_own))
+            names = ", ".join(its_own)
             text = f"the grant stands: the lease of {names} is to end {lease_s} s from now"
             yield Event(now, "extend", key, text)
 
@@ -141,9 +144,9 @@ class Leases:
         if error is None or isinstance(error, MayNotAct):
             return ()  # whoever acts instead extends them
         if isinstance(error, ActionRefused):
-            named = error.jobs & asked.satellites.keys()
-            key = asked.satellites[min(named or asked.satellites)]
+            named = error.jobs & asked.time_limits.keys()
+            key = asked.time_limits[min(named or asked.time_limits)]
             return self._refusals.note(str(error), key, now)
         if isinstance(error, ClusterUnreachable):
-            return self._refusals.note(str(error), None, now, "Slurm did not answer")
+            return self._refusals.note(str(error), None, now, f"{self._cluster.software} did not answer")
         raise error

@@ -5,14 +5,23 @@ What is decided is in `loaning`; a controller that lends nothing has none of thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import structlog
 
-from flexo.clusters.base import ActionRefused, Cluster, ClusterState, ClusterUnreachable
+from flexo.clusters.base import (
+    ActionRefused,
+    Allocates,
+    Cluster,
+    ClusterState,
+    ClusterUnreachable,
+    Lends,
+    Requeues,
+    cannot,
+)
 from flexo.control.leaders import Leaders
 from flexo.control.logbook import Logbook
 from flexo.control.refusals import Refusals
@@ -23,8 +32,9 @@ from flexo.journal import Event
 from flexo.loaning.lending import Lending
 from flexo.loaning.turn import LendingPlan, View
 from flexo.loaning.vacating import Preempt, Saving, ScaleIn
-from flexo.model import Allocate, JobKey, Loan, Node, TrainingJob
+from flexo.model import Allocate, JobKey, Loan, Node, NodeCondition, TrainingJob
 
+_NOT_ON_LOAN: Final = frozenset({NodeCondition.OUT_OF_SERVICE})
 _SAID_AGAIN_S: Final = 3600.0
 """Between two entries of the same mistake."""
 
@@ -148,7 +158,7 @@ class Loans:
         for save in plan.save:
             self._leaders.save(save.job, _path(self._checkpoint, users[save.job], save.job))
         self._saved &= users.keys()
-        for act, job in self._commands(plan):
+        for act, job in self._commands(plan, {job.job_id: job.identifier for job in state.jobs}):
             try:
                 happened += self._try(act, job, now)
             except ClusterUnreachable as error:
@@ -156,15 +166,27 @@ class Loans:
                 return [*happened, *self._refusals.note(str(error), job, now)]
         return happened
 
-    def _commands(self, plan: LendingPlan) -> Iterator[tuple[Callable[[], None], JobKey | None]]:
-        """What the cluster is asked to do, for which job."""
+    def _commands(
+        self, plan: LendingPlan, queue: Mapping[int, str]
+    ) -> Iterator[tuple[Callable[[], None], JobKey | None]]:
+        """What the cluster is asked to do, for which job. `queue`: the cluster's identifiers of its jobs."""
         for order in plan.scale_in:
-            if order.force and order.satellite_job_id:
-                yield partial(self._cluster.cancel, order.satellite_job_id), order.job
+            if order.force and order.satellite_job_id in queue:
+                yield partial(self._cluster.cancel, queue[order.satellite_job_id]), order.job
         for preempt in plan.preempt:
-            yield partial(self._cluster.requeue, preempt.job.job_id), preempt.job
+            yield partial(self._requeue, queue[preempt.job.job_id]), preempt.job
         if plan.borrowed is not None:
-            yield partial(self._cluster.lend, plan.borrowed), None
+            yield partial(self._lend, plan.borrowed), None
+
+    def _requeue(self, job: str) -> None:
+        if not isinstance(self._cluster, Requeues):
+            raise cannot(self._cluster, "preempt a running base")
+        self._cluster.requeue(job)
+
+    def _lend(self, nodes: frozenset[str]) -> None:
+        if not isinstance(self._cluster, Lends):
+            raise cannot(self._cluster, "lend servers")
+        self._cluster.lend(nodes)
 
     def _try(self, act: Callable[[], None], job: JobKey | None, now: float) -> Iterable[Event]:
         try:
@@ -183,13 +205,18 @@ class Loans:
         plan = self._lending.turn(View(state.at, state.nodes, state.partitions, training=state.training))
         happened = self._note(plan, state.at)
         if plan.borrowed is not None:
-            happened += self._try(partial(self._cluster.lend, plan.borrowed), None, state.at)
+            happened += self._try(partial(self._lend, plan.borrowed), None, state.at)
         allocations = _without(state.training, plan.scale_in, plan.preempt)
         if allocations:
-            self._cluster.allocate(allocations, ())
+            self._allocate(allocations)
         if allocations or plan.borrowed is not None:
             state = self._cluster.observe()
         return replace(state, nodes=self._for_policies(state)), happened
+
+    def _allocate(self, allocations: Sequence[Allocate]) -> None:
+        if not isinstance(self._cluster, Allocates):
+            raise cannot(self._cluster, "allocate")
+        self._cluster.allocate(allocations, ())
 
     def _for_policies(self, state: ClusterState) -> tuple[Node, ...]:
         loans = self.view.loans
@@ -206,7 +233,10 @@ class Loans:
     def _hide(self, node: Node) -> Node:
         known = self._hidden.get(node.name)
         if known is None or known[0] is not node:
-            known = self._hidden[node.name] = node, replace(node, unusable="not on loan")
+            known = self._hidden[node.name] = (
+                node,
+                replace(node, unusable="not on loan", conditions=_NOT_ON_LOAN),
+            )
         return known[1]
 
 

@@ -16,7 +16,7 @@ from flexo.clusters.base import ActionRefused, Cluster
 from flexo.control.refusals import Refusals
 from flexo.grants import Sight
 from flexo.journal import Event
-from flexo.model import JobKey, JobState, SlurmJob
+from flexo.model import JobKey, JobState, QueuedJob
 
 _RETRY_S: Final = 30.0
 """Between two tries to cancel the same satellite."""
@@ -61,8 +61,8 @@ class Orphans:
         return events
 
     def _unwanted(
-        self, unknown: Sequence[SlurmJob], running: Container[JobKey], now: float
-    ) -> Iterator[SlurmJob]:
+        self, unknown: Sequence[QueuedJob], running: Container[JobKey], now: float
+    ) -> Iterator[QueuedJob]:
         """Those whose base is gone, and those that have waited for long; not yet tried ones first."""
         since = self._unknown_since
         self._unknown_since = {job.job_id: since.get(job.job_id, now) for job in unknown}
@@ -78,20 +78,20 @@ class Orphans:
             if not wanted and self._is_due(job, now):
                 yield job
 
-    def _is_due(self, job: SlurmJob, now: float) -> bool:
+    def _is_due(self, job: QueuedJob, now: float) -> bool:
         return job.state is not JobState.COMPLETING and self._due_at.get(job.job_id, now) <= now
 
-    def _cancel(self, job: SlurmJob, now: float) -> list[Event]:
+    def _cancel(self, job: QueuedJob, now: float) -> list[Event]:
         assert job.satellite is not None
         self._due_at[job.job_id] = now + _RETRY_S
         try:
-            self._cluster.cancel(job.job_id)
+            self._cluster.cancel(job.identifier)
         except ActionRefused as error:
             return list(self._refusals.note(str(error), job.satellite.base, now))
         text = f"satellite {job.job_id} is cancelled: job {job.satellite.base} is gone from the queue"
         return [Event(now, "cancel", job.satellite.base, text)]
 
-    def _say(self, unknown: Sequence[SlurmJob], now: float) -> None:
+    def _say(self, unknown: Sequence[QueuedJob], now: float) -> None:
         if not unknown or now - self._said_at < _SAY_AGAIN_S:
             return
         self._said_at = now

@@ -38,8 +38,8 @@ class Pace:
     def least_s(self) -> float:
         """From one look to the next at least.
 
-        By the median of the last looks: Slurm's commands wait for a backup that is about to take over, and a
-        look that waited has cost slurmctld nothing.
+        By the median of the last looks: a look may wait for a backup controller that is about to take over,
+        and has cost nobody anything then.
         """
         settings = self._settings
         if self._failures:

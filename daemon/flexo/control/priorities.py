@@ -1,4 +1,4 @@
-"""Puts the pending jobs of a Slurm cluster in the policy's order, by their priorities.
+"""Puts the pending jobs of a cluster in the policy's order, by their priorities.
 
 Ordinary jobs and elastic bases alike; never held jobs, satellites, jobs without GPUs, or jobs of partitions
 that training does not use. Somebody who changes a priority that flexod has set to one outside flexod's band
@@ -12,21 +12,20 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from flexo.clusters.base import ActionRefused, Cluster, Priority
+from flexo.clusters.base import ActionRefused, Cluster, Prioritizes, Priority
 from flexo.control.logbook import Logbook
-from flexo.control.priority_band import arrange, in_band
 from flexo.control.refusals import Refusals
 from flexo.journal import Event
-from flexo.model import JobKey, JobState, SlurmJob, Snapshot
+from flexo.model import JobKey, JobState, QueuedJob, Snapshot
 from flexo.policies.pending import waits_for_resources
 
 MOST_AT_ONCE: Final = 100
-"""Priorities set in one cycle: each takes slurmctld's locks for about a millisecond."""
+"""Priorities set in one cycle: each is a request of its own to the cluster."""
 MOST_RANKED: Final = 500
-"""Jobs that are put in order, from the first on: Slurm's backfill looks at no more (bf_max_job_test). The
-others wait below them, in Slurm's own order."""
+"""Jobs that are put in order, from the first on: a scheduler looks at no more. The
+others wait below them, in the cluster's own order."""
 _RETRY_S: Final = 60.0
-"""After Slurm has refused a priority."""
+"""After the cluster has refused a priority."""
 _NAMED: Final = 5
 
 
@@ -35,6 +34,7 @@ class Priorities:
 
     def __init__(self, cluster: Cluster, journal: Logbook, refusals: Refusals, *, dry_run: bool) -> None:
         self._cluster = cluster
+        self._able = cluster if isinstance(cluster, Prioritizes) else None
         self._journal = journal
         self._refusals = refusals
         self._dry_run = dry_run
@@ -43,38 +43,50 @@ class Priorities:
         self._not_before = 0.0
         self._said: tuple[Priority, ...] = ()
 
-    def follow(self, order: Sequence[JobKey], jobs: Sequence[SlurmJob], now: float) -> list[Event]:
+    def follow(self, order: Sequence[JobKey], jobs: Sequence[QueuedJob], now: float) -> list[Event]:
         """Let the pending `jobs` of `order` start in that order. What is to be written down."""
+        if self._able is None:
+            why = f"{self._cluster.software} cannot be told in which order jobs start"
+            return list(self._refusals.note(why, None, now))
+        return self._follow(self._able, order, jobs, now)
+
+    def _follow(
+        self, cluster: Prioritizes, order: Sequence[JobKey], jobs: Sequence[QueuedJob], now: float
+    ) -> list[Event]:
         pending = {job.key: job for job in jobs if job.state is JobState.PENDING and job.satellite is None}
-        events = self._look({key: job.priority for key, job in pending.items()}, now)
+        events = self._look(cluster, {key: job.priority for key, job in pending.items()}, now)
         if now < self._not_before:
             return events
-        ranked = self._ranked(order, pending)
-        wanted = arrange([job.priority for job in ranked])
+        ranked = self._ranked(cluster, order, pending)
+        wanted = cluster.arrange([job.priority for job in ranked])
         changes = [
-            (job.key, Priority(job.job_id, priority))
+            (job.key, Priority(job.identifier, priority))
             for job, priority in zip(ranked, wanted, strict=True)
             if job.priority != priority
         ]
-        return events + self._send(changes[:MOST_AT_ONCE], now)
+        return events + self._send(cluster, changes[:MOST_AT_ONCE], now)
 
-    def _ranked(self, order: Sequence[JobKey], pending: Mapping[JobKey, SlurmJob]) -> list[SlurmJob]:
+    def _ranked(
+        self, cluster: Prioritizes, order: Sequence[JobKey], pending: Mapping[JobKey, QueuedJob]
+    ) -> list[QueuedJob]:
         """Those that are put in order: held ones and those that somebody else has a word on are not."""
         jobs = (pending[key] for key in order if key in pending and key not in self._left_alone)
         waiting = (job for job in jobs if job.priority and waits_for_resources(job))
-        return [job for place, job in enumerate(waiting) if place < MOST_RANKED or in_band(job.priority)]
+        return [
+            job for place, job in enumerate(waiting) if place < MOST_RANKED or cluster.in_band(job.priority)
+        ]
 
-    def _look(self, pending: Mapping[JobKey, int], now: float) -> list[Event]:
+    def _look(self, cluster: Prioritizes, pending: Mapping[JobKey, int], now: float) -> list[Event]:
         """Learn from the queue what was set, and what others have changed since."""
-        # a job that is held starts anew once it is released: Slurm gives it a priority of its own then
+        # a job that is held starts anew once it is released: the cluster gives it a priority of its own then
         gone = [key for key in self._set if not pending.get(key)]
         for key in gone:
             del self._set[key]
-        # set, and Slurm refused another or flexod was killed before it was written down
+        # set, and the cluster refused another or flexod was killed before it was written down
         found = [
             (key, priority)
             for key, priority in pending.items()
-            if in_band(priority) and self._set.get(key) != priority
+            if cluster.in_band(priority) and self._set.get(key) != priority
         ]
         self._remember(found, gone)
         changed = {key for key, priority in self._set.items() if pending[key] != priority}
@@ -85,7 +97,9 @@ class Priorities:
             for key in news
         ]
 
-    def _send(self, changes: Sequence[tuple[JobKey, Priority]], now: float) -> list[Event]:
+    def _send(
+        self, cluster: Prioritizes, changes: Sequence[tuple[JobKey, Priority]], now: float
+    ) -> list[Event]:
         priorities = tuple(priority for _, priority in changes)
         if not priorities or (self._dry_run and priorities == self._said):
             return []
@@ -94,7 +108,7 @@ class Priorities:
         if self._dry_run:
             return [Event(now, "order", None, f"would set {text}")]
         try:
-            self._cluster.prioritize(priorities)
+            cluster.prioritize(priorities)
         except ActionRefused as error:
             self._not_before = now + _RETRY_S
             return list(self._refusals.note(str(error), None, now))

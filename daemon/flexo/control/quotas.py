@@ -1,6 +1,6 @@
-"""What running jobs of a Slurm cluster use of their tenants' quotas ([controller] quotas).
+"""What running jobs use of their tenants' quotas ([controller] quotas).
 
-Nothing is remembered: Slurm says when jobs started, and so the answer is the same after a restart of flexod.
+Nothing is remembered: the cluster says when jobs started, so the answer is the same after a restart.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.model import JobKey, JobState, Quota, SlurmJob
+from flexo.model import JobKey, JobState, QueuedJob, Quota
 from flexo.training_jobs import tenant_of
 
 _HOLDS: Final = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
@@ -26,7 +26,7 @@ class Guarantees:
     """With what those use of them."""
 
 
-def guarantees(quotas: Mapping[str, int], queue: Iterable[SlurmJob]) -> Guarantees:
+def guarantees(quotas: Mapping[str, int], queue: Iterable[QueuedJob]) -> Guarantees:
     """Each running job that its tenant's quota holds as a whole, beside those that started before (AntMan).
 
     Satellites use no quota: they are taken at any time.

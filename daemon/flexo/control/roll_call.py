@@ -15,7 +15,7 @@ from flexo.model import ElasticJob, Grow, JobKey, Note, Plan
 
 PATIENCE_S: Final = 45.0
 """Leaders dial again every 30 s at the latest (horovod_elastic/leader/daemon_link.py). Those that have not by
-then are gone, and what they were granted is in Slurm's queue or nowhere."""
+then are gone, and what they were granted is in the queue or nowhere."""
 
 
 class RollCall:

@@ -1,6 +1,6 @@
 """Takes the satellites of a suspended base back: its workers stand still, and the GPUs could train somebody.
 
-Slurm's gang scheduling suspends jobs for one time slice after another, so a grace period comes first.
+Gang scheduling suspends jobs for one time slice after another, so a grace period comes first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flexo.clusters.base import ActionRefused, Cluster
 from flexo.control.refusals import Refusals
 from flexo.grants import GrantBook
 from flexo.journal import Event
-from flexo.model import ElasticJob, Grant, JobKey, JobState, Note, SatelliteState, SlurmJob
+from flexo.model import ElasticJob, Grant, JobKey, JobState, Note, QueuedJob, SatelliteState
 from flexo.words import workers
 
 _RETRY_S: Final = 30.0
@@ -21,7 +21,7 @@ _RETRY_S: Final = 30.0
 
 
 class SuspendedBases:
-    """Bases that Slurm shows suspended, and since when. For the controller's thread alone."""
+    """Bases that the queue shows suspended, and since when. For the controller's thread alone."""
 
     def __init__(self, cluster: Cluster, refusals: Refusals, grace_s: float) -> None:
         self._cluster = cluster
@@ -50,9 +50,9 @@ class SuspendedBases:
                     events.append(Event(now, "shrink", job.key, f"give back {_what(grant)}: {self._why()}"))
         return events
 
-    def cancel(self, queue: Sequence[SlurmJob], now: float) -> list[Event]:
+    def cancel(self, queue: Sequence[QueuedJob], now: float) -> list[Event]:
         """End the satellites of those grants: the job's leader may be suspended, too, and cannot."""
-        there = {job.job_id for job in queue if job.state is not JobState.COMPLETING}
+        there = {job.job_id: job for job in queue if job.state is not JobState.COMPLETING}
         self._ending = {satellite: key for satellite, key in self._ending.items() if satellite in there}
         self._tried_at = {job: at for job, at in self._tried_at.items() if job in self._ending}
         events: list[Event] = []
@@ -61,16 +61,17 @@ class SuspendedBases:
                 continue
             self._tried_at[satellite] = now
             try:
-                self._cluster.cancel(satellite)
+                self._cluster.cancel(there[satellite].identifier)
             except ActionRefused as error:
                 events += self._refusals.note(str(error), key, now)
                 continue
             events.append(Event(now, "cancel", key, f"satellite {satellite} is cancelled: {self._why()}"))
         return events
 
-    def notes(self, jobs: Iterable[ElasticJob], now: float) -> tuple[Note, ...]:
-        """What is to be said of those jobs at present."""
-        return tuple(Note(job.key, self._note(job, now)) for job in jobs if job.key in self._since)
+    def notes(self, jobs: Iterable[ElasticJob], now: float, resume_command: str = "") -> tuple[Note, ...]:
+        """What is to be said of those jobs at present. `resume_command`: ClusterTraits."""
+        held = (job for job in jobs if job.key in self._since)
+        return tuple(Note(job.key, self._note(job, now, resume_command)) for job in held)
 
     def _is_over(self, key: JobKey, now: float) -> bool:
         since = self._since.get(key)
@@ -79,12 +80,12 @@ class SuspendedBases:
     def _why(self) -> str:
         return f"its base has been suspended for {self._grace_s:.0f} s ([controller] suspend_grace_s)"
 
-    def _note(self, job: ElasticJob, now: float) -> str:
+    def _note(self, job: ElasticJob, now: float, resume_command: str) -> str:
         left_s = self._since[job.key] + self._grace_s - now
         standing = any(grant.state is not SatelliteState.LEAVING for grant in job.grants)
         back = f"gives its satellites back in {left_s:.0f} s, and " if standing and left_s > 0 else ""
-        text = f"its base is suspended: the job {back}is granted nothing until Slurm resumes it"
-        return f"{text} (`scontrol resume {job.key.job_id}`)"
+        text = f"its base is suspended: the job {back}is granted nothing until it is resumed"
+        return f"{text} (`{resume_command} {job.key.job_id}`)" if resume_command else text
 
 
 def without_reasons_of(notes: Sequence[Note], jobs: Iterable[ElasticJob]) -> tuple[Note, ...]:

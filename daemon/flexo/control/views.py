@@ -14,9 +14,10 @@ from flexo.model import (
     LeftAlone,
     Loan,
     Note,
+    Principal,
+    QueuedJob,
     ScalingPoint,
     SlowGpu,
-    SlurmJob,
     Source,
 )
 
@@ -47,8 +48,8 @@ class ControllerStatus:
 
     started_at: float
     cluster: str
-    """"" until Slurm has answered once."""
-    slurm_version: str
+    """"" until the cluster has answered once."""
+    version: str
     policy: str
     dry_run: bool
     interval_s: float
@@ -84,7 +85,7 @@ class JobView:
     """What `flexo jobs` shows of one elastic job whose base runs."""
 
     job: ElasticJob
-    user_id: int
+    owner: Principal
     attached: bool
     batches_committed: int
     scaling: tuple[ScalingPoint, ...] = ()
@@ -109,7 +110,7 @@ class View:
     """Pending jobs as the policy wants them to start, where it says so."""
     loans: LoansView | None = None
     """None: no servers are ever lent."""
-    unknown: tuple[SlurmJob, ...] = ()
+    unknown: tuple[QueuedJob, ...] = ()
     """Jobs with a satellite's comment that no grant of flexod's allows."""
 
     def running(self, key: JobKey) -> JobView:

@@ -10,7 +10,7 @@ from flexo.model import PastLoan
 
 DONE: Final = "done"
 UNREACHABLE: Final = "unreachable"
-"""Slurm did not answer."""
+"""The cluster did not answer."""
 MISTAKE: Final = "mistake"
 """flexod's own."""
 

@@ -15,7 +15,7 @@ from flexo.model import ElasticJob, JobKey
 from flexo.words import workers as workers_of
 
 _CAP_OUTLIVES_JOB_S: Final = 600.0
-"""A job that one look does not show may be there in the next, as when slurmctld restarts."""
+"""A job that one look does not show may be there in the next, as when the cluster's controller restarts."""
 
 
 class BadScale(ValueError):
@@ -118,7 +118,7 @@ class Wishes:
             only = workers_of(job.workers.min)
             raise NotSteered(f"job {job.key} has {only} and keeps them: its range is {job.workers}")
         if job.suspended:
-            raise NotSteered(f"job {job.key} is suspended: `scontrol resume {job.key.job_id}` lets it go on")
+            raise NotSteered(f"job {job.key} is suspended: it can be steered again once it is resumed")
         if not view.attached:
             raise NotSteered(f"job {job.key} has no leader attached to flexod, which could resize it")
         if not job.scalable:

@@ -16,8 +16,9 @@ import flexo
 from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm.commands import CommandFailed, SlurmCommands
 from flexo.clusters.slurm.hostlist import BadHostlist
+from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.clusters.slurm.text import BadValue
-from flexo.config import ConfigError, Settings, SlurmSettings, load
+from flexo.config import ConfigError, Settings, load
 from flexo.doctor import availability, flexod, munge
 from flexo.doctor.clock import check_clock
 from flexo.doctor.etcd import check_etcd

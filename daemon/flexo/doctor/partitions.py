@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flexo.config import LoaningSettings
 from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
 from flexo.doctor.preemption import BY_PARTITION
 from flexo.doctor.slurm_says import PartitionSetup, SlurmConfig
+from flexo.loaning.settings import LoaningSettings
 
 _RECONFIGURE = "then `scontrol reconfigure`"
 

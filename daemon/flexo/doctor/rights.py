@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from flexo.config import LoaningSettings
 from flexo.doctor.finding import Finding, not_checked, ok, problem
 from flexo.doctor.slurm_says import SlurmConfig
+from flexo.loaning.settings import LoaningSettings
 
 _ENOUGH: Final = ("Operator", "Administrator")
 

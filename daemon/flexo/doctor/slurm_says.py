@@ -115,7 +115,7 @@ def parse_stats(config: str, diagnosis: str) -> SchedulerStats:
     at = re.search(r"^sdiag output at .*\((\d+)\)", main, re.MULTILINE)
     return SchedulerStats(
         at=float(at[1]) if at else 0.0,
-        backfill_turn_s=parse_traits(config, diagnosis).backfill_interval_s,
+        backfill_turn_s=parse_traits(config, diagnosis).starts.turn_s,
         main_max_s=_figure(main, "Max cycle") / 1e6,
         backfill_cycles=_figure(backfill, "Total cycles"),
         backfill_queue=_figure(backfill, "Last queue length"),

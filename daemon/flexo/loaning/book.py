@@ -1,6 +1,6 @@
 """The loans that stand, joined in every turn with what is true: the nodes of the borrowed partition.
 
-What Slurm says is lent is lent. The book adds since when and why, what is called back by when, and what
+What the cluster says is lent is lent. The book adds since when and why, what is called back by when, and what
 became of it; that much is persisted. So a book that is lost fills itself again from the partition, and what
 somebody has changed by hand is seen, said, and heeded.
 """
@@ -286,7 +286,7 @@ class LoanBook:
     def _note_missing(
         self, borrowed: frozenset[str], now: float, back_by: float, events: list[LoanEvent]
     ) -> None:
-        """Servers on loan that somebody has taken out of the partition, or a restart of slurmctld."""
+        """Servers on loan that somebody has taken out of the partition, or a restart of the cluster."""
         for entry in self:
             if entry.node in borrowed:
                 entry.seen = True
@@ -299,7 +299,7 @@ class LoanBook:
         if not borrowed - self._foreign and self._may_put_back(now):
             for entry in missing:
                 entry.seen = False
-            text = f"the borrowed partition is empty, as after a restart of slurmctld: {names} put back"
+            text = f"the borrowed partition is empty, as after a restart of the cluster: {names} put back"
             events.append(LoanEvent("repair", text))
             return
         for entry in missing:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flexo.model import Demand, Loan, Node, SlurmJob
+from flexo.model import Demand, Loan, Node, QueuedJob
 
 
 class DemandMissing(Exception):
@@ -36,11 +36,11 @@ class CallBack:
 class DemandSource(Protocol):
     """What lending needs of a source. One thread calls; no call blocks."""
 
-    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[SlurmJob]) -> Demand:
+    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[QueuedJob]) -> Demand:
         """What the inference cluster needs at `now`. Raises DemandMissing.
 
-        `nodes` and `jobs` are the last look at Slurm. The result may be above the cluster's size, where jobs
-        wait for more than there is.
+        `nodes` and `jobs` are the last look at the cluster. The result may be above the cluster's size, where
+        jobs wait for more than there is.
         """
         ...
 

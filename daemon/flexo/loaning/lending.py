@@ -157,7 +157,7 @@ class Lending:
         self._rest = None
 
     def _next_rest(self, view: View, calls: tuple[CallBack, ...]) -> _Rest | None:
-        """Until when nothing is to be done; None where every turn may bring something, as on Slurm."""
+        """Until when nothing is to be done; None where a queue may bring something in every turn."""
         until = self.again_at
         if view.jobs or until is None:
             return None

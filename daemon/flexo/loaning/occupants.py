@@ -1,7 +1,8 @@
 """Who trains on servers on loan: satellites that can be scaled in, and bases that would have to be preempted.
 
-On Slurm both are jobs of the queue. Where the cluster allocates, what a job keeps as its base is put on nodes
-that are not lent first, then on lent ones that nobody wants back: so as little as possible has to go.
+Where jobs grow by satellites both are jobs of the queue. Where the cluster allocates, what a job keeps as its
+base is put on nodes that are not lent first, then on lent ones that nobody wants back: so as little as
+possible has to go.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flexo.loaning.reclaim import BaseOn, Server
-from flexo.model import ElasticJob, JobKey, JobState, SatelliteState, SlurmJob, TrainingJob
+from flexo.model import ElasticJob, JobKey, JobState, QueuedJob, SatelliteState, TrainingJob
 
 _RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 
@@ -24,7 +25,7 @@ class Flexible:
     grant_id: str = ""
     """"": there is no grant to withdraw."""
     satellite_job_id: int = 0
-    """Slurm's id; 0: there is none yet, or never."""
+    """Its `QueuedJob.job_id`; 0: there is none yet, or never."""
     leaving: bool = False
     """It is on its way out already."""
 
@@ -47,7 +48,7 @@ class Occupants:
     flexible: tuple[Flexible, ...] = ()
     bases: tuple[Base, ...] = ()
     inference: tuple[int, ...] = ()
-    """Slurm's ids of inference jobs that run there: Slurm has given them what they need."""
+    """Ids of inference jobs that run there: the cluster has given them what they need."""
 
     @property
     def empty(self) -> bool:
@@ -72,9 +73,9 @@ class Occupants:
 NOBODY = Occupants()
 
 
-def on_slurm(
+def in_queue(
     servers: Iterable[str],
-    jobs: Iterable[SlurmJob],
+    jobs: Iterable[QueuedJob],
     elastic: Iterable[ElasticJob],
     partition: str,
     inference_partition: str,
@@ -105,8 +106,8 @@ class _Sheet:
         self._bases: list[Base] = []
         self._inference: list[int] = []
 
-    def add(self, job: SlurmJob, partition: str, inference_partition: str) -> None:
-        """A job of Slurm's that runs here, and is no satellite with a grant."""
+    def add(self, job: QueuedJob, partition: str, inference_partition: str) -> None:
+        """A queued job that runs here, and is no satellite with a grant."""
         ending = job.state is JobState.COMPLETING
         if job.satellite is not None:
             tag = job.satellite

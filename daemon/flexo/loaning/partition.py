@@ -7,32 +7,24 @@ packed onto empty servers, because they would run already where they fit beside 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from flexo.loaning.demand import DemandMissing, DemandSource
-from flexo.model import Demand, JobState, Node, SlurmJob
-
-_NO_SERVER_HELPS: Final = re.compile(
-    r"JobHeld|JobHold|Dependency|BeginTime|JobArrayTaskLimit|QOS|Assoc|Max|Partition(Time|Node)Limit"
-    r"|Invalid|BadConstraints|Licenses|Reservation|AccountNotAllowed|DeadLine"
-)
-"""How Slurm's reasons for waiting begin where a job would wait with any number of idle servers."""
+from flexo.model import Demand, JobState, Node, QueuedJob
 
 
 class PartitionDemand(DemandSource):
-    """Counts the jobs of one partition. What waits of a job array is one job, as Slurm's queue has it."""
+    """Counts the jobs of one partition. What waits of a job array is one job, as the queue has it."""
 
     def __init__(self, partition: str) -> None:
         self._partition = partition
 
-    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[SlurmJob]) -> Demand:
+    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[QueuedJob]) -> Demand:
         """See DemandSource."""
         servers = [node for node in nodes if self._partition in node.partitions]
         if not servers:
             raise DemandMissing(
-                f"Slurm has no partition {self._partition} with nodes: nobody knows its demand"
+                f"the cluster has no partition {self._partition} with nodes: nobody knows its demand"
             )
         own = [job for job in jobs if self._partition in job.partitions and job.satellite is None]
         in_use = {node for job in own if job.state is not JobState.PENDING for node in job.nodes}
@@ -40,13 +32,12 @@ class PartitionDemand(DemandSource):
         return Demand(now, float(len(in_use) + waiting), f"partition {self._partition}")
 
 
-def waits_for_servers(job: SlurmJob) -> bool:
+def waits_for_servers(job: QueuedJob) -> bool:
     """Whether `job` is pending for nothing but servers."""
-    reason = job.reason.strip("()")
-    return job.state is JobState.PENDING and _NO_SERVER_HELPS.match(reason) is None
+    return job.state is JobState.PENDING and job.wait.more_nodes_may_help
 
 
-def _servers_for(jobs: Iterable[SlurmJob], servers: Sequence[Node]) -> int:
+def _servers_for(jobs: Iterable[QueuedJob], servers: Sequence[Node]) -> int:
     """Empty servers that hold all of `jobs`: first fit, the largest first, no job twice on one server.
 
     Jobs that no server of the partition can hold are not counted: they wait in vain.
@@ -64,7 +55,7 @@ def _servers_for(jobs: Iterable[SlurmJob], servers: Sequence[Node]) -> int:
     return len(free)
 
 
-def _share(job: SlurmJob, servers: Iterable[Node]) -> float | None:
+def _share(job: QueuedJob, servers: Iterable[Node]) -> float | None:
     """What `job` takes of each of its servers, 0 to 1, on the smallest kind that holds it.
 
     None: none does.
@@ -77,7 +68,7 @@ def _share(job: SlurmJob, servers: Iterable[Node]) -> float | None:
     return 1.0 if job.exclusive else math.ceil(max(possible) * 2**20) / 2**20
 
 
-def _share_of(job: SlurmJob, server: Node) -> float:
+def _share_of(job: QueuedJob, server: Node) -> float:
     """The part of `server` that `job` takes on each node: of GPUs, CPUs or memory, whichever is most."""
     if job.gpu_type and job.gpu_type != server.gpu_type:
         return math.inf

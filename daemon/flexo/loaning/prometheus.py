@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flexo.loaning.demand import DemandMissing, DemandSource
-from flexo.model import Demand, Node, SlurmJob
+from flexo.model import Demand, Node, QueuedJob
 
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _SHOWN: Final = 200
@@ -72,7 +72,7 @@ class PrometheusDemand(DemandSource):
         self._last: Demand | None = None
         self._trouble = ""
 
-    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[SlurmJob]) -> Demand:
+    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[QueuedJob]) -> Demand:
         """See DemandSource. The last answer, which may be as old as `stale_s`."""
         self._ask_in_time()
         with self._lock:

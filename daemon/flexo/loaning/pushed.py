@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flexo.loaning.demand import CallBack, DemandMissing, DemandSource
-from flexo.model import Demand, Loan, Node, SlurmJob
+from flexo.model import Demand, Loan, Node, QueuedJob
 
 MAX_SKEW_S: Final = 30.0
 """How far the scheduler's clock may be from flexod's."""
@@ -113,7 +113,7 @@ class PushedDemand(DemandSource):
 
     # For lending's thread.
 
-    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[SlurmJob]) -> Demand:
+    def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[QueuedJob]) -> Demand:
         """See DemandSource."""
         with self._lock:
             self._servers = frozenset(node.name for node in nodes if self._partition in node.partitions)

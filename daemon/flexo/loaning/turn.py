@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from flexo.loaning.book import Entry, LoanBook, LoanEvent, Truth
-from flexo.loaning.occupants import NOBODY, Occupants, on_allocating, on_slurm
+from flexo.loaning.occupants import NOBODY, Occupants, in_queue, on_allocating
 from flexo.loaning.orchestrator import Picture, Rules
 from flexo.loaning.partition import waits_for_servers
 from flexo.loaning.vacating import Preempt, Save, Saving, ScaleIn, Timing
-from flexo.model import Demand, ElasticJob, LeftAlone, Loan, Node, Partition, PastLoan, SlurmJob, TrainingJob
+from flexo.model import Demand, ElasticJob, LeftAlone, Loan, Node, Partition, PastLoan, QueuedJob, TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class LendingSettings:
     rules: Rules = field(default_factory=Rules)
     timing: Timing = field(default_factory=Timing)
     edit_interval_s: float = 60.0
-    """Between two edits of the partition: each stops Slurm's scheduler for a moment."""
+    """Between two edits of the partition: each may stop the cluster's scheduler for a moment."""
     static: bool = False
     """The partition holds all inference servers and is never edited: satellites alone say what is lent."""
     satellite_partition: str = ""
@@ -39,7 +39,7 @@ class View:
     at: float
     nodes: tuple[Node, ...]
     partitions: tuple[Partition, ...]
-    jobs: tuple[SlurmJob, ...] = ()
+    jobs: tuple[QueuedJob, ...] = ()
     elastic: tuple[ElasticJob, ...] = ()
     training: tuple[TrainingJob, ...] = ()
     """Where the cluster allocates; then `jobs` and `elastic` are empty."""
@@ -161,7 +161,7 @@ class Turn:
                 self._looked_at = lent, closed
                 self._occupants = on_allocating(lent, closed, self.view.training)
         elif not self._occupants:
-            self._occupants = on_slurm(
+            self._occupants = in_queue(
                 self.inference | {entry.node for entry in book},
                 self.view.jobs,
                 self.view.elastic,
@@ -193,7 +193,7 @@ class Turn:
         if inference:
             return f"inference job {inference[0]} runs there already"
         node = self.nodes.get(name)
-        if node is not None and node.unusable and not _is_in_order(node):
+        if node is not None and node.unusable and not node.in_order:
             return f"it is {node.unusable}, and its owner's to mend"
         return ""
 
@@ -221,7 +221,7 @@ class Turn:
 
     def picture(self, book: LoanBook) -> Picture:
         """The numbers that a decision goes by."""
-        usable = [name for name in self.inference if name in self.nodes and _is_in_order(self.nodes[name])]
+        usable = [name for name in self.inference if name in self.nodes and self.nodes[name].in_order]
         return Picture(
             size=len(usable),
             lent=sum(not entry.loan.closed for entry in book),
@@ -265,11 +265,6 @@ class Turn:
     def _type_of(self, name: str) -> str:
         node = self.nodes.get(name)
         return node.gpu_type if node is not None else ""
-
-
-def _is_in_order(node: Node) -> bool:
-    """Whether Slurm starts jobs there, now or in a moment."""
-    return not node.unusable or node.slurms_turn or node.not_heard_of_yet or bool(node.held_by)
 
 
 def _is_idle(node: Node) -> bool:

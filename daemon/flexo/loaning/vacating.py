@@ -3,7 +3,7 @@
 Satellites are told to go at once: they leave within seconds and lose nothing. Bases are left alone as long as
 the deadline allows, because demand may fall again, or another server may come free; before one is preempted
 it is asked for a checkpoint where it can write one. What is still there shortly before the deadline is ended
-by force; what is left then is Slurm's own preemption's part, as the inference partition has the higher tier.
+by force; what is left then the cluster preempts itself, as the inference partition has the higher tier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Timing:
     save_within_s: float = 60.0
     """Before a preemption: to write a checkpoint in."""
     preempt_within_s: float = 60.0
-    """To end and requeue a base in: Slurm's KillWait and the epilog, with room to spare."""
+    """To end and requeue a base in: the time that a job has to end, and the epilog, with room to spare."""
     force_within_s: float = 15.0
     """Left when satellites are cancelled that have not heeded a word."""
 

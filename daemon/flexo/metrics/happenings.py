@@ -1,4 +1,4 @@
-"""Counts what happens in flexod from its start on: cycles, Slurm's commands, events, loans that end."""
+"""Counts what happens in flexod from its start on: cycles, questions to the cluster, events, ended loans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
-from flexo.clusters.slurm.commands import ANSWERED, FAILED, SILENT
+from flexo.clusters.base import ANSWERED, FAILED, SILENT
 from flexo.control.watch import DONE, MISTAKE, UNREACHABLE
 from flexo.journal import KINDS, Event
 from flexo.model import PastLoan
@@ -19,7 +19,7 @@ _RECLAIM_S: Final = (5.0, 10.0, 15.0, 30.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600
 
 
 class Happenings:
-    """A `flexo.control.watch.Watch`, and what is told of Slurm's commands. Usable from any thread."""
+    """A `flexo.control.watch.Watch`, and what is told of questions to the cluster. Usable from any thread."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         # else each counter is there twice, the second time with when flexod began
@@ -29,7 +29,7 @@ class Happenings:
         self._in_cycle = False
         self._cycles = Histogram(
             "flexo_cycle_duration_seconds",
-            "How long the loop's turns took: looking at Slurm, deciding, acting, writing it down.",
+            "How long the loop's turns took: looking at the cluster, deciding, acting, writing it down.",
             registry=registry,
             buckets=_CYCLE_S,
         )
@@ -43,14 +43,14 @@ class Happenings:
             self._ended.labels(outcome)
         self._commands = Histogram(
             "flexo_slurm_command_duration_seconds",
-            "How long Slurm's commands took, or pyslurm's questions.",
+            "How long questions and commands to the cluster took.",
             ["command"],
             registry=registry,
             buckets=_COMMAND_S,
         )
         self._answers = Counter(
             "flexo_slurm_commands",
-            "Slurm's commands that flexod has run, or questions of pyslurm, by how they ended.",
+            "Questions and commands to the cluster, by how they ended.",
             ["command", "outcome"],
             registry=registry,
         )
@@ -99,7 +99,7 @@ class Happenings:
         self._ended.labels(outcome).inc()
 
     def command_ended(self, command: str, outcome: str, seconds: float) -> None:
-        """A command of Slurm's took so long."""
+        """A question or command took so long."""
         self._moves = next(self._steps)
         self._commands.labels(command).observe(seconds)
         for each in (ANSWERED, FAILED, SILENT):  # all from the first on, so that rates begin at 0

@@ -71,8 +71,8 @@ class Present(Collector):
 
 
 def _daemon(status: ControllerStatus) -> Iterator[Metric]:
-    seen = {"cluster": status.cluster, "slurm_version": status.slurm_version}
-    yield InfoMetricFamily("flexo_cluster", "Which cluster it looks after; empty while Slurm is away.", seen)
+    seen = {"cluster": status.cluster, "slurm_version": status.version}
+    yield InfoMetricFamily("flexo_cluster", "Which cluster it looks after; empty while that is away.", seen)
     rules = {"policy": status.policy, "dry_run": str(status.dry_run).lower()}
     yield InfoMetricFamily("flexo_policy", "How it shares idle GPUs, and whether it changes anything.", rules)
     yield _gauge(
@@ -81,7 +81,7 @@ def _daemon(status: ControllerStatus) -> Iterator[Metric]:
         status.last_cycle_at,
     )
     yield _gauge("flexo_cycle_interval_seconds", "From one turn of the loop to the next.", status.interval_s)
-    yield _gauge("flexo_last_read_seconds", "What the last look at Slurm took.", status.read_cost_s)
+    yield _gauge("flexo_last_read_seconds", "What the last look at the cluster took.", status.read_cost_s)
     yield _gauge("flexo_trouble", "1 while flexo status names a trouble.", bool(status.trouble))
     yield _gauge("flexo_leaders_attached", "Leaders of jobs that are connected.", status.leaders)
     yield _gauge("flexo_slow_gpus", "Slow GPUs whose nodes get no satellites.", len(status.slow_gpus))
@@ -100,7 +100,7 @@ def _cluster(view: View) -> Iterator[Metric]:
     nodes = view.state.nodes if view.state else ()
     yield _by(
         "flexo_nodes",
-        "Nodes that Slurm has, by what is to be had there: GPUs, no GPU, or nothing may be placed there.",
+        "The cluster's nodes, by what is to be had there: GPUs, no GPU, or nothing may be placed there.",
         dict.fromkeys(("idle", "full", "unusable"), 0) | Counter(map(_node_state, nodes)),
     )
     yield _by("flexo_gpus", "GPUs of the cluster, by who holds them.", _gpus(nodes, view.gpus_in_satellites))

@@ -1,7 +1,7 @@
 """Pending ordinary jobs come first: what could start now is set aside for them, or taken back.
 
-Slurm starts jobs and takes satellites back by itself; this predicts it, so that nobody's idle GPUs are
-granted away under a job that is about to use them, and satellites leave a moment before Slurm makes them.
+The cluster starts jobs and takes satellites back by itself; this predicts it, so that nobody's idle GPUs are
+granted away under a job that is about to use them, and satellites leave a moment before they would have to.
 Where the prediction cannot know (licences, topology, odd feature expressions) it errs on the side of the
 pending job; the controller bounds how long (Snapshot.passed_over).
 """
@@ -11,26 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from itertools import combinations
 from operator import attrgetter
 
-from flexo.model import JobState, Node, Partition, SlurmJob, Snapshot
+from flexo.model import JobState, Node, Partition, QueuedJob, Snapshot, WaitReason
 from flexo.policies.rooms import Resources, Room, Standing
 
-_WAITS_FOR_RESOURCES = frozenset(
-    {
-        "None",
-        "",
-        "Resources",
-        "Priority",
-        "ReqNodeNotAvail",
-        "Nodes required for job are DOWN",
-        "Unknown",
-    }
-)
-"""What Slurm says up to the first comma. The long one goes on "DRAINED or reserved for jobs in higher
-priority partitions", and is said to those behind a job that is to have the same node, too."""
 _PLAIN_FEATURES = re.compile(r"[\w.:-]+(&[\w.:-]+)*")
 _kind = attrgetter(
     "num_nodes",
@@ -54,7 +41,7 @@ _SUBSETS_UP_TO = 8
 class Claim:
     """Resources kept for a pending job, and the satellites that have to go for it."""
 
-    job: SlurmJob
+    job: QueuedJob
     nodes: tuple[str, ...]
     taken_back: tuple[Standing, ...] = ()
 
@@ -70,7 +57,7 @@ class _Ask:
     whole_nodes: bool
 
     @classmethod
-    def of(cls, job: SlurmJob) -> _Ask:
+    def of(cls, job: QueuedJob) -> _Ask:
         nodes = max(1, job.num_nodes)
         if job.gpus_per_node or job.exclusive:
             gpus = job.gpus_per_node or -(-job.gpus // nodes)
@@ -95,32 +82,27 @@ class _Ask:
         return Resources(unit.gpus * units, unit.cpus * units, unit.memory_mib * units)
 
 
-def waiting_jobs(snapshot: Snapshot) -> Iterator[SlurmJob]:
+def waiting_jobs(snapshot: Snapshot) -> Iterator[QueuedJob]:
     """Ordinary jobs that wait for nothing but resources."""
     return (
         job for job in snapshot.jobs if waits_for_resources(job) and job.job_id not in snapshot.passed_over
     )
 
 
-def waits_for_resources(job: SlurmJob) -> bool:
+def waits_for_resources(job: QueuedJob) -> bool:
     """Whether it is an ordinary job, or a base, that waits for nothing else."""
-    return job.state is JobState.PENDING and job.satellite is None and _is_for_resources(job.reason)
+    return job.state is JobState.PENDING and job.satellite is None and job.wait is WaitReason.RESOURCES
 
 
-@lru_cache(maxsize=1024)
-def _is_for_resources(reason: str) -> bool:
-    return reason.strip("()").partition(",")[0] in _WAITS_FOR_RESOURCES
-
-
-def _in_slurms_order(snapshot: Snapshot) -> list[SlurmJob]:
-    """The waiting jobs, as Slurm looks at them."""
+def _in_the_clusters_order(snapshot: Snapshot) -> list[QueuedJob]:
+    """The waiting jobs, as the cluster looks at them."""
     tiers = {partition.name: partition.priority_tier for partition in snapshot.partitions}
 
     @cache
     def tier(partitions: Sequence[str]) -> int:
         return max((tiers.get(name, 0) for name in partitions), default=0)
 
-    def order(job: SlurmJob) -> tuple[int, int, float, int]:
+    def order(job: QueuedJob) -> tuple[int, int, float, int]:
         return -tier(job.partitions), -job.priority, job.submitted_at, job.job_id
 
     return sorted(waiting_jobs(snapshot), key=order)
@@ -134,7 +116,7 @@ def settle_claims(snapshot: Snapshot, rooms: dict[str, Room]) -> tuple[list[Clai
     have left and everything is looked at anew; else they would be granted again, and taken again.
     """
     fickle: set[int] = set()
-    in_order = _in_slurms_order(snapshot)
+    in_order = _in_the_clusters_order(snapshot)
     while True:
         waiting = [job for job in in_order if job.job_id not in fickle]
         after = {name: room.copy() for name, room in rooms.items()}
@@ -156,7 +138,7 @@ def settle_claims(snapshot: Snapshot, rooms: dict[str, Room]) -> tuple[list[Clai
 
 
 def _make_claims(
-    waiting: Iterable[SlurmJob],
+    waiting: Iterable[QueuedJob],
     partitions: Iterable[Partition],
     rooms: dict[str, Room],
     *,
@@ -183,7 +165,7 @@ def _make_claims(
 
 
 def _claim(
-    job: SlurmJob, partitions: Sequence[Partition], rooms: dict[str, Room], *, may_take_back: bool
+    job: QueuedJob, partitions: Sequence[Partition], rooms: dict[str, Room], *, may_take_back: bool
 ) -> Claim | None:
     """The cheapest way to let `job` start, carried out in `rooms`; None if there is none."""
     ask = _Ask.of(job)
@@ -205,7 +187,7 @@ def _claim(
 
 
 def _first_choice(
-    job: SlurmJob, ask: _Ask, choices: Sequence[Sequence[Room]]
+    job: QueuedJob, ask: _Ask, choices: Sequence[Sequence[Room]]
 ) -> dict[str, tuple[Room, int]] | None:
     """A way to start on what is idle, else on what is idle or coming."""
     for choice in choices:
@@ -217,7 +199,7 @@ def _first_choice(
     return None
 
 
-def _candidates(job: SlurmJob, partition: Partition, rooms: dict[str, Room]) -> list[Room]:
+def _candidates(job: QueuedJob, partition: Partition, rooms: dict[str, Room]) -> list[Room]:
     return [
         rooms[name]
         for name in sorted(partition.nodes - job.excluded_nodes)
@@ -225,7 +207,7 @@ def _candidates(job: SlurmJob, partition: Partition, rooms: dict[str, Room]) -> 
     ]
 
 
-def _suits(job: SlurmJob, node: Node) -> bool:
+def _suits(job: QueuedJob, node: Node) -> bool:
     if job.gpu_type and (job.gpus or job.gpus_per_node) and job.gpu_type != node.gpu_type:
         return False
     plain = _PLAIN_FEATURES.fullmatch(job.features)
@@ -233,7 +215,7 @@ def _suits(job: SlurmJob, node: Node) -> bool:
 
 
 def _choose(
-    job: SlurmJob, ask: _Ask, free: Sequence[tuple[Room, Resources]]
+    job: QueuedJob, ask: _Ask, free: Sequence[tuple[Room, Resources]]
 ) -> dict[str, tuple[Room, int]] | None:
     """Nodes and units on each that hold the whole job; None if they do not.
 
@@ -265,7 +247,7 @@ def _choose(
     return chosen if left <= 0 and nodes_left <= 0 else None
 
 
-def _take_back(job: SlurmJob, ask: _Ask, choice: list[Room]) -> tuple[Standing, ...] | None:
+def _take_back(job: QueuedJob, ask: _Ask, choice: list[Room]) -> tuple[Standing, ...] | None:
     """Satellites, as few workers as possible, without which `job` could start; None: not even so."""
     gone: list[Standing] = []
 
@@ -287,9 +269,9 @@ def _take_back(job: SlurmJob, ask: _Ask, choice: list[Room]) -> tuple[Standing, 
 
 
 def _best_step(
-    job: SlurmJob, ask: _Ask, free: Sequence[tuple[Room, Resources]], gone: list[Standing]
+    job: QueuedJob, ask: _Ask, free: Sequence[tuple[Room, Resources]], gone: list[Standing]
 ) -> tuple[Standing, ...]:
-    """The satellites of one node that give most for the fewest workers; among equals those that Slurm takes.
+    """The satellites of one node that give most for the fewest workers; among equals the cluster's choice.
 
     Slurm takes one-node satellites oldest first until the job fits.
     """

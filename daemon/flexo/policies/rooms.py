@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flexo.model import ElasticJob, Grant, JobState, Node, SatelliteState, SlurmJob, Snapshot, WorkerShape
+from flexo.model import ElasticJob, Grant, JobState, Node, QueuedJob, SatelliteState, Snapshot, WorkerShape
 
 _UNBOUNDED = 1 << 30
 
@@ -77,7 +77,7 @@ class Room:
 
     node: Node
     usable: bool
-    """Whether Slurm starts jobs here, now or in a moment."""
+    """Whether jobs start here, now or in a moment."""
     idle: Resources = field(default_factory=Resources)
     coming: Resources = field(default_factory=Resources)
     standing: list[Standing] = field(default_factory=list)
@@ -139,12 +139,12 @@ def _room(node: Node) -> Room:
     )
     if not node.unusable:
         return Room(node, usable=True, idle=free)
-    if node.slurms_turn:
+    if node.soon_free:
         return Room(node, usable=True, coming=free)
     return Room(node, usable=False)
 
 
-def _put(room: Room, grant: Grant, job: ElasticJob, satellite: SlurmJob | None) -> None:
+def _put(room: Room, grant: Grant, job: ElasticJob, satellite: QueuedJob | None) -> None:
     amount = Resources.of_workers(job.shape, grant.workers)
     started_at = grant.since_at
     if satellite is not None and satellite.nodes:

@@ -17,6 +17,7 @@ from functools import cached_property, partial
 from itertools import chain, combinations, islice
 
 from flexo.model import (
+    WANTED_EMPTY,
     Action,
     Batch,
     ElasticJob,
@@ -48,8 +49,6 @@ from flexo.policies.stays import stays
 
 _REBALANCE_GAIN = 0.25
 """A satellite is taken for a poorer job only if that job gets at least this part of its workers."""
-_WANTED_EMPTY = frozenset({"DRAIN", "DRAINING", "MAINT", "RESERVED", "REBOOT_REQUESTED"})
-"""Slurm's flags of a node that satellites leave."""
 _EXACT_CAP_UP_TO = 12
 """Satellites of one job of which every combination is tried when its owner caps it."""
 _REASONS = 4
@@ -180,10 +179,10 @@ class _Planner:
     def _clear_nodes(self) -> None:
         """Off the nodes that an administrator wants empty: extended leases would never end by themselves."""
         for name, room in self._rooms.items():
-            for flag in sorted(room.node.flags & _WANTED_EMPTY):
+            for condition in sorted(each.value for each in room.node.conditions & WANTED_EMPTY):
                 for standing in tuple(room.standing):
                     room.take_back(standing)
-                    self._withdraw(standing, f"{name} is wanted empty ({flag})")
+                    self._withdraw(standing, f"{name} is wanted empty ({condition})")
 
     def _respect_ceiling(self, job: ElasticJob) -> None:
         """More workers than the job may have: the satellites that come closest from above go."""

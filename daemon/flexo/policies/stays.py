@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from flexo.model import SlurmJob, Snapshot
+from flexo.model import QueuedJob, Snapshot
 from flexo.policies.pending import waiting_jobs
 
 
@@ -26,7 +26,7 @@ def stays(snapshot: Snapshot, nodes: Iterable[str]) -> Mapping[str, float]:
     }
 
 
-def _needed(job: SlurmJob, snapshot: Snapshot) -> frozenset[str]:
+def _needed(job: QueuedJob, snapshot: Snapshot) -> frozenset[str]:
     """Nodes that it cannot do without."""
     if job.required_nodes:
         return job.required_nodes

@@ -19,9 +19,8 @@ from prometheus_client import CollectorRegistry
 
 import flexo
 from flexo.availability.mandate import Mandate
-from flexo.clusters.base import ActionRefused, Cluster, ClusterUnreachable
-from flexo.clusters.slurm import BorrowedPartition, SlurmCluster, connect
-from flexo.clusters.slurm.commands import Ended
+from flexo.clusters import registry
+from flexo.clusters.base import ActionRefused, Borrowed, CallEnded, Cluster, ClusterUnreachable, Site
 from flexo.config import Settings
 from flexo.controller import Controller
 from flexo.journal import Journal
@@ -63,12 +62,13 @@ class Active:
         happenings: Happenings,
         availability: Callable[[], admin_pb2.Availability | None],
     ) -> Active:
-        """Reads the journal and finds Slurm, which may take a while; changes nothing. Raises TorchMissing.
+        """Reads the journal and finds the cluster, which may take a while; changes nothing.
+
+        Raises TorchMissing.
 
         `availability`: what the status says of several flexods, if there are.
         """
         cluster = _connect(settings, happenings.command_ended, mandate)
-        _log.info(f"the cluster is read with {cluster.read_with}")
         desk = LeaderDesk()
         pushed = pushed_demand(settings.loaning)
         lending = lending_of(settings, journal, pushed)
@@ -104,8 +104,8 @@ class Active:
         """The controller goes round while the context lasts. `over` is set, and what is yielded, if it falls
         over before.
 
-        The end of the context waits for the command that Slurm has been asked, and does not block the event
-        loop, in which leaders are told meanwhile.
+        The end of the context waits for the command that the cluster has been asked, and does not block the
+        event loop, in which leaders are told meanwhile.
         """
         registry.register(self._metrics)
         try:
@@ -127,11 +127,11 @@ async def say_ready(settings: Settings, cluster: Cluster) -> None:
     """One line for people and scripts; the cluster has no other user yet, as it must (it is not shared)."""
     try:
         traits = await asyncio.to_thread(cluster.traits)
-        slurm = f"Slurm {traits.version} (cluster {traits.name})"
+        found = f"{traits.software} {traits.version} (cluster {traits.name})"
     except (ClusterUnreachable, ActionRefused) as error:
-        slurm = f"Slurm does not answer yet: {error}"
+        found = f"{cluster.software} does not answer yet: {error}"
     policy = settings.controller.policy + (" (dry run)" if settings.controller.dry_run else "")
-    ready = f"flexod {flexo.__version__} ready: address {settings.service.address}, policy {policy}, {slurm}"
+    ready = f"flexod {flexo.__version__} ready: address {settings.service.address}, policy {policy}, {found}"
     with contextlib.suppress(OSError):  # a full disk
         print(ready, flush=True)
 
@@ -161,15 +161,15 @@ async def controller_thread(
         await asyncio.to_thread(thread.join)
 
 
-def _connect(settings: Settings, ended: Ended, mandate: Mandate) -> SlurmCluster:
-    slurm, loaning = settings.slurm, settings.loaning
-    satellites = frozenset({slurm.satellite_partition})
+def _connect(settings: Settings, call_ended: CallEnded, mandate: Mandate) -> Cluster:
+    loaning = settings.loaning
     borrowed = None
     if loaning.enabled:
-        borrowed = BorrowedPartition(loaning.partition, loaning.edit_command, loaning.satellite_partition)
-        satellites |= frozenset(borrowed.names)
-    edited = None if loaning.static else borrowed
-    return connect(slurm.conf, satellites, slurm.timeout_s, edited, ended, mandate.check)
+        borrowed = Borrowed(
+            loaning.partition, loaning.edit_command, loaning.satellite_partition, static=loaning.static
+        )
+    site = Site(borrowed, call_ended, mandate.check)
+    return registry.connect(settings.cluster.kind, settings.of_cluster, site)
 
 
 def _may_push(settings: Settings) -> frozenset[str]:

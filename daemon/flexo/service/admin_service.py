@@ -27,7 +27,7 @@ from flexo.controller import Controller
 from flexo.journal import KINDS, Event, Journal
 from flexo.journal_search import Search
 from flexo.model import JobKey, Node, Range, ScalingPoint
-from flexo.service.authentication import account, caller
+from flexo.service.authentication import account, caller, principal_of
 from flexo.service.budgets import STANDARD, Buckets, Budgets
 from flexo.service.errands import CheckpointOrder, Order, Outcome, ProfileOrder, Progress, Result
 from flexo.service.leaders import LeaderBusy, LeaderDesk, NoLeader
@@ -322,7 +322,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     async def _refuse_strangers(self, view: JobView, context: _Context) -> None:
         uid = caller().uid
-        if uid == view.user_id:
+        if principal_of(uid) == view.owner:
             return
         may = dict.fromkeys((view.job.user, "root", account(os.getuid()), *self.administrators))
         text = f"uid {uid} may not steer job {view.job.key}: {', '.join(may)} may"
@@ -356,7 +356,7 @@ async def _abort(context: _Context, code: grpc.StatusCode, text: str) -> NoRetur
 def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
     return admin_pb2.GetStatusReply(
         flexod_version=flexo.__version__,
-        slurm_version=status.slurm_version,
+        slurm_version=status.version,
         cluster=status.cluster,
         started_at=status.started_at,
         policy=status.policy,
@@ -400,8 +400,8 @@ def _point(point: ScalingPoint) -> admin_pb2.ScalingPoint:
 
 
 def event_message(event: Event, number: int = 0) -> admin_pb2.Event:
-    """Whatever stands in the store. A job id that no Slurm has, as a user may have written one, is left out:
-    the event's text has it.
+    """Whatever stands in the store. A job id that no cluster has, as a user may have written one, is left
+    out: the event's text has it.
     """
     key = event.job or JobKey(0)
     known = all(0 <= value <= _UINT32 for value in (key.job_id, key.restart_count))

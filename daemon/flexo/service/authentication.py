@@ -24,6 +24,7 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
+from flexo.model import Principal
 from flexo.service.budgets import (
     STANDARD,
     Buckets,
@@ -61,6 +62,11 @@ _caller: ContextVar[Caller] = ContextVar("flexo_caller")
 def caller() -> Caller:
     """Who made the call that is being served. Raises LookupError outside of an authenticated call."""
     return _caller.get()
+
+
+def principal_of(uid: int) -> Principal:
+    """How jobs name the owner that a caller with this uid is."""
+    return Principal(str(uid))
 
 
 def account(uid: int) -> str:

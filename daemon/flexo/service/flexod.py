@@ -58,7 +58,7 @@ _log = structlog.get_logger("flexo.service")
 def main() -> None:
     """Entry point of `flexod`: exit 0 after SIGTERM or SIGINT, 1 when it cannot go on, 2 for usage."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a leader that hangs up is no news to an administrator
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Slurm's commands are started beside it
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # commands are started beside it
     signal.signal(signal.SIGHUP, lambda *_: None)  # it would end us; once we serve, it is heeded
     options = make_parser().parse_args()
     configuration = Configuration(options.config, options.dry_run)
@@ -103,7 +103,7 @@ async def _serve(configuration: Configuration, settings: Settings, authenticator
     credentials = server_credentials(settings.tls, settings.service.address)
     start_workers(asyncio.get_running_loop())
     process = Process(configuration, settings)
-    moving = none_allowed(process.happenings, asyncio.get_running_loop(), settings.slurm.timeout_s)
+    moving = none_allowed(process.happenings, asyncio.get_running_loop(), settings.of_cluster.timeout_s)
     guard = ConnectionGuard(STANDARD.silent_connections_of_a_host)
     with metrics_served(settings.metrics.listen, process.registry), moving, guard.watching():
 

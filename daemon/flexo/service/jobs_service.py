@@ -1,8 +1,8 @@
 """The leaders' side of flexod: one stream for each elastic job, from its leader.
 
 A leader is believed to lead a job when the cluster says that the job runs and belongs to the caller; nobody
-is exempt, neither root nor flexod's account, because a leader always runs as the job's owner. What Slurm
-knows of the job (range in AdminComment, nodes) wins over what the leader says of it.
+is exempt, neither root nor flexod's account, because a leader always runs as the job's owner. What the
+cluster knows of the job (its range, its nodes) wins over what the leader says of it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from google.protobuf.message import DecodeError
 import flexo
 from flexo.availability.mandate import ALONE, Mandate
 from flexo.clusters.base import ClusterState
-from flexo.model import JobState, SlurmJob
+from flexo.model import JobState, QueuedJob
 from flexo.service import wire
-from flexo.service.authentication import caller
+from flexo.service.authentication import caller, principal_of
 from flexo.service.budgets import STANDARD, Buckets, Budgets, TokenBucket
 from flexo.service.connections import hang_up_on
 from flexo.service.leaders import LeaderDesk, Line, StaleLeader
@@ -89,7 +89,7 @@ class _Seen:
         self.state = state
         self.nodes = frozenset(node.name for node in state.nodes)
         self.jobs = {job.job_id: job for job in state.jobs if job.state is not JobState.PENDING}
-        self.elastic = Counter(job.user_id for job in self.jobs.values() if job.elastic is not None)
+        self.elastic = Counter(job.owner for job in self.jobs.values() if job.elastic is not None)
         """By user: how many elastic jobs run."""
 
 
@@ -143,7 +143,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
     def _not_attached_yet(self, uid: int) -> Iterator[None]:
         """Counts a stream of `uid` that leads no job yet. One for each running job may come at any time."""
         seen = self._seen()
-        running = seen.elastic[uid] if seen else self._budgets.leases
+        running = seen.elastic[principal_of(uid)] if seen else self._budgets.leases
         limit = self._budgets.unattached + running
         if self._unattached[uid] >= limit:
             text = (
@@ -167,9 +167,9 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         with _malformed_is_refused():
             said = wire.introduction(message.hello)
         job = await self._job_of(said, uid)
-        introduced = self._as_slurm_has_it(said, job)
+        introduced = self._as_the_cluster_has_it(said, job)
         with _malformed_is_refused():
-            report = wire.leader_report(introduced, uid, message.hello.report, self._nodes())
+            report = wire.leader_report(introduced, principal_of(uid), message.hello.report, self._nodes())
         return Line(report, context.peer(), introduced.fence), introduced
 
     async def _converse(self, line: Line, introduced: wire.Introduction, context: _Context) -> None:
@@ -181,7 +181,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         _log.info(
             "leader attached",
             job=str(introduced.key),
-            uid=line.report.user_id,
+            owner=line.report.owner,
             peer=line.peer,
             release=introduced.release or "unknown",
         )
@@ -251,7 +251,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         """Take one message. Raises wire.Malformed."""
         match body := message.WhichOneof("body"):
             case "report":
-                said = wire.leader_report(introduced, line.report.user_id, message.report, self._nodes())
+                said = wire.leader_report(introduced, line.report.owner, message.report, self._nodes())
                 self._desk.update(line, said)
             case "grant_failed":
                 self._desk.give_back(wire.grant_failure(introduced.key, message.grant_failed))
@@ -298,12 +298,12 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         await self._closing.wait()
         raise Refused(grpc.StatusCode.UNAVAILABLE, "flexod stops; the grants stand")
 
-    async def _job_of(self, said: wire.Introduction, uid: int) -> SlurmJob:
-        """The running Slurm job that the leader names, which must be the caller's own."""
+    async def _job_of(self, said: wire.Introduction, uid: int) -> QueuedJob:
+        """The running job that the leader names, which must be the caller's own."""
         job = await self._observed(said.key.job_id)
         if job is None:
-            raise Refused(grpc.StatusCode.NOT_FOUND, f"Slurm has no job {said.key.job_id} in its queue")
-        if job.user_id != uid:
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"the cluster has no job {said.key.job_id} in its queue")
+        if job.owner != principal_of(uid):
             text = f"job {job.job_id} is not of uid {uid}: only its owner's leader may attach"
             raise Refused(grpc.StatusCode.PERMISSION_DENIED, text)
         if job.restart_count != said.key.restart_count:
@@ -317,7 +317,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, text)
         return job
 
-    async def _observed(self, job_id: int) -> SlurmJob | None:
+    async def _observed(self, job_id: int) -> QueuedJob | None:
         """The job as the cluster shows it running; None if an observation begun from now on lacks it."""
         since, deadline = time.time(), time.monotonic() + self._pace.observed_within_s
         while True:
@@ -333,8 +333,8 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             self._desk.wake.set()
             await asyncio.sleep(0.2)
 
-    def _as_slurm_has_it(self, said: wire.Introduction, job: SlurmJob) -> wire.Introduction:
-        """`said` with Slurm's own word on it: the range in AdminComment, the nodes of the job."""
+    def _as_the_cluster_has_it(self, said: wire.Introduction, job: QueuedJob) -> wire.Introduction:
+        """`said` with the cluster's own word on it: the range that was submitted, the nodes of the job."""
         if job.elastic is None:
             text = f"job {job.job_id} has no range in its AdminComment: it was submitted without --elastic"
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, text)

@@ -34,8 +34,8 @@ _Waiting = TypeVar("_Waiting")
 
 
 MOST_WAITING = 1000
-"""Grants given back, and likewise slow GPUs, that one job may have waiting for the controller: while Slurm is
-away nobody takes them, and a leader can say anything."""
+"""Grants given back, and likewise slow GPUs, that one job may have waiting for the controller: while the
+cluster is away nobody takes them, and a leader can say anything."""
 
 
 MOST_FENCES = 10_000

@@ -1,7 +1,7 @@
 """The leases of jobs' leaders, served by flexod (Amoeba, Algorithm 1; the table is flexo_protos/leases.py).
 
-Slurm is not asked whose job it is: a lease is kept under the user whom MUNGE proves, so nobody reaches
-another's. That keeps elections going while slurmctld is away, and makes them quick when a job has just begun.
+The cluster is not asked whose job it is: a lease is kept under the user whom MUNGE proves, so nobody reaches
+another's. That keeps elections going while the cluster is away, and makes them quick when a job has begun.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from flexo.config import LoaningSettings, Settings
+from flexo.config import Settings
 from flexo.journal import Journal
 from flexo.loaning.demand import DemandSource
 from flexo.loaning.forecast import Predictor, learn
@@ -16,6 +16,7 @@ from flexo.loaning.orchestrator import Rules
 from flexo.loaning.partition import PartitionDemand
 from flexo.loaning.prometheus import PrometheusDemand, PrometheusQuery
 from flexo.loaning.pushed import PushedDemand
+from flexo.loaning.settings import LoaningSettings
 from flexo.loaning.turn import LendingSettings
 from flexo.loaning.vacating import Timing
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from flexo.control.views import LoansView
 from flexo.controller import Controller
-from flexo.loaning.occupants import NOBODY, Occupants, on_slurm
+from flexo.loaning.occupants import NOBODY, Occupants, in_queue
 from flexo.model import Loan, PastLoan
 from flexo_protos.v1 import admin_pb2
 
@@ -18,7 +18,7 @@ def loans_reply(controller: Controller, past: Iterable[PastLoan]) -> admin_pb2.L
     if view is None:
         return admin_pb2.ListLoansReply(lending=False, past=told)
     settings = view.settings
-    there = on_slurm(
+    there = in_queue(
         [loan.node for loan in view.loans],
         state.jobs if state else (),
         [shown.job for shown in controller.jobs()],

@@ -41,7 +41,7 @@ MAX_CALLS = 1 << 16
 call at this number, whoever makes it.
 """
 FILES_OF_ITS_OWN = 256
-"""Of those that it may open, flexod keeps so many from connections: it has to run Slurm's commands."""
+"""Of those that it may open, flexod keeps so many from connections: it has to run commands."""
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # Of one method, those that wait to be taken: gRPC refuses some at random beyond the first number and all

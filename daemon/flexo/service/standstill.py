@@ -26,7 +26,7 @@ from flexo.service import vital
 
 LOOK_S: Final = 5.0
 PATIENCE_S: Final = 120.0
-"""Beyond the longest that one of Slurm's commands may take: far longer than flexod thinks about anything."""
+"""Beyond the longest that one question to the cluster may take: flexod thinks about nothing for so long."""
 _FAREWELL_S: Final = 5.0
 """How long saying it may take: what hangs may be where the log is written."""
 _FAILED: Final = 1
@@ -76,14 +76,17 @@ class _LoopMoves:
 
 @contextmanager
 def none_allowed(
-    happenings: Happenings, loop: asyncio.AbstractEventLoop, slurm_timeout_s: float
+    happenings: Happenings, loop: asyncio.AbstractEventLoop, question_s: float
 ) -> Iterator[None]:
-    """While this lasts, the process ends with 1 when it has stood still for too long, and says where."""
+    """While this lasts, the process ends with 1 when it has stood still for too long, and says where.
+
+    `question_s`: the longest that one question to the cluster may take.
+    """
     watched = {
         "the controller": Standstill(lambda: happenings.moves),
         "the event loop": Standstill(_LoopMoves(loop)),
     }
-    most = math.ceil((slurm_timeout_s + PATIENCE_S) / LOOK_S)
+    most = math.ceil((question_s + PATIENCE_S) / LOOK_S)
     over = threading.Event()
 
     def keep_looking() -> None:

@@ -1,7 +1,7 @@
 """flexod beside others: it stands by until it has the lease, acts while it has it, and stands by again.
 
-While it stands by it asks Slurm nothing and reads no journal. It is the same process and the same port, so
-that leaders and people find whoever is active by asking one address after the other.
+While it stands by it asks the cluster nothing and reads no journal. It is the same process and the same port,
+so that leaders and people find whoever is active by asking one address after the other.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Turns:
                     )
                     await over.wait()
                     _log.info("flexod stands back; grants stand", lost_the_lease=seat.lost)
-                    # leaders first: what Slurm has been asked may take long to end
+                    # leaders first: what the cluster has been asked may take long to end
                     active.close()
                     self.switchboard.stand_by()
             finally:

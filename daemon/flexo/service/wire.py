@@ -19,6 +19,7 @@ from flexo.model import (
     GrantFailure,
     JobKey,
     LeaderReport,
+    Principal,
     Range,
     SatelliteReport,
     SatelliteState,
@@ -86,7 +87,7 @@ class Introduction:
 def introduction(hello: jobs_pb2.Hello) -> Introduction:
     """The first message's part that stays. Raises Malformed."""
     if not hello.job_id:
-        raise Malformed("job_id is 0: a leader names the Slurm job that it leads")
+        raise Malformed("job_id is 0: a leader names the job that it leads")
     if not 1 <= hello.workers.min <= hello.workers.max <= MAX_WORKERS:
         said = f"{hello.workers.min}-{hello.workers.max}"
         raise Malformed(f"workers {said}: 1 <= MIN <= MAX <= {MAX_WORKERS} is allowed")
@@ -111,9 +112,9 @@ def introduction(hello: jobs_pb2.Hello) -> Introduction:
 
 
 def leader_report(
-    job: Introduction, user_id: int, report: jobs_pb2.Report, known_nodes: frozenset[str]
+    job: Introduction, owner: Principal, report: jobs_pb2.Report, known_nodes: frozenset[str]
 ) -> LeaderReport:
-    """A report of the leader of `job`, which `user_id` has been proven to own. Raises Malformed."""
+    """A report of the leader of `job`, which `owner` has been proven to own. Raises Malformed."""
     most = min(MAX_NODES, 2 * job.workers.max, 2 * len(known_nodes))  # one that leaves, one that comes
     if len(report.satellites) > most:
         raise Malformed(
@@ -126,7 +127,7 @@ def leader_report(
     _refuse_twice("slurm_job_id", submitted)
     return LeaderReport(
         key=job.key,
-        user_id=user_id,
+        owner=owner,
         workers=job.workers,
         shape=job.shape,
         base_nodes=job.base_nodes,

@@ -9,25 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from flexo.clusters.base import ActionRefused, ClusterState, ClusterTraits, Priority, UserShares
+from flexo.clusters.base import ClusterState, ClusterTraits, Priority, StartBounds
+from flexo.clusters.slurm import priority_band
 from flexo.model import (
-    Allocate,
-    Drop,
     ElasticRequest,
     JobKey,
     JobState,
     Node,
     Partition,
+    Principal,
+    QueuedJob,
     SatelliteTag,
     Share,
-    SlurmJob,
+    WaitReason,
     WorkerShape,
 )
 from flexo_simulation.on_slurm.timeline import Ask, Release, Timeline
 from flexo_simulation.workload import TraceJob
 
 TRAIN, FLEX = "train", "flex"
+NOBODY: Final = Principal("0")
+"""Whom all jobs belong to: a trace's users have no accounts."""
 _LOOKED_AT = 100
 """Waiting jobs for which backfill finds a window (bf_max_job_test is more, and takes Slurm its time)."""
 
@@ -36,7 +40,7 @@ _LOOKED_AT = 100
 class Entry:
     """One job in the queue: as Slurm shows it, and what it holds or is about to."""
 
-    job: SlurmJob
+    job: QueuedJob
     shape: WorkerShape
     workers: int
     shares: tuple[Share, ...] = ()
@@ -68,7 +72,9 @@ class Chosen:
 
 
 class SimulatedSlurm:
-    """Implements flexo.clusters.base.Cluster; starts jobs itself. Mutable."""
+    """A Cluster that prioritizes, and starts jobs itself. Mutable."""
+
+    software = "Slurm"
 
     def __init__(self, nodes: Sequence[Node], backfill_s: float) -> None:
         self.now = 0.0
@@ -83,7 +89,9 @@ class SimulatedSlurm:
 
     def traits(self) -> ClusterTraits:
         """It starts jobs itself."""
-        return ClusterTraits("simulated Slurm", "", self._backfill_s)
+        return ClusterTraits(
+            "simulated Slurm", "", StartBounds(self._backfill_s), self.software, satellite_partition=FLEX
+        )
 
     def observe(self) -> ClusterState:
         """The queue, and the nodes with what is held."""
@@ -95,39 +103,31 @@ class SimulatedSlurm:
         jobs = tuple(entry.job for entry in self._queue.values())
         return ClusterState(self.now, nodes, self._partitions, jobs, 0.0)
 
-    def extend(self, satellite_job_ids: Sequence[int], seconds_from_now: int) -> None:
+    def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
         """Leases that stand are extended."""
-        for job_id in satellite_job_ids:
-            entry = self._queue.get(job_id)
+        for limit in time_limits:
+            entry = self._queue.get(int(limit))
             if entry is not None and entry.job.started_at is not None:
                 limit_s = int(self.now - entry.job.started_at) + seconds_from_now
                 entry.job = replace(entry.job, time_limit_s=limit_s)
 
-    def cancel(self, satellite_job_id: int) -> None:
+    def cancel(self, job: str) -> None:
         """Satellites whose job has ended are leaving anyway."""
 
-    def requeue(self, job_id: int) -> None:
-        """No server is lent here, so that no base has to go."""
-        raise ActionRefused(f"job {job_id} is not preempted: nothing is lent in this simulation")
+    def in_band(self, priority: int) -> bool:
+        """As on a real one."""
+        return priority_band.in_band(priority)
 
-    def lend(self, nodes: frozenset[str]) -> None:
-        """There is no inference cluster here."""
-        raise ActionRefused("there is no inference cluster that could lend its servers")
+    def arrange(self, now: Sequence[int]) -> list[int]:
+        """As on a real one."""
+        return priority_band.arrange(now)
 
     def prioritize(self, priorities: Sequence[Priority]) -> None:
         """Whoever waits with a higher priority is looked at first."""
         for each in priorities:
-            entry = self._queue.get(each.job_id)
+            entry = self._queue.get(int(each.job))
             if entry is not None and not entry.runs:
                 entry.job = replace(entry.job, priority=each.priority)
-
-    def user_shares(self) -> UserShares:
-        """Nobody counts what users have had here."""
-        raise ActionRefused("users have no shares in this simulation")
-
-    def allocate(self, allocations: Sequence[Allocate], drops: Sequence[Drop]) -> None:
-        """It starts jobs itself."""
-        raise ActionRefused("this cluster starts jobs itself")
 
     # What happens in it.
 
@@ -182,7 +182,12 @@ class SimulatedSlurm:
             return False
         nodes = tuple(share.node for share in entry.shares)
         entry.job = replace(
-            entry.job, state=JobState.RUNNING, reason="None", started_at=self.now, nodes=nodes
+            entry.job,
+            state=JobState.RUNNING,
+            wait=WaitReason.NONE,
+            reason="None",
+            started_at=self.now,
+            nodes=nodes,
         )
         return True
 
@@ -273,15 +278,18 @@ class SimulatedSlurm:
         return entry.runs or entry.job.satellite is None
 
 
-def _queued(job_id: int, user: str, partition: str, workers: int, shape: WorkerShape, now: float) -> SlurmJob:
+def _queued(
+    job_id: int, user: str, partition: str, workers: int, shape: WorkerShape, now: float
+) -> QueuedJob:
     """A job that has just been submitted. CPUs are not simulated: one for each GPU."""
     gpus = workers * shape.gpus
-    return SlurmJob(
+    return QueuedJob(
         job_id=job_id,
-        user_id=0,
+        owner=NOBODY,
         user=user,
         partitions=(partition,),
         state=JobState.PENDING,
+        wait=WaitReason.RESOURCES,
         reason="Resources",
         priority=1,
         submitted_at=now,

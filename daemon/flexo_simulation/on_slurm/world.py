@@ -34,7 +34,7 @@ from flexo_simulation.capacity import Capacity
 from flexo_simulation.costs import Costs
 from flexo_simulation.live_job import LiveJob
 from flexo_simulation.on_slurm.leaders import SimulatedLeaders
-from flexo_simulation.on_slurm.slurm import SimulatedSlurm
+from flexo_simulation.on_slurm.slurm import NOBODY, SimulatedSlurm
 from flexo_simulation.on_slurm.times import SlurmTimes
 from flexo_simulation.records import End, JobRecord
 from flexo_simulation.results import Outcome, summarize
@@ -304,7 +304,7 @@ class _SlurmWorld:
         trains = [each.workers for each in satellites if each.state is SatelliteState.TRAINING]
         return LeaderReport(
             key=JobKey(trace.job_id),
-            user_id=0,
+            owner=NOBODY,
             workers=trace.workers,
             shape=trace.shape,
             base_nodes=tuple(share.node for share in job.base),

@@ -17,7 +17,7 @@ from flexo.clusters.slurm.parse_jobs import (
     to_job,
     to_record,
 )
-from flexo.model import SlurmJob
+from flexo.model import QueuedJob
 
 RELEASES = ("22.05", "24.11", "26.05")
 SEPARATOR = "|nonce123"
@@ -59,7 +59,7 @@ def records_of(release: str) -> list[QueueRecord]:
     return [to_record(one) for one in parse_queue(captured(release, "queue"), names, SEPARATOR)]
 
 
-def jobs_of(release: str) -> dict[str, SlurmJob]:
+def jobs_of(release: str) -> dict[str, QueuedJob]:
     """The jobs of that cluster by what is special about them."""
     excluded = parse_excluded_nodes(captured(release, "excluded"))
     jobs = [to_job(record, SATELLITES) for record in records_of(release)]

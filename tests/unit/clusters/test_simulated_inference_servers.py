@@ -117,5 +117,3 @@ def test_without_an_inference_cluster_nothing_can_be_lent():
     cluster = SimulatedCluster(make_nodes((NodeGroup(1, 4),)), PlainTrainer(), lambda: 0.0)
     with pytest.raises(ActionRefused, match="there is no inference cluster"):
         cluster.lend(frozenset({"n1"}))
-    with pytest.raises(ActionRefused, match="this cluster allocates itself"):
-        cluster.requeue(1)

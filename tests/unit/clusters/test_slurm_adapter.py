@@ -9,9 +9,9 @@ import pytest
 from captured_outputs import RELEASES, SEPARATOR, Recorded, jobs_of
 
 from flexo.clusters.base import ClusterUnreachable
-from flexo.clusters.slurm import SlurmCluster
-from flexo.clusters.slurm.adapter import without_exclusive_nodes, without_foreign_tags
-from flexo.model import JobKey, JobState, Node, SatelliteTag
+from flexo.clusters.slurm.adapter import SlurmCluster, without_exclusive_nodes, without_foreign_tags
+from flexo.clusters.slurm.settings import SlurmSettings
+from flexo.model import JobKey, JobState, Node, Principal, SatelliteTag
 
 
 @pytest.fixture(params=RELEASES)
@@ -22,7 +22,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def cluster(recorded: Recorded) -> SlurmCluster:
-    return SlurmCluster(None, frozenset({"flex"}), 5.0)
+    return SlurmCluster(SlurmSettings(timeout_s=5.0))
 
 
 def test_one_look_shows_nodes_partitions_and_jobs(cluster: SlurmCluster) -> None:
@@ -47,7 +47,7 @@ def test_a_node_that_a_job_has_for_itself_is_unusable(cluster: SlurmCluster) -> 
 
 def test_the_traits_are_read_from_slurms_own_words(cluster: SlurmCluster) -> None:
     assert cluster.traits().name == "green"
-    assert 3.0 < cluster.traits().backfill_interval_s < 3.1
+    assert 3.0 < cluster.traits().starts.turn_s < 3.1
 
 
 def test_partitions_are_not_read_again_with_every_look(cluster: SlurmCluster, recorded: Recorded) -> None:
@@ -139,15 +139,15 @@ def test_a_job_that_makes_no_sense_costs_that_job_alone(cluster: SlurmCluster, r
 def test_extensions_are_one_command_that_an_administrator_can_replay(
     cluster: SlurmCluster, recorded: Recorded
 ) -> None:
-    cluster.extend([17, 19], 300)
+    cluster.extend(["17", "19"], 300)
     assert recorded.times("update JobId=17,19 EndTime=now+300seconds") == 1
 
 
 def test_the_tag_of_another_users_satellite_does_not_count() -> None:
     jobs = jobs_of("22.05")
     base, satellite = jobs["elastic"], jobs["satellite"]
-    theirs = replace(satellite, user_id=1234, satellite=SatelliteTag(JobKey(base.job_id), "g1", 2))
-    orphan = replace(satellite, user_id=1234, satellite=SatelliteTag(JobKey(999_999), "g1", 2))
+    theirs = replace(satellite, owner=Principal("1234"), satellite=SatelliteTag(JobKey(base.job_id), "g1", 2))
+    orphan = replace(satellite, owner=Principal("1234"), satellite=SatelliteTag(JobKey(999_999), "g1", 2))
     own = replace(satellite, satellite=SatelliteTag(JobKey(base.job_id), "g1", 2))
     seen = without_foreign_tags((base, theirs, orphan, own))
     assert [job.satellite is not None for job in seen] == [False, False, True, True]

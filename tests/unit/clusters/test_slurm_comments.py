@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from flexo.clusters.base import Cluster, Priority
-from flexo.clusters.slurm import BorrowedPartition, SlurmCluster
+from flexo.clusters.base import (
+    Borrowed,
+    Cluster,
+    KnowsEnds,
+    Lends,
+    Prioritizes,
+    Priority,
+    Requeues,
+    SharesByUser,
+    Site,
+)
+from flexo.clusters.slurm.adapter import SlurmCluster
 from flexo.clusters.slurm.marks import elastic_request
 from flexo.model import ElasticRequest, Range
 
-READING = {"traits", "observe", "user_shares"}
-NOT_ON_SLURM = {"allocate"}
+INTERFACES = (Cluster, KnowsEnds, Lends, Prioritizes, Requeues, SharesByUser)
+READING = {"software", "traits", "observe", "user_shares", "ends", "in_band", "arrange"}
 
 
 def test_flexod_changes_three_things_in_slurm_and_no_comment_is_among_them(
@@ -25,16 +35,17 @@ def test_flexod_changes_three_things_in_slurm_and_no_comment_is_among_them(
         script.write_text(f'#!/bin/sh\necho "{name} $*" >> {said}\ncat >> {said}\n')
         script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    cluster = SlurmCluster(None, frozenset({"flex"}), 20.0, borrowed=BorrowedPartition("borrowed"))
+    cluster = SlurmCluster(site=Site(Borrowed("borrowed")))
     acts = {
-        "extend": lambda: cluster.extend([7], 300),
-        "cancel": lambda: cluster.cancel(7),
-        "requeue": lambda: cluster.requeue(7),
+        "extend": lambda: cluster.extend(["7"], 300),
+        "cancel": lambda: cluster.cancel("7"),
+        "requeue": lambda: cluster.requeue("7"),
         "lend": lambda: cluster.lend(frozenset({"i1", "i2"})),
-        "prioritize": lambda: cluster.prioritize([Priority(7, 4294910000), Priority(8, 4294910001)]),
+        "prioritize": lambda: cluster.prioritize([Priority("7", 4294910000), Priority("8", 4294910001)]),
     }
-    methods = {name for name in vars(Cluster) if not name.startswith("_")}
-    assert methods == acts.keys() | READING | NOT_ON_SLURM
+    assert all(isinstance(cluster, interface) for interface in INTERFACES[1:])
+    methods = {name for interface in INTERFACES for name in vars(interface) if not name.startswith("_")}
+    assert methods == acts.keys() | READING
     for act in acts.values():
         act()
     assert set(re.findall(r"(\w+)=", said.read_text())) == {

@@ -8,7 +8,7 @@ import pytest
 from small_scripts import script
 
 from flexo.clusters.base import ClusterUnreachable, KnowsEnds
-from flexo.clusters.slurm import SlurmCluster
+from flexo.clusters.slurm.adapter import SlurmCluster
 from flexo.clusters.slurm.ends import exit_code, parse_accounts, parse_queue
 from flexo.model import JobKey
 
@@ -68,7 +68,7 @@ def test_accounting_is_asked_only_for_those_that_slurmctld_has_forgotten(command
     (commands_in / "accounts").write_text(ACCOUNTS)
     script(commands_in, "squeue", f"cat {commands_in}/queue")
     script(commands_in, "sacct", f'echo "$@" >> {commands_in}/asked; cat {commands_in}/accounts')
-    cluster = SlurmCluster(None, frozenset({"flex"}))
+    cluster = SlurmCluster()
     assert isinstance(cluster, KnowsEnds)
     found = cluster.ends([*keys(3), JobKey(8, 1)])
     assert found[JobKey(3)].known_by == "slurmctld"
@@ -81,7 +81,7 @@ def test_a_cluster_without_accounting_does_not_know_and_one_that_is_away_is_aske
 ) -> None:
     script(commands_in, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     script(commands_in, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    cluster = SlurmCluster(None, frozenset({"flex"}))
+    cluster = SlurmCluster()
     assert cluster.ends(keys(999)) == {}
     script(commands_in, "squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(ClusterUnreachable):

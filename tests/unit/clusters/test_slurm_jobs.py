@@ -20,7 +20,16 @@ from flexo.clusters.slurm.parse_jobs import (
     to_record,
 )
 from flexo.clusters.slurm.text import BadValue
-from flexo.model import ElasticRequest, JobKey, JobState, Range, SatelliteTag, SlurmJob
+from flexo.model import (
+    ElasticRequest,
+    JobKey,
+    JobState,
+    Principal,
+    QueuedJob,
+    Range,
+    SatelliteTag,
+    WaitReason,
+)
 
 REQUIRED = fields_to_ask("")
 C_STRINGS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -32,7 +41,7 @@ def printed(**changes: str) -> str:
     return "".join(f"{value}{SEPARATOR}" for value in record[: len(REQUIRED)]) + "\n"
 
 
-def job_of(**changes: str) -> SlurmJob:
+def job_of(**changes: str) -> QueuedJob:
     (one,) = parse_queue(printed(**changes), REQUIRED, SEPARATOR)
     return to_job(to_record(one), SATELLITES)
 
@@ -40,12 +49,13 @@ def job_of(**changes: str) -> SlurmJob:
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_field_of_a_running_job_is_read(release: str) -> None:
     job = jobs_of(release)["elastic"]
-    assert job == SlurmJob(
+    assert job == QueuedJob(
         job_id=job.job_id,
-        user_id=0,
+        owner=Principal("0"),
         user="root",
         partitions=("train",),
         state=JobState.RUNNING,
+        wait=WaitReason.NONE,
         reason="None",
         priority=job.priority,
         submitted_at=1795258073.0,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flexo.clusters.base import ActionRefused, ClusterUnreachable
-from flexo.clusters.slurm import BorrowedPartition, SlurmCluster
+from flexo.clusters.base import ActionRefused, Borrowed, ClusterUnreachable, Site
+from flexo.clusters.slurm.adapter import SlurmCluster
 
 COMMAND = """#!/usr/bin/env python3
 import json, sys
@@ -40,7 +40,7 @@ def calls(folder: Path) -> list[list[str]]:
 
 
 def cluster(*command: str) -> SlurmCluster:
-    return SlurmCluster(None, frozenset(), 30.0, borrowed=BorrowedPartition("borrowed", command))
+    return SlurmCluster(site=Site(Borrowed("borrowed", command)))
 
 
 def test_slurmuser_edits_the_partition_itself(folder: Path) -> None:
@@ -53,8 +53,8 @@ def test_slurmuser_edits_the_partition_itself(folder: Path) -> None:
 
 
 def test_satellites_may_have_a_partition_of_their_own_on_lent_servers(folder: Path) -> None:
-    borrowed = BorrowedPartition("borrowed", satellites="borrowed-flex")
-    SlurmCluster(None, frozenset(), 30.0, borrowed=borrowed).lend(frozenset({"i1"}))
+    borrowed = Borrowed("borrowed", satellite_partition="borrowed-flex")
+    SlurmCluster(site=Site(borrowed)).lend(frozenset({"i1"}))
     assert calls(folder) == [
         ["scontrol", "update", "PartitionName=borrowed-flex", "Nodes=i1"],
         ["scontrol", "update", "PartitionName=borrowed", "Nodes=i1"],
@@ -79,7 +79,7 @@ def test_what_is_not_the_name_of_one_node_never_reaches_a_command(folder: Path, 
 
 def test_without_a_borrowed_partition_nothing_is_lent(folder: Path) -> None:
     with pytest.raises(ActionRefused, match="no partition is set up to lend servers into"):
-        SlurmCluster(None, frozenset(), 30.0).lend(frozenset({"i1"}))
+        SlurmCluster().lend(frozenset({"i1"}))
     assert calls(folder) == []
 
 
@@ -96,11 +96,11 @@ def test_a_slurmctld_that_is_away_is_told_from_a_refusal_through_the_helper_too(
 
 
 def test_only_a_job_that_has_not_ended_is_requeued(folder: Path) -> None:
-    cluster().requeue(17)
+    cluster().requeue("17")
     assert calls(folder) == [["scontrol", "requeue", "Incomplete", "17"]]
 
 
 def test_a_base_that_cannot_be_requeued_is_a_refusal_in_slurms_words(folder: Path) -> None:
     answer(folder, "Requested operation is presently disabled for job 17", 1)
     with pytest.raises(ActionRefused, match="presently disabled for job 17"):
-        cluster().requeue(17)
+        cluster().requeue("17")

@@ -141,7 +141,7 @@ def test_a_partition_that_starts_nothing_new_is_not_up(state: str) -> None:
 def test_a_turn_of_backfill_is_its_interval_and_its_slowest_cycle() -> None:
     traits = parse_traits(captured("22.05", "config"), captured("22.05", "sdiag"))
     assert (traits.name, traits.version) == ("green", "22.05.8")
-    assert traits.backfill_interval_s == pytest.approx(3.002259)
+    assert traits.starts.turn_s == pytest.approx(3.002259)
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_of_a_partition_as_many_satellites_start_in_a_turn_as_backfill_looks_at(
     setting: str, starts: int | None
 ) -> None:
     config = captured("22.05", "config").replace("bf_interval=3", f"bf_interval=3,{setting},bf_continue")
-    assert parse_traits(config, "").starts_in_a_turn == starts
-    assert parse_traits(captured("22.05", "config"), "").starts_in_a_turn is None
+    assert parse_traits(config, "").starts.per_turn == starts
+    assert parse_traits(captured("22.05", "config"), "").starts.per_turn is None
 
 
 def test_without_a_setting_backfill_runs_every_thirty_seconds() -> None:
     config = captured("22.05", "config").replace("sched_interval=2,bf_interval=3", "(null)")
-    assert parse_traits(config, "").backfill_interval_s == 30.0
+    assert parse_traits(config, "").starts.turn_s == 30.0

@@ -20,7 +20,7 @@ def commands(commands_in: Path) -> SlurmCommands:
 
 def test_all_priorities_are_told_to_one_scontrol(commands: SlurmCommands, tmp_path: Path) -> None:
     script(tmp_path, "scontrol", f"cat > {tmp_path}/said")
-    set_priorities(commands, (Priority(7, 4_294_900_000), Priority(8, 5)))
+    set_priorities(commands, (Priority("7", 4_294_900_000), Priority("8", 5)))
     said = (tmp_path / "said").read_text()
     assert said == "update JobId=7 Priority=4294900000\nupdate JobId=8 Priority=5\n"
 
@@ -34,20 +34,20 @@ def test_a_job_that_has_started_or_ended_meanwhile_is_no_refusal(
         "Job/step already completing or completed for job 9",
     ]
     script(tmp_path, "scontrol", "\n".join(f"echo '{each}' >&2" for each in words) + "\nexit 1")
-    set_priorities(commands, (Priority(7, 5),))
+    set_priorities(commands, (Priority("7", 5),))
 
 
 def test_other_words_are_a_refusal_and_only_those_are_told(commands: SlurmCommands, tmp_path: Path) -> None:
     words = ["Job is no longer pending execution for job 7", "Access/permission denied for job 8"]
     script(tmp_path, "scontrol", "\n".join(f"echo '{each}' >&2" for each in words) + "\nexit 1")
     with pytest.raises(ActionRefused, match=r"^`scontrol` failed: Access/permission denied for job 8$"):
-        set_priorities(commands, (Priority(7, 5), Priority(8, 6)))
+        set_priorities(commands, (Priority("7", 5), Priority("8", 6)))
 
 
 def test_while_nobody_answers_no_priority_was_refused(commands: SlurmCommands, tmp_path: Path) -> None:
     script(tmp_path, "scontrol", "echo 'Unable to contact slurm controller for job 7' >&2; exit 1")
     with pytest.raises(ClusterUnreachable, match="contact slurm controller"):
-        set_priorities(commands, (Priority(7, 5),))
+        set_priorities(commands, (Priority("7", 5),))
 
 
 def test_shares_are_read_for_users_and_the_best_account_counts() -> None:

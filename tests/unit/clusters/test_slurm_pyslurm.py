@@ -14,10 +14,11 @@ from types import SimpleNamespace
 import pytest
 from captured_outputs import Recorded
 
-from flexo.clusters.base import ClusterUnreachable
-from flexo.clusters.slurm import connect
+from flexo.clusters.base import ClusterUnreachable, Site
+from flexo.clusters.slurm.connecting import connect
 from flexo.clusters.slurm.from_pyslurm import to_jobs, to_node, why_not_enough
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader
+from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.model import JobState, Node, SatelliteTag
 
 SATELLITES = frozenset({"flex"})
@@ -226,14 +227,14 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 def test_pyslurm_of_slurms_own_release_is_taken(installed: Installed, recorded: Recorded) -> None:
     installed.write(version="22.05.3")
-    assert connect(None, SATELLITES, 5.0).read_with == "pyslurm 22.05.3"
+    assert connect(SlurmSettings(timeout_s=5.0), Site()).read_with == "pyslurm 22.05.3"
 
 
 def test_pyslurm_of_another_release_is_left_alone_and_it_is_said(
     installed: Installed, recorded: Recorded
 ) -> None:
     installed.write(version="25.11.2")
-    cluster = connect(None, SATELLITES, 5.0)
+    cluster = connect(SlurmSettings(timeout_s=5.0), Site())
     assert cluster.read_with == (
         "Slurm's commands (pyslurm is installed, but 25.11.2 is not made for Slurm 22.05.8)"
     )
@@ -241,4 +242,4 @@ def test_pyslurm_of_another_release_is_left_alone_and_it_is_said(
 
 
 def test_without_pyslurm_slurms_commands_read(recorded: Recorded) -> None:
-    assert connect(None, SATELLITES, 5.0).read_with == "Slurm's commands"
+    assert connect(SlurmSettings(timeout_s=5.0), Site()).read_with == "Slurm's commands"

@@ -21,12 +21,12 @@ class Crowd(FakeCluster):
     def __init__(self) -> None:
         super().__init__()
         self.commands: list[tuple[int, ...]] = []
-        self.refused: frozenset[int] = frozenset()
+        self.refused: frozenset[str] = frozenset()
         self.silent = False
         self.slow = threading.Event()
         """Cleared: Slurm takes its time."""
         self.slow.set()
-        self.refusals = Refusals()
+        self.refusals = Refusals("Slurm")
         self.leases = Leases(self, self.refusals, LEASE_S, self.now, AtOnce())
         self.jobs: list[ElasticJob] = []
 
@@ -55,13 +55,13 @@ class Crowd(FakeCluster):
         )
         return key
 
-    def extend(self, satellite_job_ids, seconds_from_now: int) -> None:
-        self.commands.append(tuple(satellite_job_ids))
+    def extend(self, time_limits, seconds_from_now: int) -> None:
+        self.commands.append(tuple(map(int, time_limits)))
         assert self.slow.wait(30)
         if self.silent:
             raise ClusterUnreachable("in 20 s")
-        super().extend([each for each in satellite_job_ids if each not in self.refused], seconds_from_now)
-        refused = self.refused & set(satellite_job_ids)
+        super().extend([each for each in time_limits if each not in self.refused], seconds_from_now)
+        refused = self.refused & set(time_limits)
         if refused:
             raise ActionRefused("Job is being preempted", refused)
 
@@ -98,7 +98,7 @@ def test_more_than_one_command_may_hold_take_several_and_those_that_end_first_co
 def test_what_is_refused_is_trouble_of_its_job_and_the_others_are_extended(crowd):
     crowd.job(1, {101: 100})
     crowd.job(2, {201: 100})
-    crowd.refused = frozenset({201})
+    crowd.refused = frozenset({"201"})
     assert [each for each in crowd.go() if each[0] == "trouble"] == [
         ("trouble", JobKey(2), "Slurm refused it: Job is being preempted")
     ]

@@ -8,8 +8,8 @@ import pytest
 from controller_world import BOB, FakeCluster, slurm_job
 
 from flexo.clusters.base import Priority
+from flexo.clusters.slurm.priority_band import LOWEST
 from flexo.control.priorities import MOST_AT_ONCE, MOST_RANKED, Priorities, in_training
-from flexo.control.priority_band import LOWEST
 from flexo.control.refusals import Refusals
 from flexo.journal import Journal
 from flexo.model import JobKey, JobState, Partition, SatelliteTag, Snapshot
@@ -21,7 +21,7 @@ class Desk:
     def __init__(self, directory) -> None:
         self.directory = directory
         self.cluster = FakeCluster()
-        self.refusals = Refusals()
+        self.refusals = Refusals("Slurm")
         self.restart()
 
     def restart(self, *, dry_run: bool = False) -> None:
@@ -66,10 +66,10 @@ def test_only_what_changes_is_sent(desk):
     desk.follow(1, 2, 3, 4)
     desk.wait(5)
     desk.follow(1, 5, 2, 3, 4)
-    assert [each.job_id for each in desk.cluster.prioritized[-1]] == [5]
+    assert [each.job for each in desk.cluster.prioritized[-1]] == ["5"]
     assert desk.queue() == [1, 5, 2, 3, 4]
     desk.follow(4, 1, 5, 2, 3)
-    assert [each.job_id for each in desk.cluster.prioritized[-1]] == [4]
+    assert [each.job for each in desk.cluster.prioritized[-1]] == ["4"]
 
 
 def test_held_jobs_satellites_running_jobs_and_those_that_wait_for_something_else_are_left_alone(desk):
@@ -79,7 +79,7 @@ def test_held_jobs_satellites_running_jobs_and_those_that_wait_for_something_els
     desk.wait(5, reason="Dependency")
     desk.wait(6, state=JobState.RUNNING)
     desk.follow(6, 5, 4, 3, 2, 1)
-    assert [each.job_id for each in desk.cluster.prioritized[-1]] == [2, 1]
+    assert [each.job for each in desk.cluster.prioritized[-1]] == ["2", "1"]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -158,7 +158,7 @@ def test_many_jobs_take_several_cycles_the_first_first_and_the_last_keep_slurms_
     desk.wait(*numbers)
     order = numbers[::-1]
     desk.follow(*order)
-    assert [each.job_id for each in desk.cluster.prioritized[-1]] == order[:MOST_AT_ONCE]
+    assert [int(each.job) for each in desk.cluster.prioritized[-1]] == order[:MOST_AT_ONCE]
     for _ in range(-(-MOST_RANKED // MOST_AT_ONCE)):
         desk.follow(*order)
     assert desk.queue() == [*order[:MOST_RANKED], *sorted(order[MOST_RANKED:])]
@@ -203,5 +203,5 @@ def test_jobs_that_may_start_only_where_training_does_are_in_training():
 def test_the_first_priority_of_many_is_in_the_band(desk):
     desk.wait(1)
     desk.follow(1)
-    assert desk.cluster.prioritized == [(Priority(1, desk.cluster.queue[1].priority),)]
+    assert desk.cluster.prioritized == [(Priority("1", desk.cluster.queue[1].priority),)]
     assert desk.cluster.queue[1].priority > LOWEST

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flexo.config import ControllerSettings, LoaningSettings
+from flexo.config import ControllerSettings
 from flexo.doctor.clock import check_clock
 from flexo.doctor.finding import Finding, Level
 from flexo.doctor.flexod import (
@@ -41,6 +41,7 @@ from flexo.doctor.slurm_says import (
     parse_stats,
 )
 from flexo.doctor.submission import TriedOut, check_submission
+from flexo.loaning.settings import LoaningSettings
 from flexo_protos.credentials import Caller, NotAuthentic
 
 CONFIG = (Path(__file__).parent / "captured" / "config.txt").read_text()

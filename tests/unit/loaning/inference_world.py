@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flexo.model import JobState, Loan, Node, SlurmJob
+from slurm_says import job_as_slurm_says
+
+from flexo.model import JobState, Loan, Node, Principal, QueuedJob, WaitReason
 
 NOW = 1_700_000_000.0
 
@@ -18,14 +20,15 @@ def server(name: str, **changes) -> Node:
 SERVERS = tuple(server(f"i{number}") for number in range(1, 7))
 
 
-def job(job_id: int, *nodes: str, gpus: int = 4, **changes) -> SlurmJob:
+def job(job_id: int, *nodes: str, gpus: int = 4, **changes) -> QueuedJob:
     """An inference job: running on `nodes`, or pending where none is named."""
-    plain = SlurmJob(
+    plain = QueuedJob(
         job_id=job_id,
-        user_id=1000,
+        owner=Principal("1000"),
         user="serve",
         partitions=("infer",),
         state=JobState.RUNNING if nodes else JobState.PENDING,
+        wait=WaitReason.NONE,
         reason="None" if nodes else "Resources",
         priority=1,
         submitted_at=NOW - 60,
@@ -37,7 +40,7 @@ def job(job_id: int, *nodes: str, gpus: int = 4, **changes) -> SlurmJob:
         gpus=gpus,
         memory_mib=0,
     )
-    return replace(plain, **changes)
+    return job_as_slurm_says(replace(plain, **changes))
 
 
 def loans(*nodes: str) -> tuple[Loan, ...]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from slurm_says import job_as_slurm_says, node_as_slurm_says
+
 from flexo.control.clock_watch import ClockWatch
 from flexo.loaning.demand import CallBack, DemandMissing, DemandSource
 from flexo.loaning.lending import Lending
@@ -22,11 +24,14 @@ from flexo.model import (
     JobState,
     Loan,
     Node,
+    NodeCondition,
     Partition,
+    Principal,
+    QueuedJob,
     Range,
     SatelliteState,
     SatelliteTag,
-    SlurmJob,
+    WaitReason,
     WorkerShape,
 )
 
@@ -78,14 +83,14 @@ class World:
         self.steady = 0.0
         self.servers = {f"i{index}": "T4" for index in range(1, 7)}
         self.unusable: dict[str, str] = {}
-        self.held_by: dict[str, int] = {}
-        """Jobs that have a server for themselves alone."""
+        self.conditions: dict[str, frozenset[NodeCondition]] = {}
+        """Where `unusable` does not say them."""
         self.missing: set[str] = set()
         """Partitions that somebody has removed."""
         self.elsewhere: set[str] = set()
         """Servers that have been taken out of the inference partition."""
         self.borrowed: frozenset[str] = frozenset()
-        self.jobs: dict[int, SlurmJob] = {}
+        self.jobs: dict[int, QueuedJob] = {}
         self.grants: dict[str, Grant] = {}
         self.satellites_apart = bool(self.settings.satellite_partition)
         self.for_satellites: frozenset[str] = frozenset()
@@ -141,7 +146,7 @@ class World:
     def _node(self, name: str, gpu_type: str, partition: str) -> Node:
         held = sum(job.gpus // len(job.nodes) for job in self.jobs.values() if name in job.nodes)
         partitions = {partition} | ({"borrowed"} if name in self.borrowed else set())
-        return Node(
+        node = Node(
             name,
             GPUS,
             held,
@@ -152,8 +157,9 @@ class World:
             frozenset(partitions),
             gpu_type,
             unusable=self.unusable.get(name, ""),
-            held_by=self.held_by.get(name, 0),
+            conditions=self.conditions.get(name, frozenset()),
         )
+        return node_as_slurm_says(node)
 
     def _elastic(self) -> tuple[ElasticJob, ...]:
         keys = {grant.job for grant in self.grants.values()}
@@ -170,13 +176,14 @@ class World:
             for key in sorted(keys)
         )
 
-    def _add(self, job_id: int, **changes) -> SlurmJob:
-        plain = SlurmJob(
+    def _add(self, job_id: int, **changes) -> QueuedJob:
+        plain = QueuedJob(
             job_id=job_id,
-            user_id=1000,
+            owner=Principal("1000"),
             user="ada",
             partitions=("borrowed",),
             state=JobState.RUNNING,
+            wait=WaitReason.NONE,
             reason="None",
             priority=1,
             submitted_at=self.now,
@@ -188,7 +195,7 @@ class World:
             gpus=1,
             memory_mib=0,
         )
-        self.jobs[job_id] = replace(plain, **changes)
+        self.jobs[job_id] = job_as_slurm_says(replace(plain, **changes))
         return self.jobs[job_id]
 
     def satellite(self, job_id: int, node: str, base: int = 1, workers: int = 2) -> None:

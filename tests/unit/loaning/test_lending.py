@@ -10,7 +10,7 @@ from lent_world import RULES, World
 from flexo.loaning.demand import CallBack
 from flexo.loaning.turn import LendingSettings
 from flexo.loaning.vacating import Saving
-from flexo.model import JobKey, LoanState
+from flexo.model import JobKey, LoanState, NodeCondition
 
 
 @pytest.fixture
@@ -499,7 +499,7 @@ def test_a_restart_of_slurmctld_empties_the_partition_and_it_is_filled_again(wor
     world.turns(60.0)
     assert world.borrowed == world.lent
     (text,) = world.events("repair")
-    assert "as after a restart of slurmctld" in text
+    assert "as after a restart of the cluster" in text
 
 
 def test_a_partition_that_is_emptied_again_and_again_is_left_empty(world: World):
@@ -559,7 +559,7 @@ def test_a_server_that_goes_down_on_loan_is_given_back(world: World):
 def test_a_server_that_slurm_keeps_or_cleans_up_stays_on_loan(world: World):
     lend_all(world)
     world.unusable = {"i1": "IDLE+PLANNED", "i2": "MIXED+COMPLETING", "i3": "held by one job"}
-    world.held_by = {"i3": 7}
+    world.conditions = {"i3": frozenset({NodeCondition.EXCLUSIVE})}
     world.turns(30.0)
     assert len(world.lent) == 5
 

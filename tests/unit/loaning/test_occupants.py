@@ -7,31 +7,34 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo.loaning.occupants import NOBODY, on_allocating, on_slurm
+from flexo.loaning.occupants import NOBODY, in_queue, on_allocating
 from flexo.model import (
     ElasticJob,
     Grant,
     JobKey,
     JobState,
+    Principal,
+    QueuedJob,
     Range,
     SatelliteState,
     SatelliteTag,
     Share,
-    SlurmJob,
     TrainingJob,
+    WaitReason,
     WorkerShape,
 )
 
 SERVERS = ("i1", "i2")
 
 
-def job(job_id: int, partition: str, *nodes: str, **changes) -> SlurmJob:
-    plain = SlurmJob(
+def job(job_id: int, partition: str, *nodes: str, **changes) -> QueuedJob:
+    plain = QueuedJob(
         job_id=job_id,
-        user_id=1,
+        owner=Principal("1"),
         user="ada",
         partitions=(partition,),
         state=JobState.RUNNING,
+        wait=WaitReason.NONE,
         reason="None",
         priority=1,
         submitted_at=0.0,
@@ -50,8 +53,8 @@ def elastic(*grants: Grant) -> ElasticJob:
     return ElasticJob(JobKey(1), "ada", Range(1, 8), WorkerShape(1, 1), ("t1",), 1, grants=grants)
 
 
-def on(*jobs: SlurmJob, grants: tuple[Grant, ...] = ()):
-    return on_slurm(SERVERS, jobs, [elastic(*grants)] if grants else [], "borrowed", "infer")
+def on(*jobs: QueuedJob, grants: tuple[Grant, ...] = ()):
+    return in_queue(SERVERS, jobs, [elastic(*grants)] if grants else [], "borrowed", "infer")
 
 
 def test_jobs_are_told_apart_by_tag_and_partition():

@@ -9,10 +9,10 @@ from inference_world import NOW, SERVERS, job, server
 
 from flexo.loaning.demand import DemandMissing
 from flexo.loaning.partition import PartitionDemand
-from flexo.model import JobKey, JobState, SatelliteTag, SlurmJob
+from flexo.model import JobKey, JobState, QueuedJob, SatelliteTag
 
 
-def needed(*jobs: SlurmJob, servers=SERVERS) -> float:
+def needed(*jobs: QueuedJob, servers=SERVERS) -> float:
     return PartitionDemand("infer").read(NOW, servers, jobs).servers
 
 

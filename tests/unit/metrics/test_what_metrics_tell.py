@@ -183,7 +183,7 @@ def test_every_kind_of_event_that_flexod_writes_is_in_the_list_of_kinds():
 
 
 def test_refusals_of_slurm_are_events_of_trouble():
-    (event,) = Refusals().note("Access denied", None, 1.0)
+    (event,) = Refusals("Slurm").note("Access denied", None, 1.0)
     assert event.kind in KINDS
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from slurm_says import job_as_slurm_says, node_as_slurm_says
+
 from flexo.model import (
     ElasticJob,
     Grant,
@@ -13,12 +15,14 @@ from flexo.model import (
     Node,
     Partition,
     Plan,
+    Principal,
+    QueuedJob,
     Range,
     SatelliteState,
     SatelliteTag,
     Shrink,
-    SlurmJob,
     Snapshot,
+    WaitReason,
     WorkerShape,
 )
 
@@ -38,7 +42,7 @@ def node(name: str, gpus: int = 4, used: int = 0, **changes) -> Node:
         memory_allocated_mib=0,
         partitions=frozenset({"train", "flex"}),
     )
-    return replace(plain, **changes)
+    return node_as_slurm_says(replace(plain, **changes))
 
 
 def elastic(job_id: int, workers: str = "1-8", *, base: str = "t1", **changes) -> ElasticJob:
@@ -74,15 +78,16 @@ def granted(
     return replace(job, grants=(*job.grants, grant))
 
 
-def pending(job_id: int, gpus_per_node: int = 1, nodes: int = 1, **changes) -> SlurmJob:
+def pending(job_id: int, gpus_per_node: int = 1, nodes: int = 1, **changes) -> QueuedJob:
     """Bob's ordinary job, which waits for GPUs in partition train."""
     gpus = gpus_per_node * nodes
-    plain = SlurmJob(
+    plain = QueuedJob(
         job_id=job_id,
-        user_id=2000,
+        owner=Principal("2000"),
         user="bob",
         partitions=("train",),
         state=JobState.PENDING,
+        wait=WaitReason.NONE,
         reason="Resources",
         priority=100,
         submitted_at=NOW - 1,
@@ -95,10 +100,10 @@ def pending(job_id: int, gpus_per_node: int = 1, nodes: int = 1, **changes) -> S
         memory_mib=0,
         gpus_per_node=gpus_per_node,
     )
-    return replace(plain, **changes)
+    return job_as_slurm_says(replace(plain, **changes))
 
 
-def satellites_of(job: ElasticJob) -> tuple[SlurmJob, ...]:
+def satellites_of(job: ElasticJob) -> tuple[QueuedJob, ...]:
     """The Slurm jobs behind the grants of `job` that have any."""
     return tuple(
         replace(
@@ -118,7 +123,7 @@ def satellites_of(job: ElasticJob) -> tuple[SlurmJob, ...]:
 
 
 def snapshot(
-    nodes: list[Node], jobs: list[ElasticJob], waiting: list[SlurmJob] | None = None, **changes
+    nodes: list[Node], jobs: list[ElasticJob], waiting: list[QueuedJob] | None = None, **changes
 ) -> Snapshot:
     """A cluster whose nodes are all in train (tier 10) and flex (tier 1)."""
     names = frozenset(each.name for each in nodes)

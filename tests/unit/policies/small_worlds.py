@@ -15,9 +15,9 @@ from flexo.model import (
     Grow,
     Node,
     Plan,
+    QueuedJob,
     SatelliteState,
     Shrink,
-    SlurmJob,
     Snapshot,
     WorkerShape,
 )
@@ -29,7 +29,7 @@ STEP_S = 20.0
 class World:
     """A cluster that does what a plan says: satellites start, and leave one step after they are told to."""
 
-    def __init__(self, nodes: list[Node], jobs: list[ElasticJob], queue: list[SlurmJob]) -> None:
+    def __init__(self, nodes: list[Node], jobs: list[ElasticJob], queue: list[QueuedJob]) -> None:
         self.now = NOW
         self.nodes = nodes
         self.jobs = {job.key: job for job in jobs}

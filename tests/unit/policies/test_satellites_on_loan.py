@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 
-from flexo.model import ElasticJob, Grow, Loan, LoanState, Partition, Plan, SlurmJob, Snapshot, WorkerShape
+from flexo.model import ElasticJob, Grow, Loan, LoanState, Partition, Plan, QueuedJob, Snapshot, WorkerShape
 from flexo.policies.rooms import lent_nodes, satellite_partition
 from flexo.policies.satellites import plan
 
@@ -17,7 +17,7 @@ LENT = (Loan("i1", 0.0, "spare"), Loan("i2", 0.0, "spare"))
 def lending(
     jobs: list[ElasticJob],
     loans: tuple[Loan, ...] = LENT,
-    waiting: list[SlurmJob] | None = None,
+    waiting: list[QueuedJob] | None = None,
     **types: str,
 ) -> Snapshot:
     """A full training node t1, and two inference servers in the borrowed partition."""

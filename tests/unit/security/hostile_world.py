@@ -18,9 +18,9 @@ from flexo.model import (
     JobKey,
     JobState,
     LeaderReport,
+    QueuedJob,
     SatelliteReport,
     SatelliteTag,
-    SlurmJob,
 )
 
 LEASE_S: Final = 60
@@ -75,7 +75,7 @@ class HostileWorld(World):
         self.victims = [self.job(1, "1-8", "t1"), self.job(3, "1-3", "t2")]
         for leader in self.victims:
             leader.scalable = False  # they grow later
-        self.his = HostileLeader(self.cluster, self.cluster.base(2, "1-12", "t3", user_id=BOB, user="bob"))
+        self.his = HostileLeader(self.cluster, self.cluster.base(2, "1-12", "t3", owner=BOB, user="bob"))
         self.leaders.attached[HIS] = self.his
         self.base = self.cluster.queue[HIS.job_id]
 
@@ -111,10 +111,10 @@ class HostileWorld(World):
         )
         self.cluster.add(replace(plain, **changes))
 
-    def own_jobs(self) -> list[SlurmJob]:
+    def own_jobs(self) -> list[QueuedJob]:
         return [job for job in self.cluster.queue.values() if job.job_id >= FIRST_OF_HIS]
 
-    def change(self, job: SlurmJob, **changes: object) -> None:
+    def change(self, job: QueuedJob, **changes: object) -> None:
         self.cluster.add(replace(job, **changes))
 
     def do_as(self, hostile: HostileWorld) -> None:
@@ -138,10 +138,10 @@ class HostileWorld(World):
             self.check_granted(queue[job_id])
         self.cluster.pass_time(CYCLE_S)
 
-    def check_granted(self, job: SlurmJob) -> None:
+    def check_granted(self, job: QueuedJob) -> None:
         """A job that is extended is what flexod told a leader that it may submit, and the only one."""
         assert job.satellite is not None
-        if job.user_id != BOB or self.honest:
+        if job.owner != BOB or self.honest:
             return
         offer = self.his.offered.get(job.satellite.grant_id)
         assert offer is not None, f"job {job.job_id} is extended, and flexod never granted it"
@@ -160,7 +160,7 @@ class HostileWorld(World):
         return sum(
             job.gpus
             for job in self.cluster.queue.values()
-            if job.satellite is not None and job.user_id == ADA and job.state is JobState.RUNNING
+            if job.satellite is not None and job.owner == ADA and job.state is JobState.RUNNING
         )
 
     def he_holds(self) -> int:
@@ -168,5 +168,5 @@ class HostileWorld(World):
         return sum(
             job.gpus
             for job in self.cluster.queue.values()
-            if job.user_id == BOB and job.state is not JobState.PENDING
+            if job.owner == BOB and job.state is not JobState.PENDING
         )

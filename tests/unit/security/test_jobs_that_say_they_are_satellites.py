@@ -35,7 +35,7 @@ def cluster_of_two(directory: Path, **controller: object) -> tuple[World, FakeLe
     """Two jobs of 1-16 workers: Ada's, and Bob's, which is not ready to grow."""
     world = World(directory, **controller)
     victim = world.job(1, "1-16", "t1")
-    hostile = world.job(2, "1-16", "t1", user_id=BOB, user="bob")
+    hostile = world.job(2, "1-16", "t1", owner=BOB, user="bob")
     hostile.scalable = False
     return world, victim, hostile
 
@@ -98,7 +98,7 @@ def test_jobs_with_a_satellites_comment_take_no_place_of_backfill(tmp_path: Path
     world.cluster.starts_in_a_turn = 5
     for number in range(20):
         tagged(world, f"g{number}", "t3", 1, reason="JobHeldUser", priority=0, gpus=0, cpus=1)
-    world.cluster.base(2, user_id=BOB, user="bob")
+    world.cluster.base(2, owner=BOB, user="bob")
     victim = world.job(1, "1-16", "t1")
     world.go(60)
     assert victim.report().training_workers == DUE
@@ -128,7 +128,7 @@ def test_a_running_job_that_flexod_never_granted_is_not_extended(tmp_path: Path,
 def granted(directory: Path) -> tuple[World, FakeLeader, str, int]:
     """Bob's job has grown alone: its satellite."""
     world = World(directory)
-    hostile = world.job(2, "1-4", "t1", user_id=BOB, user="bob")
+    hostile = world.job(2, "1-4", "t1", owner=BOB, user="bob")
     world.go(20)
     ((grant_id, job_id),) = hostile.own.items()
     return world, hostile, grant_id, job_id

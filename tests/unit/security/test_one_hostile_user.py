@@ -84,7 +84,7 @@ class HostileUser(RuleBasedStateMachine):
             self.twin.cycle()
 
     def his_job(self, pick: int):
-        jobs = [job for job in self.hostile.cluster.queue.values() if job.user_id == BOB and job.job_id != 2]
+        jobs = [job for job in self.hostile.cluster.queue.values() if job.owner == BOB and job.job_id != 2]
         return jobs[pick % len(jobs)] if jobs else None
 
     def grant_id(self, kind: str, pick: int) -> str:

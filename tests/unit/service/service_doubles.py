@@ -11,7 +11,7 @@ import grpc.aio
 
 from flexo.availability.mandate import ALONE, Mandate
 from flexo.clusters.base import ClusterState
-from flexo.model import ElasticRequest, JobState, Node, Range, SlurmJob
+from flexo.model import ElasticRequest, JobState, Node, Principal, QueuedJob, Range, WaitReason
 from flexo.service.authentication import Authentication
 from flexo.service.budgets import STANDARD, Budgets
 from flexo.service.jobs_service import JobService, Pace
@@ -50,17 +50,21 @@ class Observed:
     observation: ClusterState | None = None
 
 
-def slurm_job(job_id: int = 7, user_id: int = 1000, **changes: object) -> SlurmJob:
+ANN = Principal("1000")
+
+
+def slurm_job(job_id: int = 7, owner: Principal = ANN, **changes: object) -> QueuedJob:
     said: dict[str, object] = {
-        "job_id": job_id, "user_id": user_id, "user": "ann", "partitions": ("train",),
-        "state": JobState.RUNNING, "reason": "None", "priority": 1, "submitted_at": 0.0, "started_at": 0.0,
-        "time_limit_s": None, "nodes": ("n1",), "num_nodes": 1, "cpus": 2, "gpus": 2, "memory_mib": 0,
+        "job_id": job_id, "owner": owner, "user": "ann", "partitions": ("train",),
+        "state": JobState.RUNNING, "wait": WaitReason.NONE, "reason": "None", "priority": 1,
+        "submitted_at": 0.0, "started_at": 0.0, "time_limit_s": None,
+        "nodes": ("n1",), "num_nodes": 1, "cpus": 2, "gpus": 2, "memory_mib": 0,
         "elastic": ElasticRequest(Range(2, 8)),
     }  # fmt: skip
-    return SlurmJob(**{**said, **changes})  # type: ignore[arg-type]
+    return QueuedJob(**{**said, **changes})  # type: ignore[arg-type]
 
 
-def cluster(*jobs: SlurmJob, at: float | None = None) -> ClusterState:
+def cluster(*jobs: QueuedJob, at: float | None = None) -> ClusterState:
     nodes = tuple(Node(name, 4, 0, 8, 0, 1000, 0, frozenset({"train"})) for name in ("n1", "n2", "n3"))
     return ClusterState(time.time() if at is None else at, nodes, (), jobs, 0.01)
 
@@ -95,7 +99,7 @@ class House:
 
 @contextlib.asynccontextmanager
 async def house(
-    *jobs: SlurmJob, pace: Pace = QUICK, mandate: Mandate = ALONE, budgets: Budgets = STANDARD
+    *jobs: QueuedJob, pace: Pace = QUICK, mandate: Mandate = ALONE, budgets: Budgets = STANDARD
 ) -> AsyncIterator[House]:
     """A JobService over a cluster in which `jobs` run."""
     desk, observed = LeaderDesk(), Observed(cluster(*jobs))

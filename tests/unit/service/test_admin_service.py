@@ -32,6 +32,7 @@ from flexo.model import (
     JobKey,
     Node,
     Note,
+    Principal,
     Range,
     SatelliteState,
     ScalingPoint,
@@ -118,7 +119,8 @@ class Answers:
         job = ElasticJob(
             JobKey(7, 1), "ann", Range(2, 8), WorkerShape(2, 1), ("n1",), 2, (grant,), 4, True, wanted=6
         )
-        return (JobView(job, OWNER, True, 99, (POINT,), 64, 0.5, TimeLeft(60.0, Source.PROGRESS)),)
+        left = TimeLeft(60.0, Source.PROGRESS)
+        return (JobView(job, Principal(str(OWNER)), True, 99, (POINT,), 64, 0.5, left),)
 
     def view(self) -> View:
         node = Node("n2", 4, 3, 8, 3, 8000, 0, frozenset({"train", "flex"}), "a100", unusable="DOWN: fan")

@@ -13,7 +13,7 @@ import pytest
 from service_doubles import ATTACH, House, cluster, end_of, hello, house, slurm_job
 
 from flexo.control.leaders import GrantOffer, Orders
-from flexo.model import FailureReason, JobKey, JobState, Range, SatelliteTag, SlurmJob
+from flexo.model import FailureReason, JobKey, JobState, Principal, QueuedJob, Range, SatelliteTag
 from flexo.service import leaders
 from flexo.service.budgets import STANDARD, Budgets, TokenBucket
 from flexo.service.errands import CheckpointOrder, Errand, Outcome, Progress, Result
@@ -22,6 +22,7 @@ from flexo.service.leaders import LeaderBusy, NoLeader
 from flexo_protos.v1 import jobs_pb2 as pb
 
 KEY = JobKey(7)
+BOB = Principal("2000")
 OFFER = GrantOffer("g1", "n2", 3, "flex", 300, 40)
 
 
@@ -58,7 +59,7 @@ def test_a_leader_is_welcomed_and_its_hello_counts_as_a_report() -> None:
             welcome = (await call.read()).welcome
             assert welcome.report_interval_s == 5
             (report,) = h.desk.reports()
-            assert (report.key, report.user_id, report.training_workers) == (KEY, 1000, 2)
+            assert (report.key, report.owner, report.training_workers) == (KEY, Principal("1000"), 2)
             assert h.desk.wake.is_set()
 
     run(story)
@@ -228,7 +229,7 @@ def test_a_stream_without_hello_is_closed() -> None:
 def test_one_user_cannot_take_up_the_server_with_streams_that_say_nothing() -> None:
     async def story() -> None:
         # two, and one for the job that runs
-        async with house(slurm_job(), slurm_job(8, user_id=2000), budgets=Budgets(unattached=2)) as h:
+        async with house(slurm_job(), slurm_job(8, owner=BOB), budgets=Budgets(unattached=2)) as h:
             silent = [h.dial() for _ in range(3)]
             await asyncio.sleep(0.2)
             code, text = await refusal(h, hello())
@@ -246,7 +247,7 @@ def test_one_look_at_the_cluster_is_sorted_once_for_all_streams_that_wait() -> N
     class Counted(tuple):  # type: ignore[type-arg]
         looked = 0
 
-        def __iter__(self) -> Iterator[SlurmJob]:
+        def __iter__(self) -> Iterator[QueuedJob]:
             Counted.looked += 1
             return super().__iter__()
 
@@ -292,7 +293,7 @@ def test_bytes_of_a_leader_beyond_its_budget_wait_and_the_leader_stays() -> None
 def test_who_says_nonsense_again_and_again_waits_before_he_is_heard_and_others_do_not() -> None:
     async def story() -> None:
         budgets = Budgets(misbehaved_burst=2, misbehaved_per_s=1.0)
-        async with house(slurm_job(), slurm_job(8, user_id=2000), budgets=budgets) as h:
+        async with house(slurm_job(), slurm_job(8, owner=BOB), budgets=budgets) as h:
             began = time.monotonic()
             for _ in range(4):
                 code, _ = await refusal(h, pb.FromLeader())

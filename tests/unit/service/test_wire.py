@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexo.control.leaders import GrantOffer, NodeSpeed, Orders
-from flexo.model import FailureReason, JobKey, Range, SatelliteState, WorkerShape
+from flexo.model import FailureReason, JobKey, Principal, Range, SatelliteState, WorkerShape
 from flexo.service import wire
 from flexo.service.errands import CancelOrder, CheckpointOrder, Command, ProfileOrder, Result
 from flexo_protos.v1 import jobs_pb2 as pb
@@ -70,8 +70,8 @@ def test_a_hello_out_of_bounds_is_refused_and_names_what_is_wrong(
 
 def test_a_report_becomes_a_leader_report_of_the_proven_user() -> None:
     said = pb.Report(workers=5, generation=2, batches_committed=99, scalable=True, satellites=[satellite()])
-    report = wire.leader_report(wire.introduction(hello()), 1000, said, NODES)
-    assert (report.user_id, report.training_workers, report.batches_committed) == (1000, 5, 99)
+    report = wire.leader_report(wire.introduction(hello()), Principal("1000"), said, NODES)
+    assert (report.owner, report.training_workers, report.batches_committed) == (Principal("1000"), 5, 99)
     assert report.satellites[0].state is SatelliteState.WARMING
     assert report.satellites[0].satellite_job_id == 8
 

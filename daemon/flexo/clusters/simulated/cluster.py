@@ -1,4 +1,4 @@
-"""SimulatedCluster: nodes and jobs in virtual time, behind the interface that Slurm is behind too.
+"""SimulatedCluster: nodes and jobs in virtual time, behind the interface that real clusters are behind too.
 
 It keeps what policies see and checks what they ask for. What jobs really do, and what a change costs them,
 is the simulator's (`Trainer`).
@@ -14,8 +14,7 @@ from flexo.clusters.base import (
     ClusterState,
     ClusterTraits,
     ImpossiblePlan,
-    Priority,
-    UserShares,
+    StartBounds,
 )
 from flexo.clusters.simulated.inference import InferenceServers
 from flexo.clusters.simulated.ledger import Ledger
@@ -23,7 +22,7 @@ from flexo.clusters.simulated.nodes import PARTITION
 from flexo.clusters.simulated.queue import Queue
 from flexo.model import Allocate, Drop, JobKey, Node, Partition, Quota, TrainingJob
 
-_TRAITS: Final = ClusterTraits("simulated", "", 0.0, allocates=True)
+_TRAITS: Final = ClusterTraits("simulated", "", StartBounds(0.0), software="the simulated cluster")
 
 
 class Trainer(Protocol):
@@ -39,7 +38,9 @@ class Trainer(Protocol):
 
 
 class SimulatedCluster:
-    """The implementation of flexo.clusters.base.Cluster in virtual time."""
+    """A Cluster in virtual time that allocates and lends."""
+
+    software = _TRAITS.software
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class SimulatedCluster:
     # What the controller does.
 
     def traits(self) -> ClusterTraits:
-        """It allocates."""
+        """The same for all of them."""
         return _TRAITS
 
     def observe(self) -> ClusterState:
@@ -94,20 +95,14 @@ class SimulatedCluster:
             self._queue.remove(job.key)
             self._trainer.drop(job)
 
-    def extend(self, satellite_job_ids: Sequence[int], seconds_from_now: int) -> None:
+    def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
         """There are no satellites here."""
-        named = ", ".join(map(str, satellite_job_ids))
+        named = ", ".join(time_limits)
         raise ActionRefused(f"there is no satellite {named}: this cluster allocates itself")
 
-    def cancel(self, satellite_job_id: int) -> None:
+    def cancel(self, job: str) -> None:
         """There are no satellites here."""
-        raise ActionRefused(f"there is no satellite {satellite_job_id}: this cluster allocates itself")
-
-    def requeue(self, job_id: int) -> None:
-        """Jobs are preempted by `allocate` here."""
-        raise ActionRefused(
-            f"job {job_id} is preempted by what it is allocated: this cluster allocates itself"
-        )
+        raise ActionRefused(f"there is no satellite {job}: this cluster allocates itself")
 
     def lend(self, nodes: frozenset[str]) -> None:
         """Exactly these servers of the inference cluster are lent. Raises ActionRefused."""
@@ -115,14 +110,6 @@ class SimulatedCluster:
             raise ActionRefused("there is no inference cluster that could lend its servers")
         self.inference.lend(nodes)
         self._partitions = self._all_partitions()
-
-    def prioritize(self, priorities: Sequence[Priority]) -> None:
-        """Jobs start when they are allocated something here."""
-        raise ActionRefused("jobs have no priorities: this cluster allocates itself")
-
-    def user_shares(self) -> UserShares:
-        """Nobody counts what users have had here."""
-        raise ActionRefused("users have no shares in this cluster")
 
     # What the simulator does.
 

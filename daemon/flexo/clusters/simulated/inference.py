@@ -1,7 +1,7 @@
 """The servers of a simulated inference cluster: which it uses itself, and which are lent to training.
 
-A server that is lent is in the partition `borrowed` and stays in its own, as on Slurm. The inference cluster
-uses only servers that are not lent and that training has left: no server is ever used by both.
+A server that is lent is in the partition `borrowed` and stays in its own, as on real clusters. The inference
+cluster uses only servers that are not lent and that training has left: no server is ever used by both.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class InferenceServers:
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """Inference goes first (a higher tier), as on Slurm."""
+        """Inference goes first (a higher tier), as on real clusters."""
         return (
             Partition(INFERENCE, 10, frozenset(self._gpus)),
             Partition(BORROWED, 1, self._lent),

@@ -9,56 +9,57 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from flexo.clusters.base import (
     ActionRefused,
     ClusterState,
     ClusterTraits,
-    ClusterUnreachable,
     JobEnd,
     Priority,
+    Site,
     UserShares,
 )
-from flexo.clusters.slurm.borrowed import BorrowedPartition, let_have
-from flexo.clusters.slurm.commands import Ended, MayAct, SlurmCommands, always, nobody_counts
+from flexo.clusters.slurm import priority_band
+from flexo.clusters.slurm.borrowed import let_have
+from flexo.clusters.slurm.commands import SlurmCommands
 from flexo.clusters.slurm.ends import read_ends
 from flexo.clusters.slurm.parse_config import parse_traits
 from flexo.clusters.slurm.priorities import set_priorities
 from flexo.clusters.slurm.reader import Reader
 from flexo.clusters.slurm.reader_commands import CommandReader
-from flexo.clusters.slurm.reader_pyslurm import PyslurmReader, is_installed
+from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.clusters.slurm.shares import read_shares
-from flexo.model import Allocate, Drop, JobKey, Node, Partition, SlurmJob
+from flexo.model import JobKey, Node, NodeCondition, Partition, QueuedJob
 
 _PARTITIONS_STAY_S = 60.0
 """How long a partition's tier and state are taken as read; its nodes are read with the nodes each time."""
 
 
 class SlurmCluster:
-    """Implements flexo.clusters.base.Cluster. Only `extend` and `ends` are for several threads at once."""
+    """A Cluster that lends, prioritizes, requeues, counts users' shares and knows how jobs ended.
+
+    Only `extend` and `ends` are for several threads at once.
+    """
+
+    software = "Slurm"
 
     def __init__(
-        self,
-        slurm_conf: Path | None,
-        satellite_partitions: frozenset[str],
-        timeout_s: float = 10.0,
-        reader: Reader | None = None,
-        borrowed: BorrowedPartition | None = None,
-        ended: Ended = nobody_counts,
-        may_act: MayAct = always,
+        self, settings: SlurmSettings | None = None, site: Site | None = None, reader: Reader | None = None
     ) -> None:
-        """`slurm_conf` None: the cluster of this host. `timeout_s` bounds each single command.
+        """`settings` None: those of an empty file. `site` None: no servers are lent, and nobody counts.
 
-        A tag in a job's comment counts only in `satellite_partitions`. `reader` None: Slurm's commands.
-        `borrowed` None: no servers are lent.
+        `reader` None: Slurm's commands.
         """
-        self._borrowed = borrowed
-        self._commands = SlurmCommands(slurm_conf, timeout_s, ended, may_act)
-        self._reader = reader or CommandReader(self._commands, satellite_partitions)
+        self._settings = SlurmSettings() if settings is None else settings
+        site = Site() if site is None else site
+        self._borrowed = site.borrowed
+        self._commands = SlurmCommands(
+            self._settings.conf, self._settings.timeout_s, site.call_ended, site.may_act
+        )
+        self._reader = reader or CommandReader(self._commands, satellite_partitions(self._settings, site))
         self._partitions: tuple[Partition, ...] = ()
         self._partitions_read_at = 0.0
-        self._jobs: tuple[SlurmJob, ...] = ()
+        self._jobs: tuple[QueuedJob, ...] = ()
         """Of the last look."""
         self.read_with = self._reader.name
         """What reads the cluster's state, for people."""
@@ -66,7 +67,13 @@ class SlurmCluster:
     def traits(self) -> ClusterTraits:
         """What holds while slurmctld runs."""
         config = self._commands.read("scontrol", "show", "config")
-        return parse_traits(config, self._commands.read("sdiag"))
+        return replace(
+            parse_traits(config, self._commands.read("sdiag")),
+            software=self.software,
+            resume_command="scontrol resume",
+            satellite_partition=self._settings.satellite_partition,
+            satellite_qos=self._settings.satellite_qos,
+        )
 
     def observe(self) -> ClusterState:
         """One look, as the reader takes it."""
@@ -79,18 +86,21 @@ class SlurmCluster:
             at, without_exclusive_nodes(nodes, jobs), partitions, without_foreign_tags(jobs), read_cost_s
         )
 
-    def extend(self, satellite_job_ids: Sequence[int], seconds_from_now: int) -> None:
-        """Set the jobs' ends. Slurm refuses it for a job that has ended or is being preempted, and we do."""
-        jobs = ",".join(map(str, satellite_job_ids))
+    def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
+        """Set jobs' ends: each has a time limit of its own here.
+
+        Slurm refuses it for a job that has ended or is being preempted, and so does this.
+        """
+        jobs = ",".join(time_limits)
         self._commands.act("scontrol", "update", f"JobId={jobs}", f"EndTime=now+{seconds_from_now}seconds")
 
-    def cancel(self, satellite_job_id: int) -> None:
+    def cancel(self, job: str) -> None:
         """End a job; no error if it has ended meanwhile."""
-        self._commands.act("scancel", "--quiet", str(satellite_job_id))
+        self._commands.act("scancel", "--quiet", job)
 
-    def requeue(self, job_id: int) -> None:
+    def requeue(self, job: str) -> None:
         """Preempt a running base. Slurm's own word keeps a job that has just ended from running again."""
-        self._commands.act("scontrol", "requeue", "Incomplete", str(job_id))
+        self._commands.act("scontrol", "requeue", "Incomplete", job)
 
     def ends(self, keys: Collection[JobKey]) -> Mapping[JobKey, JobEnd]:
         """How jobs ended, as far as slurmctld or accounting knows."""
@@ -98,9 +108,17 @@ class SlurmCluster:
 
     def lend(self, nodes: frozenset[str]) -> None:
         """Edit the borrowed partition; a reconfigure or restart of slurmctld forgets it."""
-        if self._borrowed is None:
+        if self._borrowed is None or self._borrowed.static:
             raise ActionRefused("no partition is set up to lend servers into")
         let_have(self._commands, self._borrowed, nodes)
+
+    def in_band(self, priority: int) -> bool:
+        """Whether flexod may have set it."""
+        return priority_band.in_band(priority)
+
+    def arrange(self, now: Sequence[int]) -> list[int]:
+        """The priorities of jobs in the order in which they are to start."""
+        return priority_band.arrange(now)
 
     def prioritize(self, priorities: Sequence[Priority]) -> None:
         """Set priorities of pending jobs; a job that has started meanwhile keeps its own."""
@@ -111,10 +129,6 @@ class SlurmCluster:
         started = time.monotonic()
         shares = read_shares(self._commands)
         return UserShares(shares, time.monotonic() - started)
-
-    def allocate(self, allocations: Sequence[Allocate], drops: Sequence[Drop]) -> None:
-        """Not on Slurm, where it is Slurm that starts jobs, and satellites that resize them."""
-        raise ActionRefused("Slurm starts and ends jobs itself")
 
     def _partitions_of(self, nodes: tuple[Node, ...]) -> tuple[Partition, ...]:
         named = {name for node in nodes for name in node.partitions}
@@ -130,54 +144,28 @@ class SlurmCluster:
         )
 
 
-def connect(
-    slurm_conf: Path | None,
-    satellite_partitions: frozenset[str],
-    timeout_s: float,
-    borrowed: BorrowedPartition | None = None,
-    ended: Ended = nobody_counts,
-    may_act: MayAct = always,
-) -> SlurmCluster:
-    """The cluster, read with pyslurm where that is installed, fits and is enough; else with commands.
-
-    `read_with` of what is returned says which, and why. Needs no slurmctld: while it is away, commands it is.
-    """
-    with_commands = SlurmCluster(
-        slurm_conf, satellite_partitions, timeout_s, borrowed=borrowed, ended=ended, may_act=may_act
-    )
-    if not is_installed():
-        return with_commands
-    reader = PyslurmReader(slurm_conf, satellite_partitions, timeout_s, ended)
-    reason = _why_not(reader, with_commands)
-    if reason:
-        reader.close()
-        with_commands.read_with = f"Slurm's commands (pyslurm is installed, but {reason})"
-        return with_commands
-    return SlurmCluster(slurm_conf, satellite_partitions, timeout_s, reader, borrowed, ended, may_act)
+def satellite_partitions(settings: SlurmSettings, site: Site) -> frozenset[str]:
+    """Where satellites are submitted: a tag in a job's comment counts only there."""
+    lent = site.borrowed.partitions if site.borrowed is not None else ()
+    return frozenset({settings.satellite_partition, *lent})
 
 
-def _why_not(reader: PyslurmReader, cluster: SlurmCluster) -> str:
-    try:
-        wanted, has = cluster.traits().version, reader.version()
-        if wanted.split(".")[:2] != has.split(".")[:2]:
-            return f"{has} is not made for Slurm {wanted}"
-        return reader.why_not_enough()
-    except ClusterUnreachable as error:
-        return str(error)
-
-
-def without_exclusive_nodes(nodes: Iterable[Node], jobs: Iterable[SlurmJob]) -> tuple[Node, ...]:
+def without_exclusive_nodes(nodes: Iterable[Node], jobs: Iterable[QueuedJob]) -> tuple[Node, ...]:
     """The nodes, those that a job holds for itself alone made unusable."""
     holders = {name: job.job_id for job in jobs if job.exclusive for name in job.nodes}
     return tuple(
-        replace(node, unusable=f"held exclusively by job {holders[node.name]}", held_by=holders[node.name])
+        replace(
+            node,
+            unusable=f"held exclusively by job {holders[node.name]}",
+            conditions=frozenset({NodeCondition.EXCLUSIVE}),
+        )
         if node.name in holders and not node.unusable
         else node
         for node in nodes
     )
 
 
-def with_earlier_records(jobs: tuple[SlurmJob, ...], before: Iterable[SlurmJob]) -> tuple[SlurmJob, ...]:
+def with_earlier_records(jobs: tuple[QueuedJob, ...], before: Iterable[QueuedJob]) -> tuple[QueuedJob, ...]:
     """The jobs, those that cannot be read as the look before had them."""
     unread = {job.job_id for job in jobs if job.unreadable}
     if not unread:
@@ -189,15 +177,15 @@ def with_earlier_records(jobs: tuple[SlurmJob, ...], before: Iterable[SlurmJob])
     )
 
 
-def without_foreign_tags(jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
+def without_foreign_tags(jobs: tuple[QueuedJob, ...]) -> tuple[QueuedJob, ...]:
     """The jobs, without the tags of those that name another user's job as their base.
 
     A base that is gone has no user any more: that tag stays, so that the satellite can be cleaned up.
     """
-    owners = {job.job_id: job.user_id for job in jobs}
+    owners = {job.job_id: job.owner for job in jobs}
     return tuple(
         replace(job, satellite=None)
-        if job.satellite and owners.get(job.satellite.base.job_id, job.user_id) != job.user_id
+        if job.satellite and owners.get(job.satellite.base.job_id, job.owner) != job.owner
         else job
         for job in jobs
     )

@@ -16,7 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from flexo.clusters.base import ActionRefused, ClusterUnreachable, MayNotAct
+from flexo.clusters.base import (
+    ANSWERED,
+    FAILED,
+    SILENT,
+    ActionRefused,
+    CallEnded,
+    ClusterUnreachable,
+    MayAct,
+    MayNotAct,
+    always,
+    nobody_counts,
+)
 
 # What a caller's shell may have set for Slurm's commands would change what they print (SQUEUE_STATES,
 # SLURM_CLUSTERS, ...), so all of it goes, except how to find the cluster and how to prove who one is.
@@ -50,30 +61,9 @@ _ASKED_EVERY_S: Final = 0.1
 
 _JOB: Final = re.compile(r"\bfor job (\d+)$")
 
-ANSWERED: Final = "done"
-FAILED: Final = "failed"
-"""Slurm said no, or could say nothing."""
-SILENT: Final = "no answer"
-"""It did not end in time, or could not be started."""
-
-Ended = Callable[[str, str, float], None]
-"""Is told of each command that has ended: which, how (ANSWERED, FAILED, SILENT), after how many seconds."""
-
-
-def nobody_counts(command: str, outcome: str, seconds: float) -> None:
-    """The `Ended` where nobody wants to know."""
-
 
 def nobody_waits() -> None:
     """The `answered` where nothing is to be done before a command has ended."""
-
-
-MayAct = Callable[[], None]
-"""Is asked before each command that changes something, and while any command runs. Raises MayNotAct."""
-
-
-def always() -> None:
-    """The `MayAct` of a flexod that has no other beside it."""
 
 
 class CommandFailed(Exception):
@@ -94,7 +84,7 @@ class SlurmCommands:
         self,
         slurm_conf: Path | None,
         timeout_s: float,
-        ended: Ended = nobody_counts,
+        ended: CallEnded = nobody_counts,
         may_act: MayAct = always,
     ) -> None:
         """`slurm_conf` None: as the environment and Slurm's own default say."""
@@ -267,10 +257,10 @@ def _kind(argv: Sequence[str]) -> str:
     return " ".join([name, *plain[:2]])
 
 
-def _jobs_in(lines: Sequence[str]) -> frozenset[int]:
+def _jobs_in(lines: Sequence[str]) -> frozenset[str]:
     """The jobs that scontrol's words name, as it goes on after a job that it may not change."""
     found = (_JOB.search(line) for line in lines)
-    return frozenset(int(match[1]) for match in found if match)
+    return frozenset(match[1] for match in found if match)
 
 
 def _says(text: str, words: Sequence[str]) -> bool:

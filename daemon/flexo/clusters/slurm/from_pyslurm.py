@@ -18,10 +18,11 @@ from typing import Any
 
 from flexo.clusters.slurm.hostlist import expand
 from flexo.clusters.slurm.marks import elastic_request
-from flexo.clusters.slurm.node_states import first_line, why_unusable
+from flexo.clusters.slurm.node_states import conditions, first_line, why_unusable
 from flexo.clusters.slurm.parse_jobs import STATES, readable, tag_in
 from flexo.clusters.slurm.text import Gpus
-from flexo.model import Node, Partition, SlurmJob
+from flexo.clusters.slurm.wait_reasons import wait_reason
+from flexo.model import Node, Partition, Principal, QueuedJob
 
 
 def why_not_enough(config: Any, nodes: Iterable[Any]) -> str:
@@ -53,6 +54,7 @@ def to_node(node: Any) -> Node:
         gpu_type=installed.type,
         features=frozenset(node.active_features),
         unusable=why_unusable(state, flags, first_line(node.reason or ""), node.owner or ""),
+        conditions=conditions(state, flags, node.owner or ""),
         threads_per_core=node.threads_per_core or 1,
     )
 
@@ -67,24 +69,25 @@ def to_partition(partition: Any) -> Partition:
     )
 
 
-def to_jobs(jobs: Iterable[Any], satellites: frozenset[str]) -> tuple[SlurmJob, ...]:
+def to_jobs(jobs: Iterable[Any], satellites: frozenset[str]) -> tuple[QueuedJob, ...]:
     """The jobs that wait, run or are ending: pyslurm has those that ended too."""
     there = (job for job in jobs if job.state in STATES)
     return tuple(readable(job.id, partial(_to_job, job, satellites)) for job in there)
 
 
-def _to_job(job: Any, satellites: frozenset[str]) -> SlurmJob:
+def _to_job(job: Any, satellites: frozenset[str]) -> QueuedJob:
     partitions = tuple(job.partition.split(","))
     asked, held = job.requested_tres, job.allocated_tres
     per_node = _gpus(job.gres_per_node)
     total = _tracked_gpus(_gres(held) or _gres(asked))
     per_task = _gpus(_gres(job.tres_per_task))
-    return SlurmJob(
+    return QueuedJob(
         job_id=job.id,
-        user_id=job.user_id,
+        owner=Principal(str(job.user_id)),
         user=_user_name(job.user_id),
         partitions=partitions,
         state=STATES[job.state],
+        wait=wait_reason(STATES[job.state], job.state_reason),
         reason=job.state_reason,
         priority=job.priority,
         submitted_at=float(job.submit_time or 0),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from flexo.model import NodeCondition
 
 _GOOD_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 # A list of what is harmless and not of what is harmful: every release adds flags, and a node that we take
@@ -11,6 +14,16 @@ _GOOD_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 # before the epilog has ended (tried on 22.05, on a node that is partly in use too).
 _HARMLESS_FLAGS = frozenset({"CLOUD", "DYNAMIC_NORM"})
 _LONGEST_REASON = 200
+_CONDITIONS: Final[Mapping[str, NodeCondition]] = {
+    "COMPLETING": NodeCondition.ENDING,
+    "PLANNED": NodeCondition.PLANNED,
+    "DRAIN": NodeCondition.DRAIN,
+    "DRAINING": NodeCondition.DRAIN,
+    "MAINT": NodeCondition.MAINTENANCE,
+    "RESERVED": NodeCondition.RESERVED,
+    "REBOOT_REQUESTED": NodeCondition.REBOOT,
+}
+"""Of flags; every other one that is not harmless puts a node out of service."""
 
 
 def first_line(reason: str) -> str:
@@ -26,3 +39,15 @@ def why_unusable(state: str, flags: Iterable[str], reason: str, owner: str) -> s
         return f"exclusive to user {owner}" if owner else ""
     said = "+".join([state, *bad])
     return f"{said}: {reason}" if reason else said
+
+
+def conditions(state: str, flags: Iterable[str], owner: str) -> frozenset[NodeCondition]:
+    """What keeps jobs from starting there; nothing exactly where `why_unusable` says ""."""
+    bad = [flag for flag in flags if flag not in _HARMLESS_FLAGS]
+    if state == "UNKNOWN":  # slurmctld has just begun
+        found = {NodeCondition.UNKNOWN}
+        bad = [flag for flag in bad if flag != "NOT_RESPONDING"]
+    else:
+        found = set() if state in _GOOD_STATES else {NodeCondition.OUT_OF_SERVICE}
+    found |= {_CONDITIONS.get(flag, NodeCondition.OUT_OF_SERVICE) for flag in bad}
+    return frozenset(found or ({NodeCondition.OUT_OF_SERVICE} if owner else ()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from flexo.clusters.base import ClusterTraits
+from flexo.clusters.base import ClusterTraits, StartBounds
 from flexo.clusters.slurm.text import or_empty
 
 _DEFAULT_BACKFILL_INTERVAL_S = 30
@@ -20,9 +20,12 @@ def parse_traits(config: str, diagnosis: str) -> ClusterTraits:
     return ClusterTraits(
         name=setting(config, "ClusterName"),
         version=setting(config, "SLURM_VERSION"),
-        backfill_interval_s=interval_s + _slowest_backfill_cycle_s(diagnosis),
-        # 0, as by default, is no limit of its own
-        starts_in_a_turn=parameter(parameters, "bf_max_job_part", 0) or None,
+        starts=StartBounds(
+            turn_s=interval_s + _slowest_backfill_cycle_s(diagnosis),
+            # 0, as by default, is no limit of its own
+            per_turn=parameter(parameters, "bf_max_job_part", 0) or None,
+            setting="bf_max_job_part",
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""`squeue -O ...` as SlurmJobs. Pure functions.
+"""`squeue -O ...` as QueuedJobs. Pure functions.
 
 Users write some of the fields (Comment) with whatever bytes they like. So every field ends with a separator
 made up for this one call, which nobody who writes a comment can know, and line ends mean nothing.
@@ -24,7 +24,8 @@ from flexo.clusters.slurm.text import (
     time_limit_s,
     tres,
 )
-from flexo.model import JobState, SatelliteTag, SlurmJob
+from flexo.clusters.slurm.wait_reasons import wait_reason
+from flexo.model import JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 
 
 class QueueRecord(NamedTuple):
@@ -132,19 +133,20 @@ def parse_excluded_nodes(text: str) -> dict[int, frozenset[str]]:
     return {number(job_id): frozenset(expand(nodes[0].strip() if nodes else "")) for job_id, *nodes in pairs}
 
 
-def to_job(record: QueueRecord, satellites: frozenset[str]) -> SlurmJob:
+def to_job(record: QueueRecord, satellites: frozenset[str]) -> QueuedJob:
     """One job; `satellites` are the partitions in which a satellite's tag counts. Raises BadValue."""
     state = STATES.get(record.state, JobState.OTHER)
     partitions = tuple(record.partitions.split(","))
     num_nodes = number(record.num_nodes)
     asked = _gpus_asked(record, num_nodes)
     held = tres(record.tres)
-    return SlurmJob(
+    return QueuedJob(
         job_id=number(record.job_id),
-        user_id=number(record.user_id),
+        owner=Principal(str(number(record.user_id))),
         user=record.user,
         partitions=partitions,
         state=state,
+        wait=wait_reason(state, record.reason),
         reason=record.reason,
         priority=number(record.priority),
         submitted_at=epoch(record.submitted_at) or 0.0,
@@ -168,7 +170,7 @@ def to_job(record: QueueRecord, satellites: frozenset[str]) -> SlurmJob:
     )
 
 
-def readable(job_id: int, read: Callable[[], SlurmJob]) -> SlurmJob:
+def readable(job_id: int, read: Callable[[], QueuedJob]) -> QueuedJob:
     """What `read` makes of the record of one job. A record that it cannot read costs that job alone."""
     try:
         return read()
@@ -176,14 +178,15 @@ def readable(job_id: int, read: Callable[[], SlurmJob]) -> SlurmJob:
         return unreadable_job(job_id, str(error) or type(error).__name__)
 
 
-def unreadable_job(job_id: int, why: str) -> SlurmJob:
+def unreadable_job(job_id: int, why: str) -> QueuedJob:
     """A job of which only its number is known."""
-    return SlurmJob(
+    return QueuedJob(
         job_id=job_id,
-        user_id=-1,
+        owner=Principal(""),
         user="",
         partitions=(),
         state=JobState.OTHER,
+        wait=WaitReason.OTHER,
         reason="",
         priority=0,
         submitted_at=0.0,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 from flexo.clusters.slurm.hostlist import expand
-from flexo.clusters.slurm.node_states import first_line, why_unusable
+from flexo.clusters.slurm.node_states import conditions, first_line, why_unusable
 from flexo.clusters.slurm.text import BadValue, gpus, number, or_empty, shared_gpus_in_use
-from flexo.model import Node, Partition
+from flexo.model import Node, NodeCondition, Partition
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 _REASON = re.compile(r"\sReason=(.*?)(?: \[[^\[\]]*@[^\[\]]*\]|\s(?:Comment|Extra)=|$)")
@@ -38,9 +38,11 @@ def _node(line: str) -> Node:
         state, *flags = fields["State"].split("+")
         in_use = fields.get("GresUsed", "")  # from 24.11 on, nodes without any GRES lack it
         installed, used = gpus(fields["Gres"]), gpus(in_use)
-        unusable = why_unusable(state, flags, _reason(line), _owner(fields.get("Owner", "")))
+        owner = _owner(fields.get("Owner", ""))
+        unusable, keeps = why_unusable(state, flags, _reason(line), owner), conditions(state, flags, owner)
         if not unusable and shared_gpus_in_use(in_use):
             unusable = "GPUs in use in pieces (shard or mps)"
+            keeps = frozenset({NodeCondition.OUT_OF_SERVICE})
         return Node(
             name=fields["NodeName"],
             gpus=installed.count,
@@ -54,6 +56,7 @@ def _node(line: str) -> Node:
             gpu_type=installed.type,
             features=_names(fields.get("ActiveFeatures", "")),
             unusable=unusable,
+            conditions=keeps,
             threads_per_core=number(fields.get("ThreadsPerCore", "1")),
         )
     except KeyError as missing:

@@ -22,5 +22,5 @@ _TOO_LATE = (
 
 def set_priorities(commands: SlurmCommands, priorities: Sequence[Priority]) -> None:
     """Raises ActionRefused where Slurm refuses what has not come too late, ClusterUnreachable."""
-    lines = "".join(f"update JobId={each.job_id} Priority={each.priority}\n" for each in priorities)
+    lines = "".join(f"update JobId={each.job} Priority={each.priority}\n" for each in priorities)
     commands.act("scontrol", lines=lines, harmless=_TOO_LATE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from flexo.model import Node, Partition, SlurmJob
+from flexo.model import Node, Partition, QueuedJob
 
 
 class Reader(Protocol):
@@ -19,7 +19,7 @@ class Reader(Protocol):
         """All partitions."""
         ...
 
-    def look(self) -> tuple[tuple[SlurmJob, ...], tuple[Node, ...]]:
+    def look(self) -> tuple[tuple[QueuedJob, ...], tuple[Node, ...]]:
         """All jobs that wait, run or are ending, and all nodes.
 
         Slurm is asked for the jobs first, so that a job that starts in between is not seen as idle GPUs.

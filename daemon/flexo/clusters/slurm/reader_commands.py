@@ -31,7 +31,7 @@ from flexo.clusters.slurm.parse_jobs import (
 )
 from flexo.clusters.slurm.parse_nodes import parse_nodes, parse_partitions
 from flexo.clusters.slurm.text import BadValue, number
-from flexo.model import JobState, Node, Partition, SlurmJob
+from flexo.model import JobState, Node, Partition, QueuedJob
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class CommandReader:
         self._commands = commands
         self._satellite_partitions = satellite_partitions
         self._excluded_nodes: dict[int, frozenset[str]] = {}
-        self._seen: dict[str, SlurmJob] = {}
+        self._seen: dict[str, QueuedJob] = {}
         """By what the last look printed: most of a long queue is printed as before, and not read again."""
 
     @property
@@ -55,7 +55,7 @@ class CommandReader:
         """`Slurm's commands`."""
         return "Slurm's commands"
 
-    def look(self) -> tuple[tuple[SlurmJob, ...], tuple[Node, ...]]:
+    def look(self) -> tuple[tuple[QueuedJob, ...], tuple[Node, ...]]:
         """All jobs that wait, run or are ending; all nodes, with the GPUs in use (-d), hidden ones too (-a).
 
         What waits of a job array is one job. Nodes are asked for as soon as slurmctld has told of the jobs,
@@ -79,16 +79,16 @@ class CommandReader:
         output = self._commands.read("scontrol", "show", "node", "-a", "-d", "-o")
         return _understood(lambda: parse_nodes(output))
 
-    def _jobs(self, printed: list[str]) -> tuple[SlurmJob, ...]:
+    def _jobs(self, printed: list[str]) -> tuple[QueuedJob, ...]:
         seen = self._seen
         self._seen = {one: seen.get(one) or self._job(to_record(one)) for one in printed}
         jobs = tuple(self._seen.values())
         return jobs if EXCLUDED_NODES in self._fields else tuple(self._with_excluded_nodes(jobs))
 
-    def _job(self, record: QueueRecord) -> SlurmJob:
+    def _job(self, record: QueueRecord) -> QueuedJob:
         return readable(number(record.job_id), lambda: to_job(record, self._satellite_partitions))
 
-    def _with_excluded_nodes(self, jobs: tuple[SlurmJob, ...]) -> Iterator[SlurmJob]:
+    def _with_excluded_nodes(self, jobs: tuple[QueuedJob, ...]) -> Iterator[QueuedJob]:
         self._learn_excluded_nodes(jobs)
         for job in jobs:
             nodes = self._excluded_nodes.get(job.job_id)
@@ -112,7 +112,7 @@ class CommandReader:
                 raise ClusterUnreachable(str(failure)) from failure
             return fields_to_ask("")
 
-    def _learn_excluded_nodes(self, jobs: tuple[SlurmJob, ...]) -> None:
+    def _learn_excluded_nodes(self, jobs: tuple[QueuedJob, ...]) -> None:
         """Ask for the waiting jobs not known yet, and forget those that wait no more.
 
         Not for held jobs (of priority 0), which want nothing yet, nor for satellites, of which many may be

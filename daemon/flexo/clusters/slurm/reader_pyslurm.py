@@ -16,10 +16,9 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from flexo.clusters.base import ClusterUnreachable
-from flexo.clusters.slurm.commands import ANSWERED, SILENT, Ended, nobody_counts
+from flexo.clusters.base import ANSWERED, SILENT, CallEnded, ClusterUnreachable, nobody_counts
 from flexo.clusters.slurm.from_pyslurm import to_jobs, to_node, to_partition, why_not_enough
-from flexo.model import Node, Partition, SlurmJob
+from flexo.model import Node, Partition, QueuedJob
 
 # Importing pyslurm and its libslurm takes longer than any answer.
 _START_S = 30.0
@@ -38,7 +37,7 @@ class PyslurmReader:
         slurm_conf: Path | None,
         satellite_partitions: frozenset[str],
         timeout_s: float,
-        ended: Ended = nobody_counts,
+        ended: CallEnded = nobody_counts,
     ) -> None:
         self._ended = ended
         self._slurm_conf = slurm_conf
@@ -67,7 +66,7 @@ class PyslurmReader:
         """All partitions."""
         return tuple(self._ask("partitions"))
 
-    def look(self) -> tuple[tuple[SlurmJob, ...], tuple[Node, ...]]:
+    def look(self) -> tuple[tuple[QueuedJob, ...], tuple[Node, ...]]:
         """All jobs that wait, run or are ending, and all nodes."""
         return tuple(self._ask("jobs")), tuple(self._ask("nodes"))
 

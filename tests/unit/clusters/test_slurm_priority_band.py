@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo.control.priority_band import HIGHEST, LOWEST, arrange, in_band
+from flexo.clusters.slurm.priority_band import HIGHEST, LOWEST, arrange, in_band
 
 BASIC_FIRST = 0xFFFF0000
 """What priority/basic gives to the first job."""

@@ -1,0 +1,48 @@
+"""Slurm's reasons for which a job waits, as flexo tells them apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from flexo.model import JobState, WaitReason
+
+_RESOURCES: Final = frozenset(
+    {
+        "None",
+        "",
+        "Resources",
+        "Priority",
+        "ReqNodeNotAvail",
+        "Nodes required for job are DOWN",
+        "Unknown",
+    }
+)
+"""What Slurm says up to the first comma. The long one goes on "DRAINED or reserved for jobs in higher
+priority partitions", and is said to those behind a job that is to have the same node, too."""
+_BEGINNINGS: Final[Mapping[WaitReason, str]] = {
+    WaitReason.HELD: "JobHeld|JobHold",
+    WaitReason.DEPENDENCY: "Dependency",
+    WaitReason.START_TIME: "BeginTime",
+    WaitReason.LIMIT: "JobArrayTaskLimit|QOS|Assoc|Max|Partition(?:Time|Node)Limit",
+    WaitReason.IMPOSSIBLE: "Invalid|BadConstraints|AccountNotAllowed|DeadLine",
+    WaitReason.LICENSES: "Licenses",
+    WaitReason.RESERVATION: "Reservation",
+}
+"""How the others begin. A QOS's limits for each account are called MaxGRESPerAccount and the like."""
+_WAITS: Final = tuple((reason, re.compile(words)) for reason, words in _BEGINNINGS.items())
+
+
+def wait_reason(state: JobState, reason: str) -> WaitReason:
+    """Why a job in this state waits, by the reason that Slurm gives."""
+    return _of_pending(reason) if state is JobState.PENDING else WaitReason.NONE
+
+
+@lru_cache(maxsize=1024)
+def _of_pending(reason: str) -> WaitReason:
+    said = reason.strip("()")
+    if said.partition(",")[0] in _RESOURCES:
+        return WaitReason.RESOURCES
+    return next((wait for wait, words in _WAITS if words.match(said)), WaitReason.OTHER)

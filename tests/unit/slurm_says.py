@@ -1,0 +1,22 @@
+"""What the Slurm adapter makes of the words that tests give jobs and nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flexo.clusters.slurm.node_states import conditions
+from flexo.clusters.slurm.wait_reasons import wait_reason
+from flexo.model import Node, QueuedJob
+
+
+def job_as_slurm_says(job: QueuedJob) -> QueuedJob:
+    """`job`, waiting for what its state and reason say."""
+    return replace(job, wait=wait_reason(job.state, job.reason))
+
+
+def node_as_slurm_says(node: Node) -> Node:
+    """`node`, in the conditions that ``STATE+FLAG: reason`` in `unusable` says."""
+    if not node.unusable or node.conditions:
+        return node
+    state, *flags = node.unusable.partition(":")[0].split("+")
+    return replace(node, conditions=conditions(state, flags, ""))
