@@ -7,6 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+import horovod_elastic  # noqa: F401 - before tests/unit, which has a folder of that name, is on the path
 from flexo_bench import native_horovod
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
