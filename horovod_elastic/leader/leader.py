@@ -25,16 +25,17 @@ from typing import Protocol
 from flexo_protos import lease_place
 from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.leader import membership as m
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.base_watch import BaseWatch
 from horovod_elastic.leader.borrowing import Borrowing
 from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.errands import Training
+from horovod_elastic.leader.membership import commands as m
+from horovod_elastic.leader.membership.membership import Membership
+from horovod_elastic.leader.membership.roster import Running, Standing
 from horovod_elastic.leader.oversight import Home, Oversight
 from horovod_elastic.leader.satellites import ENDS_WITHIN_S, SlurmUser
-from horovod_elastic.leader.takeover import Running, Standing
 from horovod_elastic.phase import Phase
 from horovod_elastic.rendezvous import Rendezvous
 from horovod_elastic.shards import Answer, ShardDesk
@@ -144,7 +145,7 @@ class Leader:
         slurm: SlurmUser,
         tenure: Tenure,
         *,
-        members: m.Membership | None = None,
+        members: Membership | None = None,
         inherited: bool = False,
     ) -> None:
         self.plan = plan
@@ -156,7 +157,7 @@ class Leader:
         self._since = time.monotonic()
         base_agents = [agent_name(node.name, plan.base.job_id) for node in plan.base.nodes]
         self._base_agents = frozenset(base_agents)
-        self._membership = members or m.Membership(
+        self._membership = members or Membership(
             plan.base.workers,
             base_agents,
             taking_over=self._since if inherited else None,

@@ -16,9 +16,10 @@ import pytest
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.leader import base_watch, borrowing, takeover
+from horovod_elastic.leader import base_watch, borrowing
 from horovod_elastic.leader import leader as leaders
 from horovod_elastic.leader.leader import Leader, Outcome
+from horovod_elastic.leader.membership import takeover
 from horovod_elastic.leader.satellites import BaseState, Found, Grant, QueueEntry, Refused, SlurmUser
 from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
 
@@ -540,7 +541,7 @@ def test_an_agent_that_has_to_go_is_sent_away_by_the_leader_that_it_comes_to(
     job = lead(Slurm(found=[G1]), inherited=True)
     job.attach(17, "n1", base=True, workers=[running("w1", rank=0, size=2)])
     job.attach(55, "n7", grant_id="g1", leaving=True, workers=[running("w2", rank=1, size=2)])
-    assert job.leader._membership._agents["n7-55"].leaving
+    assert job.leader._membership._roster.agents["n7-55"].leaving
     assert job.satellites()["g1"].preempted
 
 
