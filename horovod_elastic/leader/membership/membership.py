@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from horovod_elastic.leader.membership import ending, next_generation
+from horovod_elastic.leader.membership import next_step
 from horovod_elastic.leader.membership.change import Changes
 from horovod_elastic.leader.membership.commands import Abandon, Broken, Command, End, Kill, Leave, Withdraw
-from horovod_elastic.leader.membership.ending import Verdict
 from horovod_elastic.leader.membership.job_state import JobState
-from horovod_elastic.leader.membership.next_generation import Selection
+from horovod_elastic.leader.membership.next_step import Selection, Verdict
 from horovod_elastic.leader.membership.roster import (
     EXIT_BOUND_S,
     Agent,
@@ -328,7 +327,7 @@ class Membership:
         if was is WorkerState.LEAVING:
             return commands
         agent = self._roster.agent_of(worker)
-        matters = member or ending.end_matters(worker, was, exit_code)
+        matters = member or next_step.end_matters(worker, was, exit_code)
         if exit_code == 0 and matters and not agent.leaving:
             return commands + self._staff.finish(now)
         if matters and not (exit_code == 0 and was is WorkerState.FINISHED):
@@ -417,7 +416,7 @@ class Membership:
         commands = self._next_change(now) + self._staff.dismiss_idle()
         if self._job.ended:
             return commands
-        over = ending.verdict(self._job, self._roster, self._base_workers)
+        over = next_step.verdict(self._job, self._roster, self._base_workers)
         return commands if over is None else commands + self._over(over)
 
     def _proceed_after_the_word(self, commands: list[Command], now: float) -> list[Command]:
@@ -429,10 +428,10 @@ class Membership:
         if not self._changes.may_begin(now) or self.standing_still:
             return []
         if not self._job.founded:
-            return self._begin(next_generation.founders(self._roster, self._base_workers), now)
+            return self._begin(next_step.founders(self._roster, self._base_workers), now)
         if self._job.broken:
             return self._recover(now)
-        return self._begin(next_generation.resized(self._roster, self._job), now)
+        return self._begin(next_step.resized(self._roster, self._job), now)
 
     def _begin(self, selection: Selection | None, now: float) -> list[Command]:
         if selection is None:
@@ -441,7 +440,7 @@ class Membership:
 
     def _recover(self, now: float) -> list[Command]:
         """After a generation broke: the next one, once all who are left are back at their last commit."""
-        survivors = next_generation.survivors(self._roster)
+        survivors = next_step.survivors(self._roster)
         if not survivors:
             return []
         if self._job.doomed:
@@ -454,9 +453,9 @@ class Membership:
                 commands.append(worker.tell_to_leave(why, now))
             else:
                 staying.append(worker)
-        if not staying or next_generation.nobody_holds_the_model(staying, self.commits):
-            return [*commands, *self._over(Verdict(self._job.failure or 1, ending.NO_MODEL))]
-        return commands + self._begin(next_generation.recovered(self._roster, self._job, staying), now)
+        if not staying or next_step.nobody_holds_the_model(staying, self.commits):
+            return [*commands, *self._over(Verdict(self._job.failure or 1, next_step.NO_MODEL))]
+        return commands + self._begin(next_step.recovered(self._roster, self._job, staying), now)
 
     def _over(self, verdict: Verdict) -> list[Command]:
         self._job.over()
