@@ -33,13 +33,14 @@ def picture(of: Table[Any, Any]) -> str:
     reach = max((abs(a - b) for a, b in steps), default=0)
     side = 30 + 24 * reach
     width, height = _BOX_WIDTH + 2 * side, _TOP * 2 + _ROW * len(states)
-    lines = [*_boxes(states, side), *(_arrow(a, b, side) for a, b in sorted(steps))]
+    point = f"point-of-{of.of.replace(' ', '-')}"
+    lines = [*_boxes(states, side), *(_arrow(a, b, side, point) for a, b in sorted(steps))]
     head = f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="states of {of.of}">'
-    return "\n".join(['<div class="states">', head, _POINT, *lines, "</svg>", "</div>"])
+    return "\n".join(['<div class="states">', head, _POINT.format(point), *lines, "</svg>", "</div>"])
 
 
 _POINT = (
-    '<defs><marker id="point" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
+    '<defs><marker id="{}" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
     '<path d="M0,0 L8,4 L0,8 z" fill="currentColor"/></marker></defs>'
 )
 
@@ -57,7 +58,7 @@ def _boxes(states: list[enum.Enum], side: int) -> Iterator[str]:
         )
 
 
-def _arrow(a: int, b: int, side: int) -> str:
+def _arrow(a: int, b: int, side: int, point: str) -> str:
     down = b >= a
     x = side + (_BOX_WIDTH if down else 0)
     bow = x + (1 if down else -1) * (24 + 30 * abs(a - b))
@@ -66,5 +67,5 @@ def _arrow(a: int, b: int, side: int) -> str:
     leaves, comes = leaves + offset, comes - offset
     return (
         f'<path d="M{x},{leaves:g} C{bow},{leaves:g} {bow},{comes:g} {x},{comes:g}" fill="none"'
-        f' stroke="currentColor" stroke-opacity="0.6" marker-end="url(#point)"/>'
+        f' stroke="currentColor" stroke-opacity="0.6" marker-end="url(#{point})"/>'
     )

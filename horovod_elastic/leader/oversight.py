@@ -1,6 +1,6 @@
 """What a leader does besides resizing: flexod's commands, the batch and its parts, an eye on slow workers.
 
-Everything that decides is pure and elsewhere (errands.py, profiling.py, stragglers.py); here it meets the
+Most of what decides is pure and elsewhere (errands.py, profiling.py, stragglers.py); here it meets the
 leader, in whose thread all of this runs.
 """
 

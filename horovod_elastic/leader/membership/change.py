@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from horovod_elastic.leader.membership.commands import (
     Abandon,
+    Broken,
     Call,
     Command,
     Go,
@@ -199,6 +200,16 @@ class Changes:
         if self._failures >= len(RETRY_S):
             self._failures = 0
             commands += self._give_up_on(change)
+        return commands
+
+    def break_off(self, why: str, now: float) -> list[Command]:
+        """The present generation is over: those who train in it are told, once."""
+        commands = self.drop()
+        if self._job.breaks(now):
+            members = self._roster.members()
+            training = tuple(w.worker_id for w in members if w.state is WorkerState.TRAINING)
+            if training:
+                commands.append(Broken(self._job.generation, training, why))
         return commands
 
     def overdue(self, now: float) -> bool:

@@ -300,7 +300,7 @@ class Membership:
         if self._job.finishing and worker.waits:
             return [worker.tell_to_leave(ENDING, now), *self._proceed(now)]
         worker.life.happens(WorkerEvent.ARRIVES)
-        return self._break("a collective failed", now) + self._proceed(now)
+        return self._changes.break_off("a collective failed", now) + self._proceed(now)
 
     def _finished(self, worker: Worker, standing: Standing, now: float) -> list[Command]:
         if not worker.member or worker.state is WorkerState.FINISHED:
@@ -316,38 +316,13 @@ class Membership:
         return commands + self._proceed(now)
 
     def _gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
+        """A process has ended; a new leader deals with it when it knows where everybody stands."""
         if not worker.alive:
             return []
         if self._job.taking_over:
             self._takeover.gone.append((worker.worker_id, exit_code))
             return []
-        was, member = worker.state, worker.member
-        worker.is_gone()
-        commands = self._changes.drop() if self._changes.concerns(worker.worker_id) else []
-        if was is WorkerState.LEAVING:
-            return commands
-        agent = self._roster.agent_of(worker)
-        matters = member or next_step.end_matters(worker, was, exit_code)
-        if exit_code == 0 and matters and not agent.leaving:
-            return commands + self._staff.finish(now)
-        if matters and not (exit_code == 0 and was is WorkerState.FINISHED):
-            self._job.note_failure(exit_code or 1)
-        if member and was in (WorkerState.TRAINING, WorkerState.ARRIVED):
-            commands += self._break(f"worker {worker.worker_id} is gone", now)
-        if self._job.finishing or agent.leaving:
-            return commands
-        if not worker.newcomer and not worker.in_loop:
-            self._staff.doom(now)
-        return commands if self._job.doomed else [*commands, *self._staff.replace(worker, now)]
-
-    def _break(self, why: str, now: float) -> list[Command]:
-        """The generation is over: those who train in it are told, once."""
-        commands = self._changes.drop()
-        if self._job.breaks(now):
-            training = [w.worker_id for w in self.present() if w.state is WorkerState.TRAINING]
-            if training:
-                commands.append(Broken(self.generation, tuple(training), why))
-        return commands
+        return self._staff.gone(worker, exit_code, now)
 
     # --- a new leader ------------------------------------------------------------------------------------
 
@@ -390,7 +365,7 @@ class Membership:
         if members and not whole and not any(standing.in_loop for standing in standings.values()):
             self._job.script(ScriptEvent.MEMBERS_MISSING)  # if they are lost, the others will notice
         elif members and (not whole or any(each.phase is Phase.ARRIVED for each in members.values())):
-            commands += self._break(_LOST_WITH_LEADER, now)
+            commands += self._changes.break_off(_LOST_WITH_LEADER, now)
         for worker_id, exit_code in takeover.gone:
             commands += self._gone(self._roster.workers[worker_id], exit_code, now)
         for agent in self._roster.agents.values():
@@ -402,7 +377,7 @@ class Membership:
     def _know_better(self, now: float) -> list[Command]:
         """Somebody is in the training loop after all, in a generation that lacks members."""
         self._job.script(ScriptEvent.IN_LOOP)
-        commands = self._break(_LOST_WITH_LEADER, now)
+        commands = self._changes.break_off(_LOST_WITH_LEADER, now)
         for agent in self._roster.agents.values():
             commands += self._staff.fill(agent, now)
         return commands + self._proceed(now)

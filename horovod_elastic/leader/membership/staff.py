@@ -5,6 +5,7 @@ from __future__ import annotations
 from horovod_elastic.leader.membership.change import Changes
 from horovod_elastic.leader.membership.commands import Command, Dismiss, Kill
 from horovod_elastic.leader.membership.job_state import JobState
+from horovod_elastic.leader.membership.next_step import end_matters
 from horovod_elastic.leader.membership.roster import EXIT_BOUND_S, Agent, Roster, Worker
 from horovod_elastic.leader.membership.states import ScriptEvent, WorkerState
 
@@ -34,7 +35,7 @@ class Staff:
         """A worker to be: a founder if it belongs to the base and nothing was founded yet."""
         return self._roster.add(agent, slot, newcomer=self._job.founded or not agent.base, now=now)
 
-    def replace(self, worker: Worker, now: float) -> list[Command]:
+    def _replace(self, worker: Worker, now: float) -> list[Command]:
         """Start a worker that died again in its slot, or give a satellite up whose workers keep dying."""
         agent = self._roster.agent_of(worker)
         if any(other.alive and other.slot == worker.slot for other in self._roster.of(agent.name)):
@@ -46,6 +47,27 @@ class Staff:
         if agent.base:
             return []
         return self.send_away(agent, f"its workers died {used + 1} times", now)
+
+    def gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
+        """A living worker's process has ended: the script ends, its generation breaks, or it is replaced."""
+        was, member = worker.state, worker.member
+        worker.is_gone()
+        commands = self._changes.drop() if self._changes.concerns(worker.worker_id) else []
+        if was is WorkerState.LEAVING:
+            return commands
+        agent = self._roster.agent_of(worker)
+        matters = member or end_matters(worker, was, exit_code)
+        if exit_code == 0 and matters and not agent.leaving:
+            return commands + self.finish(now)
+        if matters and not (exit_code == 0 and was is WorkerState.FINISHED):
+            self._job.note_failure(exit_code or 1)
+        if member and was in (WorkerState.TRAINING, WorkerState.ARRIVED):
+            commands += self._changes.break_off(f"worker {worker.worker_id} is gone", now)
+        if self._job.finishing or agent.leaving:
+            return commands
+        if not worker.newcomer and not worker.in_loop:
+            self._doom(now)
+        return commands if self._job.doomed else [*commands, *self._replace(worker, now)]
 
     def send_away(self, agent: Agent, why: str, now: float) -> list[Command]:
         """Workers that train leave at the next boundary, those that wait or start at once."""
@@ -61,7 +83,7 @@ class Staff:
                 commands.append(Kill(worker.worker_id, worker.agent, why))
         return commands
 
-    def doom(self, now: float) -> None:
+    def _doom(self, now: float) -> None:
         """Without its training loop a script is as rigid as any: it ends; the others get time to notice."""
         self._job.script(ScriptEvent.FAILS_EARLY)
         for worker in self._roster.alive():
