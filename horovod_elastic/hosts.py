@@ -27,12 +27,13 @@ from horovod_elastic.election.election import Election, Role
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.election.leases import JobRun, open_store
 from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.leader import membership as m
 from horovod_elastic.leader.daemon_link import daemon_address
 from horovod_elastic.leader.leader import Leader
 from horovod_elastic.leader.leader_service import LeaderPort
+from horovod_elastic.leader.membership.commands import Command, Dismiss
+from horovod_elastic.leader.membership.membership import Membership
+from horovod_elastic.leader.membership.roster import Running
 from horovod_elastic.leader.satellites import SlurmUser
-from horovod_elastic.leader.takeover import Running
 from horovod_elastic.trace import say
 
 DRAIN_S = 8.0
@@ -47,7 +48,7 @@ was submitted with --elastic=MIN-MAX. horovodrun starts its workers on other nod
 everybody when hosts change; `flexo run COMMAND` does neither."""
 
 
-class HeldHosts(m.Membership):
+class HeldHosts(Membership):
     """Membership for somebody else's workers: agents hold their node, nobody is started there."""
 
     def __init__(self, base: slurm_job.BaseJob) -> None:
@@ -55,7 +56,11 @@ class HeldHosts(m.Membership):
         self._base = base
         self._held: dict[str, int] = {}
         self._draining: dict[str, float] = {}
-        self.scalable = True
+
+    @property
+    def scalable(self) -> bool:
+        """horovodrun resizes its job itself."""
+        return True
 
     @property
     def size(self) -> int:
@@ -73,29 +78,29 @@ class HeldHosts(m.Membership):
 
     def agent_joined(
         self, name: str, slots: int, base: bool, now: float, running: Sequence[Running] = ()
-    ) -> list[m.Command]:
+    ) -> list[Command]:
         """A satellite is there: its node goes on the list."""
         self._held[name] = slots
         return []
 
-    def agent_lost(self, name: str, why: str, now: float) -> list[m.Command]:
+    def agent_lost(self, name: str, why: str, now: float) -> list[Command]:
         """A satellite is gone."""
         self._held.pop(name, None)
         self._draining.pop(name, None)
         return []
 
-    def release(self, name: str, why: str, now: float) -> list[m.Command]:
+    def release(self, name: str, why: str, now: float) -> list[Command]:
         """A satellite has to go: off the list at once, ended when horovodrun has had time to notice."""
         if self._held.pop(name, None) is not None:
             self._draining[name] = now + DRAIN_S
         return []
 
-    def tick(self, now: float) -> list[m.Command]:
+    def tick(self, now: float) -> list[Command]:
         """End what has drained."""
         drained = [name for name, at in self._draining.items() if now >= at]
         for name in drained:
             del self._draining[name]
-        return [m.Dismiss(name, "its hosts have left the list") for name in drained]
+        return [Dismiss(name, "its hosts have left the list") for name in drained]
 
 
 def main(arguments: list[str]) -> int:

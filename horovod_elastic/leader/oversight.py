@@ -1,6 +1,6 @@
 """What a leader does besides resizing: flexod's commands, the batch and its parts, an eye on slow workers.
 
-Everything that decides is pure and elsewhere (errands.py, profiling.py, stragglers.py); here it meets the
+Most of what decides is pure and elsewhere (errands.py, profiling.py, stragglers.py); here it meets the
 leader, in whose thread all of this runs.
 """
 
@@ -13,9 +13,11 @@ from typing import Protocol
 from flexo_protos.v1 import jobs_pb2, tasks_pb2, workers_pb2
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.errands import Effect, Errands, Limit, Tell, Training
-from horovod_elastic.leader.node_speeds import NodeSpeeds
 from horovod_elastic.leader.stragglers import Straggler, StragglerWatch, advice
 from horovod_elastic.trace import say
+
+SLOWEST, FASTEST = 0.001, 1000.0
+"""Speeds of nodes beyond are a mistake of whoever declared them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Home:
     workers: int
     """Of this job in the same satellite, itself included: they go together."""
     gpus: tuple[int, ...]
-    """Its own, as Slurm numbers them on the node; empty: not known."""
+    """Its own, as the cluster numbers them on the node; empty: not known."""
 
 
 class Office(Protocol):
@@ -71,7 +73,7 @@ class Oversight:
         """By speed: only workers on GPUs that are as fast are expected to take as long as each other."""
         self._training = Training(0, ())
         self._batch = 0
-        self._speeds = NodeSpeeds(say)
+        self._speeds = NodeSpeeds()
         self._speeds_told: dict[str, float] = {}
         """By worker."""
 
@@ -182,3 +184,40 @@ class Oversight:
                 self._office.tell_worker(effect.worker_id, workers_pb2.ToWorker(task=effect.task))
             else:
                 self._office.tell_flexod(effect.message)
+
+
+class NodeSpeeds:
+    """How fast the nodes of a heterogeneous job are, as flexod said last.
+
+    Without its word, and of a node that it does not name, nothing is known.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, float] = {}
+        self._complaint = ""
+
+    def told(self, said: Iterable[jobs_pb2.NodeSpeed]) -> bool:
+        """All that flexod says now; whether that is news.
+
+        With anything in it that cannot be, nothing is known; the user hears of it once.
+        """
+        speeds = {each.node: each.speed for each in said}
+        wrong = {node: speed for node, speed in speeds.items() if not SLOWEST <= speed <= FASTEST}
+        before, self._of = self._of, {} if wrong else speeds
+        complaint = "" if not wrong else _complaint(wrong)
+        if complaint and complaint != self._complaint:
+            say(complaint)
+        self._complaint = complaint
+        return self._of != before
+
+    def of(self, node: str) -> float:
+        """Of its GPUs; 0.0: not known."""
+        return self._of.get(node, 0.0)
+
+
+def _complaint(wrong: dict[str, float]) -> str:
+    node, speed = min(wrong.items())
+    return (
+        f"flexod says that the speed of {node} is {speed:g}; from {SLOWEST:g} to {FASTEST:g} is allowed: "
+        f"all workers take the same part of the batch"
+    )

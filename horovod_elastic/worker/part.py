@@ -1,4 +1,4 @@
-"""A worker's part in the protocol with its leader (membership.py, change.py). Pure: no threads, no network.
+"""A worker's part in the protocol with its leader (leader/membership). Pure: no threads, no network.
 
 Where it stands, what it has promised, and what it has been called to. The session feeds it what is heard and
 tells the leader what it says; the training loop asks it at every mini-batch boundary.

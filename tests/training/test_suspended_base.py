@@ -9,8 +9,8 @@ import pytest
 from elastic_jobs import Job, Submit
 
 from flexo_lab import Lab
-from horovod_elastic.leader.leader import SILENCE_BOUND_S
-from horovod_elastic.leader.takeover import TAKEOVER_BOUND_S
+from horovod_elastic.leader.attendance import SILENCE_BOUND_S
+from horovod_elastic.leader.membership.takeover import TAKEOVER_BOUND_S
 
 pytestmark = pytest.mark.slow
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import command_help
 import parts
 import pytest
 import reference_protos
+import reference_states
 import settings_help
 import yaml
 from command_help import CommandHelp
@@ -13,6 +16,7 @@ from written_pages import PAGES, ROOT, text_of
 
 from flexo.config import Settings
 from flexo_cli.exit_codes import ExitCode
+from horovod_elastic.leader.membership.states import TABLES, Table
 
 SITE = ROOT / "docs" / "site" / "mkdocs.yml"
 
@@ -87,6 +91,22 @@ def test_comments_of_the_sources_are_on_the_page_of_protocols() -> None:
     assert "The leader dials, because no compute node listens for the daemon." in text  # of a file
     assert "Train with each size of a range for a while." in text  # above an rpc
     assert "| `restart_count` | uint32 | 2 | Slurm's, so that a requeued base is a new job |" in text
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.of)
+def test_every_state_and_transition_of_a_job_is_on_the_page_of_its_architecture(
+    table: Table[Any, Any],
+) -> None:
+    name = f"states of {table.of}"
+    assert f"<!-- generated: {name} -->" in text_of("docs/architecture.md")
+    text = parts.all_parts()[name]
+    transitions = list(table.transitions())
+    for state, event, then in transitions:
+        assert f"| {state.value} | {event.value} | {then.value} |" in text
+    assert sum(line.startswith("| ") for line in text.splitlines()) == len(transitions) + 2
+    picture = reference_states.picture(table)
+    assert all(f">{state.value}</text>" in picture for state in table.rows)
+    assert picture.count("marker-end=") == len({(state, then) for state, _, then in transitions})
 
 
 def test_every_part_is_asked_for_by_one_page_and_no_page_asks_for_more() -> None:

@@ -27,17 +27,27 @@ from horovod_elastic.election import election
 from horovod_elastic.election.election import Election
 from horovod_elastic.election.lease_grpc import GrpcLeases
 from horovod_elastic.election.leases import StoreAway
-from horovod_elastic.leader import base_watch, takeover
+from horovod_elastic.leader import base_watch
+from horovod_elastic.leader.agent_links import AgentLinks
+from horovod_elastic.leader.attendance import Attendance
 from horovod_elastic.leader.borrowing import Borrowing
+from horovod_elastic.leader.command_executor import CommandExecutor
 from horovod_elastic.leader.leader import Leader
-from horovod_elastic.leader.membership import Membership
+from horovod_elastic.leader.membership import takeover
+from horovod_elastic.leader.membership.change import Changes
+from horovod_elastic.leader.membership.membership import Membership
+from horovod_elastic.leader.membership.staff import Staff
 from horovod_elastic.leader.oversight import Oversight
+from horovod_elastic.leader.reporting import Reporter
+from horovod_elastic.leader.succession import Succession
+from horovod_elastic.leader.worker_messages import WorkerMessages
 from horovod_elastic.shards import ShardDesk
 
 FAULTS_VARIABLE = "FLEXO_TEST_FAULTS"
 """A folder. A file NODE in it with a number N: the agent there raises at the Nth call of a method below."""
 _FAULTY = (
-    *(Agent, Leader, Membership, Borrowing, Oversight, ShardDesk, Election, KeeperLink, LeaderLink),
+    *(Agent, Leader, AgentLinks, Attendance, CommandExecutor, WorkerMessages, Succession, Reporter),
+    *(Membership, Changes, Staff, Borrowing, Oversight, ShardDesk, Election, KeeperLink, LeaderLink),
     *(GrpcLeases, Tenure),
 )
 _ERRORS = (RuntimeError, ValueError, KeyError, OSError, NotAuthentic, StoreAway)

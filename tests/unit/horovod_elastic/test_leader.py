@@ -16,9 +16,10 @@ import pytest
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.leader import base_watch, borrowing, takeover
+from horovod_elastic.leader import attendance, base_watch, borrowing
 from horovod_elastic.leader import leader as leaders
 from horovod_elastic.leader.leader import Leader, Outcome
+from horovod_elastic.leader.membership import takeover
 from horovod_elastic.leader.satellites import BaseState, Found, Grant, QueueEntry, Refused, SlurmUser
 from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
 
@@ -152,7 +153,7 @@ class Job:
 
     def detach(self, name: str) -> None:
         """And do not wait until it may be back."""
-        link = self.leader._agents[name]
+        link = self.leader._agents.by_name[name]
         self.do(lambda: self.leader.agent_detached(name, link.outbox))
         self.do(lambda: self.leader._lose(name, "its agent is gone", time.monotonic()))
 
@@ -180,7 +181,7 @@ def lead() -> Iterator[Callable[..., Job]]:
         base = BaseJob(17, 0, (BaseNode("n1", 1),), Shape(1, 1, 0, ""), 1, 4, "")
         plan = JobPlan(base, Site(), "", "", "run://n1:1#r7")
         leader = Leader(plan, name, "127.0.0.1", cast(SlurmUser, slurm), lease, inherited=inherited)
-        leader._link = cast(Any, link)
+        leader._reporter.attach(cast(Any, link))
         thread = threading.Thread(target=lambda: outcomes.append(leader.run()), daemon=True)
         thread.start()
         jobs.append(Job(leader, slurm, link, lease, thread, outcomes))
@@ -190,7 +191,7 @@ def lead() -> Iterator[Callable[..., Job]]:
     for job in jobs:
         job.slurm.may_answer.set()
         job.slurm.found = []
-        job.leader.post(job.leader._agents.clear)
+        job.leader.post(job.leader._agents.by_name.clear)
         job.leader.stop(0, "the test is over")
         job.thread.join(BOUND_S)
 
@@ -353,7 +354,7 @@ def test_workers_meet_where_only_they_are_answered_and_nowhere_when_the_job_is_o
     for guess in ("", "/", "/" + "0" * 32, f"/{'0' * 32}:{prepare.rendezvous_port}"):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(open_ + guess + place, timeout=BOUND_S)
-    job.leader.post(job.leader._agents.clear)
+    job.leader.post(job.leader._agents.by_name.clear)
     job.leader.stop(0, "the test says so")
     job.thread.join(BOUND_S)
     with pytest.raises(urllib.error.URLError, match="refused"):
@@ -380,21 +381,21 @@ def test_an_agent_that_was_started_again_gets_new_workers(lead: Callable[..., Jo
     job.attach(55, "n7", grant_id="g1", workers=[running("w2", rank=1, size=2)])
     again = job.attach(17, "n1", base=True)
     assert "start_worker" in kinds(again)
-    assert set(job.leader._home.values()) == {"n1-17", "n7-55"}
-    assert "w1" not in job.leader._home
+    assert set(job.leader._agents.homes.values()) == {"n1-17", "n7-55"}
+    assert "w1" not in job.leader._agents.homes
 
 
 def test_a_silent_agent_is_lost_but_not_while_somebody_else_may_lead(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaders, "SILENCE_BOUND_S", 0.2)
+    monkeypatch.setattr(attendance, "SILENCE_BOUND_S", 0.2)
     job.lease.sure = False
     outbox = job.attach(17, "n1", base=True)
     time.sleep(1.0)
     job.settle()
-    assert "n1-17" in job.leader._agents
+    assert "n1-17" in job.leader._agents.by_name
     job.lease.sure = True
-    wait_until(lambda: "n1-17" not in job.leader._agents)
+    wait_until(lambda: "n1-17" not in job.leader._agents.by_name)
     assert kinds(outbox)[-1] == "the end"
 
 
@@ -522,11 +523,11 @@ def test_what_the_job_has_gained_survives_its_leaders_and_is_flexos_last_line(
     job = lead(inherited=True)
     outbox = job.attach(17, "n1", base=True, workers=[running("w1")], leader_state=state)
     other = job.attach(55, "n7", grant_id="g1")
-    job.do(lambda: job.leader._tell_state())
+    job.do(lambda: job.leader._succession.tell())
     for each in (outbox, other):
         told = [message.leader_state for message in drained(each) if message.HasField("leader_state")]
         assert (told[-1].accounting.resizes, told[-1].accounting.paused_s) == (7, 0.3)
-    job.leader.post(job.leader._agents.clear)
+    job.leader.post(job.leader._agents.by_name.clear)
     job.leader.stop(0, "the script has ended")
     job.thread.join(BOUND_S)
     assert capsys.readouterr().err.splitlines()[-1] == (
@@ -540,14 +541,14 @@ def test_an_agent_that_has_to_go_is_sent_away_by_the_leader_that_it_comes_to(
     job = lead(Slurm(found=[G1]), inherited=True)
     job.attach(17, "n1", base=True, workers=[running("w1", rank=0, size=2)])
     job.attach(55, "n7", grant_id="g1", leaving=True, workers=[running("w2", rank=1, size=2)])
-    assert job.leader._membership._agents["n7-55"].leaving
+    assert job.leader._membership._roster.agents["n7-55"].leaving
     assert job.satellites()["g1"].preempted
 
 
 def test_a_leader_says_hello_with_the_term_of_its_lease_as_it_is_then(job: Job) -> None:
-    assert (job.leader._hello().run, job.leader._hello().term) == ("r7", 3)
+    assert (job.leader._reporter.hello().run, job.leader._reporter.hello().term) == ("r7", 3)
     job.lease.term = 1004  # flexod was started again, and the lease with it
-    assert job.leader._hello().term == 1004
+    assert job.leader._reporter.hello().term == 1004
 
 
 def test_a_leader_that_has_lost_its_lease_steps_down(job: Job) -> None:
@@ -629,7 +630,7 @@ def test_an_answer_of_slurms_that_nobody_understands_is_asked_for_again_or_given
 def test_a_leader_in_a_satellite_does_not_outlive_the_base(
     lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaders, "BASE_SILENCE_S", 0.1)
+    monkeypatch.setattr(attendance, "BASE_SILENCE_S", 0.1)
     job = lead(Slurm(found=[G1], base=BaseState.ENDED), inherited=True, name="n7-55")
     outbox = job.attach(55, "n7", grant_id="g1", workers=[running("w2")])
     job.do(lambda: None)
@@ -641,7 +642,7 @@ def test_satellites_of_a_suspended_base_wait_for_it_and_nobody_is_lost(
     lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they trained without it would be lost with them."""
-    monkeypatch.setattr(leaders, "BASE_SILENCE_S", 0.1)
+    monkeypatch.setattr(attendance, "BASE_SILENCE_S", 0.1)
     monkeypatch.setattr(base_watch, "LOOK_INTERVAL_S", 0.1)
     monkeypatch.setattr(takeover, "TAKEOVER_BOUND_S", 0.5)
     job = lead(Slurm(found=[G1], base=BaseState.SUSPENDED), inherited=True, name="n7-55")
@@ -661,13 +662,13 @@ def test_satellites_of_a_suspended_base_wait_for_it_and_nobody_is_lost(
     wait_until(lambda: not members.taking_over)
     # suspended again, as by gang scheduling, for longer than an agent may be silent
     stands(workers_pb2.WORKER_PHASE_ARRIVED, "w2", "n7-55", satellite)
-    link = job.leader._agents["n1-17"]
-    job.do(lambda: setattr(link, "heard_at", link.heard_at - 10 * leaders.SILENCE_BOUND_S))
+    link = job.leader._agents.by_name["n1-17"]
+    job.do(lambda: setattr(link, "heard_at", link.heard_at - 10 * attendance.SILENCE_BOUND_S))
     wait_until(lambda: members.standing_still)
     time.sleep(3 * leaders.TICK_S)
     job.settle()
     assert members.standing_still
-    assert "n1-17" in job.leader._agents
+    assert "n1-17" in job.leader._agents.by_name
     assert not {"kill_worker", "dismiss"} & {*kinds(base), *kinds(satellite)}
     assert members.size == 2
     stands(workers_pb2.WORKER_PHASE_ARRIVED, "w1", "n1-17", base)

@@ -7,15 +7,27 @@ from typing import TypeVar
 import pytest
 from world import World, check_places, training_world
 
-from horovod_elastic.leader import membership as m
-from horovod_elastic.leader.change import PREPARE_BOUND_S, K
-from horovod_elastic.leader.takeover import Standing
+from horovod_elastic.leader.membership.change import PREPARE_BOUND_S, RETRY_S, K
+from horovod_elastic.leader.membership.commands import (
+    Abandon,
+    Command,
+    End,
+    Go,
+    Leave,
+    Propose,
+    Start,
+    Withdraw,
+)
+from horovod_elastic.leader.membership.membership import ARRIVAL_BOUND_S
+from horovod_elastic.leader.membership.roster import EXIT_BOUND_S, LEAVE_BOUND_S, WARM_UP_BOUND_S, Standing
+from horovod_elastic.leader.membership.staff import RESTARTS_PER_SLOT
+from horovod_elastic.leader.membership.states import WorkerState
 from horovod_elastic.phase import Phase
 
 _Command = TypeVar("_Command")
 
 
-def of_kind(commands: list[m.Command], kind: type[_Command]) -> list[_Command]:
+def of_kind(commands: list[Command], kind: type[_Command]) -> list[_Command]:
     return [command for command in commands if isinstance(command, kind)]
 
 
@@ -58,7 +70,7 @@ def test_a_newcomer_joins_at_the_commit_after_it_is_ready_and_not_before() -> No
 
 def test_newcomers_are_told_a_rank_that_is_not_0_and_the_size_that_is_to_be() -> None:
     world = training_world({"b1": 1})
-    starts = of_kind(world.members.agent_joined("s1", 2, False, 0.0), m.Start)
+    starts = of_kind(world.members.agent_joined("s1", 2, False, 0.0), Start)
     assert [(s.outlook.rank, s.outlook.size, s.outlook.local_rank, s.outlook.local_size) for s in starts] == [
         (1, 3, 0, 2),
         (2, 3, 1, 2),
@@ -192,7 +204,7 @@ def test_a_slot_whose_workers_keep_dying_is_given_up_and_a_satellite_with_it() -
     world = training_world({"b1": 1})
     world.join("s1", 2)
     world.ready("w2")
-    for _ in range(m.RESTARTS_PER_SLOT + 1):
+    for _ in range(RESTARTS_PER_SLOT + 1):
         world.exit(next(w for w in world.of("s1") if w != "w2"), 1)
     world.flush()
     assert "w2" in world.told_to_leave
@@ -224,7 +236,7 @@ def test_a_killed_worker_that_was_replaced_does_not_fail_the_job() -> None:
     world.commit()
     world.finish()
     world.quieten()
-    assert world.end == m.End(0, "the script ended")
+    assert world.end == End(0, "the script ended")
 
 
 @pytest.mark.parametrize(("codes", "expected"), [((3, 1), 3), ((1, 3), 3), ((-6, 3), 3), ((-9, 1), 137)])
@@ -248,7 +260,7 @@ def test_a_rigid_script_does_not_hang_when_one_of_its_workers_failed() -> None:
     world.ready("w1")
     world.ready("w2")
     world.exit("w1", 3)
-    world.tick(m.EXIT_BOUND_S + 1)
+    world.tick(EXIT_BOUND_S + 1)
     assert world.end is not None
     assert world.end.exit_code == 3
 
@@ -281,7 +293,7 @@ def test_programs_that_never_call_horovod_all_run_to_their_end() -> None:
     assert world.end is None, "the other node has not even said hello"
     world.join("b2", 1)
     world.exit("w2", 0)
-    assert world.end == m.End(0, "the script ended")
+    assert world.end == End(0, "the script ended")
 
 
 def test_nobody_waits_in_hvd_init_for_one_that_has_ended() -> None:
@@ -301,7 +313,7 @@ def test_a_worker_that_is_lost_as_the_others_finish_does_not_fail_the_job() -> N
     world.stand("w1")
     world.flush()
     world.exit("w1", 0)
-    assert world.end == m.End(0, "the script ended")
+    assert world.end == End(0, "the script ended")
 
 
 def test_when_the_script_ends_newcomers_go_and_those_who_finished_may_tidy_up() -> None:
@@ -315,7 +327,7 @@ def test_when_the_script_ends_newcomers_go_and_those_who_finished_may_tidy_up() 
     world.exit("w2", 0)
     assert world.end is None, "w1 still writes its checkpoint"
     world.exit("w1", 0)
-    assert world.end == m.End(0, "the script ended")
+    assert world.end == End(0, "the script ended")
 
 
 def test_a_failure_while_tidying_up_is_the_jobs() -> None:
@@ -385,7 +397,7 @@ def test_an_orphan_whose_agent_is_gone_is_told_to_leave_when_it_turns_up() -> No
     world = training_world({"b1": 1}, "s1")
     world.members.agent_lost("s1", "connection lost", 0.0)
     arrived = Standing(Phase.ARRIVED, generation=2, called=2)
-    (leave,) = of_kind(world.members.worker_stands("w2", arrived, 0.0), m.Leave)
+    (leave,) = of_kind(world.members.worker_stands("w2", arrived, 0.0), Leave)
     assert leave.worker_id == "w2"
 
 
@@ -396,7 +408,7 @@ def test_a_standing_from_before_the_word_was_heard_changes_nothing() -> None:
     assert world.members.size == 1
     late = Standing(Phase.ARRIVED, generation=1, called=1, in_loop=True)
     world.obey(world.members.worker_stands("w1", late, world.now))
-    assert [worker.state for worker in world.members.present()] == [m.WorkerState.TRAINING]
+    assert [worker.state for worker in world.members.present()] == [WorkerState.TRAINING]
 
 
 def test_those_who_do_not_come_back_from_a_broken_generation_are_killed() -> None:
@@ -405,7 +417,7 @@ def test_those_who_do_not_come_back_from_a_broken_generation_are_killed() -> Non
     world.flush()
     world.step("w2")
     world.flush()
-    world.tick(m.ARRIVAL_BOUND_S - 1)
+    world.tick(ARRIVAL_BOUND_S - 1)
     assert "w1" in world.processes
     world.tick(2.0)
     assert "w1" not in world.processes
@@ -416,7 +428,7 @@ def test_those_who_do_not_come_back_from_a_broken_generation_are_killed() -> Non
 def test_a_newcomer_that_warms_up_too_long_is_killed_and_tried_again() -> None:
     world = training_world({"b1": 1})
     world.join("s1", 1)
-    world.tick(m.WARM_UP_BOUND_S + 1)
+    world.tick(WARM_UP_BOUND_S + 1)
     assert "w2" not in world.processes
     assert "w3" in world.processes
 
@@ -426,7 +438,7 @@ def test_one_that_was_told_to_leave_and_does_not_is_killed() -> None:
     world.release("s1")
     world.flush()
     assert world.training().keys() == {"w1", "w2"}
-    world.tick(m.LEAVE_BOUND_S + 1)
+    world.tick(LEAVE_BOUND_S + 1)
     assert "w2" not in world.processes
     assert "s1" in world.dismissed
 
@@ -448,19 +460,19 @@ def test_a_boundary_that_somebody_has_passed_is_withdrawn_and_k_is_doubled() -> 
     members.worker_stands("w3", Standing(Phase.READY, in_loop=True), now)
     for worker_id in ("w1", "w2"):
         members.worker_prepared(worker_id, 2, "", now)
-    (question,) = of_kind(members.worker_prepared("w3", 2, "", now), m.Propose)
+    (question,) = of_kind(members.worker_prepared("w3", 2, "", now), Propose)
     assert (question.at, question.worker_ids) == (0, ("w1",))
-    (proposal,) = of_kind(members.worker_accepted("w1", 1, 0, 10, False, now), m.Propose)
+    (proposal,) = of_kind(members.worker_accepted("w1", 1, 0, 10, False, now), Propose)
     assert (proposal.at, proposal.worker_ids) == (10 + K, ("w1", "w2"))
     assert members.worker_accepted("w1", 1, 12, 11, False, now) == []
     withdrawn = members.worker_accepted("w2", 1, 12, 12, True, now)
-    assert of_kind(withdrawn, m.Withdraw)[0].worker_ids == ("w1", "w2")
-    (question,) = of_kind(withdrawn, m.Propose)
+    assert of_kind(withdrawn, Withdraw)[0].worker_ids == ("w1", "w2")
+    (question,) = of_kind(withdrawn, Propose)
     assert question.at == 0
-    (proposal,) = of_kind(members.worker_accepted("w1", 1, 0, 12, False, now), m.Propose)
+    (proposal,) = of_kind(members.worker_accepted("w1", 1, 0, 12, False, now), Propose)
     assert proposal.at == 12 + 2 * K
     members.worker_accepted("w1", 1, 16, 12, False, now)
-    (go,) = of_kind(members.worker_accepted("w2", 1, 16, 13, False, now), m.Go)
+    (go,) = of_kind(members.worker_accepted("w2", 1, 16, 13, False, now), Go)
     assert {(call.worker_id, call.at) for call in go.calls} == {("w1", 16), ("w2", 16), ("w3", 0)}
     assert go.sync
 
@@ -484,10 +496,10 @@ def test_a_newcomer_with_whom_nobody_can_connect_is_given_up_and_the_others_trai
     world.join("s1", 1)
     members = world.members
     world.obey(members.worker_stands("w2", Standing(Phase.READY, in_loop=True), world.now))
-    for _ in m.RETRY_S:
+    for _ in RETRY_S:
         assert "w2" in world.processes
         world.tick(PREPARE_BOUND_S + 1)  # nobody has answered
-        world.tick(max(m.RETRY_S))
+        world.tick(max(RETRY_S))
     assert "w2" not in world.processes
     assert "w1" in world.processes
 
@@ -527,3 +539,87 @@ def test_resizes_are_sequential() -> None:
     world.commit()
     assert len(world.training()) == 4
     assert not world.members.changing
+
+
+def a_change_that_all_have_prepared(world: World) -> list[Command]:
+    """A newcomer (w2) joins w1; what the leader says when both have built the communicator."""
+    world.join("s1", 1)
+    members, now = world.members, world.now
+    members.worker_stands("w2", Standing(Phase.READY, in_loop=True), now)
+    members.worker_prepared("w1", 2, "", now)
+    return members.worker_prepared("w2", 2, "", now)
+
+
+def test_a_newcomer_that_dies_while_rank_0_is_asked_costs_nobody_a_promise() -> None:
+    world = training_world({"b1": 1})
+    assert of_kind(a_change_that_all_have_prepared(world), Propose)
+    commands = world.members.worker_exited("w2", -9, world.now)
+    assert [each.worker_ids for each in of_kind(commands, Abandon)] == [("w1",)]
+    assert not of_kind(commands, Withdraw)
+
+
+def test_those_who_have_promised_may_go_on_when_a_newcomer_dies() -> None:
+    world = training_world({"b1": 1})
+    a_change_that_all_have_prepared(world)
+    (proposal,) = of_kind(world.members.worker_accepted("w1", 1, 0, 10, False, world.now), Propose)
+    commands = world.members.worker_exited("w2", -9, world.now)
+    assert of_kind(commands, Withdraw) == [Withdraw(1, proposal.at, ("w1",))]
+    assert [each.generation for each in of_kind(commands, Abandon)] == [2]
+
+
+def test_one_whose_node_has_to_go_leaves_when_its_generation_breaks() -> None:
+    world = training_world({"b1": 1}, "s1", "s2")
+    world.exit("w3", -9)
+    world.release("s1")
+    world.commit()
+    assert [place.worker_id for place in world.forms[-1].places] == ["w1"]
+    assert "w2" in world.told_to_leave
+    assert "s1" in world.dismissed
+
+
+def test_one_whose_next_training_function_has_lost_the_others_is_told_to_leave() -> None:
+    world = training_world({"b1": 3})
+    world.processes["w1"].part.finish()
+    world.stand("w1")
+    world.flush()
+    world.exit("w2", -9)
+    world.commit()
+    arrived = Standing(Phase.ARRIVED, generation=1, called=1)
+    (leave,) = of_kind(world.members.worker_stands("w1", arrived, world.now), Leave)
+    assert leave.worker_id == "w1"
+
+
+def test_an_agent_that_is_lost_while_it_has_to_go_is_not_waited_for() -> None:
+    world = training_world({"b1": 1}, "s1")
+    world.release("s1")
+    world.lose("s1")
+    world.commit()
+    assert [place.worker_id for place in world.forms[-1].places] == ["w1"]
+    assert world.end is None
+
+
+def test_while_part_of_the_job_is_suspended_nobody_is_given_up_and_nothing_begins() -> None:
+    world = training_world({"b1": 1})
+    world.join("s1", 1)
+    world.obey(world.members.stand_still(True, world.now))
+    world.tick(WARM_UP_BOUND_S + 1)
+    world.ready("w2")
+    assert list(world.prepared) == [1]
+    world.obey(world.members.stand_still(False, world.now))
+    assert list(world.prepared) == [1, 2]
+    assert world.processes.keys() == {"w1", "w2"}
+
+
+def test_training_that_comes_to_its_end_although_a_founder_failed_early_is_no_failure() -> None:
+    world = World({"b1": 2})
+    world.join("b1", 2)
+    world.ready("w1")
+    world.ready("w2")
+    world.enter_loop("w1")
+    world.exit("w2", 3)
+    world.processes["w1"].part.finish()
+    world.stand("w1")
+    world.flush()
+    assert world.members.finishing
+    world.exit("w1", 0)
+    assert world.end == End(0, "the script ended")

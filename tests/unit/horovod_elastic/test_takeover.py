@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from world import World, founded_world, training_world
 
-from horovod_elastic.leader import membership as m
-from horovod_elastic.leader.takeover import TAKEOVER_BOUND_S, Running, Standing
+from horovod_elastic.leader.membership.commands import Abandon, Broken, Command, End, Go, Kill, Prepare, Start
+from horovod_elastic.leader.membership.membership import Membership
+from horovod_elastic.leader.membership.roster import Running, Standing
+from horovod_elastic.leader.membership.takeover import TAKEOVER_BOUND_S
 from horovod_elastic.phase import Phase
 
 
@@ -87,12 +89,12 @@ def test_one_that_the_leader_before_had_called_aside_comes_back_under_the_new_on
 
 
 def test_a_new_leader_waits_for_the_agents_only_so_long() -> None:
-    members = m.Membership(1, ["b1"], taking_over=0.0)
+    members = Membership(1, ["b1"], taking_over=0.0)
     standing = Standing(Phase.TRAINING, 3, 0, 2, 40, 7, in_loop=True, called=3)
     assert members.agent_joined("b1", 1, True, 1.0, [Running("w1", 0, False, standing)]) == []
     assert members.tick(TAKEOVER_BOUND_S - 1) == []
     commands = members.tick(TAKEOVER_BOUND_S + 1)
-    assert [each.worker_ids for each in commands if isinstance(each, m.Broken)] == [("w1",)]
+    assert [each.worker_ids for each in commands if isinstance(each, Broken)] == [("w1",)]
 
 
 def test_workers_that_are_all_back_at_their_commit_when_it_takes_over_go_on() -> None:
@@ -182,7 +184,7 @@ def test_of_a_rigid_script_that_is_about_to_end_nothing_is_started_or_killed() -
     live_on(world, 200)  # rank 0 still saves
     assert list(world.processes) == ["w1"]
     world.exit("w1", 0)
-    assert world.end == m.End(0, "the script ended")
+    assert world.end == End(0, "the script ended")
 
 
 def test_a_worker_that_was_lost_before_the_loop_is_replaced_once_the_others_enter_it() -> None:
@@ -209,7 +211,7 @@ def test_an_agent_lost_before_anything_was_trained_comes_again() -> None:
 
 def test_a_leaver_whose_end_is_told_again_ends_nothing_but_itself() -> None:
     """The leader died with the base's workers, a moment after a satellite had been let go."""
-    members = m.Membership(2, ["b1"], taking_over=0.0)
+    members = Membership(2, ["b1"], taking_over=0.0)
     stays = Standing(Phase.TRAINING, generation=2, rank=2, size=3, commits=9, in_loop=True, called=2)
     left = Standing(Phase.TRAINING, generation=1, rank=3, size=4, commits=9, in_loop=True, called=2)
     members.agent_joined("s2", 1, False, 1.0, [Running("w4", 0, True, stays)])
@@ -217,5 +219,79 @@ def test_a_leaver_whose_end_is_told_again_ends_nothing_but_itself() -> None:
     assert members.worker_exited("w3", 0, 1.0) == []
     commands = members.tick(TAKEOVER_BOUND_S + 1)
     assert not members.finishing
-    assert [each.worker_ids for each in commands if isinstance(each, m.Broken)] == [("w4",)]
-    assert not any(isinstance(each, m.Start) and each.agent == "s1" for each in commands)
+    assert [each.worker_ids for each in commands if isinstance(each, Broken)] == [("w4",)]
+    assert not any(isinstance(each, Start) and each.agent == "s1" for each in commands)
+
+
+def stands(phase: Phase, generation: int = 3, rank: int = 0, size: int = 1, in_loop: bool = True) -> Standing:
+    return Standing(phase, generation, rank, size, commits=9, in_loop=in_loop, called=generation)
+
+
+def kinds(commands: list[Command]) -> list[type[Command]]:
+    return [type(command) for command in commands]
+
+
+def test_newcomers_that_were_on_their_way_join_under_the_new_leader() -> None:
+    world = training_world({"b1": 1})
+    world.join("s1", 1)
+    world.join("s2", 1)
+    world.processes["w2"].part.in_loop = True
+    world.processes["w2"].part.wait_ready()
+    world.new_leader(satellites_first=True)
+    world.quieten()
+    assert sorted(world.training()) == ["w1", "w2", "w3"]
+    assert "w4" not in world.processes, "nobody is started again"
+
+
+def test_of_a_job_that_has_finished_a_new_leader_waits_for_the_end() -> None:
+    world = training_world({"b1": 2})
+    world.finish()
+    world.new_leader()
+    world.exit("w1", 0)
+    assert world.end is None
+    world.exit("w2", 0)
+    assert world.end == End(0, "the script ended")
+
+
+def test_when_the_only_agent_is_lost_before_all_are_known_the_job_is_over() -> None:
+    members = Membership(1, ["b1"], taking_over=0.0)
+    missing = stands(Phase.TRAINING, size=2)
+    assert members.agent_joined("b1", 1, True, 1.0, [Running("w1", 0, False, missing)]) == []
+    assert members.agent_lost("b1", "its node is gone", 2.0) == []
+    commands = members.tick(TAKEOVER_BOUND_S + 1)
+    assert [each.exit_code for each in commands if isinstance(each, End)] == [1]
+    assert members.worker_exited("w1", -9, TAKEOVER_BOUND_S + 2) == [], "its end is told late"
+
+
+def test_one_that_has_finished_is_not_called_though_its_agent_knew_only_that_a_collective_failed() -> None:
+    members = Membership(1, ["b1"], taking_over=0.0)
+    arrived = [Running("w1", 0, False, stands(Phase.ARRIVED))]
+    assert Prepare in kinds(members.agent_joined("b1", 1, True, 1.0, arrived))
+    commands = members.worker_stands("w1", stands(Phase.FINISHED), 2.0)
+    assert kinds(commands) == [Abandon]
+    assert members.finishing
+    assert [e.exit_code for e in members.worker_exited("w1", 0, 3.0) if isinstance(e, End)] == [0]
+
+
+def test_two_that_have_finished_end_the_job_though_one_was_called_once_more() -> None:
+    """Its agent knew only that a collective had failed, and its communicator stood before it had finished."""
+    members = Membership(2, ["b1"], taking_over=0.0)
+    arrived = Running("w1", 0, False, stands(Phase.ARRIVED, rank=0, size=2))
+    finished = Running("w2", 1, False, stands(Phase.FINISHED, rank=1, size=2))
+    commands = members.agent_joined("b1", 2, True, 1.0, [arrived, finished])
+    (prepare,) = [each for each in commands if isinstance(each, Prepare)]
+    assert [place.worker_id for place in prepare.places] == ["w1"]
+    assert members.worker_stands("w1", stands(Phase.FINISHED, rank=0, size=2), 2.0) == []
+    assert Go in kinds(members.worker_prepared("w1", prepare.generation, "", 3.0))
+    members.worker_exited("w1", 0, 4.0)
+    assert [e.exit_code for e in members.worker_exited("w2", 0, 5.0) if isinstance(e, End)] == [0]
+
+
+def test_a_rigid_script_of_which_one_has_finished_and_one_is_missing_is_left_alone() -> None:
+    members = Membership(2, ["b1", "b2"], taking_over=0.0)
+    finished = stands(Phase.FINISHED, size=2, in_loop=False)
+    members.agent_joined("b1", 1, True, 1.0, [Running("w1", 0, False, finished)])
+    commands = members.tick(TAKEOVER_BOUND_S + 1)
+    assert not {Kill, Start, Broken, Prepare} & set(kinds(commands))
+    ended = members.worker_exited("w1", 0, TAKEOVER_BOUND_S + 2)
+    assert [each.exit_code for each in ended if isinstance(each, End)] == [0]

@@ -10,8 +10,23 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from horovod_elastic.leader import membership as m
-from horovod_elastic.leader.takeover import Running, Standing
+from horovod_elastic.leader.membership.commands import (
+    Abandon,
+    Broken,
+    Command,
+    Dismiss,
+    End,
+    Go,
+    Kill,
+    Leave,
+    Place,
+    Prepare,
+    Propose,
+    Start,
+    Withdraw,
+)
+from horovod_elastic.leader.membership.membership import Membership
+from horovod_elastic.leader.membership.roster import Running, Standing
 from horovod_elastic.phase import Phase
 from horovod_elastic.worker.part import Called, Part
 
@@ -32,7 +47,7 @@ class Process:
     inbox: deque[Callable[[], None]] = field(default_factory=deque)
     told: int = 0
     """The last generation whose word is in `inbox`, or was."""
-    outbox: deque[Callable[[m.Membership], list[m.Command]]] = field(default_factory=deque)
+    outbox: deque[Callable[[Membership], list[Command]]] = field(default_factory=deque)
 
     @property
     def moment(self) -> str:
@@ -48,8 +63,8 @@ class Form:
     """A generation that the word was given for."""
 
     generation: int
-    places: tuple[m.Place, ...]
-    go: m.Go | None = None
+    places: tuple[Place, ...]
+    go: Go | None = None
     reached: dict[str, int] = field(default_factory=dict)
     """Worker -> the last boundary it has passed in it; dead or gone ones keep theirs."""
     left: set[str] = field(default_factory=set)
@@ -66,25 +81,25 @@ class World:
     """Delivers events, carries out commands, and checks after each what must always hold."""
 
     base: dict[str, int]
-    members: m.Membership = field(init=False)
+    members: Membership = field(init=False)
     now: float = 0.0
     agents: dict[str, int] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
     prepared: dict[int, Form] = field(default_factory=dict)
     forms: list[Form] = field(default_factory=list)
     leaders: int = 1
-    end: m.End | None = None
+    end: End | None = None
     dismissed: set[str] = field(default_factory=set)
     released: set[str] = field(default_factory=set)
     ended: dict[str, list[tuple[Running, int]]] = field(default_factory=dict)
     """By agent, its workers that have ended, as they stood, and their exit codes: leaders are told again."""
     told_to_leave: set[str] = field(default_factory=set)
-    outlooks: dict[str, m.Place] = field(default_factory=dict)
+    outlooks: dict[str, Place] = field(default_factory=dict)
     steps: list[int] = field(default_factory=list)
     """Mini-batches of the states after each collective, in order of time: none may be left out."""
 
     def __post_init__(self) -> None:
-        self.members = m.Membership(sum(self.base.values()), list(self.base))
+        self.members = Membership(sum(self.base.values()), list(self.base))
 
     # --- what can happen ----------------------------------------------------------------------
 
@@ -141,7 +156,7 @@ class World:
         self.agents.pop(dies_with_it, None)
         self.ended.pop(dies_with_it, None)
         self.leaders += 1
-        self.members = m.Membership(
+        self.members = Membership(
             sum(self.base.values()), list(self.base), taking_over=self.now, gap=100 * self.leaders
         )
         for process in self.processes.values():
@@ -378,7 +393,7 @@ class World:
         else:
             self._enter(worker_id, word)
 
-    def _say(self, worker_id: str, event: Callable[[m.Membership], list[m.Command]]) -> None:
+    def _say(self, worker_id: str, event: Callable[[Membership], list[Command]]) -> None:
         self.processes[worker_id].outbox.append(event)
 
     def _tell(self, worker_id: str, hear: Callable[[Process], None]) -> None:
@@ -388,56 +403,56 @@ class World:
 
     # --- obeying ----------------------------------------------------------------------------------
 
-    def obey(self, commands: list[m.Command]) -> None:
+    def obey(self, commands: list[Command]) -> None:
         for command in commands:
             self._obey(command)
         # Processes die after everything was said: kills are orders to agents, seen later by the leader.
         for command in commands:
-            if isinstance(command, m.Kill):
+            if isinstance(command, Kill):
                 self._check_kill(command)
                 self.exit(command.worker_id, -9)
         for agent in self.dismissed & self.agents.keys():
             self.lose(agent)
 
-    def _check_kill(self, kill: m.Kill) -> None:
+    def _check_kill(self, kill: Kill) -> None:
         process = self.processes.get(kill.worker_id)
         trains = process is not None and process.part.phase is Phase.TRAINING
         assert not (trains and kill.why == RELEASED), "who trains leaves at a boundary"
 
-    def _obey(self, command: m.Command) -> None:
+    def _obey(self, command: Command) -> None:
         match command:
-            case m.End():
+            case End():
                 assert self.end is None, "it ends once"
                 self.end = command
-            case m.Start():
+            case Start():
                 self._start(command)
-            case m.Prepare():
+            case Prepare():
                 self._prepare(command)
-            case m.Go():
+            case Go():
                 self._go(command)
-            case m.Dismiss():
+            case Dismiss():
                 self.dismissed.add(command.agent)
-            case m.Leave():
+            case Leave():
                 self._tell(command.worker_id, self._hears_leave(command.worker_id))
             case _:
                 self._tell_several(command)
 
-    def _tell_several(self, command: m.Command) -> None:
+    def _tell_several(self, command: Command) -> None:
         match command:
-            case m.Abandon():
+            case Abandon():
                 for worker_id in command.worker_ids:
                     self._tell(worker_id, lambda process: self._abandoned(process, command.generation))
-            case m.Propose():
+            case Propose():
                 for worker_id in command.worker_ids:
                     self._tell(worker_id, self._hears_proposal(worker_id, command))
-            case m.Withdraw():
+            case Withdraw():
                 for worker_id in command.worker_ids:
                     self._tell(worker_id, lambda p: p.part.withdrawn(command.generation, command.at))
-            case m.Broken():
+            case Broken():
                 for worker_id in command.worker_ids:
                     self._tell(worker_id, lambda p: p.part.is_broken(command.generation) and None)
 
-    def _start(self, start: m.Start) -> None:
+    def _start(self, start: Start) -> None:
         assert self.end is None, "nothing starts after the end"
         assert start.agent in self.agents, "only agents that are there start workers"
         slots = [w for w in self.of(start.agent) if self.processes[w].slot == start.slot]
@@ -446,7 +461,7 @@ class World:
         self.outlooks[start.worker_id] = start.outlook
         self.processes[start.worker_id] = Process(start.agent, start.slot, start.newcomer)
 
-    def _prepare(self, prepare: m.Prepare) -> None:
+    def _prepare(self, prepare: Prepare) -> None:
         check_places(prepare.places)
         assert prepare.generation not in self.prepared, "every attempt has a number of its own"
         self.prepared[prepare.generation] = Form(prepare.generation, prepare.places)
@@ -466,7 +481,7 @@ class World:
         if process.prepared <= generation and process.prepared not in kept:
             process.prepared = 0
 
-    def _hears_proposal(self, worker_id: str, propose: m.Propose) -> Callable[[Process], None]:
+    def _hears_proposal(self, worker_id: str, propose: Propose) -> Callable[[Process], None]:
         def hear(process: Process) -> None:
             answer = process.part.proposed(propose.generation, propose.at)
             self._say(
@@ -478,7 +493,7 @@ class World:
 
         return hear
 
-    def _go(self, go: m.Go) -> None:
+    def _go(self, go: Go) -> None:
         form = self.prepared[go.generation]
         form.go = go
         going = {call.worker_id for call in go.calls if not (call.leave or call.aside)}
@@ -518,7 +533,7 @@ class World:
                 form.left.add(worker_id)
 
 
-def check_places(places: tuple[m.Place, ...]) -> None:
+def check_places(places: tuple[Place, ...]) -> None:
     """Ranks, local ranks and cross ranks are what Horovod's core takes for granted."""
     assert [place.rank for place in places] == list(range(len(places)))
     assert len({place.worker_id for place in places}) == len(places)

@@ -8,41 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from horovod_elastic.leader.membership.job_state import JobState
+from horovod_elastic.leader.membership.roster import LEAVE_BOUND_S, Roster, Standing, Worker
+from horovod_elastic.leader.membership.states import ScriptEvent, WorkerEvent
 from horovod_elastic.phase import Phase
 
 TAKEOVER_BOUND_S = 15.0
 """How long a new leader waits for agents before it believes their workers to be gone."""
-LEAVE_BOUND_S = 300.0
-"""How long one that trains may take until its mini-batch has ended and it has left, or switched."""
 IN_A_GENERATION = (Phase.TRAINING, Phase.ARRIVED, Phase.FINISHED)
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """All there is to know of a worker, as it says itself (workers.proto, Standing)."""
-
-    phase: Phase
-    generation: int = 0
-    rank: int = -1
-    size: int = 0
-    commits: int = 0
-    progress: float = 0.0
-    boundary: int = 0
-    in_loop: bool = False
-    holding: bool = False
-    prepared: int = 0
-    called: int = 0
-    going: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A worker that lives already when its agent attaches to a new leader."""
-
-    worker_id: str
-    slot: int
-    newcomer: bool
-    standing: Standing
+_FOUND = {
+    Phase.STARTING: WorkerEvent.STARTS,
+    Phase.READY: WorkerEvent.WAITS,
+    Phase.TRAINING: WorkerEvent.TRAINS,
+    Phase.ARRIVED: WorkerEvent.ARRIVES,
+    Phase.FINISHED: WorkerEvent.FINISHES,
+}
 
 
 @dataclass
@@ -92,3 +72,46 @@ class Takeover:
             if s.generation == self.generation and s.phase in IN_A_GENERATION
         ]
         return bool(members) and {s.rank for s in members} >= set(range(members[0].size))
+
+
+def settle_all(
+    takeover: Takeover, job: JobState, roster: Roster, whole: bool, now: float
+) -> dict[str, Standing]:
+    """Where everybody stands, in this leader's words; those who are members of the generation.
+
+    `whole`: everybody of the generation is known.
+    """
+    left = takeover.left()
+    members = {
+        worker_id: standing
+        for worker_id, standing in takeover.standings.items()
+        if standing.phase in IN_A_GENERATION
+        and worker_id not in left
+        and (standing.generation == job.generation if whole else standing.called > 0)
+    }
+    for worker_id, standing in takeover.standings.items():
+        _settle(roster.workers[worker_id], standing, job, worker_id in members, now)
+    for leaver in map(roster.workers.__getitem__, left):
+        leaver.life.happens(WorkerEvent.LEAVES)
+        if not roster.agent_of(leaver).base:
+            roster.agent_of(leaver).has_to_go("the leader before has let its workers go")
+    return members
+
+
+def _settle(worker: Worker, standing: Standing, job: JobState, member: bool, now: float) -> None:
+    """Where a worker stands, in this leader's words."""
+    worker.in_loop, worker.commits = standing.in_loop, standing.commits
+    worker.entered, worker.called = standing.generation, standing.called
+    if not member and job.founded:
+        worker.newcomer = True
+    if standing.phase in IN_A_GENERATION and not member:
+        worker.steps_aside(now)
+        return
+    worker.life.happens(_FOUND[standing.phase])
+    if member:
+        worker.rank = standing.rank
+        job.scalable = job.scalable or standing.in_loop
+        job.commits = max(job.commits, standing.commits)
+        job.progress = max(job.progress, standing.progress)
+        if standing.phase is Phase.FINISHED and not job.finishing:
+            job.script(ScriptEvent.FINISHES)

@@ -1,0 +1,173 @@
+"""Carries out what membership decides for workers: they are started, killed, brought together and told."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from dataclasses import dataclass
+
+from flexo_protos.v1 import workers_pb2
+from horovod_elastic.leader.accounting import Accounting
+from horovod_elastic.leader.agent_links import AgentLinks
+from horovod_elastic.leader.membership.commands import (
+    Abandon,
+    Broken,
+    Command,
+    Go,
+    Kill,
+    Leave,
+    Place,
+    Prepare,
+    Propose,
+    Start,
+    Withdraw,
+)
+from horovod_elastic.leader.oversight import Oversight
+from horovod_elastic.rendezvous import Rendezvous
+from horovod_elastic.trace import Trace, say
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """A generation that is being made: where its workers meet, and who they are."""
+
+    rendezvous: Rendezvous
+    places: tuple[Place, ...]
+
+
+class CommandExecutor:
+    """See the module. `address`: of this node, where workers meet."""
+
+    def __init__(
+        self, agents: AgentLinks, address: str, oversight: Oversight, accounting: Accounting, trace: Trace
+    ) -> None:
+        self._agents = agents
+        self._address = address
+        self._oversight = oversight
+        self._accounting = accounting
+        self._trace = trace
+        self._meetings: dict[int, _Meeting] = {}
+
+    def carry_out(self, command: Command) -> None:
+        """Anything but Dismiss and End, which are the leader's."""
+        match command:
+            case Start():
+                self._start_worker(command)
+            case Kill(worker_id, agent, why):
+                say(f"worker {worker_id} on {agent} is killed: {why}")
+                kill = workers_pb2.KillWorker(worker_id=worker_id)
+                self._agents.tell(agent, workers_pb2.ToAgent(kill_worker=kill))
+            case Prepare(generation, places):
+                self._prepare(generation, places)
+            case Abandon(generation, worker_ids):
+                self._abandon(generation, worker_ids)
+            case Go():
+                self._go(command)
+            case Propose() | Withdraw() | Broken() | Leave():
+                self._pass_on(command)
+
+    def close(self) -> None:
+        """Nobody meets any more."""
+        for meeting in self._meetings.values():
+            meeting.rendezvous.close()
+
+    def _pass_on(self, command: Propose | Withdraw | Broken | Leave) -> None:
+        """What only has to be told to workers."""
+        match command:
+            case Propose(generation, at, worker_ids):
+                self._trace.event("propose", generation=generation, at=at)
+                propose = workers_pb2.Propose(generation=generation, at=at)
+                self._agents.tell_workers(worker_ids, workers_pb2.ToWorker(propose=propose))
+            case Withdraw(generation, at, worker_ids):
+                withdraw = workers_pb2.Withdraw(generation=generation, at=at)
+                self._agents.tell_workers(worker_ids, workers_pb2.ToWorker(withdraw=withdraw))
+            case Broken(generation, worker_ids, why):
+                self._trace.event("broken", generation=generation, why=why)
+                broken = workers_pb2.Broken(generation=generation, why=why)
+                self._agents.tell_workers(worker_ids, workers_pb2.ToWorker(broken=broken))
+            case Leave(worker_id, why):
+                leave = workers_pb2.Leave(reason=why)
+                self._agents.tell_worker(worker_id, workers_pb2.ToWorker(leave=leave))
+
+    def _start_worker(self, start: Start) -> None:
+        outlook = start.outlook
+        self._agents.homes[start.worker_id] = start.agent
+        order = workers_pb2.StartWorker(
+            worker_id=start.worker_id,
+            slot=start.slot,
+            newcomer=start.newcomer,
+            outlook=workers_pb2.Outlook(
+                rank=outlook.rank,
+                size=outlook.size,
+                local_rank=outlook.local_rank,
+                local_size=outlook.local_size,
+                cross_rank=outlook.cross_rank,
+                cross_size=outlook.cross_size,
+            ),
+        )
+        self._trace.event("start", worker=start.worker_id, agent=start.agent, newcomer=start.newcomer)
+        self._agents.tell(start.agent, workers_pb2.ToAgent(start_worker=order))
+
+    def _prepare(self, generation: int, places: tuple[Place, ...]) -> None:
+        ranks = {f"{place.agent}:{place.local_rank}": _rank_line(place) for place in places}
+        meeting = self._meetings[generation] = _Meeting(
+            Rendezvous(self._address, ranks, secrets.token_hex(16)), places
+        )
+        self._trace.event("prepare", generation=generation, workers=len(places))
+        for place in places:
+            prepare = workers_pb2.Prepare(
+                generation=generation,
+                rank=place.rank,
+                size=place.size,
+                local_rank=place.local_rank,
+                local_size=place.local_size,
+                cross_rank=place.cross_rank,
+                cross_size=place.cross_size,
+                hostname=place.agent,
+                rendezvous_address=meeting.rendezvous.address,
+                rendezvous_port=meeting.rendezvous.port,
+            )
+            self._agents.tell_worker(place.worker_id, workers_pb2.ToWorker(prepare=prepare))
+
+    def _abandon(self, generation: int, worker_ids: tuple[str, ...]) -> None:
+        self._trace.event("abandon", generation=generation)
+        abandon = workers_pb2.Abandon(generation=generation)
+        self._agents.tell_workers(worker_ids, workers_pb2.ToWorker(abandon=abandon))
+        if meeting := self._meetings.pop(generation, None):
+            _close(meeting)
+
+    def _go(self, go: Go) -> None:
+        self._trace.event("go", generation=go.generation, sync=go.sync, commits=go.commits)
+        places = self._meetings[go.generation].places
+        self._oversight.goes(go.generation, [place.worker_id for place in places])
+        for call in go.calls:
+            word = workers_pb2.Go(
+                generation=go.generation,
+                at=call.at,
+                sync=go.sync,
+                leave=call.leave,
+                aside=call.aside,
+            )
+            self._agents.tell_worker(call.worker_id, workers_pb2.ToWorker(go=word))
+        for generation in [each for each in self._meetings if each < go.generation]:
+            _close(self._meetings.pop(generation))
+        self._accounting.go(len(places))
+        nodes = len({place.agent for place in places})
+        say(
+            f"{_count(len(places), 'worker')} on {_count(nodes, 'node')} "
+            f"after {_count(go.commits, 'batch', 'batches')} (generation {go.generation})"
+        )
+
+
+def _rank_line(place: Place) -> str:
+    """What gloo_context.cc parses in answer to rank_and_size."""
+    numbers = (place.rank, place.size, place.local_rank, place.local_size)
+    return ",".join(map(str, (*numbers, place.cross_rank, place.cross_size)))
+
+
+def _close(meeting: _Meeting) -> None:
+    threading.Thread(target=meeting.rendezvous.close, name="close-rendezvous", daemon=True).start()
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

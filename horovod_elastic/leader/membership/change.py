@@ -1,0 +1,260 @@
+"""How a job gets from one generation to the next: attempts in two phases, one after the other. Pure.
+
+First everybody who is to be in the next generation builds its communicator, in the background if it trains
+(*prepare*). When all have, those who train agree on a mini-batch boundary: the leader asks rank 0 where it is
+(t_cur), proposes t_cur + k, and everybody who trains promises not to pass that boundary without a word.
+Somebody who had passed it already says so: then the proposal is withdrawn and k doubled. When all have
+promised, the word is given. So all switch at the same boundary, without a collective for it in every
+mini-batch.
+
+Amoeba, section 5.2: "a future time-stamp after which all processes should switch", t_cur + k, k = 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from horovod_elastic.leader.membership.commands import (
+    Abandon,
+    Broken,
+    Call,
+    Command,
+    Go,
+    Kill,
+    Prepare,
+    Propose,
+    Withdraw,
+)
+from horovod_elastic.leader.membership.job_state import JobState
+from horovod_elastic.leader.membership.roster import Roster, Worker, places
+from horovod_elastic.leader.membership.states import CHANGE, Machine, Stage, StageEvent, WorkerState
+
+K = 2
+"""Mini-batches between rank 0's present one and the one at which everybody switches (Amoeba, section 5.2)."""
+LARGEST_K = 1024
+PREPARE_BOUND_S = 30.0
+"""How long the communicator of the next generation may take."""
+PROMISE_BOUND_S = 10.0
+"""How long the answers to a question or a proposal may take."""
+RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Pauses after attempts at a change that failed; after as many, newcomers that take part are given up."""
+
+
+@dataclass
+class Change:
+    """One attempt. `members` are those of the next generation, `holders` those who train meanwhile."""
+
+    generation: int
+    members: tuple[str, ...]
+    holders: tuple[str, ...]
+    deadline: float
+    progress: Machine[Stage, StageEvent] = field(default_factory=lambda: Machine(CHANGE, Stage.PREPARING))
+    at: int = 0
+    k: int = K
+    prepared: set[str] = field(default_factory=set)
+    promised: set[str] = field(default_factory=set)
+
+    @property
+    def stage(self) -> Stage:
+        """How far it is."""
+        return self.progress.state
+
+    @property
+    def planned(self) -> bool:
+        """Whether training goes on meanwhile."""
+        return bool(self.holders)
+
+    def has_prepared(self, worker_id: str, now: float) -> bool:
+        """A member's communicator stands; whether that was the last one."""
+        self.prepared.add(worker_id)
+        if self.stage is not Stage.PREPARING or not self.prepared.issuperset(self.members):
+            return False
+        self.progress.happens(StageEvent.PREPARED if self.planned else StageEvent.PREPARED_AT_REST)
+        self.deadline = now + PROMISE_BOUND_S
+        return True
+
+    def propose(self, boundary: int, now: float) -> int:
+        """Rank 0 stands at `boundary`: the boundary to be proposed."""
+        self.progress.happens(StageEvent.ANSWERED)
+        self.at = boundary + self.k
+        self.promised.clear()
+        self.deadline = now + PROMISE_BOUND_S
+        return self.at
+
+    def has_promised(self, worker_id: str) -> bool:
+        """A holder will not pass `at`; whether that was the last one."""
+        self.promised.add(worker_id)
+        if not self.promised.issuperset(self.holders):
+            return False
+        self.progress.happens(StageEvent.PROMISED)
+        return True
+
+    def was_passed(self, now: float) -> None:
+        """Somebody is beyond `at`: ask again, and look further ahead."""
+        self.progress.happens(StageEvent.PASSED)
+        self.k = min(LARGEST_K, self.k * 2)
+        self.deadline = now + PROMISE_BOUND_S
+
+
+class Changes:
+    """The attempts of one leader: one at a time, each with a number of its own."""
+
+    def __init__(self, job: JobState, roster: Roster) -> None:
+        self._job = job
+        self._roster = roster
+        self._change: Change | None = None
+        self._attempt = 0
+        """The highest generation that anybody was ever told of."""
+        self._failures = 0
+        """Attempts that failed, one after the other."""
+        self._retry_at = 0.0
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is an attempt."""
+        return self._change is not None
+
+    def may_begin(self, now: float) -> bool:
+        """No attempt is under way, and the pause after a failed one is over."""
+        return self._change is None and now >= self._retry_at
+
+    def concerns(self, worker_id: str) -> bool:
+        """Whether this worker takes part in the present attempt."""
+        return self._change is not None and worker_id in {*self._change.members, *self._change.holders}
+
+    def brings(self, worker_id: str) -> bool:
+        """Whether this worker would be in the next generation."""
+        return self._change is not None and worker_id in self._change.members
+
+    def number_from(self, attempt: int) -> None:
+        """Earlier leaders may have told workers of generations up to this one."""
+        self._attempt = attempt
+
+    def begin(self, order: list[Worker], holders: list[Worker], now: float) -> list[Command]:
+        """Attempt a generation of `order` (by rank); `holders` train meanwhile."""
+        self._attempt += 1
+        self._change = Change(
+            generation=self._attempt,
+            members=tuple(worker.worker_id for worker in order),
+            holders=tuple(worker.worker_id for worker in holders),
+            deadline=now + PREPARE_BOUND_S,
+        )
+        return [Prepare(self._attempt, places(order))]
+
+    # --- answers ---------------------------------------------------------------------------------------
+
+    def prepares(self, generation: int) -> bool:
+        """Whether this generation is the one that is attempted."""
+        return self._change is not None and self._change.generation == generation
+
+    def prepared(self, worker_id: str, now: float) -> list[Command]:
+        """A worker has built the communicator."""
+        change = self._change
+        if change is None or not change.has_prepared(worker_id, now):
+            return []
+        return self._ask() if change.stage is Stage.ASKING else self._go(change, now)
+
+    def accepted(
+        self, worker_id: str, generation: int, at: int, boundary: int, passed: bool, now: float
+    ) -> list[Command]:
+        """A worker's answer to a question (at = 0) or a proposal."""
+        change = self._change
+        if change is None or generation != self._job.generation:
+            return []
+        if change.stage is Stage.ASKING and at == 0:
+            return [Propose(self._job.generation, change.propose(boundary, now), change.holders)]
+        if change.stage is not Stage.PROPOSED or at != change.at:
+            return []
+        if passed:
+            withdraw = Withdraw(self._job.generation, at, change.holders)
+            change.was_passed(now)
+            return [withdraw, *self._ask()]
+        return self._go(change, now) if change.has_promised(worker_id) else []
+
+    def _ask(self) -> list[Command]:
+        """Where is rank 0?"""
+        return [Propose(self._job.generation, 0, (self._roster.members()[0].worker_id,))]
+
+    # --- giving up -------------------------------------------------------------------------------------
+
+    def drop(self) -> list[Command]:
+        """Give the attempt up for a new reason: the next one may begin at once."""
+        change, self._change = self._change, None
+        if change is None:
+            return []
+        commands: list[Command] = []
+        if change.stage is Stage.PROPOSED:
+            holders = self._roster.living(change.holders)
+            commands.append(Withdraw(self._job.generation, change.at, holders))
+        change.progress.happens(StageEvent.DROPPED)
+        return [*commands, Abandon(change.generation, self._roster.living(change.members))]
+
+    def fail(self, now: float) -> list[Command]:
+        """Give the attempt up because it does not succeed: the next one waits a little."""
+        change = self._change
+        if change is None:
+            return []
+        commands = self.drop()
+        self._failures += 1
+        self._retry_at = now + RETRY_S[min(self._failures, len(RETRY_S)) - 1]
+        if self._failures >= len(RETRY_S):
+            self._failures = 0
+            commands += self._give_up_on(change)
+        return commands
+
+    def break_off(self, why: str, now: float) -> list[Command]:
+        """The present generation is over: those who train in it are told, once."""
+        commands = self.drop()
+        if self._job.breaks(now):
+            members = self._roster.members()
+            training = tuple(w.worker_id for w in members if w.state is WorkerState.TRAINING)
+            if training:
+                commands.append(Broken(self._job.generation, training, why))
+        return commands
+
+    def overdue(self, now: float) -> bool:
+        """Whether the attempt takes too long."""
+        return self._change is not None and now > self._change.deadline
+
+    def _give_up_on(self, change: Change) -> list[Command]:
+        """Newcomers with whom no communicator can be built go; they may be the reason."""
+        return [
+            Kill(worker.worker_id, worker.agent, "it could not be connected with the others")
+            for worker in self._roster.alive()
+            if worker.worker_id in change.members and not worker.member and worker.newcomer
+        ]
+
+    # --- the word --------------------------------------------------------------------------------------
+
+    def _go(self, change: Change, now: float) -> list[Command]:
+        """Give the word, and believe from now on that it is carried out."""
+        self._change, self._failures = None, 0
+        members = [self._roster.workers[worker_id] for worker_id in change.members]
+        present = self._roster.members()
+        calls = [self._call(worker, change) for worker in present if worker.worker_id in change.holders]
+        calls += [Call(worker.worker_id) for worker in members if worker.worker_id not in change.holders]
+        for call in calls:
+            self._roster.workers[call.worker_id].called = change.generation
+        sync = not change.planned or any(not worker.member for worker in members)
+        for worker in present:
+            if worker not in members and worker.state is WorkerState.TRAINING:
+                self._let_go(worker, now)
+            worker.rank = -1
+        for rank, worker in enumerate(members):
+            worker.is_called(rank, waits=worker.worker_id not in change.holders, now=now)
+        self._job.formed(change.generation, members[0].commits)
+        return [Go(change.generation, sync, members[0].commits, tuple(calls))]
+
+    def _call(self, worker: Worker, change: Change) -> Call:
+        """What somebody is told who trains."""
+        if worker.worker_id in change.members:
+            return Call(worker.worker_id, change.at)
+        why = self._roster.agent_of(worker).leaving
+        return Call(worker.worker_id, change.at, leave=why, aside=not why)
+
+    def _let_go(self, worker: Worker, now: float) -> None:
+        """Out of the generation: to its end, or aside."""
+        if self._roster.agent_of(worker).leaving:
+            worker.leaves_at_boundary(now)
+        else:
+            worker.steps_aside(now)

@@ -1,0 +1,438 @@
+"""The leader's decisions on its workers: what happens goes in, with the time, and commands come out. Pure.
+
+Every event is noted first: in the roster (roster.py), in the state of the job (job_state.py), in the change
+under way (change.py). Then whatever has become possible is done. states.py says what may follow what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from horovod_elastic.leader.membership import next_step
+from horovod_elastic.leader.membership.change import Changes
+from horovod_elastic.leader.membership.commands import Abandon, Broken, Command, End, Kill, Leave, Withdraw
+from horovod_elastic.leader.membership.job_state import JobState
+from horovod_elastic.leader.membership.next_step import Selection, Verdict
+from horovod_elastic.leader.membership.roster import (
+    EXIT_BOUND_S,
+    Agent,
+    Roster,
+    Running,
+    Standing,
+    Worker,
+)
+from horovod_elastic.leader.membership.staff import ENDING, Staff
+from horovod_elastic.leader.membership.states import ScriptEvent, WorkerEvent, WorkerState
+from horovod_elastic.leader.membership.takeover import Takeover, settle_all
+from horovod_elastic.phase import Phase
+
+ARRIVAL_BOUND_S = 120.0
+"""After a generation broke: how long its workers may take to be back at their last commit before they die."""
+_LOST_WITH_LEADER = "it lost workers together with its leader"
+_WENT_ON = "the others went on without it"
+
+
+class Membership:
+    """See the package. Every method takes the time as `now` (seconds, monotonic) and returns commands.
+
+    `base_agents` are the names of the base's agents in the cluster's order of nodes: rank 0 begins on the
+    first. `taking_over` is the time at which a new leader of a job that runs already began. It numbers
+    generations and workers from `gap` beyond those that it hears of: not all that a former leader began is
+    known to it.
+    """
+
+    def __init__(
+        self,
+        base_workers: int,
+        base_agents: Sequence[str] = (),
+        *,
+        taking_over: float | None = None,
+        gap: int = 100,
+    ) -> None:
+        self._base_workers = base_workers
+        self._gap = gap
+        self._takeover = Takeover(taking_over or 0.0)
+        self._job = JobState(taking_over is not None)
+        self._roster = Roster(base_agents)
+        self._changes = Changes(self._job, self._roster)
+        self._staff = Staff(self._job, self._roster, self._changes)
+
+    # --- what others may look at -------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """The number of the present generation; 0: none yet."""
+        return self._job.generation
+
+    @property
+    def size(self) -> int:
+        """Workers in the current generation that are still alive."""
+        return len(self.present())
+
+    @property
+    def scalable(self) -> bool:
+        """Somebody has entered hvd.elastic.run: this script can be resized."""
+        return self._job.scalable
+
+    @property
+    def commits(self) -> int:
+        """Mini-batches committed, as far as is known."""
+        return self._job.commits
+
+    @property
+    def progress(self) -> float:
+        """The part of its declared epochs that is done, 0 to 1; 0: not known."""
+        return self._job.progress
+
+    @property
+    def finishing(self) -> bool:
+        """The training function has returned somewhere: nobody joins any more."""
+        return self._job.finishing
+
+    @property
+    def changing(self) -> bool:
+        """A resize is under way: a second one has to wait."""
+        return self._changes.under_way or any(w.entered != self.generation for w in self.present())
+
+    @property
+    def broken(self) -> bool:
+        """Somebody of the present generation is gone, or a collective of it failed: it ends."""
+        return self._job.broken
+
+    @property
+    def taking_over(self) -> bool:
+        """A new leader that has not heard of everybody yet."""
+        return self._job.taking_over
+
+    @property
+    def standing_still(self) -> bool:
+        """Part of the job is suspended: see stand_still."""
+        return self._job.suspended
+
+    def agent_trains(self, name: str) -> bool:
+        """Whether any worker of this agent is in the current generation."""
+        return self._roster.trains(name)
+
+    def worker(self, worker_id: str) -> Worker | None:
+        """The worker of that id, dead or alive."""
+        return self._roster.workers.get(worker_id)
+
+    def present(self) -> list[Worker]:
+        """Those who are in the current generation and alive, by rank."""
+        return self._roster.members()
+
+    # --- agents ------------------------------------------------------------------------------------
+
+    def agent_joined(
+        self, name: str, slots: int, base: bool, now: float, running: Sequence[Running] = ()
+    ) -> list[Command]:
+        """An agent is there and can start `slots` workers, or has come back with those that live."""
+        known = self._roster.agents.get(name)
+        commands: list[Command] = []
+        if known is not None and not known.dismissed:
+            for each in running:
+                commands += self.worker_stands(each.worker_id, each.standing, now)
+            return commands
+        agent = self._roster.agents[name] = Agent(name, slots, base)
+        for each in running:
+            commands += self._adopt(agent, each)
+        if self._job.ended or (self._job.finishing and not base):
+            return [*commands, *self._staff.dismiss(agent, ENDING)]
+        if self._job.taking_over:
+            return [*commands, *self._take_over(now)]
+        return [*commands, *self._staff.fill(agent, now), *self._proceed(now)]
+
+    def agent_lost(self, name: str, why: str, now: float) -> list[Command]:
+        """An agent's node, or its connection, is gone; so are its workers."""
+        agent = self._roster.agents.get(name)
+        if agent is None or agent.dismissed:
+            return []
+        agent.is_lost(why)
+        commands: list[Command] = []
+        for worker in self._roster.of(name):
+            commands += self._gone(worker, -9, now)
+        if not self._job.founded and not self._job.taking_over:
+            self._job.failure = None  # nothing was trained yet: it comes again, and begins
+        return commands + self._proceed(now)
+
+    def release(self, name: str, why: str, now: float) -> list[Command]:
+        """This agent has to go: its grant was withdrawn, or the cluster takes the node back."""
+        agent = self._roster.agents.get(name)
+        if agent is None or agent.leaving:
+            return []
+        if self._job.taking_over:
+            agent.has_to_go(why)  # until everybody is known, its workers look as if they had yet to start
+            return []
+        return self._staff.send_away(agent, why, now) + self._proceed(now)
+
+    # --- workers -----------------------------------------------------------------------------------
+
+    def worker_stands(self, worker_id: str, standing: Standing, now: float) -> list[Command]:
+        """What a worker says of itself, whenever it changes and from time to time."""
+        worker = self.worker(worker_id)
+        if worker is None or not worker.alive:
+            # Its agent was believed gone, it is not: nobody else can tell it.
+            if standing.phase in (Phase.READY, Phase.ARRIVED):
+                return [Leave(worker_id, f"it was believed dead, and {_WENT_ON}")]
+            return []
+        if self._job.taking_over:
+            self._takeover.hear(worker_id, standing)
+            return self._take_over(now)
+        self._note(worker, standing, now)
+        if self._job.unsure and standing.in_loop:
+            return self._know_better(now)
+        phase = standing.phase
+        if phase is Phase.READY and worker.state is WorkerState.STARTING:
+            return self._ready(worker, now)
+        if phase is Phase.ARRIVED and standing.called >= worker.called and not standing.going:
+            return self._arrived(worker, now)
+        if phase is Phase.FINISHED and standing.called >= worker.called:
+            return self._finished(worker, standing, now)
+        return self._proceed(now)
+
+    def worker_prepared(self, worker_id: str, generation: int, failure: str, now: float) -> list[Command]:
+        """A worker has built the communicator of `generation`, or could not."""
+        if not self._changes.prepares(generation):
+            return []
+        if failure:
+            return self._changes.fail(now) + self._proceed(now)
+        return self._proceed_after_the_word(self._changes.prepared(worker_id, now), now)
+
+    def worker_accepted(
+        self, worker_id: str, generation: int, at: int, boundary: int, passed: bool, now: float
+    ) -> list[Command]:
+        """A worker's answer to a question (at = 0) or a proposal."""
+        if not self._changes.under_way:
+            return []
+        answer = self._changes.accepted(worker_id, generation, at, boundary, passed, now)
+        return self._proceed_after_the_word(answer, now)
+
+    def worker_exited(self, worker_id: str, exit_code: int, now: float) -> list[Command]:
+        """A worker process has ended."""
+        worker = self.worker(worker_id)
+        if worker is None:
+            return []
+        return self._gone(worker, exit_code, now) + self._proceed(now)
+
+    # --- what the leader and flexod ask for --------------------------------------------------------
+
+    def limit(self, workers: int | None, now: float) -> list[Command]:
+        """Train with at most so many (None: with all); the others step aside and stay warm."""
+        self._job.limit = workers
+        return self._proceed(now)
+
+    def stand_still(self, still: bool, now: float) -> list[Command]:
+        """Begin nothing and give nobody up while part of the job is suspended, or go on where it was."""
+        if still is self.standing_still:
+            return []
+        if still:
+            self._job.suspend(now)
+            return self._changes.drop()
+        stood_s = self._job.resume(now)
+        for worker in self._roster.alive():
+            if worker.deadline is not None:
+                worker.deadline += stood_s
+        self._takeover.since += stood_s
+        return self.tick(now)
+
+    def everybody_is_here(self, now: float) -> list[Command]:
+        """To a new leader: no agent will attach that has not yet, so there is nobody to wait for."""
+        if not self._job.taking_over:
+            return []
+        self._takeover.everybody = True
+        return self._take_over(now)
+
+    def tick(self, now: float) -> list[Command]:
+        """Enforce the bounds."""
+        if self.standing_still:
+            return []
+        commands: list[Command] = []
+        for worker in self._roster.alive():
+            if worker.deadline is not None and now > worker.deadline:
+                worker.deadline = None
+                commands.append(Kill(worker.worker_id, worker.agent, f"{worker.state.value} for too long"))
+        if self._job.broken and now > self._job.broken_at + ARRIVAL_BOUND_S:
+            self._job.broken_at = now
+            commands += [
+                Kill(worker.worker_id, worker.agent, "did not come back to its last commit like the others")
+                for worker in self.present()
+                if worker.state is WorkerState.TRAINING
+            ]
+        if self._changes.overdue(now):
+            commands += self._changes.fail(now)
+        if self._job.taking_over:
+            return commands + self._take_over(now)
+        return commands + self._proceed(now)
+
+    # --- what workers say of themselves --------------------------------------------------------------
+
+    def _note(self, worker: Worker, standing: Standing, now: float) -> None:
+        if standing.in_loop:
+            worker.in_loop = True
+            self._job.scalable = self._job.scalable or worker.member
+            if worker.state is WorkerState.FINISHED and standing.phase is Phase.TRAINING:
+                worker.life.happens(WorkerEvent.TRAINS)
+        if not worker.member:
+            return
+        worker.commits = standing.commits
+        if standing.generation == self.generation:
+            if worker.entered != self.generation:
+                worker.entered = self.generation
+                worker.deadline = now + EXIT_BOUND_S if self._job.doomed else None
+            worker.waits = worker.waits and standing.boundary == 0
+        if standing.phase is Phase.TRAINING:
+            self._job.commits = max(self._job.commits, standing.commits)
+            self._job.progress = max(self._job.progress, standing.progress)
+
+    def _ready(self, worker: Worker, now: float) -> list[Command]:
+        worker.is_ready()
+        if worker.newcomer and (self._job.finishing or self._roster.agent_of(worker).leaving):
+            return [worker.tell_to_leave(ENDING, now)]
+        return self._proceed(now)
+
+    def _arrived(self, worker: Worker, now: float) -> list[Command]:
+        if worker.state is WorkerState.FINISHED and not worker.member:
+            return [worker.tell_to_leave("the others went on after it had finished", now)]
+        if worker.state is WorkerState.STARTING and worker.entered:
+            return self._ready(worker, now)  # it was to step aside, and the generation broke before
+        if not worker.member or worker.state is not WorkerState.TRAINING:
+            return []
+        if self._job.finishing and worker.waits:
+            return [worker.tell_to_leave(ENDING, now), *self._proceed(now)]
+        worker.life.happens(WorkerEvent.ARRIVES)
+        return self._changes.break_off("a collective failed", now) + self._proceed(now)
+
+    def _finished(self, worker: Worker, standing: Standing, now: float) -> list[Command]:
+        if not worker.member or worker.state is WorkerState.FINISHED:
+            return []
+        worker.life.happens(WorkerEvent.FINISHES)
+        if not self._job.finishing:
+            self._job.failure = None  # training has come to its end without whoever failed or was lost
+        commands = self._staff.finish(now)
+        if standing.generation < self.generation:
+            # It ended before the boundary at which it was to switch: nobody may wait for it beyond.
+            waiting = [w.worker_id for w in self.present() if w.waits]
+            commands.append(Broken(self.generation, tuple(waiting), "training ended before the switch"))
+        return commands + self._proceed(now)
+
+    def _gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
+        """A process has ended; a new leader deals with it when it knows where everybody stands."""
+        if not worker.alive:
+            return []
+        if self._job.taking_over:
+            self._takeover.gone.append((worker.worker_id, exit_code))
+            return []
+        return self._staff.gone(worker, exit_code, now)
+
+    # --- a new leader ------------------------------------------------------------------------------------
+
+    def _adopt(self, agent: Agent, running: Running) -> list[Command]:
+        """A worker that lives on from before this leader, or from before its agent was lost."""
+        if self.worker(running.worker_id) is not None:
+            return [Kill(running.worker_id, agent.name, _WENT_ON)]
+        if self._job.taking_over:
+            self._roster.adopt(agent, running, WorkerState.UNKNOWN)
+            self._takeover.hear(running.worker_id, running.standing)
+            return []
+        worker = self._roster.adopt(agent, running, WorkerState.STARTING)
+        worker.newcomer = True
+        if running.standing.phase is Phase.READY:
+            worker.is_ready()
+        elif running.standing.phase is not Phase.STARTING:
+            return [Kill(worker.worker_id, agent.name, _WENT_ON)]  # it is replaced when it has exited
+        return []
+
+    def _take_over(self, now: float) -> list[Command]:
+        """Lead as soon as everybody of the generation is known, or the bound is over."""
+        takeover = self._takeover
+        if not takeover.complete() and (self.standing_still or takeover.may_wait(now)):
+            return []
+        self._job.all_known()
+        self._roster.skip(self._gap)
+        if all(agent.dismissed for agent in self._roster.agents.values()):
+            return self._over(Verdict(1, "nobody is left"))
+        standings = takeover.standings
+        self._job.found(takeover.generation)
+        attempt = max([self.generation, *(s.prepared for s in standings.values())]) + self._gap
+        self._changes.number_from(attempt)
+        # Not all in one generation: the former leader died in the middle of a change, or with some of them.
+        whole = takeover.complete()
+        members = settle_all(takeover, self._job, self._roster, whole, now)
+        commands: list[Command] = [
+            Withdraw(self.generation, 0, tuple(standings)),
+            Abandon(attempt, tuple(standings)),
+        ]
+        if members and not whole and not any(standing.in_loop for standing in standings.values()):
+            self._job.script(ScriptEvent.MEMBERS_MISSING)  # if they are lost, the others will notice
+        elif members and (not whole or any(each.phase is Phase.ARRIVED for each in members.values())):
+            commands += self._changes.break_off(_LOST_WITH_LEADER, now)
+        for worker_id, exit_code in takeover.gone:
+            commands += self._gone(self._roster.workers[worker_id], exit_code, now)
+        for agent in self._roster.agents.values():
+            if agent.leaving and not agent.dismissed:
+                commands += self._staff.send_away(agent, agent.leaving, now)
+            commands += self._staff.fill(agent, now)
+        return commands + self._proceed(now)
+
+    def _know_better(self, now: float) -> list[Command]:
+        """Somebody is in the training loop after all, in a generation that lacks members."""
+        self._job.script(ScriptEvent.IN_LOOP)
+        commands = self._changes.break_off(_LOST_WITH_LEADER, now)
+        for agent in self._roster.agents.values():
+            commands += self._staff.fill(agent, now)
+        return commands + self._proceed(now)
+
+    # --- what has become possible ------------------------------------------------------------------------
+
+    def _proceed(self, now: float) -> list[Command]:
+        """Do whatever has become possible; called after every event."""
+        if self._job.ended or self._job.taking_over:
+            return []
+        commands = self._next_change(now) + self._staff.dismiss_idle()
+        if self._job.ended:
+            return commands
+        over = next_step.verdict(self._job, self._roster, self._base_workers)
+        return commands if over is None else commands + self._over(over)
+
+    def _proceed_after_the_word(self, commands: list[Command], now: float) -> list[Command]:
+        """An answer of a worker may end the change under way; nothing else becomes possible by it."""
+        return commands if self._changes.under_way else commands + self._proceed(now)
+
+    def _next_change(self, now: float) -> list[Command]:
+        """Begin a change if one is due and none is under way."""
+        if not self._changes.may_begin(now) or self.standing_still:
+            return []
+        if not self._job.founded:
+            return self._begin(next_step.founders(self._roster, self._base_workers), now)
+        if self._job.broken:
+            return self._recover(now)
+        return self._begin(next_step.resized(self._roster, self._job), now)
+
+    def _begin(self, selection: Selection | None, now: float) -> list[Command]:
+        if selection is None:
+            return []
+        return self._changes.begin(selection.order, selection.holders, now)
+
+    def _recover(self, now: float) -> list[Command]:
+        """After a generation broke: the next one, once all who are left are back at their last commit."""
+        survivors = next_step.survivors(self._roster)
+        if not survivors:
+            return []
+        if self._job.doomed:
+            return self._over(Verdict(self._job.failure or 1, "a worker failed before its training loop"))
+        commands: list[Command] = []
+        staying = []
+        for worker in survivors:
+            why = self._roster.agent_of(worker).leaving
+            if why:
+                commands.append(worker.tell_to_leave(why, now))
+            else:
+                staying.append(worker)
+        if not staying or next_step.nobody_holds_the_model(staying, self.commits):
+            return [*commands, *self._over(Verdict(self._job.failure or 1, next_step.NO_MODEL))]
+        return commands + self._begin(next_step.recovered(self._roster, self._job, staying), now)
+
+    def _over(self, verdict: Verdict) -> list[Command]:
+        self._job.over()
+        code = 128 - verdict.exit_code if verdict.exit_code < 0 else verdict.exit_code
+        return [*self._staff.end(verdict.why), End(code, verdict.why)]

@@ -1,0 +1,120 @@
+"""What comes next for a job: its next generation, or its end. Pure: it only reads the roster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from horovod_elastic.leader.membership.job_state import BYSTANDERS, JobState
+from horovod_elastic.leader.membership.roster import Roster, Worker
+from horovod_elastic.leader.membership.states import WorkerState
+
+NO_MODEL = "no worker that holds the model is left"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The members of the next generation by rank, and those who train until it begins."""
+
+    order: list[Worker]
+    holders: list[Worker]
+
+
+def founders(roster: Roster, base_workers: int) -> Selection | None:
+    """The first generation: every worker of the base, once all of them are in hvd.init. None: not yet."""
+    alive = [worker for worker in roster.alive() if not worker.newcomer]
+    ready = [worker for worker in alive if worker.state is WorkerState.READY]
+    if len(ready) < base_workers or len(alive) > len(ready):
+        return None
+    return Selection(roster.in_order([], ready), [])
+
+
+def survivors(roster: Roster) -> list[Worker]:
+    """After a generation broke: who is left, once all are back at their last commit. Empty: not yet."""
+    members = roster.members()
+    if any(worker.state is WorkerState.TRAINING for worker in members):
+        return []
+    return [worker for worker in members if worker.state is WorkerState.ARRIVED]
+
+
+def nobody_holds_the_model(staying: list[Worker], commits: int) -> bool:
+    """Only newcomers that had not received the model yet are left: nothing to go on from."""
+    return max((worker.commits for worker in staying), default=0) == 0 < commits
+
+
+def recovered(roster: Roster, job: JobState, staying: list[Worker]) -> Selection:
+    """After a generation broke: `staying`, and who waits to join."""
+    joining = [] if job.finishing else joiners(roster, job.limit, len(staying))
+    return Selection(roster.in_order(staying, joining), [])
+
+
+def resized(roster: Roster, job: JobState) -> Selection | None:
+    """A planned change, if anybody is to join or to go. None: nobody is, or it cannot be planned now."""
+    members = roster.members()
+    if job.finishing or job.doomed or not job.scalable or not members:
+        return None
+    if not all(w.state is WorkerState.TRAINING and w.entered == job.generation for w in members):
+        return None
+    staying = [worker for worker in members if not roster.agent_of(worker).leaving]
+    if job.limit is not None:
+        staying = staying[: max(1, job.limit)]
+    joining = joiners(roster, job.limit, len(staying))
+    if not staying:
+        if not joining:
+            return None  # they hold the model: somebody has to take it over first
+        staying = members
+    if len(staying) == len(members) and not joining:
+        return None
+    return Selection(roster.in_order(staying, joining), members)
+
+
+def joiners(roster: Roster, limit: int | None, staying: int) -> list[Worker]:
+    """Newcomers of agents all of whose workers are ready, in order of agent and slot, up to the limit."""
+    result: list[Worker] = []
+    for agent in roster.agents.values():
+        outside = [w for w in roster.of(agent.name) if w.alive and not w.member]
+        if outside and not agent.leaving and all(w.state is WorkerState.READY for w in outside):
+            result += sorted(outside, key=lambda worker: worker.slot)
+    return result if limit is None else result[: max(0, limit - staying)]
+
+
+# --- the end ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the job ends. A negative exit code is the signal that ended a worker."""
+
+    exit_code: int
+    why: str
+
+
+def verdict(job: JobState, roster: Roster, base_workers: int) -> Verdict | None:
+    """How the job ends, if it is over now."""
+    if not job.founded:
+        return _nothing_can_be_founded(job, roster, base_workers)
+    if any(worker.member or worker.state is WorkerState.FINISHED for worker in roster.alive()):
+        return None
+    if job.finishing:
+        return Verdict(job.failure or 0, "the script ended")
+    return Verdict(job.failure or 1, NO_MODEL)
+
+
+def _nothing_can_be_founded(job: JobState, roster: Roster, base_workers: int) -> Verdict | None:
+    if job.failure is not None:
+        return Verdict(job.failure, "a worker failed before training began")
+    founders = [worker for worker in roster.workers.values() if not worker.newcomer]
+    alive = [worker for worker in founders if worker.alive]
+    if not job.finishing or len(founders) < base_workers:
+        return None
+    if not alive:
+        return Verdict(0, "the script ended")
+    if all(worker.state is WorkerState.READY for worker in alive):
+        return Verdict(1, "some workers ended before hvd.init, in which the others wait for them")
+    return None
+
+
+def end_matters(worker: Worker, was: WorkerState, exit_code: int) -> bool:
+    """Whether the end of a worker that is in no generation says something of the job."""
+    if was is WorkerState.FINISHED:
+        return exit_code not in BYSTANDERS  # lost a peer in hvd.join, and the others went on without it
+    return not worker.newcomer

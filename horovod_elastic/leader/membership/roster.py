@@ -1,0 +1,275 @@
+"""The agents and workers of a job, and what the leader knows of each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from horovod_elastic.leader.membership.commands import Leave, Place, Start
+from horovod_elastic.leader.membership.states import (
+    AGENT,
+    WORKER,
+    AgentEvent,
+    AgentState,
+    Machine,
+    WorkerEvent,
+    WorkerState,
+)
+from horovod_elastic.phase import Phase
+
+WARM_UP_BOUND_S = 600.0
+"""How long newcomers may take from their start to being ready."""
+EXIT_BOUND_S = 30.0
+"""How long a worker that waits and is told to leave may take to exit."""
+ENTER_BOUND_S = 30.0
+"""How long one that waits and is called may take until it has entered the generation."""
+LEAVE_BOUND_S = 300.0
+"""How long one that trains may take until its mini-batch has ended and it has left, or switched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All there is to know of a worker, as it says itself (workers.proto, Standing)."""
+
+    phase: Phase
+    generation: int = 0
+    rank: int = -1
+    size: int = 0
+    commits: int = 0
+    progress: float = 0.0
+    boundary: int = 0
+    in_loop: bool = False
+    holding: bool = False
+    prepared: int = 0
+    called: int = 0
+    going: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A worker that lives already when its agent attaches to a new leader."""
+
+    worker_id: str
+    slot: int
+    newcomer: bool
+    standing: Standing
+
+
+@dataclass
+class Worker:
+    """One training process in one slot of one agent."""
+
+    worker_id: str
+    agent: str
+    slot: int
+    newcomer: bool
+    life: Machine[WorkerState, WorkerEvent] = field(
+        default_factory=lambda: Machine(WORKER, WorkerState.STARTING)
+    )
+    rank: int = -1
+    """In the present generation; -1: in none."""
+    commits: int = 0
+    entered: int = 0
+    """The last generation that it has said it is in."""
+    called: int = 0
+    """The last generation that it was called to, as far as this leader knows: what it says of itself counts
+    from then on."""
+    waits: bool = False
+    """Called from where it waited, and alone in the new generation until the others come."""
+    in_loop: bool = False
+    """A founder that has entered hvd.elastic.run; newcomers join nowhere else."""
+    deadline: float | None = None
+
+    @property
+    def state(self) -> WorkerState:
+        """Where it is in its life."""
+        return self.life.state
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self.state is not WorkerState.GONE
+
+    @property
+    def member(self) -> bool:
+        """Whether it is in the present generation."""
+        return self.rank >= 0
+
+    def is_ready(self) -> None:
+        """It waits to be called."""
+        self.life.happens(WorkerEvent.WAITS)
+        self.deadline = None
+
+    def is_called(self, rank: int, waits: bool, now: float) -> None:
+        """The word for the next generation is given, and this is its rank there."""
+        self.life.happens(WorkerEvent.CALLED)
+        self.rank, self.waits = rank, waits
+        self.deadline = now + ENTER_BOUND_S if waits else None
+
+    def steps_aside(self, now: float) -> None:
+        """It has the word to step out, or to leave, and trains until the boundary: ready when it says so."""
+        self.life.happens(WorkerEvent.STEPS_ASIDE)
+        self.newcomer, self.deadline = True, now + LEAVE_BOUND_S
+
+    def leaves_at_boundary(self, now: float) -> None:
+        """The word was given, and it is to end at the boundary."""
+        self.life.happens(WorkerEvent.LEAVES)
+        self.deadline = now + LEAVE_BOUND_S
+
+    def tell_to_leave(self, why: str, now: float) -> Leave:
+        """It waits, and is to exit at once."""
+        self.life.happens(WorkerEvent.LEAVES)
+        self.rank, self.deadline = -1, now + EXIT_BOUND_S
+        return Leave(self.worker_id, why)
+
+    def is_gone(self) -> None:
+        """Its process has ended."""
+        self.life.happens(WorkerEvent.EXITS)
+        self.rank, self.deadline = -1, None
+
+
+@dataclass
+class Agent:
+    """One node of the job, as far as membership goes."""
+
+    name: str
+    slots: int
+    base: bool
+    life: Machine[AgentState, AgentEvent] = field(default_factory=lambda: Machine(AGENT, AgentState.SERVING))
+    leaving: str = ""
+    """Why it has to go; "" while it may stay."""
+    restarts: dict[int, int] = field(default_factory=dict)
+    """By slot, how often a worker that died was started again."""
+
+    @property
+    def dismissed(self) -> bool:
+        """Whether it is gone, or told to go."""
+        return self.life.state is AgentState.DISMISSED
+
+    def has_to_go(self, why: str) -> None:
+        """Its node has to go. The first reason stands."""
+        if self.life.state is AgentState.SERVING:
+            self.life.happens(AgentEvent.SENT_AWAY)
+            self.leaving = why
+
+    def is_dismissed(self, why: str) -> None:
+        """It is told that nothing is left to do."""
+        self.life.happens(AgentEvent.DISMISSED)
+        self.leaving = self.leaving or why
+
+    def is_lost(self, why: str) -> None:
+        """Its node, or the connection to it, is lost."""
+        self.life.happens(AgentEvent.LOST)
+        self.leaving = self.leaving or why
+
+
+class Roster:
+    """Everybody by name. `base_agents`: the base's agents by node; rank 0 begins on the first of them."""
+
+    def __init__(self, base_agents: Sequence[str]) -> None:
+        self.agents: dict[str, Agent] = {}
+        self.workers: dict[str, Worker] = {}
+        self._base_agents = list(base_agents)
+        self._serial = 0
+
+    def agent_of(self, worker: Worker) -> Agent:
+        """The agent on whose node it runs."""
+        return self.agents[worker.agent]
+
+    def of(self, agent: str) -> list[Worker]:
+        """All workers of this agent, dead or alive."""
+        return [worker for worker in self.workers.values() if worker.agent == agent]
+
+    def alive(self) -> list[Worker]:
+        """All workers whose processes run."""
+        return [worker for worker in self.workers.values() if worker.alive]
+
+    def living(self, worker_ids: Iterable[str]) -> tuple[str, ...]:
+        """Those of `worker_ids` whose processes run."""
+        return tuple(worker_id for worker_id in worker_ids if self.workers[worker_id].alive)
+
+    def members(self) -> list[Worker]:
+        """The living members of the present generation, by rank."""
+        return sorted((w for w in self.alive() if w.member), key=lambda worker: worker.rank)
+
+    def trains(self, agent: str) -> bool:
+        """Whether any worker of this agent is in the present generation."""
+        return any(worker.member for worker in self.of(agent))
+
+    def add(self, agent: Agent, slot: int, newcomer: bool, now: float) -> Worker:
+        """A worker that is to be started."""
+        self._serial += 1
+        worker = Worker(f"w{self._serial}", agent.name, slot, newcomer)
+        if newcomer:
+            worker.deadline = now + WARM_UP_BOUND_S
+        self.workers[worker.worker_id] = worker
+        return worker
+
+    def adopt(self, agent: Agent, running: Running, begins: WorkerState) -> Worker:
+        """A worker that an earlier leader has started."""
+        number = running.worker_id[1:]
+        self._serial = max(self._serial, int(number) if number.isdecimal() else 0)
+        worker = Worker(
+            running.worker_id, agent.name, running.slot, running.newcomer, Machine(WORKER, begins)
+        )
+        self.workers[worker.worker_id] = worker
+        return worker
+
+    def skip(self, numbers: int) -> None:
+        """Leave out so many worker numbers: an earlier leader may have used them."""
+        self._serial += numbers
+
+    def start(self, worker: Worker) -> Start:
+        """The command that starts it. It is told the place that it would have if all on the way joined."""
+        waiting = [
+            w for w in self.alive() if not w.member and w.state in (WorkerState.STARTING, WorkerState.READY)
+        ]
+        expected = places(self.in_order(self.members(), waiting))
+        outlook = next(place for place in expected if place.worker_id == worker.worker_id)
+        return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, outlook)
+
+    def in_order(self, staying: list[Worker], joining: list[Worker]) -> list[Worker]:
+        """By rank: first who has committed most, because everybody takes over its state.
+
+        An agent's workers stand together, by slot, those of the first one's agent before all others.
+        """
+        first = min(staying, key=lambda worker: (-worker.commits, worker.rank), default=None)
+        agents = [*self._base_agents, *self.agents]
+
+        def key(worker: Worker) -> tuple[bool, bool, int, bool, int]:
+            with_first = first is not None and worker.agent == first.agent
+            at = agents.index(worker.agent)
+            return not with_first, not self.agent_of(worker).base, at, worker is not first, worker.slot
+
+        return sorted([*staying, *joining], key=key)
+
+
+def places(order: Iterable[Worker]) -> tuple[Place, ...]:
+    """Places for `order` (by rank), in which an agent's workers stand together.
+
+    Workers of one agent count as one host, as Horovod does with hosts. Its core sorts local and cross groups
+    by rank (gloo_context.cc, InitializeForProcessSet): where local or cross ranks are in another order,
+    initialisation hangs until Gloo's time is up and then aborts everybody.
+    """
+    members = list(order)
+    by_agent: dict[str, list[Worker]] = {}
+    for worker in members:
+        by_agent.setdefault(worker.agent, []).append(worker)
+    hosts = list(by_agent)
+    result = []
+    for rank, worker in enumerate(members):
+        local_rank = by_agent[worker.agent].index(worker)
+        peers = [host for host in hosts if len(by_agent[host]) > local_rank]
+        result.append(
+            Place(
+                worker_id=worker.worker_id,
+                agent=worker.agent,
+                rank=rank,
+                size=len(members),
+                local_rank=local_rank,
+                local_size=len(by_agent[worker.agent]),
+                cross_rank=peers.index(worker.agent),
+                cross_size=len(peers),
+            )
+        )
+    return tuple(result)

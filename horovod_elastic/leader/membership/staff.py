@@ -1,0 +1,132 @@
+"""Which worker processes run where: started, started again, sent away, dismissed with their agents. Pure."""
+
+from __future__ import annotations
+
+from horovod_elastic.leader.membership.change import Changes
+from horovod_elastic.leader.membership.commands import Command, Dismiss, Kill
+from horovod_elastic.leader.membership.job_state import JobState
+from horovod_elastic.leader.membership.next_step import end_matters
+from horovod_elastic.leader.membership.roster import EXIT_BOUND_S, Agent, Roster, Worker
+from horovod_elastic.leader.membership.states import ScriptEvent, WorkerState
+
+RESTARTS_PER_SLOT = 3
+"""How often a worker that died is started again in its place."""
+ENDING = "the job is ending"
+
+
+class Staff:
+    """See the module."""
+
+    def __init__(self, job: JobState, roster: Roster, changes: Changes) -> None:
+        self._job = job
+        self._roster = roster
+        self._changes = changes
+
+    def fill(self, agent: Agent, now: float) -> list[Command]:
+        """Start workers in the slots that have none."""
+        if agent.leaving or (self._job.finishing and (self._job.founded or not agent.base)):
+            return []
+        taken = {worker.slot for worker in self._roster.of(agent.name) if worker.alive}
+        free = [slot for slot in range(agent.slots) if slot not in taken]
+        added = [self._add(agent, slot, now) for slot in free]
+        return [self._roster.start(worker) for worker in added]
+
+    def _add(self, agent: Agent, slot: int, now: float) -> Worker:
+        """A worker to be: a founder if it belongs to the base and nothing was founded yet."""
+        return self._roster.add(agent, slot, newcomer=self._job.founded or not agent.base, now=now)
+
+    def _replace(self, worker: Worker, now: float) -> list[Command]:
+        """Start a worker that died again in its slot, or give a satellite up whose workers keep dying."""
+        agent = self._roster.agent_of(worker)
+        if any(other.alive and other.slot == worker.slot for other in self._roster.of(agent.name)):
+            return []  # it was replaced before, and its end is told again
+        used = agent.restarts.get(worker.slot, 0)
+        if used < RESTARTS_PER_SLOT:
+            agent.restarts[worker.slot] = used + 1
+            return [self._roster.start(self._add(agent, worker.slot, now))]
+        if agent.base:
+            return []
+        return self.send_away(agent, f"its workers died {used + 1} times", now)
+
+    def gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
+        """A living worker's process has ended: the script ends, its generation breaks, or it is replaced."""
+        was, member = worker.state, worker.member
+        worker.is_gone()
+        commands = self._changes.drop() if self._changes.concerns(worker.worker_id) else []
+        if was is WorkerState.LEAVING:
+            return commands
+        agent = self._roster.agent_of(worker)
+        matters = member or end_matters(worker, was, exit_code)
+        if exit_code == 0 and matters and not agent.leaving:
+            return commands + self.finish(now)
+        if matters and not (exit_code == 0 and was is WorkerState.FINISHED):
+            self._job.note_failure(exit_code or 1)
+        if member and was in (WorkerState.TRAINING, WorkerState.ARRIVED):
+            commands += self._changes.break_off(f"worker {worker.worker_id} is gone", now)
+        if self._job.finishing or agent.leaving:
+            return commands
+        if not worker.newcomer and not worker.in_loop:
+            self._doom(now)
+        return commands if self._job.doomed else [*commands, *self._replace(worker, now)]
+
+    def send_away(self, agent: Agent, why: str, now: float) -> list[Command]:
+        """Workers that train leave at the next boundary, those that wait or start at once."""
+        agent.has_to_go(why)
+        workers = self._roster.of(agent.name)
+        commands: list[Command] = []
+        if any(self._changes.brings(worker.worker_id) for worker in workers):
+            commands += self._changes.drop()
+        for worker in workers:
+            if worker.state is WorkerState.READY and worker.newcomer:
+                commands.append(worker.tell_to_leave(why, now))
+            elif worker.state is WorkerState.STARTING and not worker.entered:
+                commands.append(Kill(worker.worker_id, worker.agent, why))
+        return commands
+
+    def _doom(self, now: float) -> None:
+        """Without its training loop a script is as rigid as any: it ends; the others get time to notice."""
+        self._job.script(ScriptEvent.FAILS_EARLY)
+        for worker in self._roster.alive():
+            worker.deadline = worker.deadline or now + EXIT_BOUND_S
+
+    def finish(self, now: float) -> list[Command]:
+        """Nobody joins any more: newcomers and those who have nobody in the generation go."""
+        if self._job.finishing:
+            return []
+        self._job.script(ScriptEvent.FINISHES)
+        commands = self._changes.drop()
+        for worker in self._roster.alive():
+            if worker.newcomer and not worker.member:
+                if worker.state is WorkerState.READY:
+                    commands.append(worker.tell_to_leave(ENDING, now))
+                elif worker.state is WorkerState.STARTING:
+                    commands.append(Kill(worker.worker_id, worker.agent, ENDING))
+        for agent in self._roster.agents.values():
+            if not agent.base and not self._roster.trains(agent.name):
+                agent.has_to_go(ENDING)
+        return commands
+
+    def dismiss(self, agent: Agent, why: str) -> list[Command]:
+        """Nothing is left to do on its node."""
+        if agent.dismissed:
+            return []
+        agent.is_dismissed(why)
+        return [Dismiss(agent.name, why)]
+
+    def dismiss_idle(self) -> list[Command]:
+        """Dismiss satellites that have to go and have no workers any more."""
+        commands: list[Command] = []
+        for agent in self._roster.agents.values():
+            why = agent.leaving or (ENDING if self._job.finishing else "")
+            if why and not agent.base and not any(worker.alive for worker in self._roster.of(agent.name)):
+                commands += self.dismiss(agent, why)
+        return commands
+
+    def end(self, why: str) -> list[Command]:
+        """The job is over: kill whoever is left and dismiss every agent."""
+        commands: list[Command] = [
+            Kill(worker.worker_id, worker.agent, why) for worker in self._roster.alive()
+        ]
+        for agent in self._roster.agents.values():
+            commands += self.dismiss(agent, why)
+        return commands

@@ -1,0 +1,134 @@
+"""What a leader reports to flexod, and when. In the leader's thread, except for `hello`."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from flexo_protos import lease_place
+from flexo_protos.v1 import jobs_pb2
+from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.leader.borrowing import Borrowing
+from horovod_elastic.leader.daemon_link import DaemonLink
+from horovod_elastic.leader.membership.membership import Membership
+from horovod_elastic.leader.oversight import Oversight
+from horovod_elastic.leader.succession import Tenure
+
+ATTACH_TO_FLEXOD_BOUND_S = 10.0
+"""How long a new leader looks around before it reports to flexod."""
+
+
+class Reporter:
+    """See the module. `inherited`: somebody has led this job before; `since`: when this leader began."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        tenure: Tenure,
+        membership: Membership,
+        borrowing: Borrowing,
+        oversight: Oversight,
+        *,
+        inherited: bool,
+        since: float,
+    ) -> None:
+        self._plan = plan
+        self._tenure = tenure
+        self._membership = membership
+        self._borrowing = borrowing
+        self._oversight = oversight
+        self._inherited = inherited
+        self._since = since
+        self._link: DaemonLink | None = None
+        self._last: jobs_pb2.Report | None = None
+        self._due = 0.0
+
+    def attach(self, link: DaemonLink) -> None:
+        """Report through this link, which is started with the first report."""
+        self._link = link
+
+    def tick(self, now: float) -> None:
+        """Report when something changed, and as often as flexod wants to hear it."""
+        if self._link is None or not self._oriented(now):
+            return
+        report = self._present()
+        changed = _without_progress(report) != _without_progress(self._last)
+        if changed or now >= self._due:
+            self._due = now + self._link.report_interval_s
+            self._last = report
+            self._link.start()
+            self._link.send(jobs_pb2.FromLeader(report=report))
+
+    def send(self, message: jobs_pb2.FromLeader) -> None:
+        """Anything else, if flexod is there."""
+        if self._link is not None:
+            self._link.send(message)
+
+    def close(self, why: str) -> None:
+        """The job is over: say goodbye."""
+        if self._link is not None:
+            self._link.close(why)
+
+    def hang_up(self) -> None:
+        """Another leader reports from now on."""
+        if self._link is not None:
+            self._link.hang_up()
+
+    def hello(self) -> jobs_pb2.Hello:
+        """Asked for by the link's thread; reads the last report, which is never changed once made."""
+        base = self._plan.base
+        return jobs_pb2.Hello(
+            job_id=base.job_id,
+            restart_count=base.restart_count,
+            workers=jobs_pb2.WorkerRange(min=base.minimum, max=base.maximum),
+            shape=jobs_pb2.WorkerShape(
+                gpus=base.shape.gpus,
+                cpus=base.shape.cpus,
+                memory_mib=base.shape.memory_mib,
+                gpu_type=base.shape.gpu_type,
+            ),
+            base_nodes=[node.name for node in base.nodes],
+            report=self._last or jobs_pb2.Report(),
+            flexo_version=_release(),
+            term=self._tenure.term,
+            run=lease_place.parse(self._plan.leases).run,
+        )
+
+    def _oriented(self, now: float) -> bool:
+        """Whether a leader that has taken over knows enough to speak for the job."""
+        if self._last is not None or not self._inherited:
+            return True
+        known = self._borrowing.complete and self._membership.generation > 0
+        return known or now > self._since + ATTACH_TO_FLEXOD_BOUND_S
+
+    def _present(self) -> jobs_pb2.Report:
+        return jobs_pb2.Report(
+            workers=self._membership.size,
+            generation=self._membership.generation,
+            batches_committed=self._membership.commits,
+            progress=self._membership.progress,
+            scalable=self._membership.scalable
+            and not self._membership.finishing
+            and not self._oversight.unscalable_why,
+            changing=self._membership.changing,
+            errand=self._oversight.errand,
+            unscalable_why=self._oversight.unscalable_why,
+            satellites=self._borrowing.report(),
+        )
+
+
+def _release() -> str:
+    """This package's; "" where it is not installed, as in a checkout on PYTHONPATH."""
+    try:
+        return version("flexo")
+    except PackageNotFoundError:
+        return ""
+
+
+def _without_progress(report: jobs_pb2.Report | None) -> bytes:
+    if report is None:
+        return b"none"
+    copy = jobs_pb2.Report()
+    copy.CopyFrom(report)
+    copy.batches_committed = 0
+    copy.progress = 0.0
+    return copy.SerializeToString()

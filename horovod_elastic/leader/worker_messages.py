@@ -1,0 +1,136 @@
+"""What workers say to their leader, handed to those whom it concerns. In the leader's thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from flexo_protos.v1 import workers_pb2
+from horovod_elastic.leader.accounting import Accounting
+from horovod_elastic.leader.agent_links import AgentLinks
+from horovod_elastic.leader.membership.commands import Command
+from horovod_elastic.leader.membership.membership import Membership
+from horovod_elastic.leader.membership.roster import Running, Standing
+from horovod_elastic.leader.oversight import Oversight
+from horovod_elastic.phase import Phase
+from horovod_elastic.shards import Answer, ShardDesk
+from horovod_elastic.trace import Trace, say
+
+
+class WorkerMessages:
+    """See the module.
+
+    `carry_out`: does what membership decides. `inherited`: an earlier leader has handed out shards.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        agents: AgentLinks,
+        oversight: Oversight,
+        accounting: Accounting,
+        trace: Trace,
+        carry_out: Callable[[list[Command]], None],
+        *,
+        inherited: bool,
+    ) -> None:
+        self._membership = membership
+        self._agents = agents
+        self._oversight = oversight
+        self._accounting = accounting
+        self._trace = trace
+        self._carry_out = carry_out
+        self._entered: dict[str, int] = {}
+        """The last generation that each worker has said it is in."""
+        self._shards = ShardDesk()
+        self._shards_wait = inherited
+        """Nothing is handed out before it is known who holds what."""
+        if inherited:
+            self._shards.take_over({""})
+
+    def tick(self) -> None:
+        """Hand shards out as soon as it is known who holds what."""
+        if self._shards_wait and not self._membership.taking_over:
+            self._shards_wait = False
+            self._shards.take_over(worker.worker_id for worker in self._membership.present())
+
+    def found(self, agent: str, worker: workers_pb2.RunningWorker) -> Running:
+        """A worker that lives already when its agent attaches, in membership's words."""
+        self._agents.homes[worker.worker_id] = agent
+        self._entered[worker.worker_id] = worker.standing.generation
+        return Running(worker.worker_id, worker.slot, worker.newcomer, _standing(worker.standing))
+
+    def said(self, worker_id: str, message: workers_pb2.FromWorker) -> None:
+        """Anything that a worker says."""
+        now, members = time.monotonic(), self._membership
+        kind = message.WhichOneof("body")
+        if kind == "standing":
+            self._trace_standing(worker_id, message.standing)
+            if not members.taking_over:
+                self._accounting.paused(message.standing.generation, message.standing.paused_s)
+            self._carry_out(members.worker_stands(worker_id, _standing(message.standing), now))
+            self._hand_out(self._shards.stands(worker_id, message.standing.held))
+            self._oversight.stands(worker_id, message.standing, now)
+        elif kind == "shards_wanted":
+            self._hand_out(self._shards.wanted(worker_id, message.shards_wanted))
+        elif kind == "shard_ledger":
+            self._hand_out(self._shards.ledger(message.shard_ledger))
+        elif kind == "task_done":
+            self._oversight.task_done(worker_id, message.task_done)
+        elif kind == "prepared":
+            prepared = message.prepared
+            self._trace.event(
+                "prepared", worker=worker_id, generation=prepared.generation, failure=prepared.failure
+            )
+            if prepared.failure:
+                which = f"worker {worker_id} (generation {prepared.generation})"
+                say(f"{which} cannot be connected: {prepared.failure}")
+            self._carry_out(members.worker_prepared(worker_id, prepared.generation, prepared.failure, now))
+        elif kind == "accepted":
+            said = message.accepted
+            self._carry_out(
+                members.worker_accepted(worker_id, said.generation, said.at, said.boundary, said.passed, now)
+            )
+
+    def exited(self, worker_id: str, exit_code: int, why: str) -> None:
+        """A worker process has ended."""
+        self._trace.event("left", worker=worker_id, exit_code=exit_code, why=why)
+        self.forget(worker_id)
+        self._carry_out(self._membership.worker_exited(worker_id, exit_code, time.monotonic()))
+
+    def forget(self, worker_id: str) -> None:
+        """It is gone, or its agent is."""
+        self._agents.homes.pop(worker_id, None)
+        self._entered.pop(worker_id, None)
+        self._oversight.worker_gone(worker_id)
+        self._hand_out(self._shards.worker_gone(worker_id))
+
+    def _hand_out(self, answers: list[Answer]) -> None:
+        for worker_id, shards in answers:
+            self._agents.tell_worker(worker_id, workers_pb2.ToWorker(shards=shards))
+
+    def _trace_standing(self, worker_id: str, standing: workers_pb2.Standing) -> None:
+        known = self._entered.get(worker_id, -1)
+        if known < 0 and standing.phase == workers_pb2.WORKER_PHASE_READY:
+            self._entered[worker_id] = 0
+            self._trace.event("ready", worker=worker_id)
+        elif standing.phase == workers_pb2.WORKER_PHASE_TRAINING and standing.generation > known:
+            self._entered[worker_id] = standing.generation
+            self._trace.event("entered", worker=worker_id, generation=standing.generation, rank=standing.rank)
+
+
+def _standing(said: workers_pb2.Standing) -> Standing:
+    return Standing(
+        phase=Phase(said.phase or Phase.STARTING.value),
+        generation=said.generation,
+        rank=said.rank,
+        size=said.size,
+        commits=said.commits,
+        progress=said.progress,
+        boundary=said.boundary,
+        in_loop=said.in_loop,
+        holding=said.holding,
+        prepared=said.prepared,
+        called=said.called,
+        going=said.going,
+    )
