@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from flexo_protos.credentials import Munge
+from flexo_protos.credentials import new_authenticator
 from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network, slurm_job
 from horovod_elastic.agent.tenure import Tenure
@@ -144,11 +144,11 @@ def _keep(base: slurm_job.BaseJob, folder: Path) -> int:
     site = slurm_job.site(os.environ)
     address = network.own_address(slurm_job.node_address(here, os.environ), site.controller)
     daemon = daemon_address() or ""
-    port = LeaderPort(address, Munge())
-    with LeaseServer(address, Munge()) as lease_server:
+    port = LeaderPort(address, new_authenticator())
+    with LeaseServer(address, new_authenticator()) as lease_server:
         place = LeasePlace(Kind.RUN, (lease_server.endpoint,))
         plan = JobPlan(base, site, "", daemon, str(place))
-        store = open_store(place, JobRun(base.job_id, base.restart_count), Munge())
+        store = open_store(place, JobRun(base.job_id, base.restart_count), new_authenticator())
         election = Election(store, "flexo-hosts", lambda: port.endpoint, Role.FOUNDER)
         election.follow()  # nobody else knows of this lease yet
         hosts = HeldHosts(base)

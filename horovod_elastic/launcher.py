@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from flexo_protos.credentials import Munge
+from flexo_protos.credentials import new_authenticator
 from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network, preemption, progress, slurm_job, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
@@ -119,7 +119,7 @@ def _run(base: BaseJob, command: list[str]) -> int:
             daemon=daemon or "",
             leases=str(place),
         )
-        store = leases.open_store(place, JobRun(base.job_id, base.restart_count), Munge())
+        store = leases.open_store(place, JobRun(base.job_id, base.restart_count), new_authenticator())
         agents = BaseAgents(base.nodes, SlurmUser(plan, os.environ, command), store)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: agents.terminate(number))
@@ -136,10 +136,12 @@ def _run(base: BaseJob, command: list[str]) -> int:
 def lease_place(base: BaseJob, address: str) -> Iterator[LeasePlace]:
     """Where the job's agents keep their leader's lease; a job that never grows needs nobody's help for it."""
     if base.elastic:
-        with leases.settled(JobRun(base.job_id, base.restart_count), address, Munge(), say) as place:
+        with leases.settled(
+            JobRun(base.job_id, base.restart_count), address, new_authenticator(), say
+        ) as place:
             yield place
         return
-    with LeaseServer(address, Munge()) as server:
+    with LeaseServer(address, new_authenticator()) as server:
         yield LeasePlace(Kind.RUN, (server.endpoint,), run=secrets.token_hex(8))
 
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from flexo_protos import lease_place
-from flexo_protos.credentials import Authenticator, Munge, NotAuthentic
+from flexo_protos.credentials import Authenticator, NotAuthentic, new_authenticator
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan, network, preemption, slurm_job, threads, wire
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED, STEADY_S
@@ -649,7 +649,7 @@ def main(arguments: list[str]) -> int:
     try:
         keeper = KeeperLink()
         there_before = keeper.again or post.again
-        agent = Agent(job_plan.from_text(options.job), post, Munge(), keeper)
+        agent = Agent(job_plan.from_text(options.job), post, new_authenticator(), keeper)
     except (NotAuthentic, StoreAway, network.NoAddress) as error:
         # MUNGE, an address, a client library: an agent before this one had them here.
         code, why = CANNOT_WORK_NOW if there_before else CANNOT_WORK, str(error)

@@ -116,7 +116,7 @@ def told(address: str) -> str:
 @pytest.fixture
 def said_by_leader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], list[str]]]:
     """Dials as a leader of job 7 does; what it tells its user."""
-    monkeypatch.setattr(daemon_link, "Munge", Trusting)
+    monkeypatch.setattr(daemon_link, "new_authenticator", Trusting)
     monkeypatch.setattr(daemon_link, "FIRST_RETRY_S", 0.1)
     links: list[DaemonLink] = []
 
