@@ -24,6 +24,7 @@ from typing import Protocol
 
 from flexo_protos import lease_place
 from flexo_protos.v1 import jobs_pb2, workers_pb2
+from horovod_elastic import wire
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader import membership as m
 from horovod_elastic.leader import profiling
@@ -33,12 +34,11 @@ from horovod_elastic.leader.borrowing import Borrowing
 from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.errands import Training
 from horovod_elastic.leader.oversight import Home, Oversight
-from horovod_elastic.leader.satellites import ENDS_WITHIN_S, SlurmUser
 from horovod_elastic.leader.takeover import Running, Standing
 from horovod_elastic.phase import Phase
+from horovod_elastic.platforms.base import ENDS_WITHIN_S, JobControl, agent_name
 from horovod_elastic.rendezvous import Rendezvous
 from horovod_elastic.shards import Answer, ShardDesk
-from horovod_elastic.slurm_job import agent_name
 from horovod_elastic.trace import VARIABLE as TRACE
 from horovod_elastic.trace import Trace, say, say_error
 
@@ -141,7 +141,7 @@ class Leader:
         plan: JobPlan,
         name: str,
         address: str,
-        slurm: SlurmUser,
+        slurm: JobControl,
         tenure: Tenure,
         *,
         members: m.Membership | None = None,
@@ -816,7 +816,7 @@ class Leader:
         """Asked for by the link's thread; reads the last report, which is never changed once made."""
         base = self.plan.base
         return jobs_pb2.Hello(
-            job_id=base.job_id,
+            job_id=wire.job_number(base.job_id),
             restart_count=base.restart_count,
             workers=jobs_pb2.WorkerRange(min=base.minimum, max=base.maximum),
             shape=jobs_pb2.WorkerShape(

@@ -29,7 +29,7 @@ class Home:
     workers: int
     """Of this job in the same satellite, itself included: they go together."""
     gpus: tuple[int, ...]
-    """Its own, as Slurm numbers them on the node; empty: not known."""
+    """Its own, as the cluster numbers them on the node; empty: not known."""
 
 
 class Office(Protocol):

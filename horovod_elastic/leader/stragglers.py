@@ -129,13 +129,3 @@ def advice(straggler: Straggler, workers: int, on_its_node: int, base: bool) -> 
             False, f"{slow}; its satellite stays, because {left} of {workers} workers would be slower yet"
         )
     return Advice(True, f"{slow}: its satellite leaves")
-
-
-def gpus_of_slot(job_gpus: str, slot: int, per_worker: int) -> tuple[int, ...]:
-    """Slurm's numbers of the GPUs of the worker in `slot` (from 0), from SLURM_JOB_GPUS on its node
-    ("0,2,3").
-
-    Empty where Slurm does not say, as for jobs without GPUs.
-    """
-    numbers = [int(part) for part in job_gpus.split(",") if part.strip().isdigit()]
-    return tuple(numbers[slot * per_worker : (slot + 1) * per_worker])

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from trusting import Trusting
 
 from flexo_protos.credentials import NotAuthentic
-from horovod_elastic import job_plan, slurm_job
+from horovod_elastic import job_plan
 from horovod_elastic.agent import agent
 from horovod_elastic.agent.agent import Agent
 from horovod_elastic.agent.keeper import Keeper
@@ -32,6 +32,8 @@ from horovod_elastic.leader.borrowing import Borrowing
 from horovod_elastic.leader.leader import Leader
 from horovod_elastic.leader.membership import Membership
 from horovod_elastic.leader.oversight import Oversight
+from horovod_elastic.platforms import registry
+from horovod_elastic.platforms.slurm import commands
 from horovod_elastic.shards import ShardDesk
 
 FAULTS_VARIABLE = "FLEXO_TEST_FAULTS"
@@ -79,7 +81,7 @@ def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:
 
 
 def main(node: str, slots: int, plan: str, base: bool, again: bool, command: list[str]) -> NoReturn:
-    slurm_job.ask = _ask
+    commands.ask = _ask
     base_watch.LOOK_INTERVAL_S = 3600.0
     # A leader that is gone is noticed earlier. A new one still waits for agents: they may be slow to start.
     election.Election.__init__.__kwdefaults__["ttl_s"] = 2.0
@@ -90,7 +92,10 @@ def main(node: str, slots: int, plan: str, base: bool, again: bool, command: lis
     )
     if FAULTS_VARIABLE in os.environ:
         Faults(Path(os.environ[FAULTS_VARIABLE]) / node).install()
-    agent.end_process(lambda: agent.Agent(job_plan.from_text(plan), post, Trusting(), KeeperLink()).run())
+    platform = registry.find(os.environ)
+    agent.end_process(
+        lambda: agent.Agent(job_plan.from_text(plan), post, platform, Trusting(), KeeperLink()).run()
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from horovod_elastic.leader.stragglers import (
     StragglerSettings,
     StragglerWatch,
     advice,
-    gpus_of_slot,
     leaving_pays,
 )
 
@@ -169,10 +168,3 @@ def test_the_advice_says_why(on_its_node: int, base: bool, release: bool, said: 
     assert advised.release is release
     assert said in advised.why
     assert "1.8 times" in advised.why
-
-
-def test_gpus_are_named_as_slurm_numbers_them() -> None:
-    assert gpus_of_slot("2,3,5,7", 1, 1) == (3,)
-    assert gpus_of_slot("2,3,5,7", 1, 2) == (5, 7)
-    assert gpus_of_slot("", 0, 1) == ()
-    assert gpus_of_slot("0", 3, 1) == ()
