@@ -247,7 +247,7 @@ class Borrowing:
             self._cancel_and_give_back(satellite, _Reason.REASON_PREEMPTED, reason)
 
     def _identified(self, satellite: Satellite) -> None:
-        """Its id is known now."""
+        """The cluster has told its id."""
         if reason := self._early_notices.pop(satellite.id, ""):
             self._preempted(satellite.id, reason)
 
@@ -311,13 +311,13 @@ class Borrowing:
                 satellite = self._adopt(each.id, each.grant_id, each.node, each.workers)
                 if satellite is not None and each.runs:
                     satellite.running_since = time.monotonic()
-                if satellite is not None:
-                    self._identified(satellite)
         self.complete = True
         now = time.monotonic()
         self._elsewhere = {grant: until for grant, until in self._elsewhere.items() if now < until}
         if self._latest is not None:
             self.on_grants(self._latest)
+        for satellite in list(self._satellites.values()):
+            self._identified(satellite)
 
     def _adopt(self, satellite_id: str, grant_id: str, node: str, workers: int) -> Satellite | None:
         """One that an earlier leader has submitted; None if its grant has a satellite already."""

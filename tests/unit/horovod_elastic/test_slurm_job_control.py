@@ -14,7 +14,16 @@ import pytest
 
 from horovod_elastic import job_plan
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
-from horovod_elastic.platforms.base import BaseState, Found, Grant, Refused, SatelliteStatus
+from horovod_elastic.platforms.base import (
+    JOB_VARIABLE,
+    NODE_VARIABLE,
+    VARIABLE,
+    BaseState,
+    Found,
+    Grant,
+    Refused,
+    SatelliteStatus,
+)
 from horovod_elastic.platforms.slurm.job_control import KEEPER, SlurmJobControl
 
 HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--job", "--", "", "ünï", "*"]
@@ -148,6 +157,18 @@ def test_an_agent_of_the_base_runs_in_a_step_of_the_base(recorder: Recorder) -> 
     user().launch_base("n1", 2, again=True).wait(timeout=30)
     argv = recorder.call("srun")["argv"]
     assert argv[: argv.index("--")][-2:] == ["--base", "--again"]
+
+
+def test_what_is_started_knows_its_cluster_its_node_and_its_job(recorder: Recorder) -> None:
+    user().submit(GRANT)
+    user().launch_base("n1", 2).wait(timeout=30)
+    for command, node in (("sbatch", "n7"), ("srun", "n1")):
+        environment = recorder.call(command)["environment"]
+        assert {VARIABLE: "slurm", NODE_VARIABLE: node, JOB_VARIABLE: "17"}.items() <= environment.items()
+
+
+def test_the_user_is_told_scancel() -> None:
+    assert user().how_to_cancel(["5", "6"]) == "scancel 5 6"
 
 
 @pytest.mark.parametrize("answer", ["4711", "4711;cluster\n"])
