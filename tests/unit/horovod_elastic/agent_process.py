@@ -100,7 +100,7 @@ def main(node: str, slots: int, plan: str, base: bool, again: bool, command: lis
 
 if __name__ == "__main__":
     if sys.argv[1] != "agent":
-        os.environ.update(SLURMD_NODENAME=sys.argv[1], SLURM_JOB_ID="17")
+        os.environ.update(SLURMD_NODENAME=sys.argv[1], SLURM_JOB_ID="17", FLEXO_NODE=sys.argv[1])
         sys.exit(Keeper([sys.executable, __file__, "agent", *sys.argv[1:]], stands_still_s=6.0).run())
     node, slots, plan, base, again, *command = sys.argv[2:]
     main(node, int(slots), plan, base == "base", again == "again", command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -266,14 +267,27 @@ def test_at_the_end_satellites_are_cancelled_and_the_user_hears_how_where_that_f
     assert leader.cluster.ended == [first, second]
 
 
-def test_flexo_run_runs_on_another_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    for name, value in {VARIABLE: "toy", "TOY_JOB": "17", "TOY_CLUSTER": request.node.name}.items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture
+def toy_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a job of one node, which does not grow."""
+    monkeypatch.setenv(VARIABLE, "toy")
+    monkeypatch.setenv("TOY_JOB", "17")
+
+
+@pytest.mark.usefixtures("toy_job")
+def test_flexo_run_runs_on_another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher.signal, "signal", lambda *_: None)
     assert launcher.main(["touch", str(tmp_path / "started")]) == 0
     assert (tmp_path / "started").exists()
+
+
+@pytest.mark.usefixtures("toy_job")
+def test_flexo_hosts_names_the_hosts_of_another_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert hosts.main([]) == 0
+    assert capsys.readouterr().out == "castle.toyland:1\n"
 
 
 # --- other releases ----------------------------------------------------------------------------------------
