@@ -506,11 +506,11 @@ class Agent:
         environment.update(
             PYTHONPATH=os.pathsep.join(filter(None, [str(INJECT), environment.get("PYTHONPATH", "")])),
             FLEXO_AGENT=self._keeper.endpoint,
-            FLEXO_JOB_ID=self._plan.base.job_id,
             FLEXO_WORKER_ID=order.worker_id,
             FLEXO_WORKER_SECRET=self._keeper.secret,
             FLEXO_NEWCOMER="1" if order.newcomer else "0",
             FLEXO_OUTLOOK=",".join(map(str, place)),
+            FLEXO_JOB_ID=self._plan.base.job_id,
             FLEXO_ELASTIC_BATCH=self._plan.base.batch,
             HOROVOD_ELASTIC="1",
             HOROVOD_CONTROLLER="gloo",
