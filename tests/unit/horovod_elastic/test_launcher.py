@@ -161,12 +161,15 @@ def test_an_agent_that_cannot_be_started_for_now_is_tried_again(monkeypatch: pyt
     assert (code, slurm.started) == (0, [("n1", True)])
 
 
-def test_an_error_beside_an_agent_ends_the_job_instead_of_leaving_it_until_its_time_limit() -> None:
+def test_an_error_beside_an_agent_ends_the_job_instead_of_leaving_it_until_its_time_limit(
+    tmp_path: Path,
+) -> None:
     class Odd(Store):
         def look(self) -> Lease:
             raise KeyError("nobody foresaw this")
 
-    code, slurm = run(Odd(), n1=["exit 137"], n2=["sleep 60"])
+    there = tmp_path / "there"
+    code, slurm = run(Odd(), n1=[f"{once_there(there)}; exit 137"], n2=[f"touch {there}; exec sleep 60"])
     assert code == 1
     assert sorted(step.wait() for step in slurm.steps) == [-signal.SIGTERM, 137]
 
