@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 RANGE_VARIABLE = "FLEXO_ELASTIC_BATCH"
-"""Set by the Slurm plugin in jobs that were submitted with --elastic-batch=MIN-MAX."""
+"""Set by the cluster's plugin in jobs that were submitted with --elastic-batch=MIN-MAX."""
 
 
 class BadBatch(ValueError):

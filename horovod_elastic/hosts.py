@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import stat
 import subprocess
 import sys
@@ -19,21 +18,22 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from flexo_protos.credentials import Munge
+from flexo_protos.credentials import new_authenticator
 from flexo_protos.lease_place import Kind, LeasePlace
-from horovod_elastic import network, slurm_job
+from horovod_elastic import network
 from horovod_elastic.agent.tenure import Tenure
 from horovod_elastic.election.election import Election, Role
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.election.leases import JobRun, open_store
-from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.job_plan import BaseJob, JobPlan
 from horovod_elastic.leader.daemon_link import daemon_address
 from horovod_elastic.leader.leader import Leader
 from horovod_elastic.leader.leader_service import LeaderPort
 from horovod_elastic.leader.membership.commands import Command, Dismiss
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.membership.roster import Running
-from horovod_elastic.leader.satellites import SlurmUser
+from horovod_elastic.platforms import registry
+from horovod_elastic.platforms.base import NotInAJob, Platform
 from horovod_elastic.trace import say
 
 DRAIN_S = 8.0
@@ -51,7 +51,7 @@ everybody when hosts change; `flexo run COMMAND` does neither."""
 class HeldHosts(Membership):
     """Membership for somebody else's workers: agents hold their node, nobody is started there."""
 
-    def __init__(self, base: slurm_job.BaseJob) -> None:
+    def __init__(self, base: BaseJob) -> None:
         super().__init__(base.workers)
         self._base = base
         self._held: dict[str, int] = {}
@@ -68,7 +68,7 @@ class HeldHosts(Membership):
         return self._base.workers + sum(self._held.values())
 
     def hosts(self) -> list[tuple[str, int]]:
-        """Slurm's node names and slots: the base's first, then satellites in the order they came."""
+        """The cluster's node names and slots: the base's first, then satellites in the order they came."""
         held = [(name.rpartition("-")[0], slots) for name, slots in self._held.items()]
         return [*((node.name, node.workers) for node in self._base.nodes), *held]
 
@@ -110,17 +110,18 @@ def main(arguments: list[str]) -> int:
         print(USAGE, file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2
     try:
-        base = slurm_job.base_job(slurm_job.with_recorded_range(os.environ))
+        platform = registry.find(os.environ)
+        base = platform.base_job()
         folder = _private_folder(base)
         if arguments:
-            return _keep(base, folder)
-        return _print(base, folder)
-    except (slurm_job.NotInAJob, network.NoAddress, OSError) as error:
+            return _keep(platform, base, folder)
+        return _print(platform, base, folder)
+    except (NotInAJob, network.NoAddress, OSError) as error:
         print(f"flexo hosts: {error}", file=sys.stderr)
         return 2
 
 
-def _print(base: slurm_job.BaseJob, folder: Path) -> int:
+def _print(platform: Platform, base: BaseJob, folder: Path) -> int:
     (folder / "asked").touch()
     if base.elastic and not _kept(folder):
         with (folder / "log").open("ab") as log:
@@ -134,31 +135,31 @@ def _print(base: slurm_job.BaseJob, folder: Path) -> int:
     try:
         lines = (folder / "hosts").read_text()
     except FileNotFoundError:
-        lines = _lines([(node.name, node.workers) for node in base.nodes], {})
+        lines = _lines([(node.name, node.workers) for node in base.nodes], {}, platform)
     sys.stdout.write(lines)
     return 0
 
 
-def _keep(base: slurm_job.BaseJob, folder: Path) -> int:
+def _keep(platform: Platform, base: BaseJob, folder: Path) -> int:
     lock = (folder / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0
-    here = os.environ.get("SLURMD_NODENAME", base.nodes[0].name)
-    site = slurm_job.site(os.environ)
-    address = network.own_address(slurm_job.node_address(here, os.environ), site.controller)
+    here = platform.allocation().node or base.nodes[0].name
+    site = platform.site()
+    address = network.own_address(platform.node_address(here), site.controller)
     daemon = daemon_address() or ""
-    port = LeaderPort(address, Munge())
-    with LeaseServer(address, Munge()) as lease_server:
+    port = LeaderPort(address, new_authenticator())
+    with LeaseServer(address, new_authenticator()) as lease_server:
         place = LeasePlace(Kind.RUN, (lease_server.endpoint,))
         plan = JobPlan(base, site, "", daemon, str(place))
-        store = open_store(place, JobRun(base.job_id, base.restart_count), Munge())
+        store = open_store(place, JobRun(base.job_id, base.restart_count), new_authenticator())
         election = Election(store, "flexo-hosts", lambda: port.endpoint, Role.FOUNDER)
         election.follow()  # nobody else knows of this lease yet
         hosts = HeldHosts(base)
-        slurm = SlurmUser(plan, os.environ, ["true"])
-        leader = Leader(plan, "flexo-hosts", address, slurm, Tenure(election, store), members=hosts)
+        cluster = platform.control(plan, ["true"])
+        leader = Leader(plan, "flexo-hosts", address, cluster, Tenure(election, store), members=hosts)
         port.take_office(leader)
         election.keep(leader.lost_lease)
         if daemon:
@@ -168,7 +169,7 @@ def _keep(base: slurm_job.BaseJob, folder: Path) -> int:
         known: dict[str, str] = {}
 
         def write_hosts() -> None:
-            _write(folder / "hosts", _lines(hosts.hosts(), known))
+            _write(folder / "hosts", _lines(hosts.hosts(), known, platform))
             if time.time() - (folder / "asked").stat().st_mtime > FORGOTTEN_S:
                 leader.stop(0, "nobody asks for hosts any more")
 
@@ -181,23 +182,17 @@ def _keep(base: slurm_job.BaseJob, folder: Path) -> int:
     return outcome.exit_code or 0
 
 
-def _lines(hosts: list[tuple[str, int]], known: dict[str, str]) -> str:
+def _lines(hosts: list[tuple[str, int]], known: dict[str, str], platform: Platform) -> str:
     """HOST:SLOTS lines; nodes on one host are added up, because horovodrun tells hosts apart by name."""
     slots: Counter[str] = Counter()
     for node, count in hosts:
         if node not in known:
-            known[node] = _host_name(node)
+            known[node] = platform.host_name(node)
         slots[known[node]] += count
     return "".join(f"{host}:{count}\n" for host, count in slots.items())
 
 
-def _host_name(node: str) -> str:
-    shown = slurm_job.show_node(node, os.environ)
-    match = re.search(r"\bNodeHostName=(\S+)", shown)
-    return match[1] if match else node
-
-
-def _private_folder(base: slurm_job.BaseJob) -> Path:
+def _private_folder(base: BaseJob) -> Path:
     """Where the calls of one job meet: nobody else can write there."""
     mine = Path(tempfile.gettempdir(), f"flexo-{os.getuid()}")
     mine.mkdir(mode=0o700, exist_ok=True)

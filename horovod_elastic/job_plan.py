@@ -1,6 +1,7 @@
-"""What every agent of a job is told of it on its command line, so that any of them can lead it.
+"""What a job is, and what every agent of it is told on its command line, so that any of them can lead it.
 
-An agent in a satellite has another Slurm job's environment around it: what the base is must come with it.
+An agent in a satellite has the environment of another part of the job around it: what the base is must come
+with it. Agents of other releases of flexo read the same line: its keys stay.
 """
 
 from __future__ import annotations
@@ -8,7 +9,66 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
+from horovod_elastic import wire
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one worker takes: GPUs, CPUs, memory in MiB (0: whatever the cluster's default gives)."""
+
+    gpus: int
+    cpus: int
+    memory_mib: int
+    gpu_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaseNode:
+    """A node of the base and how many of its workers run there."""
+
+    name: str
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class BaseJob:
+    """The user's own job. `minimum` and `maximum` are equal when it did not ask for more sizes."""
+
+    job_id: str
+    restart_count: int
+    nodes: tuple[BaseNode, ...]
+    shape: Shape
+    minimum: int
+    maximum: int
+    account: str
+    batch: str = ""
+    """The aggregate batches that it may train with, MIN-MAX samples (--elastic-batch); "" for its own one."""
+    declared: bool = False
+    """It was submitted with --elastic, so that flexod knows it: also with a range of one size."""
+    heterogeneous: bool = False
+    """Its workers may be on several GPU types in the same run (--elastic-heterogeneous)."""
+
+    @property
+    def elastic(self) -> bool:
+        """Whether it may grow."""
+        return self.maximum > self.minimum
+
+    @property
+    def workers(self) -> int:
+        """Workers that the base itself holds."""
+        return sum(node.workers for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What flexo has to know of the cluster's configuration."""
+
+    binds_cpus: bool = True
+    """The cluster binds what it starts to CPUs, and agents have to be exempted from that."""
+    signals_reach_all: bool = True
+    """The cluster signals all processes of a part of a job; where not, only those that it started itself."""
+    controller: str = ""
+    """The host of the cluster's controller, which all nodes reach; "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +86,9 @@ class JobPlan:
 
     def to_text(self) -> str:
         """One line, for a command line's argument."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        fields = asdict(self)
+        fields["base"]["job_id"] = wire.job_number(self.base.job_id)
+        return json.dumps(fields, separators=(",", ":"))
 
 
 def from_text(text: str) -> JobPlan:
@@ -34,6 +96,7 @@ def from_text(text: str) -> JobPlan:
     try:
         fields = json.loads(text)
         base = fields.pop("base")
+        base["job_id"] = wire.job_id(base["job_id"])
         shape, nodes = Shape(**base.pop("shape")), tuple(BaseNode(**node) for node in base.pop("nodes"))
         return JobPlan(
             base=BaseJob(**base, shape=shape, nodes=nodes), site=Site(**fields.pop("site")), **fields

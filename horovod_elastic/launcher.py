@@ -9,27 +9,26 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from flexo_protos.credentials import Munge
+from flexo_protos.credentials import new_authenticator
 from flexo_protos.lease_place import Kind, LeasePlace
-from horovod_elastic import network, preemption, progress, slurm_job, threads, wire
+from horovod_elastic import network, progress, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED
 from horovod_elastic.core import choice
 from horovod_elastic.election import leases
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway
-from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.daemon_link import daemon_address
-from horovod_elastic.leader.satellites import Refused, SlurmUser
-from horovod_elastic.slurm_job import BaseJob, BaseNode
+from horovod_elastic.platforms import registry
+from horovod_elastic.platforms.base import AgentProcess, JobControl, NotInAJob, Platform, Refused
 from horovod_elastic.trace import say, say_error
 
 STARTS_AGAIN = 3
@@ -76,9 +75,9 @@ def main(arguments: list[str]) -> int:
         print(USAGE, file=sys.stderr)
         return 2
     try:
-        base = slurm_job.base_job(slurm_job.with_recorded_range(os.environ))
-        return _run(base, command)
-    except (slurm_job.NotInAJob, network.NoAddress, ValueError) as error:
+        platform = registry.find(os.environ)
+        return _run(platform, platform.base_job(), command)
+    except (NotInAJob, network.NoAddress, ValueError) as error:
         print(f"flexo run: {error}", file=sys.stderr)
         return 2
 
@@ -104,10 +103,10 @@ def _take_options(arguments: Sequence[str]) -> list[str]:
     return rest
 
 
-def _run(base: BaseJob, command: list[str]) -> int:
-    here = os.environ.get("SLURMD_NODENAME", base.nodes[0].name)
-    site = slurm_job.site(os.environ)
-    address = network.own_address(slurm_job.node_address(here, os.environ), site.controller)
+def _run(platform: Platform, base: BaseJob, command: list[str]) -> int:
+    here = platform.allocation().node or base.nodes[0].name
+    site = platform.site()
+    address = network.own_address(platform.node_address(here), site.controller)
     daemon = daemon_address() if base.declared else None
     if base.elastic and daemon is None:
         say("no flexod is configured (FLEXO_DAEMON, flexo.toml): training stays at the base's size")
@@ -115,12 +114,12 @@ def _run(base: BaseJob, command: list[str]) -> int:
         plan = JobPlan(
             base=base,
             site=site,
-            output=slurm_job.output_path(base.job_id, os.environ) or "",
+            output=platform.output_path(base.job_id),
             daemon=daemon or "",
             leases=str(place),
         )
-        store = leases.open_store(place, JobRun(base.job_id, base.restart_count), Munge())
-        agents = BaseAgents(base.nodes, SlurmUser(plan, os.environ, command), store)
+        store = leases.open_store(place, JobRun(base.job_id, base.restart_count), new_authenticator())
+        agents = BaseAgents(base.nodes, platform.control(plan, command), store)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: agents.terminate(number))
         try:
@@ -128,7 +127,7 @@ def _run(base: BaseJob, command: list[str]) -> int:
         finally:
             store.close()
         if code == TERMINATED:
-            preemption.requeue_if_preempted(base.job_id, os.environ)
+            platform.requeue_if_preempted(base.job_id)
         return code
 
 
@@ -136,22 +135,24 @@ def _run(base: BaseJob, command: list[str]) -> int:
 def lease_place(base: BaseJob, address: str) -> Iterator[LeasePlace]:
     """Where the job's agents keep their leader's lease; a job that never grows needs nobody's help for it."""
     if base.elastic:
-        with leases.settled(JobRun(base.job_id, base.restart_count), address, Munge(), say) as place:
+        with leases.settled(
+            JobRun(base.job_id, base.restart_count), address, new_authenticator(), say
+        ) as place:
             yield place
         return
-    with LeaseServer(address, Munge()) as server:
+    with LeaseServer(address, new_authenticator()) as server:
         yield LeasePlace(Kind.RUN, (server.endpoint,), run=secrets.token_hex(8))
 
 
 class BaseAgents:
     """The agents of the base's nodes, each watched by a thread of its own."""
 
-    def __init__(self, nodes: tuple[BaseNode, ...], slurm: SlurmUser, store: LeaseStore) -> None:
+    def __init__(self, nodes: tuple[BaseNode, ...], cluster: JobControl, store: LeaseStore) -> None:
         self._nodes = nodes
-        self._slurm = slurm
+        self._cluster = cluster
         self._store = store
         self._lock = threading.Lock()
-        self._steps: dict[str, subprocess.Popen[bytes]] = {}
+        self._steps: dict[str, AgentProcess] = {}
         self._codes: dict[str, int] = {}
         """Exit codes by node, in the order in which they ended for good."""
         self._signalled = 0
@@ -163,11 +164,11 @@ class BaseAgents:
         keeping = [self._start_keeping(node) for node in self._nodes]
         self._ending.wait()
         self._wait(keeping, OTHERS_END_WITHIN_S)
-        for kill in (subprocess.Popen.terminate, subprocess.Popen.kill):
+        for forcibly in (False, True):
             with self._lock:
                 left = list(self._steps.values())
             for step in left:
-                kill(step)
+                step.kill() if forcibly else step.terminate()
             self._wait(keeping, TERMINATED_WITHIN_S if left else 0.0)
         code = next(iter(self._codes.values()))  # of the first; the others may have had to be killed
         return 128 + self._signalled if self._signalled and code >= 128 else code
@@ -188,14 +189,15 @@ class BaseAgents:
 
     def _terminate(self) -> None:
         try:
-            self._slurm.terminate_base()
+            self._cluster.terminate_base()
         except Refused as error:
-            # A job that is being cancelled takes no signals any more: its agents have had Slurm's own.
+            # A job that is being cancelled takes no signals any more: its agents have had the cluster's own.
             time.sleep(TERMINATED_WITHIN_S)
             with self._lock:
                 left = list(self._steps.values())
             if left:
-                say(f"the agents are killed, because Slurm does not pass a signal on to them: {error}")
+                name = self._cluster.name
+                say(f"the agents are killed, because {name} does not pass a signal on to them: {error}")
             for step in left:
                 step.terminate()
 
@@ -225,7 +227,7 @@ class BaseAgents:
             if self._ending.is_set() or self._signalled:
                 return TERMINATED
             try:
-                step = self._slurm.launch_base(node.name, node.workers, again=again)
+                step = self._cluster.launch_base(node.name, node.workers, again=again)
             except OSError as error:  # no process or memory is left for it, at the moment perhaps
                 say(f"the agent on {node.name} cannot be started: {error}")
                 return CANNOT_WORK_NOW

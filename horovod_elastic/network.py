@@ -1,6 +1,6 @@
 """Which address and network interface a node of the job is reached at.
 
-Everything inside a job listens on that address only: on the interface that Slurm itself uses for the node.
+Everything inside a job listens on that address only: on the interface that the cluster uses for the node.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def resolve(host: str) -> str:
 
 
 def own_address(node_address: str, controller: str) -> str:
-    """Where this node is reached, from what Slurm calls its address.
+    """Where this node is reached, from what the cluster calls its address.
 
     A node's own name may lead to its loopback interface (Debian's /etc/hosts gives it 127.0.1.1), where no
-    other node reaches it: then it is the address that this host has towards slurmctld.
+    other node reaches it: then it is the address that this host has towards the cluster's controller.
     """
     address = resolve(node_address)
     if not address.startswith("127.") or node_address in (address, "localhost") or not controller:

@@ -109,7 +109,7 @@ class AggregateBatch:
     """How many samples one step of the optimizer takes from all workers together, kept or scaled under
     resizing.
 
-    Without a range from `sbatch --elastic-batch` the aggregate batch stays `total` whatever the number of
+    Without a range from `--elastic-batch` the aggregate batch stays `total` whatever the number of
     workers (Amoeba, section 5.4). With one, flexod's policy picks it within the range, and `learning_rate`
     says what becomes of the learning rate. It takes effect between two generations, on all workers at once.
 

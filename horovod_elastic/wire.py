@@ -24,6 +24,20 @@ def leaders_proof(leader: str) -> str:
     return f"{ATTACH_AGENT}@{leader}/answer"
 
 
+def job_number(job_id: str) -> int:
+    """The number by which messages and plans name a job or satellite; 0 for "", one that has no id yet.
+
+    Ids are strings in the job, because not every cluster numbers its jobs; on the wire they are integers.
+    `job_number` and `job_id` are the only conversions. Raises ValueError for an id that is no number.
+    """
+    return int(job_id or 0)
+
+
+def job_id(number: int) -> str:
+    """The inverse of `job_number`."""
+    return str(number) if number else ""
+
+
 def over(exit_code: int) -> str:
     """Who holds a job's lease after its end: nobody, and whoever looks learns the job's exit code."""
     return f"{_OVER}{exit_code}"

@@ -48,7 +48,7 @@ from flexo_protos.lease_place import Kind, LeasePlace, parse
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election.leases import JobRun, LeaseStore, open_store
 
-JOB = JobRun(7, 0)
+JOB = JobRun("7", 0)
 PROCESSES = 4
 LEAD_S = 0.5
 """From telling the client processes when to begin to that moment."""

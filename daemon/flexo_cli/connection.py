@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from flexo_protos import flexods, keepalive, tls
-from flexo_protos.credentials import METADATA_KEY, Authenticator, Munge, NotAuthentic
+from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic, new_authenticator
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 ADDRESS_VARIABLE = "FLEXO_DAEMON"
@@ -98,7 +98,7 @@ class Daemon:
 
     def __init__(self, address: Address, authenticator: Authenticator | None = None) -> None:
         self._source = address.source
-        self._authenticator = authenticator or Munge()
+        self._authenticator = authenticator or new_authenticator()
         self._targets = flexods.several(address.target) or (address.target,)
         self._target = self._targets[0]
         """Who was asked last."""

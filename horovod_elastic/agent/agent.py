@@ -8,9 +8,9 @@ leader in a thread of this process.
 An exception that nobody foresaw ends this process and nothing else, in whichever thread. The keeper starts it
 again, and the workers train on. In the leader's thread it ends that leader only, and another one takes over.
 
-SIGTERM from Slurm reaches it and its workers alike. In a satellite the workers ignore it, the agent tells the
-leader, and the leader lets them go at a mini-batch boundary. In the base it is the end of the job: workers
-die of it, or end as their script handles it.
+SIGTERM from the cluster reaches it and its workers alike. In a satellite the workers ignore it, the agent
+tells the leader, and the leader lets them go at a mini-batch boundary. In the base it is the end of the job:
+workers die of it, or end as their script handles it.
 
 The main thread owns everything and takes events from a queue; streams, waits and the leader live in threads
 of their own and only post events.
@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from flexo_protos import lease_place
-from flexo_protos.credentials import Authenticator, Munge, NotAuthentic
+from flexo_protos.credentials import Authenticator, NotAuthentic, new_authenticator
 from flexo_protos.v1 import workers_pb2 as pb
-from horovod_elastic import job_plan, network, preemption, slurm_job, threads, wire
+from horovod_elastic import job_plan, network, threads, wire
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED, STEADY_S
 from horovod_elastic.agent.keeper_link import KeeperLink, NoKeeper
 from horovod_elastic.agent.leader_link import LeaderLink
@@ -45,8 +45,8 @@ from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway, open_
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.leader import Leader, Outcome
 from horovod_elastic.leader.leader_service import LeaderPort
-from horovod_elastic.leader.satellites import SlurmUser
-from horovod_elastic.slurm_job import agent_name
+from horovod_elastic.platforms import registry
+from horovod_elastic.platforms.base import NotInAJob, Platform, agent_name
 from horovod_elastic.trace import say, say_error
 from horovod_elastic.worker.sigterm import SATELLITE
 
@@ -70,7 +70,7 @@ SILENT_KEEPER_S = 20.0
 KEPT_COME_WITHIN_S = 5.0
 """Workers that were there before this agent: a leader hears of them when they have said how they stand."""
 SIGTERM_GRACE_S = 25.0
-"""How long workers of the base may take to end as their script handles SIGTERM; Slurm's KillWait is 30."""
+"""How long workers of the base may take to end as their script handles SIGTERM; clusters often leave 30 s."""
 LEADER_ENDS_WITHIN_S = 60.0
 LEADERS_FAIL = 3
 """So often within STEADY_S the leader of this process may fail; then the process is started again."""
@@ -89,7 +89,7 @@ class Post:
     again: bool
     """Another agent was started here before it, and ended."""
     pass_signals: bool
-    """Slurm signals the agent alone."""
+    """The cluster signals the agent alone."""
     command: tuple[str, ...]
 
 
@@ -134,12 +134,22 @@ class LeaderFailed(Exception):
 class Agent:
     """See the module."""
 
-    def __init__(self, plan: JobPlan, post: Post, authenticator: Authenticator, keeper: KeeperLink) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        post: Post,
+        platform: Platform,
+        authenticator: Authenticator,
+        keeper: KeeperLink,
+    ) -> None:
         self._plan = plan
+        self._platform = platform
         self._post = post
         self._authenticator = authenticator
-        self._node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-        self._job_id = int(os.environ.get("SLURM_JOB_ID", "0"))
+        allocation = platform.allocation()
+        self._node = allocation.node or os.uname().nodename
+        self._job_id = allocation.job_id
+        self._gpus = allocation.gpus
         self._name = agent_name(self._node, self._job_id)
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._keeper = keeper
@@ -152,9 +162,7 @@ class Agent:
         self._leaving = keeper.terminated
         self._exit_code: int | None = None
         self._silence_s = float(os.environ.get(SILENCE_VARIABLE) or DEFAULT_SILENCE_S)
-        self._address = network.own_address(
-            slurm_job.node_address(self._node, os.environ), plan.site.controller
-        )
+        self._address = network.own_address(platform.node_address(self._node), plan.site.controller)
         self._interface = network.interface_of(self._address)
         authenticator.credential(wire.ATTACH_AGENT)  # NotAuthentic now rather than a lonely agent later
         self._local = LocalService(self, keeper.endpoint, keeper.secret)
@@ -188,9 +196,9 @@ class Agent:
         """
         signal.signal(signal.SIGTERM, self._on_sigterm)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            # sbatch --signal=USR1@60 is meant for the script, and would end this process.
+            # One that the user has asked the cluster for is meant for the script, and would end this process.
             signal.signal(number, self._pass_on)
-        if not self._post.base and preemption.was_told_to_go(self._job_id, os.environ):
+        if not self._post.base and self._platform.takes_back(self._job_id):
             self._events.put(self._leave)
         self._keeper.listen(
             ended=lambda *ended: self._events.put(lambda: self._ended(*ended)),
@@ -331,9 +339,9 @@ class Agent:
     def _lead(self, leading: Leading) -> None:
         if leading.heir:
             say(f"the agent on {self._node} leads this job now{self._lost_why and f': {self._lost_why}'}")
-        slurm = SlurmUser(self._plan, os.environ, self._post.command)
+        cluster = self._platform.control(self._plan, self._post.command)
         tenure = Tenure(self._election, self._store)
-        leader = Leader(self._plan, self._name, self._address, slurm, tenure, inherited=leading.heir)
+        leader = Leader(self._plan, self._name, self._address, cluster, tenure, inherited=leading.heir)
         if self._plan.daemon:
             leader.attach_to(self._plan.daemon)
         self._leader = leader
@@ -427,14 +435,14 @@ class Agent:
 
     def _hello(self) -> pb.AgentHello:
         return pb.AgentHello(
-            slurm_job_id=self._job_id,
+            slurm_job_id=wire.job_number(self._job_id),
             node=self._node,
             slots=self._post.slots,
             base=self._post.base,
             grant_id=self._post.grant_id,
             holder=self._holder,
             leaving=self._leaving,
-            gpus=slurm_job.gpus_here(os.environ),
+            gpus=self._gpus,
             leader_state=self._leader_state,
             workers=map(_running, [*self._workers.values(), *(each.worker for each in self._ended_ones)]),
         )
@@ -502,7 +510,7 @@ class Agent:
             FLEXO_WORKER_SECRET=self._keeper.secret,
             FLEXO_NEWCOMER="1" if order.newcomer else "0",
             FLEXO_OUTLOOK=",".join(map(str, place)),
-            FLEXO_JOB_ID=str(self._plan.base.job_id),
+            FLEXO_JOB_ID=self._plan.base.job_id,
             FLEXO_ELASTIC_BATCH=self._plan.base.batch,
             HOROVOD_ELASTIC="1",
             HOROVOD_CONTROLLER="gloo",
@@ -560,7 +568,7 @@ class Agent:
     # --- signals ----------------------------------------------------------------------------------------
 
     def _pass_on(self, signum: int, frame: object) -> None:
-        """Where Slurm signals only what it started itself, the script hears of it from its agent."""
+        """Where the cluster signals only what it started itself, the script hears of it from its agent."""
         if self._post.pass_signals:
             self._events.put(lambda: self._signal_workers(signum))  # safe inside a signal handler
 
@@ -573,10 +581,11 @@ class Agent:
         self._events.put(self._leave)
 
     def _leave(self) -> None:
-        if self._leaving:  # Slurm's signal and the keeper's word of it
+        if self._leaving:  # the cluster's signal and the keeper's word of it
             return
         self._leaving = True
-        self._say(pb.FromAgent(leaving=pb.AgentLeaving(reason="Slurm takes the node back (SIGTERM)")))
+        reason = f"{self._platform.name} takes the node back (SIGTERM)"
+        self._say(pb.FromAgent(leaving=pb.AgentLeaving(reason=reason)))
 
 
 def _running(worker: LocalWorker) -> pb.RunningWorker:
@@ -615,7 +624,7 @@ def devices_seen(devices: list[str], gpus: int, slot: int, local_rank: int) -> l
 def end_process(run: Callable[[], int]) -> NoReturn:
     """Run, and end this process at once, with the code that comes of it.
 
-    At once, because Python would wait for the threads of its pools, and one of them may wait for Slurm.
+    At once, because Python would wait for the threads of its pools, and one of them may wait for the cluster.
     """
     try:
         code = run()
@@ -633,7 +642,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--base", action="store_true", help="this node belongs to the base")
     parser.add_argument("--grant", default="", help="the grant that this satellite makes real")
     parser.add_argument("--again", action="store_true", help="the agent that was here has ended")
-    parser.add_argument("--pass-signals", action="store_true", help="Slurm signals the agent alone")
+    parser.add_argument("--pass-signals", action="store_true", help="the cluster signals the agent alone")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the training command")
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -649,11 +658,12 @@ def main(arguments: list[str]) -> int:
     try:
         keeper = KeeperLink()
         there_before = keeper.again or post.again
-        agent = Agent(job_plan.from_text(options.job), post, Munge(), keeper)
+        plan, platform = job_plan.from_text(options.job), registry.find(os.environ)
+        agent = Agent(plan, post, platform, new_authenticator(), keeper)
     except (NotAuthentic, StoreAway, network.NoAddress) as error:
         # MUNGE, an address, a client library: an agent before this one had them here.
         code, why = CANNOT_WORK_NOW if there_before else CANNOT_WORK, str(error)
-    except (NoKeeper, ValueError, slurm_job.NotInAJob) as error:
+    except (NoKeeper, ValueError, NotInAJob) as error:
         code, why = CANNOT_WORK, str(error)
     else:
         return agent.run()

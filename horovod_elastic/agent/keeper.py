@@ -1,11 +1,11 @@
-"""The process that Slurm starts on each node of a job: workers belong to it, and so outlive their agent.
+"""What the cluster starts on each node of a job: workers belong to it, and so outlive their agent.
 
 Workers need no agent to train. So the agent, with all its threads and connections, is a child like they are:
 if it is killed, crashes, or hangs, it is started again, finds its workers where they were, and training has
-not noticed. Slurm ends what a step has left when its first process ends, and workers must not outlive their
-step: they and the agent die with this process, which therefore does as little as there is to do. It is run by
-its path, without site packages, and needs nothing but the standard library. It speaks with the agent in lines
-of JSON over a pair of sockets (keeper_link.py is the other end).
+not noticed. A cluster ends what is left of a part of a job when the part's first process ends, and workers
+must not outlive their part: they and the agent die with this process, which therefore does as little as there
+is to do. It is run by its path, without site packages, and needs nothing but the standard library. It speaks
+with the agent in lines of JSON over a pair of sockets (keeper_link.py is the other end).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from typing import Any
 
 SOCKET_VARIABLE = "FLEXO_KEEPER_SOCKET"
 """Tells the agent which of its file descriptors leads here."""
+NODE_VARIABLE = "FLEXO_NODE"
+"""What the cluster calls this node (platforms/base.py)."""
 STARTS_WITHIN_S = 60.0
 """Until an agent says its first word: on a busy machine its imports can take longer than what follows."""
 STANDS_STILL_S = 8.0
@@ -82,7 +84,7 @@ class Keeper:
     def __init__(
         self, agent: Sequence[str], *, pass_signals: bool = False, stands_still_s: float = STANDS_STILL_S
     ) -> None:
-        """`agent`: its command line. pass_signals: Slurm signals this process alone."""
+        """`agent`: its command line. pass_signals: the cluster signals this process alone."""
         self._agent = list(agent)
         self._pass_signals = pass_signals
         self._stands_still_s = stands_still_s
@@ -367,7 +369,7 @@ def _signal_group(worker: _Worker, number: int) -> None:
 
 
 def _die_with_the_keeper() -> None:
-    """Between fork and exec. Where Slurm tracks processes by parentage, an orphan would keep its GPU."""
+    """Between fork and exec. Where processes are tracked by parentage, an orphan would keep its GPU."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -391,7 +393,7 @@ def _become_a_deaf_worker() -> None:
 
 def _say(text: str) -> None:
     """As trace.say, which needs more than there is here: dropped if it would raise, or wait."""
-    line = f"flexo: on {os.environ.get('SLURMD_NODENAME', os.uname().nodename)}: {text}\n"
+    line = f"flexo: on {os.environ.get(NODE_VARIABLE) or os.uname().nodename}: {text}\n"
     with contextlib.suppress(OSError):
         if select.select([], [2], [], 0.0)[1]:
             os.write(2, line.encode(errors="backslashreplace")[: select.PIPE_BUF])

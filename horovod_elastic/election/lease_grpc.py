@@ -25,7 +25,7 @@ from flexo_protos.v1 import leases_pb2_grpc as rpc
 from horovod_elastic.election.leases import ANSWER_WITHIN_S, JobRun, StoreAway
 from horovod_elastic.network import NoAddress
 from horovod_elastic.streams import first
-from horovod_elastic.wire import CALLING_OPTIONS, SERVER_OPTIONS
+from horovod_elastic.wire import CALLING_OPTIONS, SERVER_OPTIONS, job_number
 
 _SERVICE = "/flexo.v1.LeaseService/"
 _THREADS = 8
@@ -48,7 +48,7 @@ class GrpcLeases:
 
     def __init__(self, place: LeasePlace, job: JobRun, authenticator: Authenticator) -> None:
         self._server = f"{_NAMES[place.kind]} at {','.join(place.hosts)}"
-        self._job = pb.JobKey(job_id=job.job_id, restart_count=job.restart_count, run=place.run)
+        self._job = pb.JobKey(job_id=job_number(job.job_id), restart_count=job.restart_count, run=place.run)
         self._authenticator = authenticator
         self._channels = [_channel(place.kind, host) for host in place.hosts]
         self._stubs = [rpc.LeaseServiceStub(channel) for channel in self._channels]

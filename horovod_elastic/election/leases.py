@@ -58,9 +58,9 @@ class LeaseStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """The job that a lease is for: Slurm's number and its count of requeues."""
+    """The job that a lease is for: its id and its count of requeues."""
 
-    job_id: int
+    job_id: str
     restart_count: int
 
 

@@ -1,7 +1,7 @@
-"""What has become of a base that says nothing: Slurm has ended it or suspended it, or its nodes are lost.
+"""What has become of a base that says nothing: it has ended, is suspended, or its nodes are lost.
 
 Only a leader in a satellite asks. A suspended base is waited for: its workers go on where they stand when
-Slurm resumes it, and what the others trained meanwhile without it would be lost with their satellites.
+the cluster resumes it, and what the others trained meanwhile without it would be lost with their satellites.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from horovod_elastic import threads
-from horovod_elastic.leader.satellites import BaseState, Refused
+from horovod_elastic.platforms.base import BaseState, Refused
 from horovod_elastic.trace import say_error
 
 LOOK_INTERVAL_S = 5.0
 ANSWER_BOUND_S = 15.0
-"""A base of which Slurm says nothing for so long is taken for one that runs."""
+"""A base of which the cluster says nothing for so long is taken for one that runs."""
 BACK_WITHIN_S = 10.0
-"""So long after Slurm has resumed a base its agents may take to be heard again."""
+"""So long after it was resumed a base's agents may take to be heard again."""
 
 
 class BaseWatch:
-    """Asks Slurm while the base is silent. For the leader's thread, which `post` hands the answers to."""
+    """Asks the cluster while the base is silent. For the leader's thread; `post` hands it the answers."""
 
     def __init__(self, ask: Callable[[], BaseState], post: Callable[[Callable[[], None]], None]) -> None:
         """`ask`: may take long, and raise Refused."""
@@ -30,12 +30,12 @@ class BaseWatch:
         self._asked_at: float | None = None
         self._asking = False
         self._state: BaseState | None = None
-        """As Slurm said last in this silence."""
+        """As the cluster said last in this silence."""
         self._wait_until = 0.0
 
     @property
     def ended(self) -> bool:
-        """Slurm has said so."""
+        """The cluster has said so."""
         return self._state is BaseState.ENDED
 
     def look(self, silent: bool, now: float) -> None:
@@ -69,7 +69,7 @@ class BaseWatch:
         self._post(lambda: self._answered(None))
 
     def _answered(self, state: BaseState | None) -> None:
-        """`state`: None where Slurm did not answer."""
+        """`state`: None where the cluster did not answer."""
         self._asking = False
         if self._silent_since is None or self._asked_at is None:
             return  # it was heard again meanwhile

@@ -34,10 +34,9 @@ from horovod_elastic.leader.membership.commands import Command, Dismiss, End, St
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.oversight import Home, Oversight
 from horovod_elastic.leader.reporting import Reporter
-from horovod_elastic.leader.satellites import ENDS_WITHIN_S, SlurmUser
 from horovod_elastic.leader.succession import Succession, Tenure
 from horovod_elastic.leader.worker_messages import WorkerMessages
-from horovod_elastic.slurm_job import agent_name
+from horovod_elastic.platforms.base import ENDS_WITHIN_S, JobControl, agent_name
 from horovod_elastic.trace import VARIABLE as TRACE
 from horovod_elastic.trace import Trace, say, say_error
 
@@ -76,7 +75,7 @@ class Leader:
         plan: JobPlan,
         name: str,
         address: str,
-        slurm: SlurmUser,
+        slurm: JobControl,
         tenure: Tenure,
         *,
         members: Membership | None = None,

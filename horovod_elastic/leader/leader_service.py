@@ -14,7 +14,7 @@ from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic import wire
 from horovod_elastic.leader.leader import Leader
-from horovod_elastic.slurm_job import agent_name
+from horovod_elastic.platforms.base import agent_name
 from horovod_elastic.streams import CLOSE_WITHIN_S, MAX_STREAMS, converse, first, listen_on
 
 TAKES_OFFICE_WITHIN_S = 2.0
@@ -61,7 +61,7 @@ class LeaderPort(rpc.LeaderServiceServicer):
         hello = first(request_iterator, context).hello
         if not hello.node or not 0 < hello.slots <= MAX_STREAMS:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an agent says hello first: node and slots")
-        name = agent_name(hello.node, hello.slurm_job_id)
+        name = agent_name(hello.node, wire.job_id(hello.slurm_job_id))
         outbox: queue.SimpleQueue[pb.ToAgent | None] = queue.SimpleQueue()
         leader.post(lambda: leader.agent_attached(name, hello, outbox))
 

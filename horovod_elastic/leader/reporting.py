@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from flexo_protos import lease_place
 from flexo_protos.v1 import jobs_pb2
+from horovod_elastic import wire
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.borrowing import Borrowing
 from horovod_elastic.leader.daemon_link import DaemonLink
@@ -77,7 +78,7 @@ class Reporter:
         """Asked for by the link's thread; reads the last report, which is never changed once made."""
         base = self._plan.base
         return jobs_pb2.Hello(
-            job_id=base.job_id,
+            job_id=wire.job_number(base.job_id),
             restart_count=base.restart_count,
             workers=jobs_pb2.WorkerRange(min=base.minimum, max=base.maximum),
             shape=jobs_pb2.WorkerShape(

@@ -14,6 +14,8 @@ from typing import Any
 from flexo_protos.v1 import tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import checkpoints, training
+from horovod_elastic.platforms import registry
+from horovod_elastic.platforms.base import JOB_VARIABLE
 from horovod_elastic.trace import say
 from horovod_elastic.worker import gradients, left_out, replicas, state_route
 from horovod_elastic.worker.session import Session
@@ -138,16 +140,8 @@ def run_tasks(session: Session, state: Any) -> None:
 
 def _write_checkpoint(task: tasks_pb2.Task, session: Session, state: Any) -> tasks_pb2.TaskDone:
     path = Path(task.write_checkpoint.path)
-    about = checkpoints.CheckpointInfo(
-        job_id=_number("FLEXO_JOB_ID"),
-        restart_count=_number("SLURM_RESTART_COUNT"),
-        generation=session.generation,
-        commits=session.commits,
-        workers=session.size,
-        node=os.environ.get("SLURMD_NODENAME", os.uname().nodename),
-        flexo_version=_version(),
-    )
     try:
+        about = _about(session)
         within = os.environ.get("FLEXO_CHECKPOINT_DIR")
         checkpoints.write(state, path, about, Path(within) if within else None)
     except checkpoints.CheckpointError as error:
@@ -158,9 +152,17 @@ def _write_checkpoint(task: tasks_pb2.Task, session: Session, state: Any) -> tas
     return tasks_pb2.TaskDone(id=task.id, text=text)
 
 
-def _number(variable: str) -> int:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdecimal() else 0
+def _about(session: Session) -> checkpoints.CheckpointInfo:
+    job_id, allocation = os.environ.get(JOB_VARIABLE, ""), registry.find(os.environ).allocation()
+    return checkpoints.CheckpointInfo(
+        job_id=int(job_id) if job_id.isdecimal() else 0,
+        restart_count=allocation.restart_count,
+        generation=session.generation,
+        commits=session.commits,
+        workers=session.size,
+        node=allocation.node or os.uname().nodename,
+        flexo_version=_version(),
+    )
 
 
 def _version() -> str:

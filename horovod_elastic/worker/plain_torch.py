@@ -37,6 +37,6 @@ def _check(environment: Mapping[str, str], given: set[str]) -> None:
             f"torch.distributed.init_process_group(): {', '.join(missing)} not set. `flexo run` starts "
             "Horovod scripts (import horovod.torch as hvd; hvd.init()), and elastic ones grow "
             "(hvd.elastic.run). It does not start scripts of torch.distributed (DDP, FSDP) yet. Start this "
-            "one with srun and torchrun, without flexo run and without --elastic. Or port it to Horovod, as "
+            "one with torchrun, without flexo run and without --elastic. Or port it to Horovod, as "
             "examples/digits/train.py shows."
         )

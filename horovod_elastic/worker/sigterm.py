@@ -1,9 +1,9 @@
 """SIGTERM on a satellite: it announces the end of the node's loan, not the end of training.
 
-Slurm signals the processes of a step: all of them, or with proctrack/cgroup those that it started itself. The
-agent passes the word on to the leader, and workers leave at the next mini-batch boundary; until then neither
-they nor the processes that load their data may end. Programs that a script starts get the default back, and
-whoever starts a process can still terminate it. On the base, SIGTERM means what it always means.
+The cluster signals all processes of a satellite, or those only that it started itself. The agent passes the
+word on to the leader, and workers leave at the next mini-batch boundary; until then neither they nor the
+processes that load their data may end. Programs that a script starts get the default back, and whoever starts
+a process can still terminate it. On the base, SIGTERM means what it always means.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""MUNGE credentials on gRPC calls: who is calling, provably, as everything else on a Slurm cluster does it.
+"""Credentials on gRPC calls: who is calling, provably, as everything else on the cluster does it.
+
+`new_authenticator` is the one place where the scheme is chosen; MUNGE is the only scheme so far.
 
 A caller puts a credential into the call's metadata. It names flexo and the method that is called; munged
 adds uid, gid and time, and signs. The callee decodes it once: munged itself refuses replayed, expired and
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -41,7 +44,7 @@ class Caller:
 
 
 class Authenticator(Protocol):
-    """The seam for sites that have another way than MUNGE (auth/slurm with JWT)."""
+    """One scheme by which callers prove who they are."""
 
     def credential(self, method: str) -> str:
         """A credential of this process for one call of `method` ("/flexo.v1.Service/Method")."""
@@ -106,6 +109,22 @@ class Munge:
         if self._socket:
             library.munge_ctx_set(context, _OPT_SOCKET, ctypes.c_char_p(self._socket.encode()))
         return context
+
+
+MUNGE = "munge"
+_SCHEMES: dict[str, Callable[[str | None], Authenticator]] = {MUNGE: Munge}
+
+
+def new_authenticator(scheme: str = MUNGE, *, socket: str | None = None) -> Authenticator:
+    """The authenticator of a scheme; `socket`: of the scheme's daemon, where it is not the default one.
+
+    Raises ValueError for a scheme that does not exist.
+    """
+    try:
+        return _SCHEMES[scheme](socket)
+    except KeyError:
+        known = ", ".join(sorted(_SCHEMES))
+        raise ValueError(f"'{scheme}' is no scheme of authentication; it is one of {known}") from None
 
 
 def _payload(method: str) -> bytes:

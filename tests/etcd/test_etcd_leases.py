@@ -22,7 +22,7 @@ from horovod_elastic.election.election import Election, Following, Leading, Role
 from horovod_elastic.election.lease_etcd import EtcdLeases
 from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway, open_store, settled
 
-JOB = JobRun(7, 0)
+JOB = JobRun("7", 0)
 TTL_S = 2.0
 """Of a lease that is to run out. etcd knows whole seconds, and none below two."""
 LONG_TTL_S = 6.0

@@ -49,9 +49,9 @@ def test_a_users_role_does_not_reach_the_key_that_says_which_flexod_is_active_no
     with pytest.raises(RegisterAway, match="user name is empty"):
         EtcdRegister(place, EtcdAccess(), 5.0).swap(found.version, replace(A, holder="nobody:1"))
     assert register.look() == found
-    assert EtcdLeases(place, JobRun(7, 0), ada).acquire("a", "a:1", 60.0).holder == "a"
+    assert EtcdLeases(place, JobRun("7", 0), ada).acquire("a", "a:1", 60.0).holder == "a"
     with pytest.raises(StoreAway, match="permission denied"):
-        EtcdLeases(place, JobRun(7, 0), flexod).look()
+        EtcdLeases(place, JobRun("7", 0), flexod).look()
 
 
 def test_all_flexods_find_one_key_of_grants_and_nobody_else_reads_it(own_etcd: Etcd, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from flexo_protos.v1 import leases_pb2, leases_pb2_grpc
 from horovod_elastic.election.election import Election, Following, Leading, Role
 from horovod_elastic.election.leases import JobRun, open_store
 
-JOB = JobRun(7, 0)
+JOB = JobRun("7", 0)
 LOOK = "/flexo.v1.LeaseService/Look"
 STRANGER = "games"
 

@@ -15,7 +15,7 @@ from horovod_elastic.leader import leader
 
 if __name__ == "__main__":
     if sys.argv[1] != "agent":
-        os.environ.update(SLURMD_NODENAME=sys.argv[1], SLURM_JOB_ID=sys.argv[2])
+        os.environ.update(SLURMD_NODENAME=sys.argv[1], SLURM_JOB_ID=sys.argv[2], FLEXO_NODE=sys.argv[1])
         sys.exit(Keeper([sys.executable, __file__, "agent", *sys.argv[1:]], stands_still_s=6.0).run())
     manager = leader.Borrowing
     manager.admit = lambda *_: ""  # type: ignore[method-assign]  # there is no flexod that granted them

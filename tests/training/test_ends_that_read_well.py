@@ -12,7 +12,7 @@ import pytest
 from elastic_jobs import BOUND_S, Job, Submit, take_nodes, wait_for_start
 
 from flexo_lab import Lab
-from horovod_elastic.leader.satellites import SATELLITE
+from horovod_elastic.platforms.slurm.job_control import SATELLITE
 
 pytestmark = pytest.mark.slow
 

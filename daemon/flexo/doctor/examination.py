@@ -43,7 +43,7 @@ from flexo.doctor.slurm_says import (
     parse_stats,
 )
 from flexo.doctor.submission import TriedOut, check_submission
-from flexo_protos.credentials import SOCKET_VARIABLE, Munge
+from flexo_protos.credentials import MUNGE, SOCKET_VARIABLE, new_authenticator
 
 _T = TypeVar("_T")
 _TEST = ("sbatch", "--test-only", "--wrap", "true")
@@ -74,7 +74,7 @@ def examine(
     slurm = _or_why(lambda: _slurm(commands))
     addresses = frozenset() if isinstance(slurm, _Why) else _node_addresses(commands)
     findings = [
-        *munge.check_munge(Munge(str(socket) if socket else None), socket),
+        *munge.check_munge(new_authenticator(MUNGE, socket=str(socket) if socket else None), socket),
         munge.other_hosts(),
         *(_unreachable(slurm) if isinstance(slurm, _Why) else _cluster(commands, slurm, settings)),
         *flexod.check_config(config_path, mistakes),

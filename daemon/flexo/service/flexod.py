@@ -41,7 +41,7 @@ from flexo.service.standstill import none_allowed
 from flexo.service.tls import CertificateUnusable, server_credentials
 from flexo.service.turns import Turns
 from flexo.service.workers import start_workers
-from flexo_protos.credentials import Munge, NotAuthentic
+from flexo_protos.credentials import Authenticator, NotAuthentic, new_authenticator
 
 FAILED = 1
 USAGE = 2
@@ -87,7 +87,7 @@ def main() -> None:
 
 def serve(configuration: Configuration, settings: Settings, *, everywhere: bool = False) -> None:
     """Be flexod until SIGTERM or SIGINT; SIGHUP has it read `configuration` again. Raises CannotServe."""
-    authenticator = _working_munge(settings)
+    authenticator = _working_authenticator(settings)
     try:
         check_address(settings.service.address, everywhere)
         if settings.metrics.listen:
@@ -99,7 +99,7 @@ def serve(configuration: Configuration, settings: Settings, *, everywhere: bool 
         raise CannotServe(str(error)) from error
 
 
-async def _serve(configuration: Configuration, settings: Settings, authenticator: Munge) -> None:
+async def _serve(configuration: Configuration, settings: Settings, authenticator: Authenticator) -> None:
     credentials = server_credentials(settings.tls, settings.service.address)
     start_workers(asyncio.get_running_loop())
     process = Process(configuration, settings)
@@ -151,15 +151,15 @@ async def _serve_in_turns(process: Process, listening: _Listening) -> None:
         await server.stop(FAREWELL_S)
 
 
-def _working_munge(settings: Settings) -> Munge:
-    """MUNGE, tried once: a flexod that cannot tell callers apart is of no use to anybody."""
+def _working_authenticator(settings: Settings) -> Authenticator:
+    """Tried once: a flexod that cannot tell callers apart is of no use to anybody."""
     socket = settings.service.munge_socket
-    munge = Munge(str(socket) if socket else None)
+    authenticator = new_authenticator(socket=str(socket) if socket else None)
     try:
-        munge.verify(munge.credential("start"), "start")
+        authenticator.verify(authenticator.credential("start"), "start")
     except NotAuthentic as error:
         raise CannotServe(str(error)) from error
-    return munge
+    return authenticator
 
 
 @contextlib.contextmanager

@@ -33,6 +33,6 @@ def serving(service: admin_pb2_grpc.AdminServiceServicer, monkeypatch: pytest.Mo
     server.start()
     address = f"127.0.0.1:{port}"
     monkeypatch.setenv("FLEXO_DAEMON", address)
-    monkeypatch.setattr(connection, "Munge", SayingWho)
+    monkeypatch.setattr(connection, "new_authenticator", SayingWho)
     yield address
     server.stop(None)

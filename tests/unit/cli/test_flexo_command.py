@@ -321,7 +321,7 @@ def test_a_wrong_command_line_is_exit_2(flexo_run: Run, line: list[str]) -> None
 def test_an_unreachable_daemon_is_exit_3_with_address_and_where_it_came_from(
     monkeypatch: pytest.MonkeyPatch, flexo_run: Run
 ) -> None:
-    monkeypatch.setattr(connection, "Munge", SayingWho)
+    monkeypatch.setattr(connection, "new_authenticator", SayingWho)
     monkeypatch.setenv("FLEXO_DAEMON", "127.0.0.1:1")
     code, out, err = flexo_run("status")
     assert (code, out) == (3, "")

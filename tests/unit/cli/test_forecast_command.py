@@ -230,7 +230,7 @@ def test_a_journal_without_demand_says_what_to_do(admin: Admin, forecast: Run) -
 
 
 def test_without_flexod_it_says_so(forecast: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "Munge", SayingWho)
+    monkeypatch.setattr(connection, "new_authenticator", SayingWho)
     code, _, err = forecast("--daemon", "127.0.0.1:1")
     assert code == 3
     assert "does not answer" in err

@@ -38,7 +38,7 @@ import sys
 sys.path.insert(0, {here!r})
 from admin_server import SayingWho
 from flexo_cli import app, connection
-connection.Munge = SayingWho
+connection.new_authenticator = SayingWho
 sys.exit(app.run(["top", *sys.argv[1:]]))
 """
 

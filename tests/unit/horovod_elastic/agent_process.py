@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from trusting import Trusting
 
 from flexo_protos.credentials import NotAuthentic
-from horovod_elastic import job_plan, slurm_job
+from horovod_elastic import job_plan
 from horovod_elastic.agent import agent
 from horovod_elastic.agent.agent import Agent
 from horovod_elastic.agent.keeper import Keeper
@@ -41,6 +41,8 @@ from horovod_elastic.leader.oversight import Oversight
 from horovod_elastic.leader.reporting import Reporter
 from horovod_elastic.leader.succession import Succession
 from horovod_elastic.leader.worker_messages import WorkerMessages
+from horovod_elastic.platforms import registry
+from horovod_elastic.platforms.slurm import commands
 from horovod_elastic.shards import ShardDesk
 
 FAULTS_VARIABLE = "FLEXO_TEST_FAULTS"
@@ -89,7 +91,7 @@ def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:
 
 
 def main(node: str, slots: int, plan: str, base: bool, again: bool, command: list[str]) -> NoReturn:
-    slurm_job.ask = _ask
+    commands.ask = _ask
     base_watch.LOOK_INTERVAL_S = 3600.0
     # A leader that is gone is noticed earlier. A new one still waits for agents: they may be slow to start.
     election.Election.__init__.__kwdefaults__["ttl_s"] = 2.0
@@ -100,12 +102,15 @@ def main(node: str, slots: int, plan: str, base: bool, again: bool, command: lis
     )
     if FAULTS_VARIABLE in os.environ:
         Faults(Path(os.environ[FAULTS_VARIABLE]) / node).install()
-    agent.end_process(lambda: agent.Agent(job_plan.from_text(plan), post, Trusting(), KeeperLink()).run())
+    platform = registry.find(os.environ)
+    agent.end_process(
+        lambda: agent.Agent(job_plan.from_text(plan), post, platform, Trusting(), KeeperLink()).run()
+    )
 
 
 if __name__ == "__main__":
     if sys.argv[1] != "agent":
-        os.environ.update(SLURMD_NODENAME=sys.argv[1], SLURM_JOB_ID="17")
+        os.environ.update(SLURMD_NODENAME=sys.argv[1], SLURM_JOB_ID="17", FLEXO_NODE=sys.argv[1])
         sys.exit(Keeper([sys.executable, __file__, "agent", *sys.argv[1:]], stands_still_s=6.0).run())
     node, slots, plan, base, again, *command = sys.argv[2:]
     main(node, int(slots), plan, base == "base", again == "again", command)

@@ -25,8 +25,7 @@ from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import wire
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.election.leases import JobRun, open_store
-from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
 
 HERE = Path(__file__).resolve().parent
 BOUND_S = 120.0
@@ -123,7 +122,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
         def make(*nodes: str) -> Job:
             base = BaseJob(
-                17, 0, tuple(BaseNode(node, 1) for node in nodes), Shape(0, 1, 0, ""), len(nodes), 9, ""
+                "17", 0, tuple(BaseNode(node, 1) for node in nodes), Shape(0, 1, 0, ""), len(nodes), 9, ""
             )
             place = LeasePlace(Kind.RUN, (server.endpoint,))
             jobs.append(Job(tmp_path, JobPlan(base, Site(), "", "", str(place))))
@@ -161,7 +160,7 @@ def test_a_job_trains_and_ends_in_order(job: Callable[..., Job]) -> None:
     assert kinds.index("prepare") < kinds.index("prepared") < kinds.index("go") < kinds.index("entered")
     assert kinds.count("ready") == kinds.count("entered") == kinds.count("left") == 2
     assert kinds[-1] == "end"
-    store = open_store(lease_place.parse(two.plan.leases), JobRun(17, 0), Trusting())
+    store = open_store(lease_place.parse(two.plan.leases), JobRun("17", 0), Trusting())
     assert wire.exit_code_of(store.look().holder) == 0
     store.close()
 

@@ -11,7 +11,7 @@ from world import World, training_world
 from horovod_elastic.leader.agent_links import AgentLink, AgentLinks
 from horovod_elastic.leader.attendance import BACK_WITHIN_S, SILENCE_BOUND_S, STALL_S, Attendance
 from horovod_elastic.leader.base_watch import BaseWatch
-from horovod_elastic.leader.satellites import BaseState
+from horovod_elastic.platforms.base import BaseState
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from horovod_elastic.leader.base_watch import ANSWER_BOUND_S, BACK_WITHIN_S, LOOK_INTERVAL_S, BaseWatch
-from horovod_elastic.leader.satellites import BaseState, Refused
+from horovod_elastic.platforms.base import BaseState, Refused
 
 RUNS, SUSPENDED, ENDED = BaseState.RUNS, BaseState.SUSPENDED, BaseState.ENDED
 

@@ -10,8 +10,10 @@ import pytest
 
 from horovod_elastic import launcher
 from horovod_elastic.core import choice
+from horovod_elastic.job_plan import BaseJob
 from horovod_elastic.leader import profiling
-from horovod_elastic.slurm_job import BaseJob, clean_environment
+from horovod_elastic.platforms.base import Platform
+from horovod_elastic.platforms.slurm.commands import clean_environment
 
 
 @pytest.fixture
@@ -19,7 +21,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What `flexo run` runs, in a job of one node."""
     ran: list[list[str]] = []
 
-    def run(base: BaseJob, command: list[str]) -> int:
+    def run(platform: Platform, base: BaseJob, command: list[str]) -> int:
         ran.append(command)
         return 0
 

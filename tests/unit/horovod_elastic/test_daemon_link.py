@@ -66,7 +66,7 @@ def _quick_and_without_munge(monkeypatch: pytest.MonkeyPatch) -> None:
         def credential(self, method: str) -> str:
             return f"stamp for {method}"
 
-    monkeypatch.setattr(daemon_link, "Munge", Stamp)
+    monkeypatch.setattr(daemon_link, "new_authenticator", Stamp)
     monkeypatch.setattr(daemon_link, "FIRST_RETRY_S", 0.05)
     monkeypatch.setattr(daemon_link, "LAST_RETRY_S", 0.1)
     monkeypatch.setattr(daemon_link, "REFUSED_RETRY_S", 0.3)
@@ -202,7 +202,7 @@ def test_without_munge_it_says_so_and_training_goes_on(
         def credential(self, method: str) -> str:
             raise NotAuthentic("munged does not answer")
 
-    monkeypatch.setattr(daemon_link, "Munge", Broken)
+    monkeypatch.setattr(daemon_link, "new_authenticator", Broken)
     leader = start_link("127.0.0.1:9")
     wait_until(lambda: leader.said)
     assert leader.said == ["munged does not answer; training goes on with the workers it has"]

@@ -17,14 +17,16 @@ import pytest
 
 from flexo_protos import lease_place
 from flexo_protos.leases import Lease
-from horovod_elastic import launcher, slurm_job, wire
+from horovod_elastic import launcher, wire
 from horovod_elastic.core import choice
 from horovod_elastic.election.leases import LeaseStore, StoreAway
-from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan
 from horovod_elastic.launcher import BaseAgents
 from horovod_elastic.leader import profiling
-from horovod_elastic.leader.satellites import Refused, SlurmUser
-from horovod_elastic.slurm_job import BaseJob, BaseNode
+from horovod_elastic.platforms import registry
+from horovod_elastic.platforms.base import JobControl, Platform, Refused
+from horovod_elastic.platforms.slurm import commands
+from horovod_elastic.platforms.slurm.platform import SlurmPlatform
 
 BOUND_S = 60.0
 
@@ -47,6 +49,7 @@ class Slurm:
 
     scripts: dict[str, list[str]]
     deaf: bool = False
+    name: str = "Slurm"
     started: list[tuple[str, bool]] = field(default_factory=list)
     steps: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -67,7 +70,7 @@ class Slurm:
 def run(store: Store, **scripts: list[str]) -> tuple[int, Slurm]:
     slurm = Slurm(scripts)
     nodes = tuple(BaseNode(node, 1) for node in scripts)
-    return BaseAgents(nodes, cast(SlurmUser, slurm), cast(LeaseStore, store)).run(), slurm
+    return BaseAgents(nodes, cast(JobControl, slurm), cast(LeaseStore, store)).run(), slurm
 
 
 @pytest.fixture(autouse=True)
@@ -158,12 +161,15 @@ def test_an_agent_that_cannot_be_started_for_now_is_tried_again(monkeypatch: pyt
     assert (code, slurm.started) == (0, [("n1", True)])
 
 
-def test_an_error_beside_an_agent_ends_the_job_instead_of_leaving_it_until_its_time_limit() -> None:
+def test_an_error_beside_an_agent_ends_the_job_instead_of_leaving_it_until_its_time_limit(
+    tmp_path: Path,
+) -> None:
     class Odd(Store):
         def look(self) -> Lease:
             raise KeyError("nobody foresaw this")
 
-    code, slurm = run(Odd(), n1=["exit 137"], n2=["sleep 60"])
+    there = tmp_path / "there"
+    code, slurm = run(Odd(), n1=[f"{once_there(there)}; exit 137"], n2=[f"touch {there}; exec sleep 60"])
     assert code == 1
     assert sorted(step.wait() for step in slurm.steps) == [-signal.SIGTERM, 137]
 
@@ -208,7 +214,7 @@ def test_a_signal_is_passed_on_and_is_the_exit_code(
 ) -> None:
     trapped = tmp_path / "trapped"
     slurm = Slurm({"n1": [f"trap 'exit 143' TERM; touch {trapped}; sleep 60 & wait"]}, deaf)
-    agents = BaseAgents((BaseNode("n1", 1),), cast(SlurmUser, slurm), cast(Any, Store("")))
+    agents = BaseAgents((BaseNode("n1", 1),), cast(JobControl, slurm), cast(Any, Store("")))
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(agents.run()))
     thread.start()
@@ -240,12 +246,13 @@ def test_of_a_job_of_one_size_flexod_hears_if_it_was_submitted_with_a_range(
             return 0
 
     monkeypatch.setattr(launcher, "BaseAgents", NoAgents)
-    monkeypatch.setattr(launcher, "SlurmUser", lambda plan, *_: plans.append(plan))
+    monkeypatch.setattr(SlurmPlatform, "control", lambda _, plan, command: plans.append(plan))
     monkeypatch.setattr(launcher.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(slurm_job, "ask", lambda *_: "NodeAddr=127.0.0.1")
+    monkeypatch.setattr(commands, "ask", lambda *_: "NodeAddr=127.0.0.1")
     monkeypatch.setenv("FLEXO_DAEMON", "127.0.0.1:9")
     job = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "SLURM_NTASKS": "2"}
-    assert launcher._run(slurm_job.base_job({**job, "SLURM_JOB_GPUS": "0,1", "FLEXO_ELASTIC": text}), []) == 0
+    platform = registry.find({**job, "SLURM_JOB_GPUS": "0,1", "FLEXO_ELASTIC": text})
+    assert launcher._run(platform, platform.base_job(), []) == 0
     (plan,) = plans
     assert plan.daemon == daemon
     place = lease_place.parse(plan.leases)
@@ -267,7 +274,7 @@ def test_no_profile_before_the_command_is_known_to_all_agents_and_after_it_is_th
 ) -> None:
     commands: list[list[str]] = []
 
-    def run(base: BaseJob, command: list[str]) -> int:
+    def run(platform: Platform, base: BaseJob, command: list[str]) -> int:
         commands.append(command)
         return 0
 

@@ -15,13 +15,12 @@ from typing import Any, cast
 import pytest
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
-from horovod_elastic.job_plan import JobPlan
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
 from horovod_elastic.leader import attendance, base_watch, borrowing
 from horovod_elastic.leader import leader as leaders
 from horovod_elastic.leader.leader import Leader, Outcome
 from horovod_elastic.leader.membership import takeover
-from horovod_elastic.leader.satellites import BaseState, Found, Grant, QueueEntry, Refused, SlurmUser
-from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
+from horovod_elastic.platforms.base import BaseState, Found, Grant, JobControl, Refused, SatelliteStatus
 
 BOUND_S = 20.0
 Failed = jobs_pb2.GrantFailed
@@ -32,29 +31,30 @@ AgentOutbox = queue.SimpleQueue[workers_pb2.ToAgent | None]
 class Slurm:
     """Gives every satellite the number that the test says, when the test says."""
 
+    name: str = "Slurm"
     next_id: int = 101
     refusal: str = ""
     submitted: list[Grant] = field(default_factory=list)
-    cancelled: list[int] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
     may_answer: threading.Event = field(default_factory=threading.Event)
     found: list[Found] | None = field(default_factory=list)
     """What find says; None: slurmctld does not answer."""
     base: BaseState | None = BaseState.RUNS
     """What Slurm says of it; None: slurmctld does not answer."""
 
-    def submit(self, grant: Grant) -> int:
+    def submit(self, grant: Grant) -> str:
         self.submitted.append(grant)
         assert self.may_answer.wait(BOUND_S)
         if self.refusal:
             raise Refused(self.refusal)
         self.next_id += 1
-        return self.next_id - 1
+        return str(self.next_id - 1)
 
-    def cancel(self, job_ids: Iterable[int], within_s: float = 0.0) -> None:
-        self.cancelled += job_ids
+    def cancel(self, satellite_ids: Iterable[str], within_s: float = 0.0) -> None:
+        self.cancelled += satellite_ids
 
-    def queue(self, job_ids: Iterable[int]) -> dict[int, QueueEntry]:
-        return {each.job_id: QueueEntry("R", "None") for each in self.found or ()}
+    def status(self, satellite_ids: Iterable[str]) -> dict[str, SatelliteStatus]:
+        return {each.id: SatelliteStatus(placed=True) for each in self.found or ()}
 
     def find(self) -> list[Found]:
         if self.found is None:
@@ -168,7 +168,7 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-G1, G2 = Found(55, "g1", "n7", 1), Found(56, "g2", "n8", 1)
+G1, G2 = Found("55", "g1", "n7", 1), Found("56", "g2", "n8", 1)
 """Satellites that Slurm still runs when a new leader looks."""
 
 
@@ -178,9 +178,9 @@ def lead() -> Iterator[Callable[..., Job]]:
 
     def begin(slurm: Slurm | None = None, inherited: bool = False, name: str = "n1-17") -> Job:
         slurm, link, lease, outcomes = slurm or Slurm(), Link(), Lease(), list[Outcome]()
-        base = BaseJob(17, 0, (BaseNode("n1", 1),), Shape(1, 1, 0, ""), 1, 4, "")
+        base = BaseJob("17", 0, (BaseNode("n1", 1),), Shape(1, 1, 0, ""), 1, 4, "")
         plan = JobPlan(base, Site(), "", "", "run://n1:1#r7")
-        leader = Leader(plan, name, "127.0.0.1", cast(SlurmUser, slurm), lease, inherited=inherited)
+        leader = Leader(plan, name, "127.0.0.1", cast(JobControl, slurm), lease, inherited=inherited)
         leader._reporter.attach(cast(Any, link))
         thread = threading.Thread(target=lambda: outcomes.append(leader.run()), daemon=True)
         thread.start()
@@ -273,7 +273,7 @@ def test_a_grant_that_is_withdrawn_while_it_is_submitted_is_cancelled(job: Job) 
     job.grants("g1")
     job.grants()
     job.slurm.may_answer.set()
-    wait_until(lambda: job.slurm.cancelled == [101])
+    wait_until(lambda: job.slurm.cancelled == ["101"])
     outbox = job.attach(101, "n-g1")
     assert kinds(outbox) == ["dismiss"]
 
@@ -303,10 +303,10 @@ def test_what_flexod_commands_reaches_those_who_see_to_it(job: Job, monkeypatch:
 def test_a_satellite_that_vanishes_is_lost_and_one_that_slurm_took_is_preempted(job: Job) -> None:
     job.slurm.may_answer.set()
     job.grants("g1", "g2")
-    wait_until(lambda: all(satellite.job_id for satellite in job.satellites().values()))
-    ids = {key: satellite.job_id for key, satellite in job.satellites().items()}
+    wait_until(lambda: all(satellite.id for satellite in job.satellites().values()))
+    ids = {key: satellite.id for key, satellite in job.satellites().items()}
     for grant, job_id in ids.items():
-        job.attach(job_id, f"n-{grant}")
+        job.attach(int(job_id), f"n-{grant}")
     job.detach(f"n-g1-{ids['g1']}")
     job.do(lambda: job.leader.agent_leaving(f"n-g2-{ids['g2']}", "SIGTERM"))
     job.detach(f"n-g2-{ids['g2']}")
@@ -322,7 +322,7 @@ def test_at_the_end_satellites_that_were_just_being_submitted_are_cancelled_too(
     job.thread.join(BOUND_S)
     assert job.outcomes == [Outcome(7, "the test says so")]
     assert job.lease.ended_with == [7]
-    assert job.slurm.cancelled == [101]
+    assert job.slurm.cancelled == ["101"]
     assert job.link.heard[-1].goodbye.reason == "the test says so"
 
 
@@ -409,11 +409,11 @@ def test_a_new_leader_finds_the_satellites_of_the_one_before_it_before_it_submit
     job.slurm.may_answer.set()
     job.grants("g1", "g2")
     assert not job.slurm.submitted
-    job.slurm.found = [Found(55, "g1", "n-g1", 1), Found(56, "g0", "n-g0", 1)]
+    job.slurm.found = [Found("55", "g1", "n-g1", 1), Found("56", "g0", "n-g0", 1)]
     job.do(lambda: setattr(job.leader._borrowing, "_look_at", 0.0))
     wait_until(lambda: [grant.grant_id for grant in job.slurm.submitted] == ["g2"])
-    wait_until(lambda: job.slurm.cancelled == [56])  # whose grant stands no more
-    assert job.satellites()["g1"].job_id == 55
+    wait_until(lambda: job.slurm.cancelled == ["56"])  # whose grant stands no more
+    assert job.satellites()["g1"].id == "55"
     assert job.satellites()["g1"].grant.lease_s == 300
 
 
@@ -493,10 +493,10 @@ def test_a_hand_over_does_not_wait_for_slurm_and_the_next_leader_submits_nothing
     after.attach(55, "n7", grant_id="g1", workers=[running("w1", rank=0, size=2)], leader_state=state)
     after.grants("g1", *(f"h{n}" for n in range(6)))
     wait_until(lambda: len(slurm.submitted) == 2)
-    slurm.found = [G1, *(Found(60 + n, f"h{n}", f"n-h{n}", 1) for n in range(3))]
+    slurm.found = [G1, *(Found(str(60 + n), f"h{n}", f"n-h{n}", 1) for n in range(3))]
     wait_until(lambda: len(after.satellites()) == 6)
     assert {grant.grant_id for grant in slurm.submitted} == {"h4", "h5"}
-    assert after.satellites()["h0"].job_id == 60
+    assert after.satellites()["h0"].id == "60"
     after.leader._borrowing._elsewhere["h3"] = 0.0  # that sbatch can succeed no more
     wait_until(lambda: len(slurm.submitted) == 3)
     assert {grant.grant_id for grant in slurm.submitted} == {"h3", "h4", "h5"}
@@ -511,7 +511,7 @@ def test_a_satellite_whose_sbatch_an_earlier_leader_began_is_taken_when_it_comes
     wait_until(lambda: job.leader._borrowing.complete)
     job.grants("g1")
     assert "dismiss" not in kinds(job.attach(55, "n-g1", grant_id="g1"))
-    assert job.satellites()["g1"].job_id == 55
+    assert job.satellites()["g1"].id == "55"
     assert job.slurm.submitted == []
 
 
@@ -598,7 +598,7 @@ def test_a_leader_that_fails_when_the_job_has_ended_ends_it_all_the_same(job: Jo
     assert "dismiss" in kinds(outbox)
 
 
-@pytest.mark.parametrize("command", ["submit", "queue", "find", "cancel"])
+@pytest.mark.parametrize("command", ["submit", "status", "find", "cancel"])
 def test_an_answer_of_slurms_that_nobody_understands_is_asked_for_again_or_given_back(
     command: str, lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -619,7 +619,7 @@ def test_an_answer_of_slurms_that_nobody_understands_is_asked_for_again_or_given
         wait_until(lambda: job.link.failures() == [("g1", Failed.REASON_REFUSED)])
         return
     if command == "cancel":
-        wait_until(lambda: job.satellites()["g1"].job_id)
+        wait_until(lambda: job.satellites()["g1"].id)
         job.grants()
         wait_until(lambda: not job.satellites())
         return
@@ -722,7 +722,9 @@ def test_the_end_of_the_job_dismisses_its_leader_too_instead_of_having_it_hand_o
 def test_a_plan_reaches_agents_unchanged() -> None:
     from horovod_elastic import job_plan
 
-    base = BaseJob(17, 2, (BaseNode("n1", 2), BaseNode("n2", 1)), Shape(2, 4, 1500, "a100"), 3, 8, "physics")
+    base = BaseJob(
+        "17", 2, (BaseNode("n1", 2), BaseNode("n2", 1)), Shape(2, 4, 1500, "a100"), 3, 8, "physics"
+    )
     plan = JobPlan(base, Site(False, False, "head"), "/home/ü ser/o'ut", "head:1", "run://h:2#ab")
     assert job_plan.from_text(plan.to_text()) == plan
     for text in ("", "{}", "[]", plan.to_text()[:-1], dataclasses.replace(plan).to_text() + "x"):

@@ -23,7 +23,7 @@ from horovod_elastic.election.lease_grpc import GrpcLeases, LeaseServer
 from horovod_elastic.election.leases import JobRun, StoreAway, configured, open_store, settled
 from horovod_elastic.network import NoAddress
 
-JOB = JobRun(7, 0)
+JOB = JobRun("7", 0)
 
 
 class Stamps:

@@ -116,7 +116,7 @@ def told(address: str) -> str:
 @pytest.fixture
 def said_by_leader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], list[str]]]:
     """Dials as a leader of job 7 does; what it tells its user."""
-    monkeypatch.setattr(daemon_link, "Munge", Trusting)
+    monkeypatch.setattr(daemon_link, "new_authenticator", Trusting)
     monkeypatch.setattr(daemon_link, "FIRST_RETRY_S", 0.1)
     links: list[DaemonLink] = []
 
@@ -147,7 +147,7 @@ def test_leaders_leases_and_people_reach_a_flexod_that_speaks_tls(
     monkeypatch.setenv(tls.VARIABLE, str(authority.file))
     with flexod(server_credentials(settings_of(pair, authority), "127.0.0.1:1")) as address:
         assert said_by_leader(address)[0].startswith("attached to flexod")
-        store = GrpcLeases(LeasePlace(Kind.FLEXOD, (address,)), JobRun(7, 0), Trusting())
+        store = GrpcLeases(LeasePlace(Kind.FLEXOD, (address,)), JobRun("7", 0), Trusting())
         assert store.look().vacant
         store.close()
         assert "flexod does not answer" not in told(address)

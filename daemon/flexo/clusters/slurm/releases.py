@@ -14,7 +14,7 @@ tests/slurm/matrix runs flexo on each, docs/slurm-releases.md says with what res
        GresUsed (parse_nodes). Without cgroups, cgroup.conf has to say CgroupPlugin=disabled (flexo_lab).
 26.05: OverSubscribe is NO for every ordinary job; a new field, Exclusive, says what it said before
        (parse_jobs). --gres=gpu beside SLURM_GPUS_PER_NODE is refused, so what is submitted from within a job
-       is submitted without Slurm's variables (horovod_elastic.slurm_job). pyslurm: see from_pyslurm.
+       is submitted without Slurm's variables (horovod_elastic.platforms.slurm). pyslurm: see from_pyslurm.
 """
 
 from __future__ import annotations

@@ -13,9 +13,18 @@ from pathlib import Path
 import pytest
 
 from horovod_elastic import job_plan
-from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.leader.satellites import KEEPER, BaseState, Found, Grant, QueueEntry, Refused, SlurmUser
-from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
+from horovod_elastic.platforms.base import (
+    JOB_VARIABLE,
+    NODE_VARIABLE,
+    VARIABLE,
+    BaseState,
+    Found,
+    Grant,
+    Refused,
+    SatelliteStatus,
+)
+from horovod_elastic.platforms.slurm.job_control import KEEPER, SlurmJobControl
 
 HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--job", "--", "", "ünï", "*"]
 COMMAND = ["python", "train.py", *HOSTILE]
@@ -64,11 +73,11 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 def plan_of(shape: Shape | None = None, account: str = "", output: str = "/home/u/out.txt") -> JobPlan:
     shape = shape or Shape(gpus=2, cpus=4, memory_mib=1500, gpu_type="a100")
-    base = BaseJob(17, 2, (BaseNode("n1", 2),), shape, 2, 8, account)
+    base = BaseJob("17", 2, (BaseNode("n1", 2),), shape, 2, 8, account)
     return JobPlan(base, Site(), output, "head:1", "flexod://head:1#ab")
 
 
-def user(plan: JobPlan | None = None) -> SlurmUser:
+def user(plan: JobPlan | None = None) -> SlurmJobControl:
     environment = {
         **os.environ,
         "SLURM_JOB_ID": "17",
@@ -76,11 +85,11 @@ def user(plan: JobPlan | None = None) -> SlurmUser:
         "SLURM_MEM_PER_CPU": "1",
         "MINE": "x",
     }
-    return SlurmUser(plan or plan_of(), environment, COMMAND)
+    return SlurmJobControl(plan or plan_of(), environment, COMMAND)
 
 
 def test_a_satellite_says_everything_itself(recorder: Recorder) -> None:
-    assert user(plan_of(account="physics")).submit(GRANT) == 4711
+    assert user(plan_of(account="physics")).submit(GRANT) == "4711"
     assert recorder.call("sbatch")["argv"] == [
         *("--parsable", "--no-requeue", "--export=ALL", "--input=none", "--nodes=1", "--ntasks=1"),
         *("--nodelist=n7", "--partition=flex", "--cpus-per-task=12", "--gres=gpu:a100:6", "--mem=4500M"),
@@ -150,10 +159,22 @@ def test_an_agent_of_the_base_runs_in_a_step_of_the_base(recorder: Recorder) -> 
     assert argv[: argv.index("--")][-2:] == ["--base", "--again"]
 
 
+def test_what_is_started_knows_its_cluster_its_node_and_its_job(recorder: Recorder) -> None:
+    user().submit(GRANT)
+    user().launch_base("n1", 2).wait(timeout=30)
+    for command, node in (("sbatch", "n7"), ("srun", "n1")):
+        environment = recorder.call(command)["environment"]
+        assert {VARIABLE: "slurm", NODE_VARIABLE: node, JOB_VARIABLE: "17"}.items() <= environment.items()
+
+
+def test_the_user_is_told_scancel() -> None:
+    assert user().how_to_cancel(["5", "6"]) == "scancel 5 6"
+
+
 @pytest.mark.parametrize("answer", ["4711", "4711;cluster\n"])
 def test_the_answers_of_sbatch(recorder: Recorder, answer: str) -> None:
     recorder.answer("sbatch", answer)
-    assert user().submit(GRANT) == 4711
+    assert user().submit(GRANT) == "4711"
 
 
 @pytest.mark.parametrize(
@@ -181,15 +202,14 @@ def test_a_slurm_that_is_not_there_is_a_refusal(recorder: Recorder, monkeypatch:
 
 def test_the_queue_is_read(recorder: Recorder) -> None:
     recorder.answer("squeue", "5|PD|Resources\n6|R|None\n7|PD|QOSMaxGRESPerUser\n")
-    entries = user().queue([5, 6, 7, 8])
+    found = user().status(["5", "6", "7", "8"])
     mine = [f"--user={os.getuid()}", "--name=flexo-17"]
     assert recorder.call("squeue")["argv"][-3:] == [*mine, "--jobs=5,6,7,8"]
-    assert entries == {
-        5: QueueEntry("PD", "Resources"),
-        6: QueueEntry("R", "None"),
-        7: QueueEntry("PD", "QOSMaxGRESPerUser"),
+    assert found == {
+        "5": SatelliteStatus(placed=False, reason="Resources"),
+        "6": SatelliteStatus(placed=True, reason="None"),
+        "7": SatelliteStatus(placed=False, reason="QOSMaxGRESPerUser", blocked=True),
     }
-    assert [entry.held_by_a_limit for entry in entries.values()] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -214,18 +234,20 @@ def test_the_queue_is_read(recorder: Recorder) -> None:
         ("BeginTime", False),
     ],
 )
-def test_limits_are_told_from_a_cluster_that_is_full(reason: str, limit: bool) -> None:
-    assert QueueEntry("PD", reason).held_by_a_limit is limit
+def test_limits_are_told_from_a_cluster_that_is_full(recorder: Recorder, reason: str, limit: bool) -> None:
+    recorder.answer("squeue", f"5|PD|{reason}\n6|R|{reason}\n")
+    found = user().status(["5", "6"])
+    assert (found["5"].blocked, found["6"].blocked) == (limit, False)
 
 
 def test_jobs_that_slurm_has_forgotten_are_not_in_the_queue(recorder: Recorder) -> None:
     recorder.answer("squeue", "", "slurm_load_jobs error: Invalid job id specified", 1)
-    assert user().queue([5]) == {}
+    assert user().status(["5"]) == {}
 
 
 def test_cancelling_nothing_asks_nobody(recorder: Recorder) -> None:
     user().cancel([])
-    assert user().queue([]) == {}
+    assert user().status([]) == {}
     assert not (recorder.folder / "scancel.json").exists()
     assert not (recorder.folder / "squeue.json").exists()
 
@@ -233,7 +255,7 @@ def test_cancelling_nothing_asks_nobody(recorder: Recorder) -> None:
 def test_only_jobs_that_are_called_as_satellites_are_cancelled(recorder: Recorder) -> None:
     """slurmctld forgets what it had not written down when it was killed, and uses the numbers again."""
     recorder.answer("squeue", "5|R|None\n")
-    user().cancel([5, 6], within_s=0)
+    user().cancel(["5", "6"], within_s=0)
     assert recorder.calls("squeue")[0][-2:] == ["--name=flexo-17", "--jobs=5,6"]
     assert all(set(argv) & {"5", "6"} == {"5"} for argv in recorder.calls("scancel"))
     assert recorder.call("scancel")["argv"] == ["--quiet", "5"]
@@ -241,7 +263,7 @@ def test_only_jobs_that_are_called_as_satellites_are_cancelled(recorder: Recorde
 
 def test_a_satellite_that_runs_is_asked_to_end_before_it_is_cancelled(recorder: Recorder) -> None:
     recorder.answer("squeue", "5|R|None\n6|PD|Resources\n7|CG|None\n")
-    user().cancel([5, 6, 7], within_s=0)
+    user().cancel(["5", "6", "7"], within_s=0)
     assert recorder.calls("scancel") == [
         ["--quiet", "--state=PENDING", "6"],
         ["--quiet", "--batch", "--signal=USR1", "5"],
@@ -256,7 +278,7 @@ def test_what_is_asked_of_slurm_survives_the_sigterm_that_ends_the_step(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     (tmp_path / "squeue").write_text("#!/bin/sh\nkill -TERM $$\necho '5|R|None'\n")
     (tmp_path / "squeue").chmod(0o755)
-    assert user().queue([5]) == {5: QueueEntry("R", "None")}
+    assert user().status(["5"]) == {"5": SatelliteStatus(placed=True, reason="None")}
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
@@ -266,7 +288,7 @@ def test_satellites_are_found_by_their_comment(recorder: Recorder) -> None:
     former = "11|R|n7|" + tag.replace("restart=2", "restart=1")
     waiting = "6|PD|n8|" + tag.replace("g7", "g8")
     recorder.answer("squeue", "\n".join(["5|R|n7|" + tag, waiting, *strangers, former, "", "|"]) + "\n")
-    assert user().find() == [Found(5, "g7", "n7", 3), Found(6, "g8", "n8", 3, runs=False)]
+    assert user().find() == [Found("5", "g7", "n7", 3), Found("6", "g8", "n8", 3, runs=False)]
     assert recorder.call("squeue")["argv"] == [
         *("--noheader", "--format=%i|%t|%n|%k", f"--user={os.getuid()}", "--name=flexo-17")
     ]

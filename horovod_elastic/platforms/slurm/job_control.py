@@ -1,4 +1,4 @@
-"""Satellites as Slurm sees them: submit one for a grant, ask what became of it, cancel it. As the user.
+"""A job's dealings with Slurm, as its user: start its agents, submit satellites, ask for them, cancel them.
 
 Every option is explicit and the environment is clean, because a job's own variables would change what sbatch
 and srun do (docs/architecture.md, "Facts"). A satellite is one node, never requeued, in a preemptible
@@ -7,7 +7,6 @@ partition; its comment tells flexod, after any restart, whose it is.
 
 from __future__ import annotations
 
-import enum
 import math
 import os
 import re
@@ -21,17 +20,29 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from horovod_elastic.agent.satellite import END
 from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.slurm_job import clean_environment
+from horovod_elastic.platforms.base import (
+    ANSWERS_WITHIN_S,
+    ENDS_WITHIN_S,
+    JOB_VARIABLE,
+    NODE_VARIABLE,
+    VARIABLE,
+    BaseState,
+    Found,
+    Grant,
+    Refused,
+    SatelliteStatus,
+)
+from horovod_elastic.platforms.slurm.commands import clean_environment
+from horovod_elastic.platforms.slurm.satellite_script import END
 
-COMMAND_TIMEOUT_S = 60
-KEEPER = Path(__file__).resolve().parents[1] / "agent" / "keeper.py"
+KIND_NAME = "slurm"
+"""What FLEXO_PLATFORM calls it."""
+KEEPER = Path(__file__).resolve().parents[2] / "agent" / "keeper.py"
 SATELLITE = KEEPER.with_name("satellite.py")
-"""Both run by their paths, by a Python without site packages."""
-ENDS_WITHIN_S = 10.0
-"""How long a satellite may take to end as it was asked to; then it is cancelled."""
-LOOK_S = 0.5
+"""Both run by their paths, by a Python without site packages. The second hands over to satellite_script.py:
+older releases have the batch script itself there, and one may be put back while a job runs."""
+_LOOK_S = 0.5
 _END = END.name.removeprefix("SIG")
 _BASE_STEP = "flexo-agent"
 """What the job steps of the base's agents are called."""
@@ -45,66 +56,33 @@ _LIMIT_REASONS = (
 """How they begin. A QOS's limits for each account are called MaxGRESPerAccount and the like."""
 
 
-class BaseState(enum.Enum):
-    """What Slurm may say of a job's base."""
-
-    RUNS = "runs"
-    SUSPENDED = "suspended"
-    ENDED = "ended"
-
-
-class Refused(Exception):
-    """Slurm would not take a satellite; the message is its own."""
-
-
 @dataclass(frozen=True, slots=True)
-class Grant:
-    """flexod's word: `workers` workers on `node` (jobs.proto, message Grant)."""
-
-    grant_id: str
-    node: str
-    workers: int
-    partition: str
-    lease_s: int
-    start_within_s: int
-    qos: str = ""
-    """"": the user's own default."""
-    signature: bytes = b""
-    """flexod's, to be shown to a flexod that does not know the grant."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
-    """What squeue says of a satellite."""
+class _QueueEntry:
+    """What squeue says of a job."""
 
     state: str
     """Compact: PD, R, CG, ..."""
     reason: str
 
-    @property
-    def held_by_a_limit(self) -> bool:
-        """Pending for an association's, QOS's or partition's limit: no grant, not an error."""
-        return self.state == "PD" and self.reason.startswith(_LIMIT_REASONS)
+    def status(self) -> SatelliteStatus:
+        waits = self.state == "PD"
+        return SatelliteStatus(
+            placed=not waits, reason=self.reason, blocked=waits and self.reason.startswith(_LIMIT_REASONS)
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A satellite of this job that somebody else has submitted: an earlier leader."""
+class SlurmJobControl:
+    """JobControl over Slurm's commands; `environment` is that of this process."""
 
-    job_id: int
-    grant_id: str
-    node: str
-    workers: int
-    runs: bool = True
-    """Whether it has its node."""
-
-
-class SlurmUser:
-    """Slurm's commands with the rights of the job's own user."""
+    name = "Slurm"
 
     def __init__(self, plan: JobPlan, environment: Mapping[str, str], command: Sequence[str]) -> None:
         self._plan = plan
-        self._environment = {**clean_environment(environment), "FLEXO_JOB_ID": str(plan.base.job_id)}
+        self._environment = {
+            **clean_environment(environment),
+            VARIABLE: KIND_NAME,
+            JOB_VARIABLE: plan.base.job_id,
+        }
         self._command = list(command)
         self._binding = ["--cpu-bind=none"] if plan.site.binds_cpus else []
 
@@ -128,7 +106,7 @@ class SlurmUser:
             *([f"--gpus={gpus}"] if gpus else []),
         ]
 
-    def submit(self, grant: Grant) -> int:
+    def submit(self, grant: Grant) -> str:
         """Submit the satellite of a grant; its Slurm job id. Raises Refused."""
         base, gpus, output = self._plan.base, self._gpus(grant.workers), self._plan.output or "/dev/null"
         shape = base.shape
@@ -151,11 +129,12 @@ class SlurmUser:
         step = [*self.step(grant.workers), *self.agent_command(grant.workers, "--grant", grant.grant_id)]
         batch = shlex.join([sys.executable, "-I", "-S", str(SATELLITE), *step])
         # Ignored until the batch script listens: it would end the shell.
-        answer = self._run(options, script=f"#!/bin/sh\ntrap '' {_END}\nexec {batch}\n")
+        script = f"#!/bin/sh\ntrap '' {_END}\nexec {batch}\n"
+        answer = self._run(options, script=script, node=grant.node)
         match = re.fullmatch(r"(\d+)(;.*)?", answer.strip())
         if match is None:
             raise Refused(f"sbatch answered '{answer.strip()[:200]}' where a job id was expected")
-        return int(match[1])
+        return match[1]
 
     def launch_base(self, node: str, workers: int, *, again: bool = False) -> subprocess.Popen[bytes]:
         """Start the agent of one of the base's own nodes; `again` if it has ended and should not have."""
@@ -168,7 +147,7 @@ class SlurmUser:
         step = self.step(workers)
         return subprocess.Popen(
             [*step[:1], *options, *step[1:], *self.agent_command(workers, *told)],
-            env=self._environment,
+            env={**self._environment, NODE_VARIABLE: node},
             stdin=subprocess.DEVNULL,
         )
 
@@ -183,27 +162,35 @@ class SlurmUser:
         if steps := [step for step, name in rows if name == _BASE_STEP]:
             self._run(["scancel", "--quiet", "--signal=TERM", *steps])
 
-    def cancel(self, job_ids: Iterable[int], within_s: float = ENDS_WITHIN_S) -> None:
+    def cancel(self, satellite_ids: Iterable[str], within_s: float = ENDS_WITHIN_S) -> None:
         """End satellites, however far they are. Silent about those that have ended. Raises Refused.
 
         One that runs is asked first, and ends by itself: slurmstepd calls it CANCELLED in the job's output
         otherwise.
         """
         deadline = time.monotonic() + within_s
-        left = self.queue(job_ids)
+        left = self._queued(satellite_ids)
         with suppress(Refused):  # one may have ended meanwhile; what is left is cancelled below
-            if waiting := [str(job_id) for job_id, entry in left.items() if entry.state == "PD"]:
+            if waiting := [job_id for job_id, entry in left.items() if entry.state == "PD"]:
                 self._run(["scancel", "--quiet", "--state=PENDING", *waiting])
-                left = self.queue(left)
-            if running := [str(job_id) for job_id, entry in left.items() if entry.state == "R"]:
+                left = self._queued(left)
+            if running := [job_id for job_id, entry in left.items() if entry.state == "R"]:
                 self._run(["scancel", "--quiet", "--batch", f"--signal={_END}", *running])
         while left and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
-            left = self.queue(left)
+            time.sleep(_LOOK_S)
+            left = self._queued(left)
         if left := {job_id: entry for job_id, entry in left.items() if entry.state != "CG"}:
-            self._run(["scancel", "--quiet", *map(str, left)])
+            self._run(["scancel", "--quiet", *left])
 
-    def queue(self, job_ids: Iterable[int]) -> dict[int, QueueEntry]:
+    def how_to_cancel(self, satellite_ids: Iterable[str]) -> str:
+        """The command by which the user ends them."""
+        return f"scancel {' '.join(satellite_ids)}"
+
+    def status(self, satellite_ids: Iterable[str]) -> dict[str, SatelliteStatus]:
+        """Of those satellites that squeue still knows. Raises Refused."""
+        return {job_id: entry.status() for job_id, entry in self._queued(satellite_ids).items()}
+
+    def _queued(self, job_ids: Iterable[str]) -> dict[str, _QueueEntry]:
         """What squeue says of those satellites that it still knows. Raises Refused.
 
         A slurmctld that is killed forgets what it accepted in the last seconds, and gives those numbers to
@@ -212,14 +199,14 @@ class SlurmUser:
         Asked for one job slurmctld looks at no other, and asked for one user's it sends no others; without
         a user it sends its whole queue for two jobs, and squeue picks them out.
         """
-        ids = ",".join(map(str, job_ids))
+        ids = ",".join(job_ids)
         return self._entries(self._mine, f"--name={self._name}", f"--jobs={ids}") if ids else {}
 
-    def _entries(self, *which: str) -> dict[int, QueueEntry]:
+    def _entries(self, *which: str) -> dict[str, _QueueEntry]:
         entries = {}
         for line in self._run(["squeue", "--noheader", "--format=%i|%t|%r", *which]).splitlines():
             job_id, state, reason = line.split("|", 2)
-            entries[int(job_id)] = QueueEntry(state, reason)
+            entries[job_id] = _QueueEntry(state, reason)
         return entries
 
     def base_state(self) -> BaseState:
@@ -238,8 +225,8 @@ class SlurmUser:
         for line in self._run(["squeue", "--noheader", "--format=%i|%t|%n|%k", *which]).splitlines():
             job_id, state, node, comment = (*line.split("|", 3), "", "", "")[:4]
             tag = _TAG.fullmatch(comment.strip())
-            if tag and job_id.isdecimal() and tag.group(1, 2) == (str(base.job_id), str(base.restart_count)):
-                found.append(Found(int(job_id), tag[3], node, int(tag[4]), runs=state == "R"))
+            if tag and job_id.isdecimal() and tag.group(1, 2) == (base.job_id, str(base.restart_count)):
+                found.append(Found(job_id, tag[3], node, int(tag[4]), runs=state == "R"))
         return found
 
     @property
@@ -257,16 +244,17 @@ class SlurmUser:
         kind = f"{shape.gpu_type}:" if shape.gpu_type and not base.heterogeneous else ""
         return f"{kind}{shape.gpus * workers}" if shape.gpus else ""
 
-    def _run(self, command: list[str], script: str = "") -> str:
+    def _run(self, command: list[str], script: str = "", node: str = "") -> str:
+        """`node`: where the script will run."""
         try:
             with _deaf_to_sigterm():
                 done = subprocess.run(
                     command,
-                    env=self._environment,
+                    env={**self._environment, NODE_VARIABLE: node} if node else self._environment,
                     input=script,
                     capture_output=True,
                     text=True,
-                    timeout=COMMAND_TIMEOUT_S,
+                    timeout=ANSWERS_WITHIN_S,
                     check=False,
                 )
         except (OSError, subprocess.TimeoutExpired) as error:

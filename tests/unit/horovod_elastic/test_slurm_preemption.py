@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod_elastic.preemption import requeue_if_preempted, was_told_to_go
+from horovod_elastic.platforms.slurm.preemption import requeue_if_preempted, was_told_to_go
 
 JOB = (
     "JobId=7 JobName=train UserId=ada(1000) JobState={state} Requeue={requeue} Restarts=0 BatchFlag=1 "
@@ -66,7 +66,7 @@ def test_a_preempted_base_is_requeued_and_waits_for_its_end(
 
     thread = threading.Thread(target=end_as_slurm_does)
     thread.start()
-    assert requeue_if_preempted(7, environment)
+    assert requeue_if_preempted("7", environment)
     thread.join()
 
 
@@ -85,7 +85,7 @@ def test_a_base_that_ends_otherwise_is_not_requeued(
 ) -> None:
     environment = slurm(tmp_path, PREEMPTED | change, mode)
     use(monkeypatch, environment)
-    assert not requeue_if_preempted(7, environment)
+    assert not requeue_if_preempted("7", environment)
     assert not was_requeued(tmp_path)
 
 
@@ -95,7 +95,7 @@ def test_a_refusal_is_told_to_the_user_and_the_job_ends(
     environment = slurm(tmp_path, PREEMPTED, answer=1)
     use(monkeypatch, environment)
     before = signal.getsignal(signal.SIGTERM)
-    assert not requeue_if_preempted(7, environment)
+    assert not requeue_if_preempted("7", environment)
     assert "was not asked to requeue the job" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -104,7 +104,7 @@ def test_a_satellite_that_was_told_to_go_before_it_could_hear_learns_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, environment := slurm(tmp_path, PREEMPTED | {"requeue": "0"}, "CANCEL"))
-    assert was_told_to_go(7, environment)
+    assert was_told_to_go("7", environment)
     use(monkeypatch, environment := slurm(tmp_path, PREEMPTED | {"preempted": "None"}))
-    assert not was_told_to_go(7, environment)
-    assert not was_told_to_go(8, environment), "Slurm says nothing of it"
+    assert not was_told_to_go("7", environment)
+    assert not was_told_to_go("8", environment), "Slurm says nothing of it"

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from horovod_elastic import slurm_job
-from horovod_elastic.slurm_job import NotInAJob, base_job, clean_environment
+from horovod_elastic.job_plan import Site
+from horovod_elastic.platforms.base import NotInAJob
+from horovod_elastic.platforms.slurm import commands, environment
+from horovod_elastic.platforms.slurm.commands import clean_environment
+from horovod_elastic.platforms.slurm.environment import allocation, base_job, with_recorded_range
+from horovod_elastic.platforms.slurm.platform import SlurmPlatform
 
 ONE_NODE = {
     "SLURM_JOB_ID": "17",
@@ -29,7 +33,7 @@ def hostnames(monkeypatch: pytest.MonkeyPatch) -> None:
     def expand(nodelist: str) -> list[str]:
         return [f"t{n}" for n in range(1, int(nodelist[4:-1]) + 1)] if "[" in nodelist else [nodelist]
 
-    monkeypatch.setattr(slurm_job, "_node_names", expand)
+    monkeypatch.setattr(environment, "_node_names", expand)
 
 
 def several(nodes: int, tasks_per_node: str, **more: str) -> dict[str, str]:
@@ -47,7 +51,7 @@ def without(*names: str) -> dict[str, str]:
 
 def test_an_ordinary_job_has_its_tasks_as_workers_and_is_not_elastic() -> None:
     base = base_job(ONE_NODE)
-    assert (base.job_id, base.restart_count, base.workers) == (17, 0, 2)
+    assert (base.job_id, base.restart_count, base.workers) == ("17", 0, 2)
     assert (base.minimum, base.maximum, base.elastic, base.declared) == (2, 2, False, False)
     assert (base.shape.gpus, base.shape.cpus, base.shape.memory_mib, base.shape.gpu_type) == (1, 1, 4000, "")
 
@@ -210,8 +214,8 @@ def test_ranges_that_were_said_by_comment_are_read_where_the_plugin_recorded_the
     comment: str, range_: str | None, batch: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = f"JobId=17 JobName=x Comment=elastic=2-8 AdminComment={comment} StdOut=/home/u/out"
-    monkeypatch.setattr(slurm_job, "ask", lambda command, environment: shown)
-    found = slurm_job.with_recorded_range({"SLURM_JOB_ID": "17"})
+    monkeypatch.setattr(commands, "ask", lambda command, environment: shown)
+    found = with_recorded_range({"SLURM_JOB_ID": "17"})
     assert (found.get("FLEXO_ELASTIC"), found.get("FLEXO_ELASTIC_BATCH")) == (range_, batch)
 
 
@@ -222,8 +226,8 @@ def test_whether_its_workers_may_be_on_several_gpu_types_comes_from_the_plugin(
     assert base_job({**ONE_NODE, "FLEXO_ELASTIC_HETEROGENEOUS": "1"}).heterogeneous
     for token, recorded in (("workers=2-8;heterogeneous", True), ("workers=2-8;fungible", False)):
         shown = f"JobId=17 AdminComment=flexo{{{token}}} StdOut=/home/u/out"
-        monkeypatch.setattr(slurm_job, "ask", lambda command, environment, shown=shown: shown)
-        found = slurm_job.with_recorded_range({**ONE_NODE, "SLURM_JOB_ID": "17"})
+        monkeypatch.setattr(commands, "ask", lambda command, environment, shown=shown: shown)
+        found = with_recorded_range({**ONE_NODE, "SLURM_JOB_ID": "17"})
         assert base_job(found).heterogeneous == recorded
 
 
@@ -233,17 +237,17 @@ def test_the_batches_that_a_job_may_train_with_come_from_the_plugin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "gpus"), [("2,3", [2, 3]), ("0", [0]), ("", []), ("gpu-7f", []), (None, [])]
+    ("said", "gpus"), [("2,3", (2, 3)), ("0", (0,)), ("", ()), ("gpu-7f", ()), (None, ())]
 )
 def test_the_gpus_of_a_node_are_known_by_slurms_numbers_or_not_at_all(
-    said: str | None, gpus: list[int]
+    said: str | None, gpus: tuple[int, ...]
 ) -> None:
-    assert slurm_job.gpus_here({} if said is None else {"SLURM_JOB_GPUS": said}) == gpus
+    assert allocation({} if said is None else {"SLURM_JOB_GPUS": said}).gpus == gpus
 
 
 def test_what_the_plugin_put_into_the_environment_is_not_asked_again() -> None:
-    environment = {"SLURM_JOB_ID": "17", "FLEXO_ELASTIC": "2-4"}
-    assert slurm_job.with_recorded_range(environment) == environment
+    said = {"SLURM_JOB_ID": "17", "FLEXO_ELASTIC": "2-4"}
+    assert with_recorded_range(said) == said
 
 
 @pytest.mark.parametrize(
@@ -262,8 +266,8 @@ def test_what_matters_of_the_clusters_configuration_is_read(
         f"ProctrackType           = {proctrack}\nSlurmctldHost[0]        = head(10.0.0.1)\n"
         f"TaskPlugin              = {task}\nTaskPluginParam         = (null type)\n"
     )
-    monkeypatch.setattr(slurm_job, "ask", lambda command, environment: shown)
-    assert slurm_job.site({}) == slurm_job.Site(binds, reach_all, "head")
+    monkeypatch.setattr(commands, "ask", lambda command, environment: shown)
+    assert SlurmPlatform({}).site() == Site(binds, reach_all, "head")
 
 
 SCONTROL = """#!/bin/sh
@@ -287,32 +291,32 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "scontrol").write_text(SCONTROL)
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(slurm_job, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(commands, "_PAUSE_S", 0.01)
     return tmp_path
 
 
 def test_a_job_that_starts_while_slurmctld_is_down_waits_for_it(scontrol: Path) -> None:
     (scontrol / "down").touch()
-    assert slurm_job.site(os.environ).controller == "head"
+    assert SlurmPlatform(os.environ).site().controller == "head"
     assert (scontrol / "asked").read_text().split().count("ping") == 3
 
 
 def test_it_does_not_wait_for_ever(scontrol: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_job, "RESTARTS_WITHIN_S", 0.0)
+    monkeypatch.setattr(commands, "RESTARTS_WITHIN_S", 0.0)
     (scontrol / "down").touch()
     with pytest.raises(NotInAJob, match="scontrol show config"):
-        slurm_job.site(os.environ)
+        SlurmPlatform(os.environ).site()
 
 
 def test_what_slurm_refuses_while_it_is_up_is_asked_twice_at_most(scontrol: Path) -> None:
     (scontrol / "refuses").touch()
     with pytest.raises(NotInAJob, match="Invalid job id"):
-        slurm_job.with_recorded_range({"SLURM_JOB_ID": "17", "PATH": os.environ["PATH"]})
+        with_recorded_range({"SLURM_JOB_ID": "17", "PATH": os.environ["PATH"]})
     assert (scontrol / "asked").read_text().split() == ["show", "show", "ping"]
 
 
 def test_without_slurm_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(slurm_job, "_PAUSE_S", 60.0)
+    monkeypatch.setattr(commands, "_PAUSE_S", 60.0)
     with pytest.raises(NotInAJob, match="not on PATH"):
-        slurm_job.site(os.environ)
+        SlurmPlatform(os.environ).site()

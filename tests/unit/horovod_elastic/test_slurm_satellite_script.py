@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from horovod_elastic.agent.satellite import Filter
-from horovod_elastic.leader.satellites import SATELLITE
+from horovod_elastic.platforms.slurm.job_control import SATELLITE
+from horovod_elastic.platforms.slurm.satellite_script import Filter
 
 BOUND_S = 60.0
 OF_AN_END = """\

@@ -16,15 +16,15 @@ import signal
 import threading
 from collections.abc import Mapping
 
-from horovod_elastic import slurm_job
-from horovod_elastic.slurm_job import NotInAJob
+from horovod_elastic.platforms.base import NotInAJob
+from horovod_elastic.platforms.slurm import commands
 from horovod_elastic.trace import say
 
 ENDED_WITHIN_S = 60.0
 """How long Slurm may take to end the batch script once the job is requeued; KillWait is 30 s by default."""
 
 
-def requeue_if_preempted(job_id: int, environment: Mapping[str, str]) -> bool:
+def requeue_if_preempted(job_id: str, environment: Mapping[str, str]) -> bool:
     """Have Slurm requeue this job if it is being preempted for that, and wait to be ended; whether it is."""
     told = threading.Event()
     try:
@@ -32,7 +32,7 @@ def requeue_if_preempted(job_id: int, environment: Mapping[str, str]) -> bool:
             return False
         before = signal.signal(signal.SIGTERM, lambda *_: told.set())
         try:
-            slurm_job.ask(["scontrol", "requeue", "Incomplete", str(job_id)], environment)
+            commands.ask(["scontrol", "requeue", "Incomplete", job_id], environment)
         except NotInAJob:
             signal.signal(signal.SIGTERM, before)
             raise
@@ -44,7 +44,7 @@ def requeue_if_preempted(job_id: int, environment: Mapping[str, str]) -> bool:
     return True
 
 
-def was_told_to_go(job_id: int, environment: Mapping[str, str]) -> bool:
+def was_told_to_go(job_id: str, environment: Mapping[str, str]) -> bool:
     """Whether Slurm preempts this job, and sent its SIGTERM perhaps before anybody was there to hear it.
 
     Slurm's silence is no such word.
@@ -54,20 +54,20 @@ def was_told_to_go(job_id: int, environment: Mapping[str, str]) -> bool:
     return False
 
 
-def _shown(job_id: int, environment: Mapping[str, str]) -> str:
-    return slurm_job.ask(["scontrol", "show", "job", str(job_id), "--oneliner"], environment)
+def _shown(job_id: str, environment: Mapping[str, str]) -> str:
+    return commands.ask(["scontrol", "show", "job", job_id, "--oneliner"], environment)
 
 
 def _in_its_grace_time(job: str) -> bool:
     return re.search(r" JobState=RUNNING .* PreemptTime=\d", job) is not None
 
 
-def _is_requeued_later(job_id: int, environment: Mapping[str, str]) -> bool:
+def _is_requeued_later(job_id: str, environment: Mapping[str, str]) -> bool:
     job = _shown(job_id, environment)
     if not _in_its_grace_time(job) or " Requeue=1 " not in job:
         return False
     partition = re.search(r" Partition=(\S+)", job)
     if partition is None:
         return False
-    shown = slurm_job.ask(["scontrol", "--all", "show", "partition", partition[1], "--oneliner"], environment)
+    shown = commands.ask(["scontrol", "--all", "show", "partition", partition[1], "--oneliner"], environment)
     return re.search(r" PreemptMode=\S*REQUEUE", shown) is not None

@@ -1,0 +1,138 @@
+"""What Slurm says of a job in the environment of its processes, and of the range that it may have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from horovod_elastic.job_plan import BaseJob, BaseNode, Shape
+from horovod_elastic.platforms.base import Allocation, NotInAJob
+from horovod_elastic.platforms.slurm import commands
+
+JOB_ID = "SLURM_JOB_ID"
+_RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
+
+
+def allocation(environment: Mapping[str, str]) -> Allocation:
+    """Of the Slurm job on this node; its GPUs as Slurm numbers them there."""
+    restarts = environment.get("SLURM_RESTART_COUNT", "")
+    numbers = environment.get("SLURM_JOB_GPUS", "").split(",")
+    return Allocation(
+        node=environment.get("SLURMD_NODENAME", ""),
+        job_id=environment.get(JOB_ID, ""),
+        restart_count=int(restarts) if restarts.isdecimal() else 0,
+        gpus=tuple(map(int, numbers)) if all(map(str.isdecimal, numbers)) else (),
+    )
+
+
+def base_job(environment: Mapping[str, str]) -> BaseJob:
+    """Read the base from the environment of its batch script. Raises NotInAJob."""
+    if JOB_ID not in environment or "SLURM_JOB_NODELIST" not in environment:
+        raise NotInAJob(
+            "flexo run works inside a Slurm job: submit a script that calls it, for example\n"
+            "    sbatch -n 2 --gpus-per-task=1 --elastic=2-8 train.sbatch"
+        )
+    names = _node_names(environment["SLURM_JOB_NODELIST"])
+    tasks = _tasks_per_node(environment, len(names))
+    nodes = tuple(BaseNode(name, count) for name, count in zip(names, tasks, strict=True))
+    total = sum(tasks)
+    minimum = maximum = total
+    if text := environment.get("FLEXO_ELASTIC", ""):
+        match = _RANGE.fullmatch(text)
+        if match is None or int(match[2]) < int(match[1]) or int(match[1]) < 1:
+            raise NotInAJob(f"FLEXO_ELASTIC is '{text}', which is no range MIN-MAX such as 2-8")
+        minimum, maximum = int(match[1]), max(int(match[2]), total)
+    return BaseJob(
+        job_id=environment[JOB_ID],
+        restart_count=int(environment.get("SLURM_RESTART_COUNT", "0")),
+        nodes=nodes,
+        shape=_shape(environment, tasks),
+        minimum=min(minimum, total),
+        maximum=maximum,
+        account=environment.get("SLURM_JOB_ACCOUNT", ""),
+        batch=environment.get("FLEXO_ELASTIC_BATCH", ""),
+        declared=bool(text),
+        heterogeneous=environment.get("FLEXO_ELASTIC_HETEROGENEOUS", "") == "1",
+    )
+
+
+def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """`environment` with FLEXO_ELASTIC (_BATCH, _HETEROGENEOUS), also where the job said it by --comment.
+
+    Nobody set it then. The controller's side of the plugin has checked the comment and written what it says
+    into AdminComment.
+    """
+    job_id = environment.get(JOB_ID, "")
+    if "FLEXO_ELASTIC" in environment or not job_id:
+        return environment
+    shown = commands.ask_patiently(["scontrol", "show", "job", job_id, "--oneliner"], environment)
+    match = re.search(r" AdminComment=(?:\S+ )*?flexo\{workers=(\d+-\d+)(\S*)\}", shown)
+    if match is None:
+        return environment
+    batch = re.search(r";batch=(\d+-\d+)", match[2])
+    return {
+        **environment,
+        "FLEXO_ELASTIC": match[1],
+        "FLEXO_ELASTIC_BATCH": batch[1] if batch else "",
+        "FLEXO_ELASTIC_HETEROGENEOUS": "1" if ";heterogeneous" in match[2] else "",
+    }
+
+
+def _node_names(nodelist: str) -> list[str]:
+    if not re.search(r"[\[\],]", nodelist):
+        return [nodelist]
+    return commands.ask(["scontrol", "show", "hostnames", nodelist], None).split()
+
+
+def _tasks_per_node(environment: Mapping[str, str], nodes: int) -> list[int]:
+    """SLURM_TASKS_PER_NODE is like "2(x3),1": two tasks on each of three nodes, one on the fourth."""
+    text = environment.get("SLURM_TASKS_PER_NODE", "1")
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([1-9]\d*)(?:\(x(\d+)\))?", part)
+        if match is None:
+            raise NotInAJob(f"SLURM_TASKS_PER_NODE is '{text}', which cannot be read")
+        counts += [int(match[1])] * int(match[2] or 1)
+    if "SLURM_NTASKS" not in environment:
+        # Without -n, Slurm counts CPUs here; the job asked for one worker a node.
+        counts = [1] * nodes
+    if len(counts) != nodes:
+        raise NotInAJob(f"SLURM_TASKS_PER_NODE is '{text}' for {nodes} nodes")
+    return counts
+
+
+def _shape(environment: Mapping[str, str], tasks: list[int]) -> Shape:
+    gpu_type, gpus = _gpus(environment, tasks)
+    cpus = int(environment.get("SLURM_CPUS_PER_TASK", "0"))
+    if not cpus:
+        on_node = int(environment.get("SLURM_CPUS_ON_NODE", "1"))
+        cpus = max(1, on_node // tasks[0])
+    return Shape(gpus, cpus, _memory(environment, gpus, cpus, tasks), gpu_type)
+
+
+def _gpus(environment: Mapping[str, str], tasks: list[int]) -> tuple[str, int]:
+    """GPU type ("" if not named) and GPUs of one worker. "a100:2" -> ("a100", 2), "a100" -> ("a100", 1).
+
+    What is asked for each node has to do for the node with the most workers.
+    """
+    for variable, workers in (
+        ("SLURM_GPUS_PER_TASK", 1),
+        ("SLURM_GPUS_PER_NODE", max(tasks)),
+        ("SLURM_GPUS", sum(tasks)),
+    ):
+        if text := environment.get(variable, ""):
+            match = re.fullmatch(r"(?:(?P<kind>[A-Za-z_][^:,]*)(?::(?P<some>\d+))?|(?P<all>\d+))", text)
+            if match is None:
+                raise NotInAJob(f"{variable} is '{text}'; GPUs of one type can be used, such as 4 or a100:4")
+            return match["kind"] or "", int(match["all"] or match["some"] or 1) // workers
+    return "", len([g for g in environment.get("SLURM_JOB_GPUS", "").split(",") if g]) // max(tasks)
+
+
+def _memory(environment: Mapping[str, str], gpus: int, cpus: int, tasks: list[int]) -> int:
+    if text := environment.get("SLURM_MEM_PER_CPU", ""):
+        return int(text) * cpus
+    if text := environment.get("SLURM_MEM_PER_GPU", ""):
+        return int(text) * gpus
+    if text := environment.get("SLURM_MEM_PER_NODE", ""):
+        return int(text) // max(tasks)
+    return 0

@@ -1,0 +1,73 @@
+"""What a process of a job learns from Slurm: from its environment, and from scontrol."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from horovod_elastic.job_plan import BaseJob, JobPlan, Site
+from horovod_elastic.platforms.base import Allocation
+from horovod_elastic.platforms.slurm import environment as environments
+from horovod_elastic.platforms.slurm import preemption
+from horovod_elastic.platforms.slurm.commands import ask_patiently
+from horovod_elastic.platforms.slurm.job_control import SlurmJobControl
+
+
+class SlurmPlatform:
+    """Platform over Slurm; `environment` is that of this process."""
+
+    name = "Slurm"
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def allocation(self) -> Allocation:
+        """The Slurm job of this process, on this node."""
+        return environments.allocation(self._environment)
+
+    def base_job(self) -> BaseJob:
+        """The Slurm job whose batch script this process is."""
+        return environments.base_job(environments.with_recorded_range(self._environment))
+
+    def site(self) -> Site:
+        """What Slurm says of its own configuration."""
+        shown = ask_patiently(["scontrol", "show", "config"], self._environment)
+        settings = dict(re.findall(r"^(\S+)\s*= (.*)$", shown, re.MULTILINE))
+        return Site(
+            # Where tasks are not bound, srun warns of being told not to bind them.
+            binds_cpus=re.search("affinity|cgroup", settings.get("TaskPlugin", "")) is not None,
+            # With proctrack/cgroup a signal to a step reaches those only that Slurm started.
+            signals_reach_all="cgroup" not in settings.get("ProctrackType", ""),
+            controller=settings.get("SlurmctldHost[0]", "").partition("(")[0].strip(),
+        )
+
+    def node_address(self, node: str) -> str:
+        """Where Slurm reaches `node`: its NodeAddr."""
+        return self._shown_of_node(node, "NodeAddr")
+
+    def host_name(self, node: str) -> str:
+        """The host that `node` is on: its NodeHostName."""
+        return self._shown_of_node(node, "NodeHostName")
+
+    def output_path(self, job_id: str) -> str:
+        """The file that the base's standard output goes to."""
+        shown = ask_patiently(["scontrol", "show", "job", job_id, "--oneliner"], self._environment)
+        match = re.search(r" StdOut=(.*?)(?: Power=| \w+=|$)", shown)
+        return match[1] if match and match[1].startswith("/") else ""
+
+    def takes_back(self, job_id: str) -> bool:
+        """Whether Slurm preempts this satellite: see preemption.py."""
+        return preemption.was_told_to_go(job_id, self._environment)
+
+    def requeue_if_preempted(self, job_id: str) -> bool:
+        """See preemption.py."""
+        return preemption.requeue_if_preempted(job_id, self._environment)
+
+    def control(self, plan: JobPlan, command: Sequence[str]) -> SlurmJobControl:
+        """Slurm's commands for the job with this plan."""
+        return SlurmJobControl(plan, self._environment, command)
+
+    def _shown_of_node(self, node: str, what: str) -> str:
+        shown = ask_patiently(["scontrol", "show", "node", node, "--oneliner"], self._environment)
+        match = re.search(rf"\b{what}=(\S+)", shown)
+        return match[1] if match else node
