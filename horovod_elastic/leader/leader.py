@@ -75,7 +75,7 @@ class Leader:
         plan: JobPlan,
         name: str,
         address: str,
-        slurm: JobControl,
+        cluster: JobControl,
         tenure: Tenure,
         *,
         members: Membership | None = None,
@@ -100,12 +100,12 @@ class Leader:
         self._trace = Trace(os.environ.get(TRACE, ""))
         self._agents = AgentLinks()
         self._accounting = Accounting(since)
-        self._borrowing = Borrowing(slurm, self, self._trace, inherited=inherited)
+        self._borrowing = Borrowing(cluster, self, self._trace, inherited=inherited)
         self._attendance = Attendance(
             self._agents,
             self._membership,
             tenure,
-            BaseWatch(slurm.base_state, self.post),
+            BaseWatch(cluster.base_state, self.post),
             base_agents,
             inherited=inherited,
             since=since,
