@@ -33,6 +33,7 @@ from typing import NoReturn
 
 from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator, Munge, NotAuthentic
+from flexo_protos.leader_leases.lease import StoreAway
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan, network, preemption, slurm_job, threads, wire
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED, STEADY_S
@@ -41,7 +42,8 @@ from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
 from horovod_elastic.agent.tenure import Tenure
 from horovod_elastic.election.election import Closed, Election, Following, Leading, Over, Role
-from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway, open_store
+from horovod_elastic.election.lease_client import JobRun, LeaseClient
+from horovod_elastic.election.lease_places import open_lease
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.leader import Leader, Outcome
 from horovod_elastic.leader.leader_service import LeaderPort
@@ -159,10 +161,10 @@ class Agent:
         authenticator.credential(wire.ATTACH_AGENT)  # NotAuthentic now rather than a lonely agent later
         self._local = LocalService(self, keeper.endpoint, keeper.secret)
         self._port = LeaderPort(self._address, authenticator)
-        self._store = _store_of(plan, authenticator)
+        self._lease = _lease_of(plan, authenticator)
         self._holder = f"{self._name}-{secrets.token_hex(4)}"
         self._election = Election(
-            self._store, self._holder, lambda: self._port.endpoint, _role(post, keeper), say=say
+            self._lease, self._holder, lambda: self._port.endpoint, _role(post, keeper), say=say
         )
         self._leader: Leader | None = None
         self._leader_thread: threading.Thread | None = None
@@ -238,7 +240,7 @@ class Agent:
             link.close if link is not None else None,
             (lambda: leader.join(LEADER_ENDS_WITHIN_S)) if leader is not None else None,
             self._election.close,
-            self._store.close,
+            self._lease.close,
             self._local.close,
             self._port.close,
         ):
@@ -332,7 +334,7 @@ class Agent:
         if leading.heir:
             say(f"the agent on {self._node} leads this job now{self._lost_why and f': {self._lost_why}'}")
         slurm = SlurmUser(self._plan, os.environ, self._post.command)
-        tenure = Tenure(self._election, self._store)
+        tenure = Tenure(self._election, self._lease)
         leader = Leader(self._plan, self._name, self._address, slurm, tenure, inherited=leading.heir)
         if self._plan.daemon:
             leader.attach_to(self._plan.daemon)
@@ -588,9 +590,9 @@ def _running(worker: LocalWorker) -> pb.RunningWorker:
     )
 
 
-def _store_of(plan: JobPlan, authenticator: Authenticator) -> LeaseStore:
+def _lease_of(plan: JobPlan, authenticator: Authenticator) -> LeaseClient:
     run = JobRun(plan.base.job_id, plan.base.restart_count)
-    return open_store(lease_place.parse(plan.leases), run, authenticator)
+    return open_lease(lease_place.parse(plan.leases), run, authenticator)
 
 
 def _role(post: Post, keeper: KeeperLink) -> Role:

@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 from etcd_process import Etcd, running
 
+from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
+from flexo_protos.leader_leases.lease import OF_JOBS, StoreAway
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election.election import Election, Following, Leading, Role
-from horovod_elastic.election.lease_etcd import EtcdLeases
-from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway, open_store, settled
+from horovod_elastic.election.lease_client import ANSWER_WITHIN_S, JobRun, LeaseClient, StoredLease
+from horovod_elastic.election.lease_places import open_lease, settled
 
 JOB = JobRun(7, 0)
 TTL_S = 2.0
@@ -37,11 +39,16 @@ def a_run(etcd: Etcd, **more: object) -> LeasePlace:
     return LeasePlace(Kind.ETCD, (etcd.host,), "flexo-test", uuid.uuid4().hex, **more)  # type: ignore[arg-type]
 
 
-def store_at(place: LeasePlace, access: EtcdAccess | None = None) -> EtcdLeases:
-    return EtcdLeases(place, JOB, access or EtcdAccess())
+def key_of(place: LeasePlace) -> str:
+    return f"{place.prefix}/{os.getuid()}/7.0.{place.run}"
 
 
-def until_vacant(store: LeaseStore, bound_s: float) -> float:
+def store_at(place: LeasePlace, access: EtcdAccess | None = None) -> StoredLease:
+    store = EtcdLeaseStore(place, key_of(place), access or EtcdAccess(), ANSWER_WITHIN_S, OF_JOBS)
+    return StoredLease(store)
+
+
+def until_vacant(store: LeaseClient, bound_s: float) -> float:
     """Seconds until nobody holds the lease."""
     began = time.monotonic()
     while not store.look().vacant:
@@ -272,7 +279,7 @@ def test_a_run_uses_the_etcd_that_is_configured_and_itself_where_that_is_away(
     said: list[str] = []
     with settled(JOB, "127.0.0.1", NoMunge(), said.append, environment) as place:  # type: ignore[arg-type]
         assert (place.kind, place.prefix) == (Kind.ETCD, "site")
-        store = open_store(place, JOB, NoMunge(), environment)  # type: ignore[arg-type]
+        store = open_lease(place, JOB, NoMunge(), environment)  # type: ignore[arg-type]
         assert store.acquire("a", "a:1", LASTING_S).holder == "a"
     own_etcd.stop()
     with settled(JOB, "127.0.0.1", NoMunge(), said.append, environment) as place:  # type: ignore[arg-type]

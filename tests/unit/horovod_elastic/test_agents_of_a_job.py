@@ -23,8 +23,9 @@ from trusting import Trusting
 from flexo_protos import lease_place
 from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import wire
+from horovod_elastic.election.lease_client import JobRun
 from horovod_elastic.election.lease_grpc import LeaseServer
-from horovod_elastic.election.leases import JobRun, open_store
+from horovod_elastic.election.lease_places import open_lease
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.slurm_job import BaseJob, BaseNode, Shape, Site
 
@@ -161,7 +162,7 @@ def test_a_job_trains_and_ends_in_order(job: Callable[..., Job]) -> None:
     assert kinds.index("prepare") < kinds.index("prepared") < kinds.index("go") < kinds.index("entered")
     assert kinds.count("ready") == kinds.count("entered") == kinds.count("left") == 2
     assert kinds[-1] == "end"
-    store = open_store(lease_place.parse(two.plan.leases), JobRun(17, 0), Trusting())
+    store = open_lease(lease_place.parse(two.plan.leases), JobRun(17, 0), Trusting())
     assert wire.exit_code_of(store.look().holder) == 0
     store.close()
 

@@ -16,10 +16,10 @@ from typing import Any, cast
 import pytest
 
 from flexo_protos import lease_place
-from flexo_protos.leases import Lease
+from flexo_protos.leader_leases.lease import LeaderLease, StoreAway
 from horovod_elastic import launcher, slurm_job, wire
 from horovod_elastic.core import choice
-from horovod_elastic.election.leases import LeaseStore, StoreAway
+from horovod_elastic.election.lease_client import LeaseClient
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.launcher import BaseAgents
 from horovod_elastic.leader import profiling
@@ -35,10 +35,10 @@ class Store:
 
     holder: str | None = ""
 
-    def look(self) -> Lease:
+    def look(self) -> LeaderLease:
         if self.holder is None:
             raise StoreAway("away")
-        return Lease(self.holder, "", 1, 0, 1.0)
+        return LeaderLease(self.holder, "", 1, 0, 1.0)
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Slurm:
 def run(store: Store, **scripts: list[str]) -> tuple[int, Slurm]:
     slurm = Slurm(scripts)
     nodes = tuple(BaseNode(node, 1) for node in scripts)
-    return BaseAgents(nodes, cast(SlurmUser, slurm), cast(LeaseStore, store)).run(), slurm
+    return BaseAgents(nodes, cast(SlurmUser, slurm), cast(LeaseClient, store)).run(), slurm
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ def test_an_agent_that_cannot_be_started_for_now_is_tried_again(monkeypatch: pyt
 
 def test_an_error_beside_an_agent_ends_the_job_instead_of_leaving_it_until_its_time_limit() -> None:
     class Odd(Store):
-        def look(self) -> Lease:
+        def look(self) -> LeaderLease:
             raise KeyError("nobody foresaw this")
 
     code, slurm = run(Odd(), n1=["exit 137"], n2=["sleep 60"])
