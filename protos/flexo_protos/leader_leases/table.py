@@ -87,9 +87,9 @@ class LeaseTable:
         entry = self._entry(key)
         if entry is None:
             return Found(None, 0, self._next_term, max(0.0, self._young_until - now))
-        left_s = entry.expires_at - now
-        if left_s <= 0:
+        if now >= entry.expires_at:
             return Found(replace(entry.lease, released=True), entry.version, self._next_term)
+        left_s = entry.expires_at - now if entry.lease.expires_in_s else 0.0
         return Found(entry.lease, entry.version, self._next_term, left_s)
 
     def change(self, key: LeaseKey, version: int, lease: LeaderLease, now: float) -> Found:
@@ -112,7 +112,8 @@ class LeaseTable:
         if name not in leases and len(leases) >= LEASES_PER_USER:
             raise TooManyLeases(f"uid {key.uid} has {LEASES_PER_USER} leases already")
         self._versions += 1
-        leases[name] = _Entry(lease, self._versions, now + (0.0 if lease.vacant else lease.expires_in_s))
+        lasts_s = 0.0 if lease.vacant else lease.expires_in_s or math.inf
+        leases[name] = _Entry(lease, self._versions, now + lasts_s)
 
     def _forget(self, now: float) -> None:
         self._forgot_at = now
