@@ -172,6 +172,8 @@ class Agent:
         self._link: LeaderLink | None = None
         self._followed: Following | None = None
         """The leader that this agent has, or had last."""
+        self._followed_term = 0
+        """The highest term of the leaders before that one."""
         self._leader_state = pb.LeaderState()
         """The last one heard, for the next leader."""
         self._lost_why = ""
@@ -313,6 +315,8 @@ class Agent:
             else:  # only the stream to it broke
                 self._election.keep(self._leader.lost_lease)
             found = Following(self._port.endpoint, self._holder, found.term)
+        if self._followed is not None and self._followed.holder != found.holder:
+            self._followed_term = max(self._followed_term, self._followed.term)
         self._followed = found
         recent = time.monotonic() - TOLD_AGAIN_S
         self._ended_ones = [each for each in self._ended_ones if not each.told_at or each.told_at > recent]
@@ -438,6 +442,7 @@ class Agent:
             leaving=self._leaving,
             gpus=slurm_job.gpus_here(os.environ),
             leader_state=self._leader_state,
+            followed_term=self._followed_term,
             workers=map(_running, [*self._workers.values(), *(each.worker for each in self._ended_ones)]),
         )
 

@@ -37,6 +37,11 @@ class Tenure:
         """Let the agent of that name in the election have it."""
         self._election.resign(successor)
 
+    def yield_to(self, term: int) -> None:
+        """Give it up, because another agent has led under `term`: the next term is above that."""
+        self._election.note_term(term)
+        self._election.resign()
+
     def end(self, exit_code: int) -> None:
         """Note that the job is over."""
         note = wire.over(exit_code)

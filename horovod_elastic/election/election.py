@@ -273,6 +273,11 @@ class Election:
             return False
         return True
 
+    def note_term(self, term: int) -> None:
+        """There was a leader of `term`: this agent leads under higher ones only, from the next time on."""
+        with self._lock:
+            self._seen = max(self._seen, term)
+
     def close(self) -> None:
         """End `follow` and the refreshing. The lease is left as it is: resign first."""
         self._closed.set()

@@ -76,6 +76,10 @@ class Tenure(Protocol):
         """Let the agent with this name in the election have it."""
         ...
 
+    def yield_to(self, term: int) -> None:
+        """Give it up, because another agent has led under `term`."""
+        ...
+
     def end(self, exit_code: int) -> None:
         """Nobody is to have it: the job is over."""
         ...
@@ -152,6 +156,7 @@ class Leader:
         self._address = address
         self._slurm = slurm
         self._tenure = tenure
+        self._began_under = tenure.term
         self._inherited = inherited
         self._since = time.monotonic()
         base_agents = [agent_name(node.name, plan.base.job_id) for node in plan.base.nodes]
@@ -346,6 +351,9 @@ class Leader:
 
     def agent_attached(self, name: str, hello: workers_pb2.AgentHello, outbox: AgentOutbox) -> None:
         """An agent has said hello (leader's thread, like everything below)."""
+        if hello.followed_term > self._began_under:
+            self._give_way(name, hello.followed_term, outbox)
+            return
         unwanted, exit_code = "", 0
         if self._outcome is not None:
             unwanted, exit_code = "the job is over", self._outcome.exit_code or 0
@@ -371,10 +379,8 @@ class Leader:
         )
         if self._state_told != workers_pb2.LeaderState():
             outbox.put(workers_pb2.ToAgent(leader_state=self._state_told))
-        if known is not None:
-            self._welcome_back(name, known, link, hello, now)
-            if self._outcome is not None:
-                return
+        if known is not None and not self._welcome_back(name, known, link, hello, now):
+            return
         self._trace.event("agent", agent=name, slots=hello.slots, workers=len(hello.workers))
         for worker in hello.workers:
             self._home[worker.worker_id] = name
@@ -386,20 +392,36 @@ class Leader:
         elif unwanted:
             self.send_away(name, unwanted)
 
+    def _give_way(self, name: str, term: int, outbox: AgentOutbox) -> None:
+        """Another agent has led since this one began to: what this one knows of the job is out of date.
+
+        It was stopped meanwhile, and found the lease free again, or at a flexod that had forgotten it.
+        """
+        outbox.put(workers_pb2.ToAgent(stepped_down=workers_pb2.SteppedDown()))
+        outbox.put(None)
+        if self._outcome is None:
+            self._borrowing.close()
+            self._tenure.yield_to(term)
+            self._resign(f"the agent {name} has followed a leader of term {term} since")
+
     def _welcome_back(
         self, name: str, known: AgentLink, link: AgentLink, hello: workers_pb2.AgentHello, now: float
-    ) -> None:
-        """Its stream had broken, or a new process has taken its place: its workers tell which."""
+    ) -> bool:
+        """Its stream had broken, or a new process has taken its place: its workers tell which.
+
+        Whether this leader goes on.
+        """
         if not hello.workers:
             self._lose(name, "its agent was started again", now)
             self._agents[name] = link
-            return
+            return self._outcome is None
         # Nobody knows what was lost under way. Whoever leads anew asks everybody where they stand.
         known.outbox.put(None)
         if self._outcome is None:
             self._borrowing.close()
             self._tenure.pass_to("")
             self._resign(f"the agent {name} was away for a moment")
+        return False
 
     def agent_said(self, name: str, outbox: AgentOutbox, message: workers_pb2.FromAgent) -> None:
         """Anything else that an agent says."""

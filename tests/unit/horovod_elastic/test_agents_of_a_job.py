@@ -270,6 +270,38 @@ def test_a_stopped_leader_is_replaced_and_steps_down_when_it_goes_on(job: Callab
     assert two.exit_codes() == {"n1": 0, "n2": 0}
 
 
+def test_a_stopped_leader_that_finds_the_lease_free_again_leads_no_more_once_agents_have_followed_another(
+    job: Callable[..., Job],
+) -> None:
+    two = training(job, "n1", "n2")
+    first = two.leader()
+    other = next(node for node in two.keepers if node != first)
+    lease = open_lease(lease_place.parse(two.plan.leases), JobRun(17, 0), Trusting())
+    before = lease.look()
+    stopped = two.agent(first)
+    stopped.suspend()
+    two.wait_until("another leader", lambda: two.leader() == other)
+    between = lease.look()
+    lease.release(between.holder)
+    again = lease.acquire(before.holder, before.address, 5.0)  # as at a flexod that has forgotten the lease
+    assert before.term < between.term < again.term
+    stopped.resume()
+
+    def why_it_stepped_down() -> str:
+        return " ".join(each["why"] for each in two.trace("stepped down") if each["agent"] == f"{first}-17")
+
+    two.wait_until("it to step down", why_it_stepped_down)
+    assert f"term {between.term}" in why_it_stepped_down()
+    two.wait_until("somebody who learns anew", lambda: len(two.trace("leader")) >= 3)
+    assert two.trace("leader")[-1]["inherited"]
+    two.wait_for_batches("n1", "n2")
+    assert len({event["pid"] for event in two.events("batch")}) == 2
+    assert {event["generation"] for event in two.events("batch")} == {1}
+    lease.close()
+    two.stop()
+    assert two.exit_codes() == {"n1": 0, "n2": 0}
+
+
 def test_a_worker_that_falls_silent_is_killed_and_replaced(job: Callable[..., Job]) -> None:
     one = job("n1", "n2")
     one.start("n1")

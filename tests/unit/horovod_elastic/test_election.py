@@ -525,6 +525,12 @@ def test_a_leader_that_resigns_names_its_successor(store: TableClient) -> None:
     assert told.get(timeout=BOUND_S) == Following("b:1", "b", 2)
 
 
+def test_an_agent_leads_under_a_term_above_all_that_it_has_been_told_of(store: TableClient) -> None:
+    a = agent(store, "a")
+    a.election.note_term(41)
+    assert a.election.follow() == Leading(42, heir=True)
+
+
 def test_a_leader_refreshes_and_stays_certain(store: TableClient) -> None:
     a = agent(store, "a", ttl_s=0.15)
     a.election.follow()
