@@ -21,6 +21,7 @@ setup(
         *("horovod_elastic." + name for name in find_packages("horovod_elastic")),
         "horovod_elastic",
         "flexo_protos",
+        "flexo_protos.leader_leases",
         "flexo_protos.v1",
     ]
 )

@@ -23,8 +23,9 @@ from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network
 from horovod_elastic.agent.tenure import Tenure
 from horovod_elastic.election.election import Election, Role
+from horovod_elastic.election.lease_client import JobRun
 from horovod_elastic.election.lease_grpc import LeaseServer
-from horovod_elastic.election.leases import JobRun, open_store
+from horovod_elastic.election.lease_places import open_lease
 from horovod_elastic.job_plan import BaseJob, JobPlan
 from horovod_elastic.leader.daemon_link import daemon_address
 from horovod_elastic.leader.leader import Leader
@@ -154,12 +155,12 @@ def _keep(platform: Platform, base: BaseJob, folder: Path) -> int:
     with LeaseServer(address, new_authenticator()) as lease_server:
         place = LeasePlace(Kind.RUN, (lease_server.endpoint,))
         plan = JobPlan(base, site, "", daemon, str(place))
-        store = open_store(place, JobRun(base.job_id, base.restart_count), new_authenticator())
-        election = Election(store, "flexo-hosts", lambda: port.endpoint, Role.FOUNDER)
+        lease = open_lease(place, JobRun(base.job_id, base.restart_count), new_authenticator())
+        election = Election(lease, "flexo-hosts", lambda: port.endpoint, Role.FOUNDER)
         election.follow()  # nobody else knows of this lease yet
         hosts = HeldHosts(base)
         cluster = platform.control(plan, ["true"])
-        leader = Leader(plan, "flexo-hosts", address, cluster, Tenure(election, store), members=hosts)
+        leader = Leader(plan, "flexo-hosts", address, cluster, Tenure(election, lease), members=hosts)
         port.take_office(leader)
         election.keep(leader.lost_lease)
         if daemon:
@@ -177,7 +178,7 @@ def _keep(platform: Platform, base: BaseJob, folder: Path) -> int:
         outcome = leader.run()
         election.close()
         port.close()
-        store.close()
+        lease.close()
     (folder / "hosts").unlink(missing_ok=True)
     return outcome.exit_code or 0
 

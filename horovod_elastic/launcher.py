@@ -16,14 +16,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from flexo_protos.credentials import new_authenticator
+from flexo_protos.leader_leases.lease import StoreAway
 from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network, progress, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED
 from horovod_elastic.core import choice
-from horovod_elastic.election import leases
+from horovod_elastic.election import lease_places
+from horovod_elastic.election.lease_client import JobRun, LeaseClient
 from horovod_elastic.election.lease_grpc import LeaseServer
-from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.daemon_link import daemon_address
@@ -118,14 +119,14 @@ def _run(platform: Platform, base: BaseJob, command: list[str]) -> int:
             daemon=daemon or "",
             leases=str(place),
         )
-        store = leases.open_store(place, JobRun(base.job_id, base.restart_count), new_authenticator())
-        agents = BaseAgents(base.nodes, platform.control(plan, command), store)
+        lease = lease_places.open_lease(place, JobRun(base.job_id, base.restart_count), new_authenticator())
+        agents = BaseAgents(base.nodes, platform.control(plan, command), lease)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: agents.terminate(number))
         try:
             code = agents.run()
         finally:
-            store.close()
+            lease.close()
         if code == TERMINATED:
             platform.requeue_if_preempted(base.job_id)
         return code
@@ -135,7 +136,7 @@ def _run(platform: Platform, base: BaseJob, command: list[str]) -> int:
 def lease_place(base: BaseJob, address: str) -> Iterator[LeasePlace]:
     """Where the job's agents keep their leader's lease; a job that never grows needs nobody's help for it."""
     if base.elastic:
-        with leases.settled(
+        with lease_places.settled(
             JobRun(base.job_id, base.restart_count), address, new_authenticator(), say
         ) as place:
             yield place
@@ -147,10 +148,10 @@ def lease_place(base: BaseJob, address: str) -> Iterator[LeasePlace]:
 class BaseAgents:
     """The agents of the base's nodes, each watched by a thread of its own."""
 
-    def __init__(self, nodes: tuple[BaseNode, ...], cluster: JobControl, store: LeaseStore) -> None:
+    def __init__(self, nodes: tuple[BaseNode, ...], cluster: JobControl, lease: LeaseClient) -> None:
         self._nodes = nodes
         self._cluster = cluster
-        self._store = store
+        self._lease = lease
         self._lock = threading.Lock()
         self._steps: dict[str, AgentProcess] = {}
         self._codes: dict[str, int] = {}
@@ -245,7 +246,7 @@ class BaseAgents:
         if code in (0, TERMINATED) or self._signalled:
             return code
         try:
-            of_job = wire.exit_code_of(self._store.look().holder)
+            of_job = wire.exit_code_of(self._lease.look().holder)
         except StoreAway:
             of_job = code if code < 128 and code not in (CANNOT_WORK, CANNOT_WORK_NOW, CRASHED) else None
         return 1 if of_job is None and code == CANNOT_WORK else of_job

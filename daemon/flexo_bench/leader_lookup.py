@@ -43,10 +43,11 @@ from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService
 from flexo.service.server import Switchboard, all_services, listen
 from flexo_bench.etcd_process import running
-from flexo_protos.credentials import SOCKET_VARIABLE, Munge
+from flexo_protos.credentials import SOCKET_VARIABLE, new_authenticator
 from flexo_protos.lease_place import Kind, LeasePlace, parse
 from flexo_protos.v1 import leases_pb2 as pb
-from horovod_elastic.election.leases import JobRun, LeaseStore, open_store
+from horovod_elastic.election.lease_client import JobRun, LeaseClient
+from horovod_elastic.election.lease_places import open_lease
 
 JOB = JobRun("7", 0)
 PROCESSES = 4
@@ -109,7 +110,7 @@ def _in_turn(servers: dict[LeasePlace, int], situation: str, clients: int, round
     times: dict[LeasePlace, list[list[float]]] = {place: [] for place in servers}
     cpu = dict.fromkeys(servers, 0.0)
     for place in servers:
-        with contextlib.closing(open_store(place, JOB, Munge())) as store:
+        with contextlib.closing(open_lease(place, JOB, new_authenticator())) as store:
             store.acquire("leader", "10.0.0.1:1", 60.0, pb.CLAIM_FOUNDER)
     for _ in range(rounds):
         for place, server in servers.items():
@@ -185,7 +186,7 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 def _ask(place: LeasePlace, situation: str, clients: int) -> None:
     """Be `clients` agents: say "ready", read the common moment to begin at, print what each of them took."""
-    stores = [open_store(place, JOB, Munge()) for _ in range(clients)]
+    stores = [open_lease(place, JOB, new_authenticator()) for _ in range(clients)]
     if situation != CLOSED:
         for store in stores:
             store.look()
@@ -213,7 +214,7 @@ def _ask(place: LeasePlace, situation: str, clients: int) -> None:
     print(json.dumps(times), flush=True)
 
 
-def _timed(store: LeaseStore, begin: float) -> float:
+def _timed(store: LeaseClient, begin: float) -> float:
     lease = store.look()
     took = (time.monotonic() - begin) * 1000
     if lease.holder != "leader":
@@ -265,7 +266,7 @@ async def _serve(address: str) -> None:
     inference = InferenceService(None, frozenset(), lambda: None)
     switchboard = Switchboard()
     switchboard.activate(all_services(jobs, people, inference), mandate.ALONE)
-    server = await listen(address, Munge(), switchboard)
+    server = await listen(address, new_authenticator(), switchboard)
     print("ready", flush=True)
     await server.wait_for_termination()
 

@@ -33,6 +33,7 @@ from typing import NoReturn
 
 from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator, NotAuthentic, new_authenticator
+from flexo_protos.leader_leases.lease import StoreAway
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan, network, threads, wire
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED, STEADY_S
@@ -41,7 +42,8 @@ from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
 from horovod_elastic.agent.tenure import Tenure
 from horovod_elastic.election.election import Closed, Election, Following, Leading, Over, Role
-from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway, open_store
+from horovod_elastic.election.lease_client import JobRun, LeaseClient
+from horovod_elastic.election.lease_places import open_lease
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.leader import Leader, Outcome
 from horovod_elastic.leader.leader_service import LeaderPort
@@ -167,10 +169,10 @@ class Agent:
         authenticator.credential(wire.ATTACH_AGENT)  # NotAuthentic now rather than a lonely agent later
         self._local = LocalService(self, keeper.endpoint, keeper.secret)
         self._port = LeaderPort(self._address, authenticator)
-        self._store = _store_of(plan, authenticator)
+        self._lease = _lease_of(plan, authenticator)
         self._holder = f"{self._name}-{secrets.token_hex(4)}"
         self._election = Election(
-            self._store, self._holder, lambda: self._port.endpoint, _role(post, keeper), say=say
+            self._lease, self._holder, lambda: self._port.endpoint, _role(post, keeper), say=say
         )
         self._leader: Leader | None = None
         self._leader_thread: threading.Thread | None = None
@@ -178,6 +180,8 @@ class Agent:
         self._link: LeaderLink | None = None
         self._followed: Following | None = None
         """The leader that this agent has, or had last."""
+        self._followed_term = 0
+        """The highest term of the leaders before that one."""
         self._leader_state = pb.LeaderState()
         """The last one heard, for the next leader."""
         self._lost_why = ""
@@ -246,7 +250,7 @@ class Agent:
             link.close if link is not None else None,
             (lambda: leader.join(LEADER_ENDS_WITHIN_S)) if leader is not None else None,
             self._election.close,
-            self._store.close,
+            self._lease.close,
             self._local.close,
             self._port.close,
         ):
@@ -319,6 +323,8 @@ class Agent:
             else:  # only the stream to it broke
                 self._election.keep(self._leader.lost_lease)
             found = Following(self._port.endpoint, self._holder, found.term)
+        if self._followed is not None and self._followed.holder != found.holder:
+            self._followed_term = max(self._followed_term, self._followed.term)
         self._followed = found
         recent = time.monotonic() - TOLD_AGAIN_S
         self._ended_ones = [each for each in self._ended_ones if not each.told_at or each.told_at > recent]
@@ -340,7 +346,7 @@ class Agent:
         if leading.heir:
             say(f"the agent on {self._node} leads this job now{self._lost_why and f': {self._lost_why}'}")
         cluster = self._platform.control(self._plan, self._post.command)
-        tenure = Tenure(self._election, self._store)
+        tenure = Tenure(self._election, self._lease)
         leader = Leader(self._plan, self._name, self._address, cluster, tenure, inherited=leading.heir)
         if self._plan.daemon:
             leader.attach_to(self._plan.daemon)
@@ -444,6 +450,7 @@ class Agent:
             leaving=self._leaving,
             gpus=self._gpus,
             leader_state=self._leader_state,
+            followed_term=self._followed_term,
             workers=map(_running, [*self._workers.values(), *(each.worker for each in self._ended_ones)]),
         )
 
@@ -597,9 +604,9 @@ def _running(worker: LocalWorker) -> pb.RunningWorker:
     )
 
 
-def _store_of(plan: JobPlan, authenticator: Authenticator) -> LeaseStore:
+def _lease_of(plan: JobPlan, authenticator: Authenticator) -> LeaseClient:
     run = JobRun(plan.base.job_id, plan.base.restart_count)
-    return open_store(lease_place.parse(plan.leases), run, authenticator)
+    return open_lease(lease_place.parse(plan.leases), run, authenticator)
 
 
 def _role(post: Post, keeper: KeeperLink) -> Role:

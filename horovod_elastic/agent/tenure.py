@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 
+from flexo_protos.leader_leases.lease import StoreAway
 from horovod_elastic import wire
 from horovod_elastic.election.election import Election
-from horovod_elastic.election.leases import LeaseStore, StoreAway
+from horovod_elastic.election.lease_client import LeaseClient
 
 OVER_FOR_S = 60.0
 """How long whoever looks for the leader of a job that is over is told so."""
@@ -19,9 +20,9 @@ OVER_FOR_S = 60.0
 class Tenure:
     """A leader's hold of its lease; see leader.Tenure."""
 
-    def __init__(self, election: Election, store: LeaseStore) -> None:
+    def __init__(self, election: Election, lease: LeaseClient) -> None:
         self._election = election
-        self._store = store
+        self._lease = lease
 
     @property
     def term(self) -> int:
@@ -36,9 +37,14 @@ class Tenure:
         """Let the agent of that name in the election have it."""
         self._election.resign(successor)
 
+    def yield_to(self, term: int) -> None:
+        """Give it up, because another agent has led under `term`: the next term is above that."""
+        self._election.note_term(term)
+        self._election.resign()
+
     def end(self, exit_code: int) -> None:
         """Note that the job is over."""
         note = wire.over(exit_code)
         if self._election.resign(note):
             with contextlib.suppress(StoreAway):
-                self._store.acquire(note, note, OVER_FOR_S)  # for longer than a leader's lease lasts
+                self._lease.acquire(note, note, OVER_FOR_S)  # for longer than a leader's lease lasts

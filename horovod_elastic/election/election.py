@@ -1,4 +1,4 @@
-"""Who of a job's agents leads: Amoeba's Algorithm 1, as one agent runs it over the job's lease (leases.py).
+"""Who of a job's agents leads: Amoeba's Algorithm 1, as one agent runs it over its job's lease.
 
 An agent that needs a leader asks for the lease. It gets it and leads, refreshing the lease in a thread; or it
 hears who has it, and follows. When its leader goes away it asks again, until the lease is somebody else's, or
@@ -12,7 +12,8 @@ What happens to a leader:
   through `lost`, with the first refresh that gets through, and is to step down.
 * flexod was started again and knows no leases: the refresh takes the lease anew, with a higher term.
 
-`Campaign` and `Reign` are the rules, without threads and clocks; `Election` is what an agent uses.
+`Campaign` has the rules of asking, HeldLease those of holding, both without threads and clocks; `Election` is
+what an agent uses.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flexo_protos.leases import Lease
+from flexo_protos.leader_leases.lease import HeldLease, LeaderLease, StoreAway
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic import threads, wire
-from horovod_elastic.election.leases import LeaseStore, StoreAway
+from horovod_elastic.election.lease_client import LeaseClient
 
 TTL_S = 5.0
 REFRESHES_PER_TTL = 3
@@ -115,7 +116,7 @@ class Campaign:
             return True
         return self._vacant_since is not None and now - self._vacant_since >= HOLD_BACK_S
 
-    def heard(self, lease: Lease, asking: bool, now: float) -> Leading | Following | Over | Pause:
+    def heard(self, lease: LeaderLease, asking: bool, now: float) -> Leading | Following | Over | Pause:
         """What the lease's server has answered; `asking`: to a request for it, not to a look."""
         if lease.vacant:
             return self._heard_vacant(lease, now)
@@ -137,7 +138,7 @@ class Campaign:
             return self._lost
         return Pause(LOOK_AGAIN_S)
 
-    def _heard_vacant(self, lease: Lease, now: float) -> Pause:
+    def _heard_vacant(self, lease: LeaderLease, now: float) -> Pause:
         """Held back by this agent's role or by a server that has just begun, or given up this moment."""
         if self._vacant_since is None:
             self._vacant_since = now
@@ -145,37 +146,15 @@ class Campaign:
             return Pause(self._vacant_since + HOLD_BACK_S - now)
         return Pause(max(SUCCESSOR_WITHIN_S, min(lease.expires_in_s, LOOK_AGAIN_S)))
 
-    def _is_lost(self, lease: Lease) -> bool:
+    def _is_lost(self, lease: LeaderLease) -> bool:
         lost = self._lost
         return lost is not None and (lease.holder, lease.address) == (lost.holder, lost.address)
 
-    def _heard_mine(self, lease: Lease, asking: bool) -> Leading | Pause:
+    def _heard_mine(self, lease: LeaderLease, asking: bool) -> Leading | Pause:
         if not asking:  # a satellite's agent, named the successor or started again, has only looked
             self._eager = True
             return Pause(0.0)
         return Leading(lease.term, bool(lease.previous or self._seen or self._role is not Role.FOUNDER))
-
-
-class Reign:
-    """A leader's hold of its lease. Times are one monotonic clock's."""
-
-    def __init__(self, me: str, address: str, term: int, ttl_s: float, since: float) -> None:
-        self._me = me, address
-        self._ttl_s = ttl_s
-        self._confirmed_at = since
-        self.term = term
-
-    def certain(self, now: float) -> bool:
-        """Whether nobody else can have the lease: it was confirmed less than its time to live ago."""
-        return now - self._confirmed_at < self._ttl_s
-
-    def heard(self, lease: Lease, asked_at: float) -> bool:
-        """The answer to a refresh that was sent at `asked_at`: whether the lease is held."""
-        if (lease.holder, lease.address) != self._me:
-            return False
-        self.term = lease.term
-        self._confirmed_at = asked_at
-        return True
 
 
 class Election:
@@ -192,7 +171,7 @@ class Election:
 
     def __init__(
         self,
-        store: LeaseStore,
+        store: LeaseClient,
         holder: str,
         own_address: Callable[[], str],
         role: Role,
@@ -213,7 +192,7 @@ class Election:
         """Held from deciding to write the lease to knowing what became of it; `_lock` never for so long."""
         self._closed = threading.Event()
         self._seen = 0
-        self._reign: Reign | None = None
+        self._held: HeldLease | None = None
         self._led_under = 0
         self._away = False
 
@@ -239,7 +218,7 @@ class Election:
         their death: it may be the one that is cut off, and they may have another leader by now.
         """
         with self._lock:
-            return self._reign is not None and self._reign.certain(self._clock())
+            return self._held is not None and self._held.certain(self._clock())
 
     def follow(self, lost: Following | None = None) -> Leading | Following | Over:
         """Wait until it is decided who leads. Raises Closed.
@@ -265,18 +244,18 @@ class Election:
         `holder` is whose it is now, "" if it had run out.
         """
         with self._lock:
-            reign = self._reign
+            held = self._held
 
         def failed(error: Exception) -> None:
             """Without a refresh the lease runs out, and somebody else takes it."""
             self._say(f"the leader's lease is refreshed no more: {error!r}")
             with self._lock:
-                if self._reign is not reign:
+                if self._held is not held:
                     return
-                self._reign = None
+                self._held = None
             lost("")
 
-        threads.start(lambda: self._refresh(reign, lost), name="lease", failed=failed)
+        threads.start(lambda: self._refresh(held, lost), name="lease", failed=failed)
 
     def resign(self, successor: str = "") -> bool:
         """Stop leading and give the lease up, to `successor` (its holder name) if one is named.
@@ -284,7 +263,7 @@ class Election:
         False if the lease's server could not be told: the lease then runs out by itself.
         """
         with self._lock:
-            led, self._reign = self._reign is not None, None
+            led, self._held = self._held is not None, None
         try:
             with self._speaking:  # a refresh under way ends first, so that it does not take the lease again
                 if led:
@@ -294,11 +273,16 @@ class Election:
             return False
         return True
 
+    def note_term(self, term: int) -> None:
+        """There was a leader of `term`: this agent leads under higher ones only, from the next time on."""
+        with self._lock:
+            self._seen = max(self._seen, term)
+
     def close(self) -> None:
         """End `follow` and the refreshing. The lease is left as it is: resign first."""
         self._closed.set()
         with self._lock:
-            self._reign = None
+            self._held = None
 
     def _ask_once(self, campaign: Campaign) -> Leading | Following | Over | Pause:
         asked_at = self._clock()
@@ -312,21 +296,21 @@ class Election:
         outcome = campaign.heard(lease, asking, self._clock())
         if isinstance(outcome, Leading):
             with self._lock:
-                self._reign = Reign(self._holder, lease.address, outcome.term, self._ttl_s, asked_at)
+                self._held = HeldLease(lease, asked_at, self._ttl_s)
                 self._led_under = outcome.term
         return outcome
 
-    def _refresh(self, reign: Reign | None, lost: Callable[[str], None]) -> None:
+    def _refresh(self, held: HeldLease | None, lost: Callable[[str], None]) -> None:
         while not self._closed.wait(self._ttl_s / REFRESHES_PER_TTL):
             with self._speaking:
-                if reign is None or self._reign is not reign:
+                if held is None or self._held is not held:
                     return
-                holder = self._refresh_once(reign)
+                holder = self._refresh_once(held)
             if holder is not None:
                 lost(holder)
                 return
 
-    def _refresh_once(self, reign: Reign) -> str | None:
+    def _refresh_once(self, held: HeldLease) -> str | None:
         """Who has got the lease ("" if it had run out); None if it is held, or nobody can say."""
         asked_at = self._clock()
         try:
@@ -337,15 +321,15 @@ class Election:
         self._now_there()
         with self._lock:
             self._seen = max(self._seen, lease.term)
-            if reign.heard(lease, asked_at):
-                self._led_under = reign.term
+            if held.heard(lease, asked_at):
+                self._led_under = lease.term
                 return None
-            if self._reign is not reign:  # it resigned meanwhile
+            if self._held is not held:  # it resigned meanwhile
                 return None
-            self._reign = None
+            self._held = None
             return lease.holder
 
-    def _acquire(self, claim: pb.Claim.ValueType) -> Lease:
+    def _acquire(self, claim: pb.Claim.ValueType) -> LeaderLease:
         return self._store.acquire(self._holder, self._own_address(), self._ttl_s, claim, self._seen)
 
     def _now_away(self, error: StoreAway) -> None:

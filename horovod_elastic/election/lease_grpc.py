@@ -1,4 +1,4 @@
-"""Leases over gRPC: the agents' client of flexod or of their own `flexo run`, and the latter's server.
+"""Leader leases over gRPC: the agents' client of flexod or of their own `flexo run`, and the latter's server.
 
 Both ends prove by MUNGE, call by call, who asks.
 """
@@ -16,13 +16,14 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from flexo_protos import leases, tls
+from flexo_protos import tls
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_protos.leader_leases import table
+from flexo_protos.leader_leases.lease import LeaderLease, StoreAway
 from flexo_protos.lease_place import Kind, LeasePlace
-from flexo_protos.leases import Lease
 from flexo_protos.v1 import leases_pb2 as pb
 from flexo_protos.v1 import leases_pb2_grpc as rpc
-from horovod_elastic.election.leases import ANSWER_WITHIN_S, JobRun, StoreAway
+from horovod_elastic.election.lease_client import ANSWER_WITHIN_S, JobRun
 from horovod_elastic.network import NoAddress
 from horovod_elastic.streams import first
 from horovod_elastic.wire import CALLING_OPTIONS, SERVER_OPTIONS, job_number
@@ -40,8 +41,8 @@ _DIAL_AGAIN = (  # gRPC's own grow to two minutes: a leader would lose its lease
 _NAMES = {Kind.FLEXOD: "flexod", Kind.RUN: "flexo run"}
 
 
-class GrpcLeases:
-    """LeaseStore of one job, over one connection to each flexod that may be active.
+class GrpcLease:
+    """The LeaseClient of one job, over one connection to each flexod that may be active.
 
     Raises StoreAway where TLS is wanted and cannot be.
     """
@@ -61,28 +62,28 @@ class GrpcLeases:
         ttl_s: float,
         claim: pb.Claim.ValueType = pb.CLAIM_UNSPECIFIED,
         seen: int = 0,
-    ) -> Lease:
-        """See LeaseStore."""
+    ) -> LeaderLease:
+        """See LeaseClient."""
         request = pb.AcquireRequest(
             job=self._job, holder=holder, address=address, ttl_s=ttl_s, claim=claim, seen=seen
         )
         return self._ask("Acquire", request)
 
-    def look(self) -> Lease:
-        """See LeaseStore."""
+    def look(self) -> LeaderLease:
+        """See LeaseClient."""
         return self._ask("Look", pb.LookRequest(job=self._job))
 
-    def release(self, holder: str, successor: str = "") -> Lease:
-        """See LeaseStore."""
+    def release(self, holder: str, successor: str = "") -> LeaderLease:
+        """See LeaseClient."""
         request = pb.ReleaseRequest(job=self._job, holder=holder, successor=successor)
         return self._ask("Release", request)
 
     def close(self) -> None:
-        """See LeaseStore."""
+        """See LeaseClient."""
         for channel in self._channels:
             channel.close()
 
-    def _ask(self, name: str, request: object) -> Lease:
+    def _ask(self, name: str, request: object) -> LeaderLease:
         """From the first that answers; that one is asked first the next time."""
         trouble: StoreAway | None = None
         for stub in list(self._stubs):
@@ -96,11 +97,11 @@ class GrpcLeases:
         assert trouble is not None
         raise trouble
 
-    def _ask_one(self, stub: rpc.LeaseServiceStub, name: str, request: object) -> Lease:
+    def _ask_one(self, stub: rpc.LeaseServiceStub, name: str, request: object) -> LeaderLease:
         try:
             metadata = ((METADATA_KEY, self._authenticator.credential(_SERVICE + name)),)
             method: Callable[..., pb.Lease] = getattr(stub, name)
-            return leases.from_message(method(request, metadata=metadata, timeout=self._within_s))
+            return table.from_message(method(request, metadata=metadata, timeout=self._within_s))
         except NotAuthentic as error:
             raise StoreAway(str(error)) from error
         except grpc.RpcError as error:
@@ -152,7 +153,7 @@ class LeaseServer:
         self._server.stop(grace=None).wait()
 
 
-_Answer = Callable[[leases.LeaseTable, int, Any, float], pb.Lease]
+_Answer = Callable[[table.LeaseTable, int, Any, float], pb.Lease]
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
@@ -164,11 +165,11 @@ class _Service(grpc.GenericRpcHandler):
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
         self._lock = threading.Lock()
-        self._table = leases.LeaseTable(time.monotonic())
+        self._table = table.LeaseTable(time.monotonic())
         self._methods: dict[str, tuple[Callable[[bytes], Any], _Answer]] = {
-            "Acquire": (pb.AcquireRequest.FromString, leases.answer_acquire),
-            "Look": (pb.LookRequest.FromString, leases.answer_look),
-            "Release": (pb.ReleaseRequest.FromString, leases.answer_release),
+            "Acquire": (pb.AcquireRequest.FromString, table.answer_acquire),
+            "Look": (pb.LookRequest.FromString, table.answer_look),
+            "Release": (pb.ReleaseRequest.FromString, table.answer_release),
         }
 
     def service(
@@ -205,9 +206,9 @@ class _Service(grpc.GenericRpcHandler):
         try:
             with self._lock:
                 return answer(self._table, uid, request, time.monotonic())
-        except leases.BadRequest as error:
+        except table.BadRequest as error:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except leases.TooManyLeases as error:
+        except table.TooManyLeases as error:
             _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
     def _own_user(self, method: str, context: grpc.ServicerContext) -> int:

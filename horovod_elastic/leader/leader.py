@@ -84,6 +84,7 @@ class Leader:
         self.plan = plan
         self.name = name
         self._tenure = tenure
+        self._began_under = tenure.term
         self._inherited = inherited
         since = time.monotonic()
         self._alive_due = 0.0
@@ -283,6 +284,9 @@ class Leader:
 
     def agent_attached(self, name: str, hello: workers_pb2.AgentHello, outbox: AgentOutbox) -> None:
         """An agent has said hello (leader's thread, like everything below)."""
+        if hello.followed_term > self._began_under:
+            self._give_way(name, hello.followed_term, outbox)
+            return
         unwanted, exit_code = "", 0
         if self._outcome is not None:
             unwanted, exit_code = "the job is over", self._outcome.exit_code or 0
@@ -317,6 +321,17 @@ class Leader:
             self.agent_leaving(name, _TAKEN_BACK)
         elif unwanted:
             self.send_away(name, unwanted)
+
+    def _give_way(self, name: str, term: int, outbox: AgentOutbox) -> None:
+        """Another agent has led since this one began to: what this one knows of the job is out of date.
+
+        It was stopped meanwhile, and found the lease free again, or at a flexod that had forgotten it.
+        """
+        outbox.put(workers_pb2.ToAgent(stepped_down=workers_pb2.SteppedDown()))
+        outbox.put(None)
+        if self._outcome is None:
+            self._succession.yield_to(term)
+            self._resign(f"the agent {name} has followed a leader of term {term} since")
 
     def _welcome_back(
         self, name: str, known: AgentLink, link: AgentLink, hello: workers_pb2.AgentHello, now: float

@@ -26,6 +26,10 @@ class Tenure(Protocol):
         """Let the agent with this name in the election have it."""
         ...
 
+    def yield_to(self, term: int) -> None:
+        """Give it up, because another agent has led under `term`."""
+        ...
+
     def end(self, exit_code: int) -> None:
         """Nobody is to have it: the job is over."""
         ...
@@ -81,6 +85,11 @@ class Succession:
         """Have whoever comes first lead. Nothing is submitted any more."""
         self._borrowing.close()
         self._tenure.pass_to("")
+
+    def yield_to(self, term: int) -> None:
+        """Another agent has led under `term`, which is later. Nothing is submitted any more."""
+        self._borrowing.close()
+        self._tenure.yield_to(term)
 
     def fail(self) -> None:
         """This leader has failed: another agent may lead at once."""

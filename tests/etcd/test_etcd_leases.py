@@ -1,4 +1,4 @@
-"""The leader's lease in a real etcd: compare-and-swap, time to live, hand-over, and when etcd goes away."""
+"""A job's leader lease in a real etcd: time to live, hand-over, passwords, and when etcd goes away."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import os
 import queue
 import shutil
 import subprocess
-import threading
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from flexo_bench.etcd_process import Etcd, running
+from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
+from flexo_protos.leader_leases.lease import OF_JOBS, StoreAway
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election.election import Election, Following, Leading, Role
-from horovod_elastic.election.lease_etcd import EtcdLeases
-from horovod_elastic.election.leases import JobRun, LeaseStore, StoreAway, open_store, settled
+from horovod_elastic.election.lease_client import ANSWER_WITHIN_S, JobRun, LeaseClient, StoredLease
+from horovod_elastic.election.lease_places import open_lease, settled
 
 JOB = JobRun("7", 0)
 TTL_S = 2.0
@@ -37,28 +37,22 @@ def a_run(etcd: Etcd, **more: object) -> LeasePlace:
     return LeasePlace(Kind.ETCD, (etcd.host,), "flexo-test", uuid.uuid4().hex, **more)  # type: ignore[arg-type]
 
 
-def store_at(place: LeasePlace, access: EtcdAccess | None = None) -> EtcdLeases:
-    return EtcdLeases(place, JOB, access or EtcdAccess())
+def key_of(place: LeasePlace) -> str:
+    return f"{place.prefix}/{os.getuid()}/7.0.{place.run}"
 
 
-def until_vacant(store: LeaseStore, bound_s: float) -> float:
+def store_at(place: LeasePlace, access: EtcdAccess | None = None) -> StoredLease:
+    store = EtcdLeaseStore(place, key_of(place), access or EtcdAccess(), ANSWER_WITHIN_S, OF_JOBS)
+    return StoredLease(store)
+
+
+def until_vacant(store: LeaseClient, bound_s: float) -> float:
     """Seconds until nobody holds the lease."""
     began = time.monotonic()
     while not store.look().vacant:
         assert time.monotonic() - began < bound_s, "the lease does not run out"
         time.sleep(0.05)
     return time.monotonic() - began
-
-
-def test_the_first_who_asks_holds_the_lease_and_the_others_are_told_who(etcd: Etcd) -> None:
-    place = a_run(etcd)
-    a, b = store_at(place), store_at(place)
-    assert a.look().vacant
-    taken = a.acquire("a", "a:1", LASTING_S)
-    assert (taken.holder, taken.address, taken.previous) == ("a", "a:1", 0)
-    assert taken.term > 0
-    assert b.acquire("b", "b:1", LASTING_S) == taken
-    assert b.look() == taken
 
 
 def test_a_lease_that_is_refreshed_stays_and_one_that_is_not_runs_out(etcd: Etcd) -> None:
@@ -79,15 +73,6 @@ def test_a_holder_whose_lease_ran_out_is_not_given_it_back(etcd: Etcd) -> None:
     until_vacant(store, RUNS_OUT_WITHIN_S)
     assert store.acquire("a", "a:1", TTL_S, pb.CLAIM_HOLDER, term).vacant
     assert store.acquire("a", "a:1", TTL_S, seen=term).term > term
-
-
-def test_a_lease_given_up_is_vacant_at_once_and_only_its_holder_gives_it_up(etcd: Etcd) -> None:
-    place = a_run(etcd)
-    a, b = store_at(place), store_at(place)
-    a.acquire("a", "a:1", LASTING_S)
-    assert b.release("b").holder == "a"
-    assert a.release("a").vacant
-    assert b.acquire("b", "b:1", LASTING_S).holder == "b"
 
 
 def test_a_named_successor_has_the_lease_before_it_comes(etcd: Etcd) -> None:
@@ -120,35 +105,6 @@ def test_a_successor_that_never_comes_holds_nobody_up_for_long(etcd: Etcd) -> No
     store.acquire("a", "a:1", TTL_S)
     store.release("a", "b")
     until_vacant(store, RUNS_OUT_WITHIN_S)
-
-
-def test_an_agent_that_was_started_again_has_its_predecessors_lease_with_a_new_term(etcd: Etcd) -> None:
-    place = a_run(etcd)
-    before, after = store_at(place), store_at(place)
-    term = before.acquire("a", "a:1", LASTING_S).term
-    again = after.acquire("a", "a:2", LASTING_S)
-    assert again.term > term
-    assert before.acquire("a", "a:1", LASTING_S, pb.CLAIM_HOLDER, term) == again
-
-
-def test_a_term_is_above_what_the_taker_has_seen_also_in_a_new_etcd(etcd: Etcd) -> None:
-    store = store_at(a_run(etcd))
-    assert store.acquire("a", "a:1", LASTING_S, seen=10**15).term == 10**15 + 1
-    assert store.release("a", "b").term == 10**15 + 2
-
-
-def test_many_who_ask_at_once_agree_on_one_holder(etcd: Etcd) -> None:
-    place = a_run(etcd)
-    stores = [store_at(place) for _ in range(24)]
-    barrier = threading.Barrier(len(stores))
-
-    def ask(number: int) -> tuple[str, int]:
-        barrier.wait()
-        lease = stores[number].acquire(f"n{number}", f"n{number}:1", 30.0)
-        return lease.holder, lease.term
-
-    with ThreadPoolExecutor(len(stores)) as pool:
-        assert len(set(pool.map(ask, range(len(stores))))) == 1
 
 
 def test_users_and_runs_have_keys_of_their_own(etcd: Etcd) -> None:
@@ -272,7 +228,7 @@ def test_a_run_uses_the_etcd_that_is_configured_and_itself_where_that_is_away(
     said: list[str] = []
     with settled(JOB, "127.0.0.1", NoMunge(), said.append, environment) as place:  # type: ignore[arg-type]
         assert (place.kind, place.prefix) == (Kind.ETCD, "site")
-        store = open_store(place, JOB, NoMunge(), environment)  # type: ignore[arg-type]
+        store = open_lease(place, JOB, NoMunge(), environment)  # type: ignore[arg-type]
         assert store.acquire("a", "a:1", LASTING_S).holder == "a"
     own_etcd.stop()
     with settled(JOB, "127.0.0.1", NoMunge(), said.append, environment) as place:  # type: ignore[arg-type]

@@ -8,19 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from flexo.availability.claim import Record
-from flexo.availability.etcd_register import EtcdRegister
-from flexo.availability.register import RegisterAway
+from flexo.availability.places import KEY
 from flexo.config import parse
 from flexo.issued_grants import IssuedGrant
 from flexo.model import JobKey, SatelliteReport, SatelliteState
 from flexo.service.grant_key import grant_signer
 from flexo_bench.etcd_process import Etcd
+from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
+from flexo_protos.leader_leases.lease import OF_FLEXODS, OF_JOBS, LeaderLease, StoreAway
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
-from horovod_elastic.election.lease_etcd import EtcdLeases
-from horovod_elastic.election.leases import JobRun, StoreAway
 
-A = Record("a:1", "ta", 1, 0, 5.0)
+A = LeaderLease("ta", "a:1", 1, since_at=5.0)
 
 
 def test_a_users_role_does_not_reach_the_key_that_says_which_flexod_is_active_nor_flexods_role_more(
@@ -37,21 +35,29 @@ def test_a_users_role_does_not_reach_the_key_that_says_which_flexod_is_active_no
 
     flexod, ada = access("flexo", "of flexod"), access("ada", "of ada")
     place = LeasePlace(Kind.ETCD, (own_etcd.host,), "flexo", "run")
-    register, hers = EtcdRegister(place, flexod, 5.0), EtcdRegister(place, ada, 5.0)
-    assert register.swap(0, A)
-    found = register.look()
-    assert found.record == A
-    with pytest.raises(RegisterAway, match="permission denied"):
-        hers.look()
-    for version in (0, found.version):
-        with pytest.raises(RegisterAway, match="permission denied"):
-            hers.swap(version, replace(A, holder="ada:1"))
-    with pytest.raises(RegisterAway, match="user name is empty"):
-        EtcdRegister(place, EtcdAccess(), 5.0).swap(found.version, replace(A, holder="nobody:1"))
-    assert register.look() == found
-    assert EtcdLeases(place, JobRun("7", 0), ada).acquire("a", "a:1", 60.0).holder == "a"
+
+    def active(access: EtcdAccess) -> EtcdLeaseStore:
+        return EtcdLeaseStore(place, f"{place.prefix}/{KEY}", access, 5.0, OF_FLEXODS)
+
+    def of_a_job(access: EtcdAccess) -> EtcdLeaseStore:
+        return EtcdLeaseStore(place, f"{place.prefix}/{os.getuid()}/7.0.run", access, 5.0, OF_JOBS)
+
+    store, hers = active(flexod), active(ada)
+    assert store.swap(0, A).lease == A
+    found = store.read()
+    assert found.lease == A
     with pytest.raises(StoreAway, match="permission denied"):
-        EtcdLeases(place, JobRun("7", 0), flexod).look()
+        hers.read()
+    for version in (0, found.version):
+        with pytest.raises(StoreAway, match="permission denied"):
+            hers.swap(version, replace(A, address="ada:1"))
+    with pytest.raises(StoreAway, match="user name is empty"):
+        active(EtcdAccess()).swap(found.version, replace(A, address="nobody:1"))
+    assert store.read() == found
+    leads = LeaderLease("a", "a:1", 1, expires_in_s=60.0)
+    assert of_a_job(ada).swap(0, leads).lease == leads
+    with pytest.raises(StoreAway, match="permission denied"):
+        of_a_job(flexod).read()
 
 
 def test_all_flexods_find_one_key_of_grants_and_nobody_else_reads_it(own_etcd: Etcd, tmp_path: Path) -> None:

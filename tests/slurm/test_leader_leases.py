@@ -15,7 +15,8 @@ from flexo_protos.credentials import METADATA_KEY, Munge
 from flexo_protos.lease_place import Kind, LeasePlace
 from flexo_protos.v1 import leases_pb2, leases_pb2_grpc
 from horovod_elastic.election.election import Election, Following, Leading, Role
-from horovod_elastic.election.leases import JobRun, open_store
+from horovod_elastic.election.lease_client import JobRun
+from horovod_elastic.election.lease_places import open_lease
 
 JOB = JobRun("7", 0)
 LOOK = "/flexo.v1.LeaseService/Look"
@@ -35,7 +36,7 @@ def place_in(lab: Lab) -> LeasePlace:
 
 
 def agent(lab: Lab, place: LeasePlace, name: str, role: Role = Role.FOUNDER) -> Election:
-    store = open_store(place, JOB, Munge(str(lab.layout.munge_socket)))
+    store = open_lease(place, JOB, Munge(str(lab.layout.munge_socket)))
     return Election(store, name, lambda: f"{name}:1", role)
 
 

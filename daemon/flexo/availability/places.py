@@ -1,32 +1,35 @@
-"""Opens the register that [high_availability] names."""
+"""Opens the store of the active flexod's lease, as [high_availability] names it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from flexo.availability.file_register import FileRegister
-from flexo.availability.register import Register, RegisterAway
 from flexo.config import LeaseSettings, Settings
 from flexo_protos import lease_place
 from flexo_protos.installing import how_to_install
+from flexo_protos.leader_leases.file_store import FileLeaseStore
+from flexo_protos.leader_leases.lease import OF_FLEXODS, LeaseStore, StoreAway
 from flexo_protos.lease_place import EtcdAccess
 
+KEY: Final = "active-flexod"
+"""In etcd, below the prefix."""
 _ANSWER_PART: Final = 0.25
 """Of a lease, that etcd may take for an answer: a beat that fails can be tried again."""
 
 
-def open_register(settings: Settings) -> Register:
-    """Nothing is asked yet. Raises RegisterAway where a client library is missing."""
+def open_store(settings: Settings) -> LeaseStore:
+    """Nothing is asked yet. Raises StoreAway where a client library is missing."""
     available = settings.high_availability
     if available.folder is not None:
-        return FileRegister(available.folder)
+        return FileLeaseStore(available.folder, OF_FLEXODS)
     try:
-        from flexo.availability.etcd_register import EtcdRegister
+        from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
     except ImportError as error:
         text = f"[high_availability] lease is in etcd, but its client is not installed here ({error})"
-        raise RegisterAway(f"{text}. {how_to_install('daemon', 'etcd')}") from error
+        raise StoreAway(f"{text}. {how_to_install('daemon', 'etcd')}") from error
     place = lease_place.parse(available.lease)
-    return EtcdRegister(place, etcd_access(settings.lease), available.lease_s * _ANSWER_PART)
+    within_s = available.lease_s * _ANSWER_PART
+    return EtcdLeaseStore(place, f"{place.prefix}/{KEY}", etcd_access(settings.lease), within_s, OF_FLEXODS)
 
 
 def etcd_access(lease: LeaseSettings) -> EtcdAccess:

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-from flexo.availability.places import etcd_access, open_register
-from flexo.availability.register import RegisterAway
+from flexo.availability.places import etcd_access, open_store
 from flexo.config import Settings
 from flexo.doctor.finding import Finding, not_checked, ok, problem
 from flexo_protos import lease_place
+from flexo_protos.leader_leases.lease import StoreAway
 from flexo_protos.lease_place import EtcdAccess, LeasePlace
 
 _ANSWER_WITHIN_S: Final = 2.0
@@ -40,12 +40,12 @@ def _barred(check: str, access: EtcdAccess) -> Finding | None:
 def _flexods(settings: Settings) -> Finding:
     check = "etcd.flexods"
     try:
-        register = open_register(settings)
-        register.look()
-    except RegisterAway as error:
+        store = open_store(settings)
+        store.read()
+    except StoreAway as error:
         return problem(check, f"flexods cannot learn which of them is active: {error}", _FIX)
-    register.close()
-    return ok(check, f"{register.name}, answers")
+    store.close()
+    return ok(check, f"{store.name}, answers")
 
 
 def _leaders(place: LeasePlace, access: EtcdAccess) -> Finding:

@@ -23,7 +23,6 @@ import structlog
 
 import flexo
 from flexo.availability.mandate import ALONE
-from flexo.availability.register import RegisterAway
 from flexo.availability.which_host import NotOneOfThem, own_address
 from flexo.config import DEFAULT_PATH, ConfigError, LogSettings, Settings
 from flexo.journal import Journal
@@ -42,6 +41,7 @@ from flexo.service.tls import CertificateUnusable, server_credentials
 from flexo.service.turns import Turns
 from flexo.service.workers import start_workers
 from flexo_protos.credentials import Authenticator, NotAuthentic, new_authenticator
+from flexo_protos.leader_leases.lease import StoreAway
 
 FAILED = 1
 USAGE = 2
@@ -95,7 +95,7 @@ def serve(configuration: Configuration, settings: Settings, *, everywhere: bool 
         _allow_many_connections()
         gc.set_threshold(*_COLLECT_AFTER)
         asyncio.run(_serve(configuration, settings, authenticator))
-    except (AddressUnusable, CertificateUnusable, RegisterAway, TorchMissing) as error:
+    except (AddressUnusable, CertificateUnusable, StoreAway, TorchMissing) as error:
         raise CannotServe(str(error)) from error
 
 

@@ -1,4 +1,4 @@
-"""The leases of jobs' leaders, served by flexod (Amoeba, Algorithm 1; the table is flexo_protos/leases.py).
+"""The leases of jobs' leaders, served by flexod (Amoeba, Algorithm 1), from a table in memory.
 
 The cluster is not asked whose job it is: a lease is kept under the user whom MUNGE proves, so nobody reaches
 another's. That keeps elections going while the cluster is away, and makes them quick when a job has begun.
@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from flexo.service.authentication import caller
-from flexo_protos import leases
+from flexo_protos.leader_leases import table
 from flexo_protos.v1 import leases_pb2, leases_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
@@ -31,37 +31,37 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
 
     def __init__(self, grace_s: float = GRACE_S) -> None:
         # Terms from the clock: whatever an earlier flexod drew, one a millisecond at most, is lower.
-        self._table = leases.LeaseTable(time.monotonic(), grace_s=grace_s, first_term=int(time.time() * 1000))
+        self._table = table.LeaseTable(time.monotonic(), grace_s=grace_s, first_term=int(time.time() * 1000))
 
     async def Acquire(  # noqa: N802
         self, request: leases_pb2.AcquireRequest, context: _Context
     ) -> leases_pb2.Lease:
         """Take a vacant lease, or refresh one's own."""
-        return await self._answer(leases.answer_acquire, request, context)
+        return await self._answer(table.answer_acquire, request, context)
 
     async def Look(  # noqa: N802
         self, request: leases_pb2.LookRequest, context: _Context
     ) -> leases_pb2.Lease:
         """Who leads."""
-        return await self._answer(leases.answer_look, request, context)
+        return await self._answer(table.answer_look, request, context)
 
     async def Release(  # noqa: N802
         self, request: leases_pb2.ReleaseRequest, context: _Context
     ) -> leases_pb2.Lease:
         """Give one's own up."""
-        return await self._answer(leases.answer_release, request, context)
+        return await self._answer(table.answer_release, request, context)
 
     async def _answer(
         self,
-        answer: Callable[[leases.LeaseTable, int, _Request, float], leases_pb2.Lease],
+        answer: Callable[[table.LeaseTable, int, _Request, float], leases_pb2.Lease],
         request: _Request,
         context: _Context,
     ) -> leases_pb2.Lease:
         try:
             return answer(self._table, caller().uid, request, time.monotonic())
-        except leases.BadRequest as error:
+        except table.BadRequest as error:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except leases.TooManyLeases as error:
+        except table.TooManyLeases as error:
             await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
 

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 import flexo
-from flexo.availability.seat import Seat
+from flexo.availability.leader_elector import LeaderElector
 from flexo_protos.flexods import STANDS_BY_KEY
 from flexo_protos.v1 import admin_pb2
 
@@ -49,15 +49,15 @@ class StandingBy:
         await context.abort(grpc.StatusCode.UNAVAILABLE, text, ((STANDS_BY_KEY, "1"),))
 
 
-def availability_of(seat: Seat, address: str, hosts: Sequence[str]) -> admin_pb2.Availability:
+def availability_of(elector: LeaderElector, address: str, hosts: Sequence[str]) -> admin_pb2.Availability:
     """What the flexod at `address` knows, of all at `hosts`."""
-    active = seat.active
+    active = elector.active
     return admin_pb2.Availability(
         address=address,
-        active=seat.holds(),
-        holder=active.holder if active else "",
-        epoch=active.epoch if active else 0,
+        active=elector.holds(),
+        holder=active.address if active else "",
+        epoch=active.term if active else 0,
         since_at=active.since_at if active else 0.0,
-        trouble=seat.trouble,
+        trouble=elector.trouble,
         hosts=hosts,
     )

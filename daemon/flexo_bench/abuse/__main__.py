@@ -28,7 +28,7 @@ from flexo_lab.bringup import bring_up
 from flexo_lab.lab import Lab
 from flexo_lab.processes import Account
 from flexo_lab.spec import LabSpec
-from flexo_protos.credentials import METADATA_KEY, Munge
+from flexo_protos.credentials import METADATA_KEY, new_authenticator
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,7 +68,7 @@ class Bench:
 
     def __init__(self, lab: Lab, calls: int, script: Path) -> None:
         self._lab, self._calls = lab, calls
-        self._munge = Munge(str(lab.layout.munge_socket))
+        self._munge = new_authenticator(socket=str(lab.layout.munge_socket))
         self._channel = grpc.insecure_channel(lab.daemon_address)
         train = f"exec flexo run {shlex.join([sys.executable, str(script)])} --step-seconds 1 --epochs 100000"
         self.victim = self._submit(VICTIM, f"--elastic=1-{VICTIM_WORKERS}", train)

@@ -21,7 +21,7 @@ from contextlib import suppress
 import grpc
 
 from flexo_bench.abuse.raw_http2 import RawConnection
-from flexo_protos.credentials import METADATA_KEY, Munge
+from flexo_protos.credentials import METADATA_KEY, new_authenticator
 from flexo_protos.v1 import admin_pb2, jobs_pb2
 from horovod_elastic.leader.daemon_link import ATTACH, daemon_address
 
@@ -47,7 +47,7 @@ class Attacker:
         self.job_id, self.target = job_id, address
         host, _, port = address.rpartition(":")
         self.address = (host, int(port))
-        self._munge = Munge()
+        self._munge = new_authenticator()
         self._began = time.monotonic()
         self._spent = time.process_time()
         self._kept: deque[RawConnection] = deque()

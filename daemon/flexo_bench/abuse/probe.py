@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from flexo_protos.credentials import METADATA_KEY, Munge
+from flexo_protos.credentials import METADATA_KEY, Authenticator, new_authenticator
 from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc, leases_pb2, leases_pb2_grpc
 from horovod_elastic.leader.daemon_link import ATTACH, daemon_address
 from horovod_elastic.wire import CHANNEL_OPTIONS
@@ -31,7 +31,7 @@ LONGEST_S = 150.0
 def main() -> None:
     """Do the rounds."""
     job_id, calls = int(sys.argv[1]), int(sys.argv[2])
-    address, munge = daemon_address(), Munge()
+    address, munge = daemon_address(), new_authenticator()
     assert address is not None
     began, rounds = time.monotonic(), list[float]()
     while len(rounds) < calls and time.monotonic() - began < LONGEST_S:
@@ -40,7 +40,7 @@ def main() -> None:
     print(json.dumps(rounds))
 
 
-def _until_it_succeeds(address: str, munge: Munge, job_id: int) -> float:
+def _until_it_succeeds(address: str, munge: Authenticator, job_id: int) -> float:
     began = time.monotonic()
     while (spent := time.monotonic() - began) < GIVEN_UP_S:
         try:
@@ -52,7 +52,7 @@ def _until_it_succeeds(address: str, munge: Munge, job_id: int) -> float:
     return GIVEN_UP_S
 
 
-def _round(address: str, munge: Munge, job_id: int, within_s: float) -> None:
+def _round(address: str, munge: Authenticator, job_id: int, within_s: float) -> None:
     """Raises grpc.RpcError."""
     options = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))  # a connection of its own
     with grpc.insecure_channel(address, options=options) as channel:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from flexo_protos.credentials import METADATA_KEY, Munge
+from flexo_protos.credentials import METADATA_KEY, new_authenticator
 from flexo_protos.v1 import jobs_pb2 as pb
 from flexo_protos.v1 import jobs_pb2_grpc as rpc
 from horovod_elastic.leader.daemon_link import ATTACH, daemon_address
@@ -104,7 +104,7 @@ class Leader:
 
     async def _converse(self, address: str) -> None:
         async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-            credential = await asyncio.to_thread(Munge().credential, ATTACH)
+            credential = await asyncio.to_thread(new_authenticator().credential, ATTACH)
             call = rpc.JobServiceStub(channel).Attach(metadata=((METADATA_KEY, credential),))
             await call.write(self.hello())
             reporting = asyncio.create_task(self._report(call))

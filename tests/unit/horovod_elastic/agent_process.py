@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from trusting import Trusting
 
 from flexo_protos.credentials import NotAuthentic
+from flexo_protos.leader_leases.lease import StoreAway
 from horovod_elastic import job_plan
 from horovod_elastic.agent import agent
 from horovod_elastic.agent.agent import Agent
@@ -25,8 +26,7 @@ from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.tenure import Tenure
 from horovod_elastic.election import election
 from horovod_elastic.election.election import Election
-from horovod_elastic.election.lease_grpc import GrpcLeases
-from horovod_elastic.election.leases import StoreAway
+from horovod_elastic.election.lease_grpc import GrpcLease
 from horovod_elastic.leader import base_watch
 from horovod_elastic.leader.agent_links import AgentLinks
 from horovod_elastic.leader.attendance import Attendance
@@ -50,7 +50,7 @@ FAULTS_VARIABLE = "FLEXO_TEST_FAULTS"
 _FAULTY = (
     *(Agent, Leader, AgentLinks, Attendance, CommandExecutor, WorkerMessages, Succession, Reporter),
     *(Membership, Changes, Staff, Borrowing, Oversight, ShardDesk, Election, KeeperLink, LeaderLink),
-    *(GrpcLeases, Tenure),
+    *(GrpcLease, Tenure),
 )
 _ERRORS = (RuntimeError, ValueError, KeyError, OSError, NotAuthentic, StoreAway)
 

@@ -23,8 +23,9 @@ from trusting import Trusting
 from flexo_protos import lease_place
 from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import wire
+from horovod_elastic.election.lease_client import JobRun
 from horovod_elastic.election.lease_grpc import LeaseServer
-from horovod_elastic.election.leases import JobRun, open_store
+from horovod_elastic.election.lease_places import open_lease
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
 
 HERE = Path(__file__).resolve().parent
@@ -160,7 +161,7 @@ def test_a_job_trains_and_ends_in_order(job: Callable[..., Job]) -> None:
     assert kinds.index("prepare") < kinds.index("prepared") < kinds.index("go") < kinds.index("entered")
     assert kinds.count("ready") == kinds.count("entered") == kinds.count("left") == 2
     assert kinds[-1] == "end"
-    store = open_store(lease_place.parse(two.plan.leases), JobRun("17", 0), Trusting())
+    store = open_lease(lease_place.parse(two.plan.leases), JobRun("17", 0), Trusting())
     assert wire.exit_code_of(store.look().holder) == 0
     store.close()
 
@@ -264,6 +265,38 @@ def test_a_stopped_leader_is_replaced_and_steps_down_when_it_goes_on(job: Callab
     two.wait_for_batches("n1", "n2")
     assert len({event["pid"] for event in two.events("batch")}) == 2
     assert {event["generation"] for event in two.events("batch")} == {1}
+    two.stop()
+    assert two.exit_codes() == {"n1": 0, "n2": 0}
+
+
+def test_a_stopped_leader_that_finds_the_lease_free_again_leads_no_more_once_agents_have_followed_another(
+    job: Callable[..., Job],
+) -> None:
+    two = training(job, "n1", "n2")
+    first = two.leader()
+    other = next(node for node in two.keepers if node != first)
+    lease = open_lease(lease_place.parse(two.plan.leases), JobRun("17", 0), Trusting())
+    before = lease.look()
+    stopped = two.agent(first)
+    stopped.suspend()
+    two.wait_until("another leader", lambda: two.leader() == other)
+    between = lease.look()
+    lease.release(between.holder)
+    again = lease.acquire(before.holder, before.address, 5.0)  # as at a flexod that has forgotten the lease
+    assert before.term < between.term < again.term
+    stopped.resume()
+
+    def why_it_stepped_down() -> str:
+        return " ".join(each["why"] for each in two.trace("stepped down") if each["agent"] == f"{first}-17")
+
+    two.wait_until("it to step down", why_it_stepped_down)
+    assert f"term {between.term}" in why_it_stepped_down()
+    two.wait_until("somebody who learns anew", lambda: len(two.trace("leader")) >= 3)
+    assert two.trace("leader")[-1]["inherited"]
+    two.wait_for_batches("n1", "n2")
+    assert len({event["pid"] for event in two.events("batch")}) == 2
+    assert {event["generation"] for event in two.events("batch")} == {1}
+    lease.close()
     two.stop()
     assert two.exit_codes() == {"n1": 0, "n2": 0}
 

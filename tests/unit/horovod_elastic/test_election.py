@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo_protos.leases import Lease, LeaseKey, LeaseTable
+from flexo_protos.leader_leases.lease import HeldLease, LeaderLease, StoreAway
+from flexo_protos.leader_leases.table import LeaseKey, LeaseTable
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic import wire
 from horovod_elastic.election import election
@@ -30,15 +31,13 @@ from horovod_elastic.election.election import (
     Leading,
     Over,
     Pause,
-    Reign,
     Role,
 )
-from horovod_elastic.election.leases import StoreAway
 
 KEY = LeaseKey(1000, 7, 0, "r")
 TTL_S = 5.0
-VACANT = Lease("", "", 0, 0, 0.0)
-A_LEADS = Lease("a", "a:1", 3, 0, 4.0)
+VACANT = LeaderLease("", "", 0, 0, 0.0)
+A_LEADS = LeaderLease("a", "a:1", 3, 0, 4.0)
 A = Following("a:1", "a", 3)
 BOUND_S = 60.0
 
@@ -52,7 +51,7 @@ def campaign(role: Role = Role.BASE, me: str = "b", **more: object) -> Campaign:
 
 def test_who_gets_the_lease_leads_and_who_does_not_follows() -> None:
     assert campaign().heard(A_LEADS, True, 100.0) == A
-    assert campaign().heard(Lease("b", "b:1", 4, 0, 5.0), True, 100.0) == Leading(4, heir=True)
+    assert campaign().heard(LeaderLease("b", "b:1", 4, 0, 5.0), True, 100.0) == Leading(4, heir=True)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_who_gets_the_lease_leads_and_who_does_not_follows() -> None:
 def test_only_a_founder_that_knows_of_no_leader_is_the_first(
     role: Role, seen: int, previous: int, heir: bool
 ) -> None:
-    got = campaign(role, seen=seen).heard(Lease("b", "b:1", 4, previous, 5.0), True, 100.0)
+    got = campaign(role, seen=seen).heard(LeaderLease("b", "b:1", 4, previous, 5.0), True, 100.0)
     assert got == Leading(4, heir)
 
 
@@ -99,35 +98,35 @@ def test_a_satellites_agent_waits_anew_when_somebody_led_in_between() -> None:
 
 def test_a_satellites_agent_that_is_named_the_successor_does_not_wait() -> None:
     satellite = campaign(Role.SATELLITE, lost=A)
-    assert satellite.heard(Lease("b", "", 4, 3, 5.0), False, 100.0) == Pause(0.0)
+    assert satellite.heard(LeaderLease("b", "", 4, 3, 5.0), False, 100.0) == Pause(0.0)
     assert satellite.wants_it(100.0)
-    assert satellite.heard(Lease("b", "b:1", 4, 3, 5.0), True, 100.0) == Leading(4, heir=True)
+    assert satellite.heard(LeaderLease("b", "b:1", 4, 3, 5.0), True, 100.0) == Leading(4, heir=True)
 
 
 def test_a_leader_that_was_lost_is_not_named_again_before_it_must_have_refreshed() -> None:
     looking = campaign(lost=A)
     assert looking.heard(A_LEADS, True, 100.0) == Pause(election.LOOK_AGAIN_S)
-    assert looking.heard(Lease("a", "a:1", 3, 0, 0.3), True, 103.7) == Pause(0.3 + 0.02)
+    assert looking.heard(LeaderLease("a", "a:1", 3, 0, 0.3), True, 103.7) == Pause(0.3 + 0.02)
     assert looking.heard(A_LEADS, True, 106.0) == A
 
 
 def test_a_lost_leader_that_was_started_again_is_another_one() -> None:
-    assert campaign(lost=A).heard(Lease("a", "a:2", 4, 3, 4.0), True, 100.0) == Following("a:2", "a", 4)
+    assert campaign(lost=A).heard(LeaderLease("a", "a:2", 4, 3, 4.0), True, 100.0) == Following("a:2", "a", 4)
 
 
 def test_a_successor_is_waited_for_until_it_has_said_its_address() -> None:
     looking = campaign(lost=A)
-    assert looking.heard(Lease("c", "", 4, 3, 5.0), True, 100.0) == Pause(election.SUCCESSOR_WITHIN_S)
-    assert looking.heard(Lease("c", "c:1", 4, 3, 5.0), True, 100.1) == Following("c:1", "c", 4)
+    assert looking.heard(LeaderLease("c", "", 4, 3, 5.0), True, 100.0) == Pause(election.SUCCESSOR_WITHIN_S)
+    assert looking.heard(LeaderLease("c", "c:1", 4, 3, 5.0), True, 100.1) == Following("c:1", "c", 4)
 
 
 def test_who_looks_after_the_jobs_end_learns_its_exit_code() -> None:
-    assert campaign().heard(Lease(wire.over(3), "", 4, 3, 5.0), True, 100.0) == Over(3)
+    assert campaign().heard(LeaderLease(wire.over(3), "", 4, 3, 5.0), True, 100.0) == Over(3)
 
 
 def test_a_server_that_has_just_begun_is_asked_again() -> None:
-    assert campaign().heard(Lease("", "", 0, 0, 8.0), True, 100.0) == Pause(election.LOOK_AGAIN_S)
-    assert campaign().heard(Lease("", "", 0, 0, 0.5), True, 100.0) == Pause(0.5)
+    assert campaign().heard(LeaderLease("", "", 0, 0, 8.0), True, 100.0) == Pause(election.LOOK_AGAIN_S)
+    assert campaign().heard(LeaderLease("", "", 0, 0, 0.5), True, 100.0) == Pause(0.5)
 
 
 def test_while_the_server_is_away_the_leader_that_was_lost_is_tried_once_more() -> None:
@@ -138,23 +137,25 @@ def test_while_the_server_is_away_the_leader_that_was_lost_is_tried_once_more() 
 
 
 def test_a_leader_is_certain_for_a_leases_length_from_when_it_last_asked() -> None:
-    reign = Reign("a", "a:1", 3, TTL_S, since=100.0)
-    assert reign.certain(104.9)
-    assert not reign.certain(105.0)
-    assert reign.heard(A_LEADS, asked_at=104.0)
-    assert reign.certain(108.9)
-    assert not reign.certain(109.0)
+    held = HeldLease(LeaderLease("a", "a:1", 3, 0, 5.0), 100.0, TTL_S)
+    assert held.certain(104.9)
+    assert not held.certain(105.0)
+    assert held.heard(A_LEADS, 104.0)
+    assert held.certain(108.9)
+    assert not held.certain(109.0)
 
 
 def test_a_leader_whose_lease_the_server_had_forgotten_takes_the_new_term() -> None:
-    reign = Reign("a", "a:1", 3, TTL_S, since=100.0)
-    assert reign.heard(Lease("a", "a:1", 1000, 0, 5.0), 102.0)
-    assert reign.term == 1000
+    held = HeldLease(LeaderLease("a", "a:1", 3, 0, 5.0), 100.0, TTL_S)
+    assert held.heard(LeaderLease("a", "a:1", 1000, 0, 5.0), 102.0)
+    assert held.lease.term == 1000
 
 
-@pytest.mark.parametrize("lease", [VACANT, Lease("b", "b:1", 4, 3, 4.0), Lease("a", "a:2", 4, 3, 4.0)])
-def test_a_lease_of_anybody_else_or_nobody_is_lost(lease: Lease) -> None:
-    assert not Reign("a", "a:1", 3, TTL_S, since=100.0).heard(lease, 102.0)
+@pytest.mark.parametrize(
+    "lease", [VACANT, LeaderLease("b", "b:1", 4, 3, 4.0), LeaderLease("a", "a:2", 4, 3, 4.0)]
+)
+def test_a_lease_of_anybody_else_or_nobody_is_lost(lease: LeaderLease) -> None:
+    assert not HeldLease(LeaderLease("a", "a:1", 3, 0, 5.0), 100.0, TTL_S).heard(lease, 102.0)
 
 
 # --- a small world ---
@@ -170,7 +171,7 @@ class Member:
     asleep_until: float = 0.0
     seen: int = 0
     way: Campaign | None = None
-    reign: Reign | None = None
+    held: HeldLease | None = None
     follows: Following | None = None
 
 
@@ -203,14 +204,14 @@ class World:
         self.check()
 
     def check(self) -> None:
-        certain = [m.name for m in self.members if m.reign is not None and m.reign.certain(self.now)]
+        certain = [m.name for m in self.members if m.held is not None and m.held.certain(self.now)]
         assert len(certain) <= 1, f"two leaders are certain: {certain}"
 
     def leaders(self) -> list[Member]:
-        return [m for m in self.members if m.alive and m.reign is not None]
+        return [m for m in self.members if m.alive and m.held is not None]
 
     def kill(self, member: Member) -> None:
-        member.alive, member.reign, member.way, member.follows = False, None, None, None
+        member.alive, member.held, member.way, member.follows = False, None, None, None
         self._dropped_by(member)
 
     def start_again(self, member: Member) -> None:
@@ -224,9 +225,9 @@ class World:
         self._dropped_by(member)
 
     def hand_over(self, member: Member, successor: Member) -> None:
-        if member.reign is None or self.now < self.away_until or member.asleep_until > self.now:
+        if member.held is None or self.now < self.away_until or member.asleep_until > self.now:
             return
-        member.reign = None
+        member.held = None
         self.table.release(KEY, member.name, successor.name, self.now)
         self._dropped_by(member)
         self._campaign(member, None)
@@ -277,7 +278,7 @@ class World:
         self._later(next(self._delays), served)
 
     def _heard(
-        self, member: Member, way: Campaign, lease: Lease | None, asking: bool, asked_at: float
+        self, member: Member, way: Campaign, lease: LeaderLease | None, asking: bool, asked_at: float
     ) -> None:
         if member.way is not way or not self._when_awake(
             member, lambda: self._heard(member, way, lease, asking, asked_at)
@@ -292,21 +293,21 @@ class World:
             assert lease is not None
             assert outcome.term > member.seen
             member.seen = outcome.term
-            member.reign = Reign(member.name, member.name + ":1", outcome.term, TTL_S, asked_at)
-            self._later(TTL_S / 3, lambda: self._refresh(member, member.reign))
+            member.held = HeldLease(lease, asked_at, TTL_S)
+            self._later(TTL_S / 3, lambda: self._refresh(member, member.held))
         elif isinstance(outcome, Following):
             member.seen = max(member.seen, outcome.term)
             leader = next((m for m in self.members if m.name == outcome.holder), None)
-            if leader is not None and leader.alive and leader.asleep_until <= self.now and leader.reign:
+            if leader is not None and leader.alive and leader.asleep_until <= self.now and leader.held:
                 member.follows = outcome
             else:  # cannot be dialled
                 self._campaign(member, outcome)
 
-    def _refresh(self, member: Member, reign: Reign | None) -> None:
+    def _refresh(self, member: Member, held: HeldLease | None) -> None:
         if (
-            reign is None
-            or member.reign is not reign
-            or not self._when_awake(member, lambda: self._refresh(member, reign))
+            held is None
+            or member.held is not held
+            or not self._when_awake(member, lambda: self._refresh(member, held))
         ):
             return
         asked_at = self.now
@@ -315,27 +316,27 @@ class World:
             address=member.name + ":1",
             ttl_s=TTL_S,
             claim=pb.CLAIM_HOLDER,
-            seen=reign.term,
+            seen=held.lease.term,
         )
 
         def served() -> None:
             lease = self.table.acquire(KEY, request, self.now) if self.now >= self.away_until else None
-            self._later(next(self._delays), lambda: self._refreshed(member, reign, lease, asked_at))
+            self._later(next(self._delays), lambda: self._refreshed(member, held, lease, asked_at))
 
         self._later(next(self._delays), served)
 
-    def _refreshed(self, member: Member, reign: Reign, lease: Lease | None, asked_at: float) -> None:
-        if member.reign is not reign or not self._when_awake(
-            member, lambda: self._refreshed(member, reign, lease, asked_at)
+    def _refreshed(self, member: Member, held: HeldLease, lease: LeaderLease | None, asked_at: float) -> None:
+        if member.held is not held or not self._when_awake(
+            member, lambda: self._refreshed(member, held, lease, asked_at)
         ):
             return
-        if lease is not None and not reign.heard(lease, asked_at):
-            member.reign = None
+        if lease is not None and not held.heard(lease, asked_at):
+            member.held = None
             self._dropped_by(member)
             self._campaign(member, None)
             return
-        member.seen = max(member.seen, reign.term)
-        self._later(TTL_S / 3, lambda: self._refresh(member, reign))
+        member.seen = max(member.seen, held.lease.term)
+        self._later(TTL_S / 3, lambda: self._refresh(member, held))
 
 
 @dataclass(frozen=True)
@@ -418,8 +419,8 @@ def test_a_server_that_forgets_everything_deposes_nobody_who_leads(
 # --- the loop and its thread ---
 
 
-class TableStore:
-    """A LeaseStore over a table in this process, whose time a test moves."""
+class TableClient:
+    """A LeaseClient over a table in this process, whose time a test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -435,20 +436,20 @@ class TableStore:
         ttl_s: float,
         claim: pb.Claim.ValueType = pb.CLAIM_UNSPECIFIED,
         seen: int = 0,
-    ) -> Lease:
+    ) -> LeaderLease:
         request = pb.AcquireRequest(holder=holder, address=address, ttl_s=ttl_s, claim=claim, seen=seen)
         return self._answer(lambda: self._table.acquire(KEY, request, self.now))
 
-    def look(self) -> Lease:
+    def look(self) -> LeaderLease:
         return self._answer(lambda: self._table.look(KEY, self.now))
 
-    def release(self, holder: str, successor: str = "") -> Lease:
+    def release(self, holder: str, successor: str = "") -> LeaderLease:
         return self._answer(lambda: self._table.release(KEY, holder, successor, self.now))
 
     def close(self) -> None:
         pass
 
-    def _answer(self, what: Callable[[], Lease]) -> Lease:
+    def _answer(self, what: Callable[[], LeaderLease]) -> LeaderLease:
         try:
             with self._lock:
                 if self.away:
@@ -471,7 +472,7 @@ class Agent:
     lost: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
 
 
-def agent(store: TableStore, name: str, role: Role = Role.FOUNDER, ttl_s: float = TTL_S) -> Agent:
+def agent(store: TableClient, name: str, role: Role = Role.FOUNDER, ttl_s: float = TTL_S) -> Agent:
     said: list[str] = []
     made = Election(
         store, name, lambda: f"{name}:1", role, ttl_s=ttl_s, say=said.append, clock=lambda: store.now
@@ -480,10 +481,10 @@ def agent(store: TableStore, name: str, role: Role = Role.FOUNDER, ttl_s: float 
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> TableStore:
+def store(monkeypatch: pytest.MonkeyPatch) -> TableClient:
     monkeypatch.setattr(election, "LOOK_AGAIN_S", 0.01)
     monkeypatch.setattr(election, "SUCCESSOR_WITHIN_S", 0.01)
-    return TableStore()
+    return TableClient()
 
 
 def in_thread(work: Callable[[], object]) -> queue.SimpleQueue[object]:
@@ -492,7 +493,7 @@ def in_thread(work: Callable[[], object]) -> queue.SimpleQueue[object]:
     return result
 
 
-def test_the_first_leads_and_the_second_is_told_its_address(store: TableStore) -> None:
+def test_the_first_leads_and_the_second_is_told_its_address(store: TableClient) -> None:
     a, b = agent(store, "a"), agent(store, "b")
     assert a.election.follow() == Leading(1, heir=False)
     assert b.election.follow() == Following("a:1", "a", 1)
@@ -501,7 +502,7 @@ def test_the_first_leads_and_the_second_is_told_its_address(store: TableStore) -
     assert not b.election.certain()
 
 
-def test_when_a_leaders_lease_runs_out_who_lost_it_takes_it(store: TableStore) -> None:
+def test_when_a_leaders_lease_runs_out_who_lost_it_takes_it(store: TableClient) -> None:
     a, b = agent(store, "a"), agent(store, "b")
     a.election.follow()
     following = b.election.follow()
@@ -512,7 +513,7 @@ def test_when_a_leaders_lease_runs_out_who_lost_it_takes_it(store: TableStore) -
     assert outcome.get(timeout=BOUND_S) == Leading(2, heir=True)
 
 
-def test_a_leader_that_resigns_names_its_successor(store: TableStore) -> None:
+def test_a_leader_that_resigns_names_its_successor(store: TableClient) -> None:
     a, b, c = agent(store, "a"), agent(store, "b", Role.SATELLITE), agent(store, "c")
     a.election.follow()
     following = c.election.follow()
@@ -524,7 +525,13 @@ def test_a_leader_that_resigns_names_its_successor(store: TableStore) -> None:
     assert told.get(timeout=BOUND_S) == Following("b:1", "b", 2)
 
 
-def test_a_leader_refreshes_and_stays_certain(store: TableStore) -> None:
+def test_an_agent_leads_under_a_term_above_all_that_it_has_been_told_of(store: TableClient) -> None:
+    a = agent(store, "a")
+    a.election.note_term(41)
+    assert a.election.follow() == Leading(42, heir=True)
+
+
+def test_a_leader_refreshes_and_stays_certain(store: TableClient) -> None:
     a = agent(store, "a", ttl_s=0.15)
     a.election.follow()
     a.election.keep(a.lost.put)
@@ -535,7 +542,7 @@ def test_a_leader_refreshes_and_stays_certain(store: TableStore) -> None:
     a.election.close()
 
 
-def test_a_leader_that_slept_learns_with_its_first_refresh_who_leads(store: TableStore) -> None:
+def test_a_leader_that_slept_learns_with_its_first_refresh_who_leads(store: TableClient) -> None:
     a, b = agent(store, "a", ttl_s=0.3), agent(store, "b")
     a.election.follow()
     store.now = 1.0
@@ -548,7 +555,7 @@ def test_a_leader_that_slept_learns_with_its_first_refresh_who_leads(store: Tabl
     assert (a.election.fencing_term, b.election.fencing_term) == (1, 2)
 
 
-def test_a_leader_goes_on_leading_while_the_server_is_away_and_says_so_once(store: TableStore) -> None:
+def test_a_leader_goes_on_leading_while_the_server_is_away_and_says_so_once(store: TableClient) -> None:
     a = agent(store, "a", ttl_s=0.15)
     a.election.follow()
     store.away = True
@@ -565,7 +572,7 @@ def test_a_leader_goes_on_leading_while_the_server_is_away_and_says_so_once(stor
     a.election.close()
 
 
-def test_a_leader_that_resigned_refreshes_no_more_and_loses_nothing(store: TableStore) -> None:
+def test_a_leader_that_resigned_refreshes_no_more_and_loses_nothing(store: TableClient) -> None:
     a = agent(store, "a", ttl_s=0.06)
     a.election.follow()
     a.election.keep(a.lost.put)
@@ -576,7 +583,9 @@ def test_a_leader_that_resigned_refreshes_no_more_and_loses_nothing(store: Table
     assert a.lost.empty()
 
 
-def test_resigning_while_the_server_is_away_says_that_the_lease_runs_out_by_itself(store: TableStore) -> None:
+def test_resigning_while_the_server_is_away_says_that_the_lease_runs_out_by_itself(
+    store: TableClient,
+) -> None:
     a = agent(store, "a")
     a.election.follow()
     store.away = True
@@ -585,7 +594,7 @@ def test_resigning_while_the_server_is_away_says_that_the_lease_runs_out_by_itse
 
 
 def test_without_the_server_an_agent_is_sent_back_to_the_leader_that_it_lost(
-    store: TableStore, monkeypatch: pytest.MonkeyPatch
+    store: TableClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(election, "LEADERLESS_S", 0.0)
     b = agent(store, "b")
@@ -594,7 +603,7 @@ def test_without_the_server_an_agent_is_sent_back_to_the_leader_that_it_lost(
     assert b.election.term == 3
 
 
-def test_an_election_that_is_closed_lets_go_of_who_waits(store: TableStore) -> None:
+def test_an_election_that_is_closed_lets_go_of_who_waits(store: TableClient) -> None:
     store.away = True
     b = agent(store, "b")
 
@@ -610,7 +619,7 @@ def test_an_election_that_is_closed_lets_go_of_who_waits(store: TableStore) -> N
     assert outcome.get(timeout=BOUND_S) == "closed"
 
 
-def test_many_agents_at_once_elect_one_leader(store: TableStore) -> None:
+def test_many_agents_at_once_elect_one_leader(store: TableClient) -> None:
     agents = [agent(store, f"n{number}") for number in range(16)]
     results = [in_thread(a.election.follow) for a in agents]
     outcomes = [result.get(timeout=BOUND_S) for result in results]

@@ -16,10 +16,10 @@ from typing import Any, cast
 import pytest
 
 from flexo_protos import lease_place
-from flexo_protos.leases import Lease
+from flexo_protos.leader_leases.lease import LeaderLease, StoreAway
 from horovod_elastic import launcher, wire
 from horovod_elastic.core import choice
-from horovod_elastic.election.leases import LeaseStore, StoreAway
+from horovod_elastic.election.lease_client import LeaseClient
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan
 from horovod_elastic.launcher import BaseAgents
 from horovod_elastic.leader import profiling
@@ -37,10 +37,10 @@ class Store:
 
     holder: str | None = ""
 
-    def look(self) -> Lease:
+    def look(self) -> LeaderLease:
         if self.holder is None:
             raise StoreAway("away")
-        return Lease(self.holder, "", 1, 0, 1.0)
+        return LeaderLease(self.holder, "", 1, 0, 1.0)
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Slurm:
 def run(store: Store, **scripts: list[str]) -> tuple[int, Slurm]:
     slurm = Slurm(scripts)
     nodes = tuple(BaseNode(node, 1) for node in scripts)
-    return BaseAgents(nodes, cast(JobControl, slurm), cast(LeaseStore, store)).run(), slurm
+    return BaseAgents(nodes, cast(JobControl, slurm), cast(LeaseClient, store)).run(), slurm
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +165,7 @@ def test_an_error_beside_an_agent_ends_the_job_instead_of_leaving_it_until_its_t
     tmp_path: Path,
 ) -> None:
     class Odd(Store):
-        def look(self) -> Lease:
+        def look(self) -> LeaderLease:
             raise KeyError("nobody foresaw this")
 
     there = tmp_path / "there"

@@ -100,6 +100,7 @@ class Lease:
     """Says what became of it."""
 
     passed_to: list[str] = field(default_factory=list)
+    yielded_to: list[int] = field(default_factory=list)
     ended_with: list[int] = field(default_factory=list)
     sure: bool = True
     term: int = 3
@@ -109,6 +110,9 @@ class Lease:
 
     def pass_to(self, successor: str) -> None:
         self.passed_to.append(successor)
+
+    def yield_to(self, term: int) -> None:
+        self.yielded_to.append(term)
 
     def end(self, exit_code: int) -> None:
         self.ended_with.append(exit_code)
@@ -362,6 +366,32 @@ def test_workers_meet_where_only_they_are_answered_and_nowhere_when_the_job_is_o
 
 
 # --- agents that come back, and do not ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("followed_term", [0, 2, 3])
+def test_an_agent_that_followed_an_earlier_leader_or_does_not_say_is_taken(
+    job: Job, followed_term: int
+) -> None:
+    agent = job.attach(17, "n1", base=True, followed_term=followed_term)
+    assert kinds(agent) == ["start_worker"]
+    assert job.outcomes == []
+
+
+def test_a_leader_that_missed_another_one_steps_down_with_the_first_agent_that_followed_that_one(
+    job: Job,
+) -> None:
+    first = job.attach(17, "n1", base=True)
+    job.lease.term = 9  # flexod has forgotten the lease, and this leader took it once more
+    missed = job.attach(18, "n2", base=True, followed_term=4, workers=[running("w2")])
+    job.thread.join(BOUND_S)
+    assert kinds(missed) == ["stepped_down", "the end"]
+    assert kinds(first)[-2:] == ["stepped_down", "the end"]
+    assert job.lease.yielded_to == [4]
+    (outcome,) = job.outcomes
+    assert outcome.exit_code is None
+    assert not outcome.failed
+    assert "n2-18" in outcome.why
+    assert "term 4" in outcome.why
 
 
 def test_an_agent_that_was_away_may_have_missed_something_so_somebody_leads_anew(job: Job) -> None:

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo_protos import leases
-from flexo_protos.leases import BadRequest, Lease, LeaseKey, LeaseTable, TooManyLeases
+from flexo_protos.leader_leases import table as leases
+from flexo_protos.leader_leases.lease import LeaderLease
+from flexo_protos.leader_leases.table import BadRequest, LeaseKey, LeaseTable, TooManyLeases
 from flexo_protos.v1 import leases_pb2 as pb
 
 KEY = LeaseKey(1000, 7, 0, "r")
-VACANT = Lease("", "", 0, 0, 0.0)
+VACANT = LeaderLease("", "", 0, 0, 0.0)
 
 
 def ask(
@@ -32,30 +33,30 @@ def ask(
 
 def test_the_first_who_asks_holds_the_lease_and_the_others_are_told_who() -> None:
     table = LeaseTable(0.0)
-    assert table.acquire(KEY, ask("a"), 1.0) == Lease("a", "a:1", 1, 0, 5.0)
-    assert table.acquire(KEY, ask("b"), 2.0) == Lease("a", "a:1", 1, 0, 4.0)
-    assert table.look(KEY, 3.0) == Lease("a", "a:1", 1, 0, 3.0)
+    assert table.acquire(KEY, ask("a"), 1.0) == LeaderLease("a", "a:1", 1, 0, 5.0)
+    assert table.acquire(KEY, ask("b"), 2.0) == LeaderLease("a", "a:1", 1, 0, 4.0)
+    assert table.look(KEY, 3.0) == LeaderLease("a", "a:1", 1, 0, 3.0)
 
 
 def test_a_lease_that_is_not_refreshed_is_vacant_and_the_next_holder_has_a_higher_term() -> None:
     table = LeaseTable(0.0)
     table.acquire(KEY, ask("a"), 0.0)
-    assert table.look(KEY, 5.0) == Lease("", "", 1, 0, 0.0)
-    assert table.acquire(KEY, ask("b"), 5.0) == Lease("b", "b:1", 2, 1, 5.0)
+    assert table.look(KEY, 5.0) == LeaderLease("", "", 1, 0, 0.0)
+    assert table.acquire(KEY, ask("b"), 5.0) == LeaderLease("b", "b:1", 2, 1, 5.0)
 
 
 def test_a_lease_that_is_refreshed_stays_and_keeps_its_term() -> None:
     table = LeaseTable(0.0)
     table.acquire(KEY, ask("a"), 0.0)
     for now in (3.0, 6.0, 9.0):
-        assert table.acquire(KEY, ask("a", claim=pb.CLAIM_HOLDER), now) == Lease("a", "a:1", 1, 0, 5.0)
+        assert table.acquire(KEY, ask("a", claim=pb.CLAIM_HOLDER), now) == LeaderLease("a", "a:1", 1, 0, 5.0)
     assert table.acquire(KEY, ask("b"), 13.9).holder == "a"
 
 
 def test_a_holder_that_comes_late_has_its_lease_again_if_nobody_took_it() -> None:
     table = LeaseTable(0.0)
     table.acquire(KEY, ask("a"), 0.0)
-    assert table.acquire(KEY, ask("a", claim=pb.CLAIM_HOLDER), 60.0) == Lease("a", "a:1", 1, 0, 5.0)
+    assert table.acquire(KEY, ask("a", claim=pb.CLAIM_HOLDER), 60.0) == LeaderLease("a", "a:1", 1, 0, 5.0)
 
 
 def test_a_holder_that_slept_through_another_ones_lease_does_not_get_it_back() -> None:
@@ -63,43 +64,43 @@ def test_a_holder_that_slept_through_another_ones_lease_does_not_get_it_back() -
     table.acquire(KEY, ask("a"), 0.0)
     table.acquire(KEY, ask("b"), 6.0)
     assert table.acquire(KEY, ask("a", claim=pb.CLAIM_HOLDER, seen=1), 20.0).vacant
-    assert table.acquire(KEY, ask("c"), 20.0) == Lease("c", "c:1", 3, 2, 5.0)
+    assert table.acquire(KEY, ask("c"), 20.0) == LeaderLease("c", "c:1", 3, 2, 5.0)
 
 
 def test_an_agent_that_was_started_again_has_its_predecessors_lease_at_once_with_a_new_term() -> None:
     table = LeaseTable(0.0)
     table.acquire(KEY, ask("a", address="a:1"), 0.0)
-    assert table.acquire(KEY, ask("a", address="a:2"), 1.0) == Lease("a", "a:2", 2, 1, 5.0)
+    assert table.acquire(KEY, ask("a", address="a:2"), 1.0) == LeaderLease("a", "a:2", 2, 1, 5.0)
     late = ask("a", address="a:1", claim=pb.CLAIM_HOLDER, seen=1)
-    assert table.acquire(KEY, late, 2.0) == Lease("a", "a:2", 2, 1, 4.0)
+    assert table.acquire(KEY, late, 2.0) == LeaderLease("a", "a:2", 2, 1, 4.0)
 
 
 def test_a_lease_given_up_is_vacant_at_once() -> None:
     table = LeaseTable(0.0)
     table.acquire(KEY, ask("a"), 0.0)
-    assert table.release(KEY, "a", "", 1.0) == Lease("", "", 1, 0, 0.0)
+    assert table.release(KEY, "a", "", 1.0) == LeaderLease("", "", 1, 0, 0.0)
     assert table.acquire(KEY, ask("b"), 1.0).holder == "b"
 
 
 def test_a_named_successor_has_the_lease_before_it_comes_and_says_its_address() -> None:
     table = LeaseTable(0.0)
     table.acquire(KEY, ask("a"), 0.0)
-    assert table.release(KEY, "a", "b", 1.0) == Lease("b", "", 2, 1, 5.0)
-    assert table.acquire(KEY, ask("c"), 2.0) == Lease("b", "", 2, 1, 4.0)
-    assert table.acquire(KEY, ask("b"), 3.0) == Lease("b", "b:1", 2, 1, 5.0)
+    assert table.release(KEY, "a", "b", 1.0) == LeaderLease("b", "", 2, 1, 5.0)
+    assert table.acquire(KEY, ask("c"), 2.0) == LeaderLease("b", "", 2, 1, 4.0)
+    assert table.acquire(KEY, ask("b"), 3.0) == LeaderLease("b", "b:1", 2, 1, 5.0)
 
 
 def test_a_successor_that_never_comes_holds_nobody_up_for_longer_than_a_lease() -> None:
     table = LeaseTable(0.0)
     table.acquire(KEY, ask("a"), 0.0)
     table.release(KEY, "a", "b", 1.0)
-    assert table.acquire(KEY, ask("c"), 6.0) == Lease("c", "c:1", 3, 2, 5.0)
+    assert table.acquire(KEY, ask("c"), 6.0) == LeaderLease("c", "c:1", 3, 2, 5.0)
 
 
 def test_only_its_holder_gives_a_lease_up() -> None:
     table = LeaseTable(0.0)
     table.acquire(KEY, ask("a"), 0.0)
-    assert table.release(KEY, "b", "b", 1.0) == Lease("a", "a:1", 1, 0, 4.0)
+    assert table.release(KEY, "b", "b", 1.0) == LeaderLease("a", "a:1", 1, 0, 4.0)
     assert LeaseTable(0.0).release(KEY, "b", "b", 1.0) == VACANT
 
 
@@ -114,9 +115,9 @@ def test_users_and_runs_have_leases_of_their_own() -> None:
 
 def test_a_new_table_keeps_vacant_leases_for_those_who_held_them() -> None:
     table = LeaseTable(100.0, grace_s=10.0, first_term=1000)
-    assert table.acquire(KEY, ask("b"), 101.0) == Lease("", "", 0, 0, 9.0)
-    assert table.look(KEY, 102.0) == Lease("", "", 0, 0, 8.0)
-    assert table.acquire(KEY, ask("a", claim=pb.CLAIM_HOLDER, seen=4), 102.0) == Lease(
+    assert table.acquire(KEY, ask("b"), 101.0) == LeaderLease("", "", 0, 0, 9.0)
+    assert table.look(KEY, 102.0) == LeaderLease("", "", 0, 0, 8.0)
+    assert table.acquire(KEY, ask("a", claim=pb.CLAIM_HOLDER, seen=4), 102.0) == LeaderLease(
         "a", "a:1", 1000, 0, 5.0
     )
     assert table.acquire(KEY, ask("b"), 103.0).holder == "a"
@@ -221,7 +222,7 @@ def test_there_are_never_two_holders_at_one_time_and_terms_grow_with_every_chang
     steps: list[Step], grace_s: float
 ) -> None:
     table, now = LeaseTable(0.0, grace_s=grace_s), 0.0
-    held: Lease = VACANT
+    held: LeaderLease = VACANT
     until, term, last = 0.0, 0, ""
     for step in steps:
         now += step.pause_s
@@ -238,7 +239,7 @@ def test_there_are_never_two_holders_at_one_time_and_terms_grow_with_every_chang
         held, until, term = answer, now + answer.expires_in_s, max(term, answer.term)
 
 
-def _do(table: LeaseTable, step: Step, now: float) -> Lease:
+def _do(table: LeaseTable, step: Step, now: float) -> LeaderLease:
     claims = {"ask": pb.CLAIM_UNSPECIFIED, "found": pb.CLAIM_FOUNDER, "refresh": pb.CLAIM_HOLDER}
     if step.what in claims:
         return table.acquire(KEY, ask(step.who, claim=claims[step.what]), now)

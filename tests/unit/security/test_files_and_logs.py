@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import structlog
 
-from flexo.availability.file_register import FileRegister
-from flexo.availability.register import RegisterAway
 from flexo.config import ConfigError, LogSettings, load
 from flexo.control.slow_gpus import MOST_OF_A_JOB, SlowGpus
 from flexo.journal import Event, Journal
 from flexo.model import JobKey, SlowGpuReport
 from flexo.service import logs
+from flexo_protos.leader_leases.file_store import FileLeaseStore
+from flexo_protos.leader_leases.lease import OF_FLEXODS, StoreAway
 
 LIAR = JobKey(7)
 
@@ -117,11 +117,11 @@ def test_what_is_checked_is_what_is_read(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_folder_that_everybody_may_write_says_nothing_of_who_is_active(tmp_path: Path) -> None:
-    register = FileRegister(tmp_path)
-    assert register.look().version == 0
+    store = FileLeaseStore(tmp_path, OF_FLEXODS)
+    assert store.read().version == 0
     tmp_path.chmod(0o1777)
-    with pytest.raises(RegisterAway, match=f"chmod o-w {tmp_path}"):
-        register.look()
+    with pytest.raises(StoreAway, match=f"chmod o-w {tmp_path}"):
+        store.read()
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

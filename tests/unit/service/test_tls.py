@@ -31,8 +31,8 @@ from flexo_protos import tls
 from flexo_protos.credentials import Caller
 from flexo_protos.lease_place import Kind, LeasePlace
 from flexo_protos.v1 import jobs_pb2
-from horovod_elastic.election.lease_grpc import GrpcLeases
-from horovod_elastic.election.leases import JobRun
+from horovod_elastic.election.lease_client import JobRun
+from horovod_elastic.election.lease_grpc import GrpcLease
 from horovod_elastic.leader import daemon_link
 from horovod_elastic.leader.daemon_link import DaemonLink
 
@@ -147,7 +147,7 @@ def test_leaders_leases_and_people_reach_a_flexod_that_speaks_tls(
     monkeypatch.setenv(tls.VARIABLE, str(authority.file))
     with flexod(server_credentials(settings_of(pair, authority), "127.0.0.1:1")) as address:
         assert said_by_leader(address)[0].startswith("attached to flexod")
-        store = GrpcLeases(LeasePlace(Kind.FLEXOD, (address,)), JobRun("7", 0), Trusting())
+        store = GrpcLease(LeasePlace(Kind.FLEXOD, (address,)), JobRun("7", 0), Trusting())
         assert store.look().vacant
         store.close()
         assert "flexod does not answer" not in told(address)

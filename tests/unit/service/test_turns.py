@@ -17,10 +17,8 @@ import grpc.aio
 import pytest
 from service_doubles import PlainAuthenticator
 
-from flexo.availability.claim import Record
+from flexo.availability.leader_elector import LeaderElector
 from flexo.availability.mandate import Mandate
-from flexo.availability.register import as_text
-from flexo.availability.seat import Seat
 from flexo.config import Settings
 from flexo.journal import Journal
 from flexo.model import JobKey
@@ -31,6 +29,7 @@ from flexo.service.server import Services, listen
 from flexo.service.turns import Turns
 from flexo_protos import flexods
 from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.leader_leases.lease import OF_FLEXODS, LeaderLease
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 BOUND_S = 60.0
@@ -183,7 +182,7 @@ def test_one_serves_the_other_names_it_and_follows_it_with_its_journal(
 
 def release(folder: Path) -> None:
     """Nobody has to wait there."""
-    (folder / "active.1").write_text(as_text(Record("before:1", "t", 1, 0, 0.0, released=True)))
+    (folder / "active.1").write_text(OF_FLEXODS.as_text(LeaderLease("t", "before:1", 1, released=True)))
 
 
 def _closed(acting: Acting) -> Any:
@@ -221,8 +220,8 @@ def test_one_that_loses_its_lease_stands_by_again_in_the_same_process_and_forget
             file.write_text(f"{file.read_text()}keep_days = 3\n")
             os.kill(os.getpid(), signal.SIGHUP)
             await until(_was_told(begun[0]), "the file is read again")
-            record = Record("other:1", "t", 4_000_000_000, 0, 0.0)
-            (tmp_path / "active.1000000").write_text(as_text(record))
+            record = LeaderLease("t", "other:1", 4_000_000_000)
+            (tmp_path / "active.1000000").write_text(OF_FLEXODS.as_text(record))
             await until(_knows(a, "other:1"), "it stands by")
             await until(_closed(begun[0]), "its streams end")
             await until(a.serves, "and is active again, when the other says no more")
@@ -257,13 +256,13 @@ def test_a_dead_thread_of_the_lease_ends_the_process_so_that_it_is_started_again
     both = free_addresses()
     release(tmp_path)
 
-    def die(seat: Seat) -> None:
-        if not acts or seat.holds():
+    def die(elector: LeaderElector) -> None:
+        if not acts or elector.holds():
             raise SystemExit("as the test says")
-        step(seat)
+        step(elector)
 
-    step = Seat.step
-    monkeypatch.setattr(Seat, "step", die)
+    step = LeaderElector.step
+    monkeypatch.setattr(LeaderElector, "step", die)
 
     async def story() -> None:
         async with running(tmp_path, both[0], both) as a:

@@ -1,7 +1,7 @@
-"""The table of leases: compare-and-swap with a time to live, terms, and successors (Amoeba, Algorithm 1).
+"""The leases of many jobs, in the memory of flexod or of `flexo run`, and the calls that reach them.
 
-Pure: time is an argument, nobody waits, and callers take turns. flexod serves it to all jobs of the cluster
-(daemon/flexo/service/lease_service.py), `flexo run` to its own (horovod_elastic/election/lease_grpc.py).
+Pure: time is an argument, nobody waits, and callers take turns. flexod serves the table to all jobs of the
+cluster (flexo/service/lease_service.py), `flexo run` to its own (horovod_elastic/election/lease_grpc.py).
 
 What holds whatever happens: at one moment of the table's clock a lease has one holder; a term belongs to one
 holder, and later holders have higher ones. A table forgets when its process ends. The next one draws its
@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from flexo_protos.leader_leases import protocol
+from flexo_protos.leader_leases.lease import Found, LeaderLease
 from flexo_protos.v1 import leases_pb2 as pb
 
 SHORTEST_TTL_S, LONGEST_TTL_S = 0.1, 60.0
@@ -45,28 +47,9 @@ class LeaseKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
-    """A lease as it is told: see leases.proto. `expires_in_s` is an upper bound, in seconds."""
-
-    holder: str
-    address: str
-    term: int
-    previous: int
-    expires_in_s: float
-
-    @property
-    def vacant(self) -> bool:
-        """Nobody holds it."""
-        return not self.holder
-
-
-@dataclass(frozen=True, slots=True)
 class _Entry:
-    holder: str
-    address: str
-    term: int
-    previous: int
-    ttl_s: float
+    lease: LeaderLease
+    version: int
     expires_at: float
 
 
@@ -79,76 +62,58 @@ class LeaseTable:
     def __init__(self, now: float, *, grace_s: float = 0.0, first_term: int = 1) -> None:
         self._young_until = now + grace_s
         self._next_term = first_term
+        self._versions = 0
         self._users: dict[int, dict[_Name, _Entry]] = {}
         self._forgot_at = now
 
-    def acquire(self, key: LeaseKey, request: pb.AcquireRequest, now: float) -> Lease:
+    def acquire(self, key: LeaseKey, request: pb.AcquireRequest, now: float) -> LeaderLease:
         """Take a vacant lease or refresh one's own. Raises TooManyLeases."""
-        entry = self._entry(key)
-        if entry is not None and entry.holder == request.holder and entry.address in ("", request.address):
-            # Also when it has run out: nobody has taken it in between.
-            entry = replace(
-                entry, address=request.address, ttl_s=request.ttl_s, expires_at=now + request.ttl_s
-            )
-        elif self._may_take(entry, request, now):
-            previous = entry.term if entry is not None else 0
-            term = self._new_term(max(previous, request.seen))
-            entry = _Entry(
-                request.holder, request.address, term, previous, request.ttl_s, now + request.ttl_s
-            )
-        else:
-            return self._told(entry, now)
-        self._write(key, entry, now)
-        return self._told(entry, now)
+        return protocol.told(protocol.acquire(self.store(key, now), request))
 
-    def look(self, key: LeaseKey, now: float) -> Lease:
+    def look(self, key: LeaseKey, now: float) -> LeaderLease:
         """Who holds it."""
-        return self._told(self._entry(key), now)
+        return protocol.told(self.store(key, now).read())
 
-    def release(self, key: LeaseKey, holder: str, successor: str, now: float) -> Lease:
+    def release(self, key: LeaseKey, holder: str, successor: str, now: float) -> LeaderLease:
         """Give up a lease that `holder` holds; without effect if it does not."""
+        return protocol.told(protocol.release(self.store(key, now), holder, successor))
+
+    def store(self, key: LeaseKey, now: float) -> TableStore:
+        """One lease of the table, as it is at `now`."""
+        return TableStore(self, key, now)
+
+    def find(self, key: LeaseKey, now: float) -> Found:
+        """See LeaseStore.read."""
         entry = self._entry(key)
-        if entry is not None and entry.holder == holder:
-            if successor:
-                term, expires_at = self._new_term(entry.term), now + entry.ttl_s
-                entry = _Entry(successor, "", term, entry.term, entry.ttl_s, expires_at)
-            else:
-                entry = replace(entry, holder="", address="", expires_at=now)
-            self._write(key, entry, now)
-        return self._told(entry, now)
-
-    def _may_take(self, entry: _Entry | None, request: pb.AcquireRequest, now: float) -> bool:
-        if entry is None and now < self._young_until:
-            return request.claim != pb.CLAIM_UNSPECIFIED
-        if request.claim == pb.CLAIM_HOLDER:
-            return False
-        # Of the same name, so started again: who had it before is dead.
-        return entry is None or now >= entry.expires_at or entry.holder == request.holder
-
-    def _new_term(self, above: int) -> int:
-        """Higher than `above` and than all that this table drew by itself."""
-        term = max(self._next_term, above + 1)
-        self._next_term += 1  # not term + 1: one user's `seen` is nothing to the others
-        return term
-
-    def _told(self, entry: _Entry | None, now: float) -> Lease:
         if entry is None:
-            return Lease("", "", 0, 0, max(0.0, self._young_until - now))
+            return Found(None, 0, self._next_term, max(0.0, self._young_until - now))
         if now >= entry.expires_at:
-            return Lease("", "", entry.term, entry.previous, 0.0)
-        return Lease(entry.holder, entry.address, entry.term, entry.previous, entry.expires_at - now)
+            return Found(replace(entry.lease, released=True), entry.version, self._next_term)
+        left_s = entry.expires_at - now if entry.lease.expires_in_s else 0.0
+        return Found(entry.lease, entry.version, self._next_term, left_s)
+
+    def change(self, key: LeaseKey, version: int, lease: LeaderLease, now: float) -> Found:
+        """See LeaseStore.swap. Raises TooManyLeases."""
+        entry = self._entry(key)
+        if version == (entry.version if entry is not None else 0):
+            self._write(key, lease, now)
+            if entry is None or lease.term != entry.lease.term:
+                self._next_term += 1  # not lease.term + 1: one user's `seen` is nothing to the others
+        return self.find(key, now)
 
     def _entry(self, key: LeaseKey) -> _Entry | None:
         return self._users.get(key.uid, {}).get((key.job_id, key.restart_count, key.run))
 
-    def _write(self, key: LeaseKey, entry: _Entry, now: float) -> None:
+    def _write(self, key: LeaseKey, lease: LeaderLease, now: float) -> None:
         name = (key.job_id, key.restart_count, key.run)
         if now - self._forgot_at > FORGET_AFTER_S / 10:
             self._forget(now)
         leases = self._users.setdefault(key.uid, {})
         if name not in leases and len(leases) >= LEASES_PER_USER:
             raise TooManyLeases(f"uid {key.uid} has {LEASES_PER_USER} leases already")
-        leases[name] = entry
+        self._versions += 1
+        lasts_s = 0.0 if lease.vacant else lease.expires_in_s or math.inf
+        leases[name] = _Entry(lease, self._versions, now + lasts_s)
 
     def _forget(self, now: float) -> None:
         self._forgot_at = now
@@ -158,6 +123,28 @@ class LeaseTable:
                     del leases[name]
             if not leases:
                 del self._users[uid]
+
+
+class TableStore:
+    """A LeaseStore: one lease of a table, at one moment."""
+
+    name = "the table of leases"
+
+    def __init__(self, table: LeaseTable, key: LeaseKey, now: float) -> None:
+        self._table = table
+        self._key = key
+        self._now = now
+
+    def read(self) -> Found:
+        """See LeaseStore."""
+        return self._table.find(self._key, self._now)
+
+    def swap(self, version: int, lease: LeaderLease) -> Found:
+        """See LeaseStore. Raises TooManyLeases."""
+        return self._table.change(self._key, version, lease, self._now)
+
+    def close(self) -> None:
+        """See LeaseStore: nothing is held."""
 
 
 def answer_acquire(table: LeaseTable, uid: int, request: pb.AcquireRequest, now: float) -> pb.Lease:
@@ -188,7 +175,7 @@ def answer_release(table: LeaseTable, uid: int, request: pb.ReleaseRequest, now:
     return message(table.release(key, request.holder, request.successor, now))
 
 
-def message(lease: Lease) -> pb.Lease:
+def message(lease: LeaderLease) -> pb.Lease:
     """`lease` as it goes over the wire."""
     return pb.Lease(
         holder=lease.holder,
@@ -199,9 +186,9 @@ def message(lease: Lease) -> pb.Lease:
     )
 
 
-def from_message(said: pb.Lease) -> Lease:
+def from_message(said: pb.Lease) -> LeaderLease:
     """`said` as it came over the wire."""
-    return Lease(said.holder, said.address, said.term, said.previous, said.expires_in_s)
+    return LeaderLease(said.holder, said.address, said.term, said.previous, said.expires_in_s)
 
 
 def _key(uid: int, job: pb.JobKey) -> LeaseKey:

@@ -16,11 +16,13 @@ import grpc
 import pytest
 
 from flexo_protos.credentials import Caller, NotAuthentic
+from flexo_protos.leader_leases.lease import StoreAway
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace, parse
 from flexo_protos.v1 import leases_pb2 as pb
-from horovod_elastic.election import leases
-from horovod_elastic.election.lease_grpc import GrpcLeases, LeaseServer
-from horovod_elastic.election.leases import JobRun, StoreAway, configured, open_store, settled
+from horovod_elastic.election import lease_places
+from horovod_elastic.election.lease_client import JobRun
+from horovod_elastic.election.lease_grpc import GrpcLease, LeaseServer
+from horovod_elastic.election.lease_places import configured, open_lease, settled
 from horovod_elastic.network import NoAddress
 
 JOB = JobRun("7", 0)
@@ -83,13 +85,13 @@ def test_a_place_that_is_none_is_refused_with_what_is_allowed(tmp_path: Path) ->
 
 def test_what_etcd_wants_to_see_is_read_from_the_configuration(tmp_path: Path) -> None:
     text = '[lease]\netcd_ca = "/etc/ca.pem"\netcd_user = "flexo"\netcd_password_file = "~/.flexo/etcd"\n'
-    access = leases._etcd_access(environment(tmp_path, text))
+    access = lease_places._etcd_access(environment(tmp_path, text))
     assert access == EtcdAccess(ca="/etc/ca.pem", user="flexo", password_file="~/.flexo/etcd")
 
 
 def test_the_small_server_keeps_one_lease_for_each_run(place: LeasePlace) -> None:
-    a, b = GrpcLeases(place, JOB, Stamps()), GrpcLeases(place, JOB, Stamps())
-    other = GrpcLeases(LeasePlace(Kind.RUN, place.hosts, run="s"), JOB, Stamps())
+    a, b = GrpcLease(place, JOB, Stamps()), GrpcLease(place, JOB, Stamps())
+    other = GrpcLease(LeasePlace(Kind.RUN, place.hosts, run="s"), JOB, Stamps())
     taken = a.acquire("a", "a:1", 5.0)
     assert (taken.holder, taken.term, taken.previous) == ("a", 1, 0)
     assert b.acquire("b", "b:1", 5.0).holder == "a"
@@ -102,14 +104,14 @@ def test_the_small_server_keeps_one_lease_for_each_run(place: LeasePlace) -> Non
 
 
 def test_another_user_is_not_served_by_the_small_server(place: LeasePlace) -> None:
-    stranger = GrpcLeases(place, JOB, Stamps(uid=os.getuid() + 1))
+    stranger = GrpcLease(place, JOB, Stamps(uid=os.getuid() + 1))
     with pytest.raises(StoreAway, match="another user"):
         stranger.look()
     stranger.close()
 
 
 def test_a_refusal_is_told_in_the_servers_words(place: LeasePlace) -> None:
-    store = GrpcLeases(place, JOB, Stamps())
+    store = GrpcLease(place, JOB, Stamps())
     with pytest.raises(StoreAway, match=r"flexo run at .*ttl_s is 3600"):
         store.acquire("a", "a:1", 3600.0)
     store.close()
@@ -120,14 +122,14 @@ def test_without_munge_the_store_is_away_and_says_why(place: LeasePlace) -> None
         def credential(self, method: str) -> str:
             raise NotAuthentic("MUNGE gave no credential")
 
-    store = GrpcLeases(place, JOB, Silent())
+    store = GrpcLease(place, JOB, Silent())
     with pytest.raises(StoreAway, match="MUNGE gave no credential"):
         store.look()
     store.close()
 
 
 def test_a_server_that_is_not_there_is_away_at_once() -> None:
-    store = GrpcLeases(LeasePlace(Kind.FLEXOD, (f"127.0.0.1:{unused_port()}",)), JOB, Stamps())
+    store = GrpcLease(LeasePlace(Kind.FLEXOD, (f"127.0.0.1:{unused_port()}",)), JOB, Stamps())
     with pytest.raises(StoreAway, match=r"flexod at 127.*[Rr]efused"):
         store.look()
     store.close()
@@ -136,7 +138,7 @@ def test_a_server_that_is_not_there_is_away_at_once() -> None:
 def test_a_server_that_never_answers_is_away_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("horovod_elastic.election.lease_grpc.ANSWER_WITHIN_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        store = GrpcLeases(LeasePlace(Kind.FLEXOD, (f"127.0.0.1:{mute.getsockname()[1]}",)), JOB, Stamps())
+        store = GrpcLease(LeasePlace(Kind.FLEXOD, (f"127.0.0.1:{mute.getsockname()[1]}",)), JOB, Stamps())
         with pytest.raises(StoreAway, match="Deadline Exceeded"):
             store.look()
         store.close()
@@ -146,7 +148,7 @@ def test_a_flexod_without_leases_is_called_an_older_one() -> None:
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    store = GrpcLeases(LeasePlace(Kind.FLEXOD, (f"127.0.0.1:{port}",)), JOB, Stamps())
+    store = GrpcLease(LeasePlace(Kind.FLEXOD, (f"127.0.0.1:{port}",)), JOB, Stamps())
     with pytest.raises(StoreAway, match="older"):
         store.look()
     store.close()
@@ -155,7 +157,7 @@ def test_a_flexod_without_leases_is_called_an_older_one() -> None:
 
 def test_a_server_that_is_back_is_found_again_before_a_lease_runs_out() -> None:
     port = unused_port()
-    store = GrpcLeases(LeasePlace(Kind.RUN, (f"127.0.0.1:{port}",)), JOB, Stamps())
+    store = GrpcLease(LeasePlace(Kind.RUN, (f"127.0.0.1:{port}",)), JOB, Stamps())
     with pytest.raises(StoreAway):
         store.look()
     from horovod_elastic.election.lease_grpc import _Service
@@ -177,14 +179,14 @@ def test_a_server_that_is_back_is_found_again_before_a_lease_runs_out() -> None:
 
 def test_of_several_flexods_whoever_answers_is_asked(place: LeasePlace) -> None:
     hosts = (f"127.0.0.1:{unused_port()}", *place.hosts)
-    store = GrpcLeases(LeasePlace(Kind.FLEXOD, hosts, run="r"), JOB, Stamps())
+    store = GrpcLease(LeasePlace(Kind.FLEXOD, hosts, run="r"), JOB, Stamps())
     assert store.acquire("a", "a:1", 5.0).holder == "a"
     assert store.look().holder == "a"
     store.close()
 
 
 def test_a_closed_store_is_away(place: LeasePlace) -> None:
-    store = GrpcLeases(place, JOB, Stamps())
+    store = GrpcLease(place, JOB, Stamps())
     store.look()
     store.close()
     with pytest.raises(StoreAway):
@@ -199,12 +201,12 @@ def test_an_address_of_another_host_cannot_be_served() -> None:
 def test_without_any_server_the_run_keeps_the_lease_and_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "daemon_address", lambda: None)
+    monkeypatch.setattr(lease_places, "daemon_address", lambda: None)
     said: list[str] = []
     with settled(JOB, "127.0.0.1", Stamps(), said.append, environment(tmp_path)) as place:
         assert place.kind is Kind.RUN
         assert place.run
-        store = open_store(parse(str(place)), JOB, Stamps())
+        store = open_lease(parse(str(place)), JOB, Stamps())
         assert store.acquire("a", "a:1", 5.0, pb.CLAIM_FOUNDER).holder == "a"
         store.close()
     assert said == []
@@ -213,7 +215,7 @@ def test_without_any_server_the_run_keeps_the_lease_and_says_nothing(
 def test_where_the_daemon_does_not_answer_the_run_keeps_the_lease_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "daemon_address", lambda: f"127.0.0.1:{unused_port()}")
+    monkeypatch.setattr(lease_places, "daemon_address", lambda: f"127.0.0.1:{unused_port()}")
     said: list[str] = []
     with settled(JOB, "127.0.0.1", Stamps(), said.append, environment(tmp_path)) as place:
         assert place.kind is Kind.RUN
@@ -224,7 +226,7 @@ def test_where_the_daemon_does_not_answer_the_run_keeps_the_lease_and_says_so(
 def test_a_daemon_that_answers_keeps_the_lease_of_each_run_apart(
     place: LeasePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "daemon_address", lambda: place.hosts[0])
+    monkeypatch.setattr(lease_places, "daemon_address", lambda: place.hosts[0])
     runs = set()
     for _ in range(2):
         with settled(JOB, "127.0.0.1", Stamps(), print, environment(tmp_path)) as chosen:
@@ -234,7 +236,7 @@ def test_a_daemon_that_answers_keeps_the_lease_of_each_run_apart(
 
 
 def test_many_agents_at_once_are_served_by_the_small_server(place: LeasePlace) -> None:
-    stores = [GrpcLeases(place, JOB, Stamps()) for _ in range(32)]
+    stores = [GrpcLease(place, JOB, Stamps()) for _ in range(32)]
     barrier = threading.Barrier(len(stores))
 
     def ask(number: int) -> str:

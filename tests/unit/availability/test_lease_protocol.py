@@ -6,54 +6,58 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from flexo.availability.claim import SAFE_PART, Claim, Record
+from flexo.availability.lease_protocol import SAFE_PART, LeaseProtocol
+from flexo_protos.leader_leases.lease import Found, LeaderLease
 
 LEASE_S = 5.0
 
 
 @dataclass
 class Shelf:
-    """A register in memory."""
+    """A store in memory."""
 
-    record: Record | None = None
+    lease: LeaderLease | None = None
     version: int = 0
 
-    def swap(self, version: int, record: Record) -> bool:
+    def read(self) -> Found:
+        return Found(self.lease, self.version)
+
+    def swap(self, version: int, lease: LeaderLease) -> bool:
         if version != self.version:
             return False
-        self.record, self.version = record, version + 1
+        self.lease, self.version = lease, version + 1
         return True
 
 
-def step(claim: Claim, shelf: Shelf, now: float) -> bool:
+def step(claim: LeaseProtocol, shelf: Shelf, now: float) -> bool:
     """One look, and what follows of it, in no time at all. Whether something was written."""
-    wanted = claim.wanted(shelf.record, now, 0.0)
+    wanted = claim.wanted(shelf.read(), now, 0.0)
     if wanted is None or not shelf.swap(shelf.version, wanted):
         return False
     claim.wrote(wanted, now)
     return True
 
 
-def holder(shelf: Shelf, now: float, name: str = "a:1") -> Claim:
+def holder(shelf: Shelf, now: float, name: str = "a:1") -> LeaseProtocol:
     """A claim that has just won."""
-    claim = Claim(name, name, LEASE_S)
-    shelf.record = replace(shelf.record, released=True) if shelf.record else Record("x", "x", 1, 0, 0.0, True)
+    claim = LeaseProtocol(name, name, LEASE_S)
+    shelf.lease = replace(shelf.lease or LeaderLease("x", "x", 1), released=True)
     assert step(claim, shelf, now)
     return claim
 
 
 def test_an_empty_register_is_waited_at_for_a_lease_because_it_may_have_been_emptied() -> None:
-    shelf, claim = Shelf(), Claim("a:1", "a", LEASE_S)
+    shelf, claim = Shelf(), LeaseProtocol("a", "a:1", LEASE_S)
     assert not step(claim, shelf, 100.0)
     assert not step(claim, shelf, 104.9)
     assert step(claim, shelf, 105.0)
     assert claim.holds(105.0)
-    assert (shelf.record.holder, shelf.record.epoch) == ("a:1", 1)
+    assert (shelf.lease.address, shelf.lease.term) == ("a:1", 1)
 
 
 def test_beats_keep_others_waiting_and_their_end_lets_the_next_one_in() -> None:
     shelf = Shelf()
-    a, b = holder(shelf, 0.0), Claim("b:1", "b", LEASE_S)
+    a, b = holder(shelf, 0.0), LeaseProtocol("b", "b:1", LEASE_S)
     for now in range(1, 20):
         assert step(a, shelf, float(now))
         assert not step(b, shelf, now + 0.5)
@@ -61,7 +65,7 @@ def test_beats_keep_others_waiting_and_their_end_lets_the_next_one_in() -> None:
     assert not step(b, shelf, 24.4)
     assert step(b, shelf, 24.5), "a whole lease after it saw the last beat"
     assert not a.holds(24.5)
-    assert b.epoch > a.epoch
+    assert b.term > a.term
 
 
 def test_who_is_active_stops_acting_before_anybody_may_follow_and_never_begins_again() -> None:
@@ -76,7 +80,7 @@ def test_who_is_active_stops_acting_before_anybody_may_follow_and_never_begins_a
 def test_a_late_beat_counts_from_when_it_was_begun() -> None:
     shelf = Shelf()
     a = holder(shelf, 0.0)
-    wanted = a.wanted(shelf.record, 3.9, 0.0)
+    wanted = a.wanted(shelf.read(), 3.9, 0.0)
     assert wanted is not None
     assert shelf.swap(shelf.version, wanted)
     a.wrote(wanted, 3.9)  # the answer came at 7
@@ -86,34 +90,34 @@ def test_a_late_beat_counts_from_when_it_was_begun() -> None:
 
 def test_a_released_turn_is_taken_at_once_and_its_holder_acts_no_more() -> None:
     shelf = Shelf()
-    a, b = holder(shelf, 0.0), Claim("b:1", "b", LEASE_S)
-    farewell = a.farewell(shelf.record, 1.0)
+    a, b = holder(shelf, 0.0), LeaseProtocol("b", "b:1", LEASE_S)
+    farewell = a.farewell(shelf.lease, 1.0)
     assert farewell is not None
     assert not a.holds(1.0)
     assert shelf.swap(shelf.version, farewell)
     assert step(b, shelf, 1.1)
-    assert b.farewell(replace(shelf.record, token="c"), 1.2) is None, "what is another's is left alone"
+    assert b.farewell(replace(shelf.lease, holder="c"), 1.2) is None, "what is another's is left alone"
 
 
 def test_epochs_go_on_from_the_clock_where_the_register_was_emptied() -> None:
-    shelf, claim = Shelf(), Claim("a:1", "a", LEASE_S)
-    claim.wanted(None, 0.0, 1_800_000_000.5)
-    wanted = claim.wanted(None, 6.0, 1_800_000_006.5)
+    shelf, claim = Shelf(), LeaseProtocol("a", "a:1", LEASE_S)
+    claim.wanted(Found(None, 0), 0.0, 1_800_000_000.5)
+    wanted = claim.wanted(Found(None, 0), 6.0, 1_800_000_006.5)
     assert wanted is not None
-    assert wanted.epoch == 1_800_000_006
+    assert wanted.term == 1_800_000_006
     shelf.swap(0, wanted)
-    after = Claim("b:1", "b", LEASE_S)
-    after.wanted(wanted, 0.0, 5.0)
-    later = after.wanted(wanted, 5.0, 5.0)
+    after = LeaseProtocol("b", "b:1", LEASE_S)
+    after.wanted(Found(wanted, 1), 0.0, 5.0)
+    later = after.wanted(Found(wanted, 1), 5.0, 5.0)
     assert later is not None
-    assert later.epoch == 1_800_000_007, "and never back, where its clock is behind"
+    assert later.term == 1_800_000_007, "and never back, where its clock is behind"
 
 
 def test_who_is_active_puts_its_record_back_where_the_register_was_emptied() -> None:
     shelf = Shelf()
-    a, b = holder(shelf, 0.0), Claim("b:1", "b", LEASE_S)
+    a, b = holder(shelf, 0.0), LeaseProtocol("b", "b:1", LEASE_S)
     step(b, shelf, 0.1)
-    shelf.record, shelf.version = None, 0
+    shelf.lease, shelf.version = None, 0
     assert not step(b, shelf, 0.6)
     assert step(a, shelf, 1.0)
     assert not step(b, shelf, 5.5)
@@ -123,11 +127,11 @@ def test_who_is_active_puts_its_record_back_where_the_register_was_emptied() -> 
 class Flexod:
     """One process in a random world: it reads, thinks and writes with pauses of any length in between."""
 
-    claim: Claim
+    claim: LeaseProtocol
     rate: float
     """Of its clock."""
-    read: tuple[Record | None, int] | None = None
-    wanted: Record | None = None
+    read: Found | None = None
+    wanted: LeaderLease | None = None
     began: float = 0.0
 
     def now(self, at: float) -> float:
@@ -136,13 +140,13 @@ class Flexod:
     def go_on(self, shelf: Shelf, at: float) -> None:
         """The next of its three steps."""
         if self.read is None:
-            self.read = shelf.record, shelf.version
+            self.read = shelf.read()
         elif self.wanted is None:
-            self.wanted = self.claim.wanted(self.read[0], self.now(at), 0.0)
+            self.wanted = self.claim.wanted(self.read, self.now(at), 0.0)
             self.began = self.now(at)
             self.read = None if self.wanted is None else self.read
         else:
-            if shelf.swap(self.read[1], self.wanted):
+            if shelf.swap(self.read.version, self.wanted):
                 self.claim.wrote(self.wanted, self.began)
             self.read = self.wanted = None
 
@@ -159,7 +163,7 @@ def _live(random: Random, world_name: str) -> None:
     """Pauses between reading, deciding and writing; clocks that run up to a tenth apart; starts anew."""
     shelf = Shelf()
     world = [
-        (random.random(), number, Flexod(Claim(name, name, LEASE_S), random.uniform(0.95, 1.05)))
+        (random.random(), number, Flexod(LeaseProtocol(name, name, LEASE_S), random.uniform(0.95, 1.05)))
         for number, name in enumerate("abc")
     ]
     heapify(world)
@@ -171,10 +175,10 @@ def _live(random: Random, world_name: str) -> None:
         ]
         assert len(acting) <= 1, world_name
         flexod.go_on(shelf, at)
-        epoch = shelf.record.epoch if shelf.record else 0
+        epoch = shelf.lease.term if shelf.lease else 0
         assert epoch >= last_epoch, world_name
         turns, last_epoch = turns + (epoch > last_epoch), epoch
         if flexod.claim.won and not flexod.claim.holds(flexod.now(at)):
-            flexod = Flexod(Claim(str(number), f"{number}-{event}", LEASE_S), flexod.rate)
+            flexod = Flexod(LeaseProtocol(f"{number}-{event}", str(number), LEASE_S), flexod.rate)
         heappush(world, (at + random.choice(PAUSES), number, flexod))
     assert turns > 1, world_name

@@ -1,8 +1,8 @@
-"""Where a job's agents keep the lease of their leader: one interface, and the choice of what is behind it.
+"""Where a job's agents keep the lease of their leader: the choice of the place, and the client for it.
 
 flexod by default, etcd where the site says so, and the `flexo run` process itself where neither answers when
 the job begins (a job without a daemon). `flexo run` chooses once and tells its agents the place, so that all
-of a job ask the same one. Who refreshes, waits and steps down when is election.py's.
+of a job ask the same one.
 """
 
 from __future__ import annotations
@@ -12,56 +12,20 @@ import secrets
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from flexo_protos import flexods, lease_place
 from flexo_protos.credentials import Authenticator
 from flexo_protos.installing import how_to_install
+from flexo_protos.leader_leases.lease import OF_JOBS, StoreAway
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
-from flexo_protos.leases import Lease
-from flexo_protos.v1 import leases_pb2 as pb
+from horovod_elastic.election.lease_client import ANSWER_WITHIN_S, JobRun, LeaseClient, StoredLease
+from horovod_elastic.election.lease_grpc import GrpcLease, LeaseServer
 from horovod_elastic.leader.daemon_link import CONFIG, daemon_address
 
 PLACE_VARIABLE = "FLEXO_LEASE"
 """Says where this job's lease is to be kept, over what the configuration says (see lease_place.py)."""
-ANSWER_WITHIN_S = 2.0
-"""A server that says nothing for so long is away."""
-
-
-class StoreAway(Exception):
-    """The server of the lease cannot be asked now; the message says which one, and why."""
-
-
-class LeaseStore(Protocol):
-    """One job's lease. Safe from any thread; a call without answer raises StoreAway in ANSWER_WITHIN_S."""
-
-    def acquire(
-        self, holder: str, address: str, ttl_s: float, claim: pb.Claim.ValueType = ..., seen: int = 0
-    ) -> Lease:
-        """Take the lease if it is vacant, refresh it if it is `holder`'s; who holds it now (leases.proto)."""
-        ...
-
-    def look(self) -> Lease:
-        """Who holds it."""
-        ...
-
-    def release(self, holder: str, successor: str = "") -> Lease:
-        """Give `holder`'s lease up, to `successor` if one is named."""
-        ...
-
-    def close(self) -> None:
-        """Hang up. The lease is left as it is."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class JobRun:
-    """The job that a lease is for: its id and its count of requeues."""
-
-    job_id: str
-    restart_count: int
 
 
 def configured(environment: Mapping[str, str]) -> LeasePlace:
@@ -74,21 +38,20 @@ def configured(environment: Mapping[str, str]) -> LeasePlace:
     )
 
 
-def open_store(
+def open_lease(
     place: LeasePlace, job: JobRun, authenticator: Authenticator, environment: Mapping[str, str] = os.environ
-) -> LeaseStore:
-    """The store at `place`; nothing is asked yet. Raises StoreAway where its client library is missing."""
-    if place.etcd:
-        try:
-            from horovod_elastic.election.lease_etcd import EtcdLeases
-        except ImportError as error:
-            text = f"{place.kind.value} keeps the leases, but its client is not installed here ({error})."
-            raise StoreAway(f"{text} {how_to_install('etcd')}") from error
-
-        return EtcdLeases(place, job, _etcd_access(environment))
-    from horovod_elastic.election.lease_grpc import GrpcLeases
-
-    return GrpcLeases(place, job, authenticator)
+) -> LeaseClient:
+    """The lease at `place`; nothing is asked yet. Raises StoreAway where its client library is missing."""
+    if not place.etcd:
+        return GrpcLease(place, job, authenticator)
+    try:
+        from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
+    except ImportError as error:
+        text = f"{place.kind.value} keeps the leases, but its client is not installed here ({error})."
+        raise StoreAway(f"{text} {how_to_install('etcd')}") from error
+    # One key for a run of a job, so that a site can give each user a role for their own part.
+    key = f"{place.prefix}/{os.getuid()}/{job.job_id}.{job.restart_count}.{place.run}"
+    return StoredLease(EtcdLeaseStore(place, key, _etcd_access(environment), ANSWER_WITHIN_S, OF_JOBS))
 
 
 @contextmanager
@@ -110,8 +73,6 @@ def settled(
     if site is not None and _answers(replace(site, run=run), job, authenticator, say, environment):
         yield replace(site, run=run)
         return
-    from horovod_elastic.election.lease_grpc import LeaseServer
-
     with LeaseServer(own_address, authenticator) as server:
         yield LeasePlace(Kind.RUN, (server.endpoint,), run=run)
 
@@ -134,11 +95,11 @@ def _answers(
     environment: Mapping[str, str],
 ) -> bool:
     try:
-        store = open_store(place, job, authenticator, environment)
+        lease = open_lease(place, job, authenticator, environment)
         try:
-            store.look()
+            lease.look()
         finally:
-            store.close()
+            lease.close()
     except StoreAway as error:
         say(f"{error}; this job keeps its leader's lease itself")
         return False

@@ -1,8 +1,9 @@
-"""The register in a folder that all hosts of flexod share, as slurmctld's StateSaveLocation is.
+"""A leader lease in a folder that several hosts share, as slurmctld's StateSaveLocation is.
 
-A record is a file `active.N`, whole before it has that name. The next one is `active.N+1`, made with link(2),
-which succeeds for one caller only, on NFS too (open(2), "O_EXCL"). So that is the compare-and-swap: no lock
-is held, which a stopped process or a host that is cut off would keep, and which some mounts do not have.
+The lease is a file `active.N`, called a record here, whole before it has that name. The next record is
+`active.N+1`, made with link(2), which succeeds for one caller only, on NFS too (open(2), "O_EXCL"). So that
+is the compare-and-swap: no lock is held, which a stopped process or a host that is cut off would keep, and
+which some mounts do not have.
 
 An NFS client may remember an old listing of the folder. What it makes itself renews that, so a swap lists the
 folder after it has made its file, and again after it has linked it: whoever goes by an old listing loses.
@@ -11,7 +12,9 @@ On a full disk there is no room for a new file. So some old records stay, and th
 the room that it has: renamed first to a name of the writer's own, which one of several can do, and then
 linked like any other. Who reads it by an old listing asks again whether the name is still there. Where an NFS
 client remembers even that, it reads the next record before it is one, or a mixture, under a number too old to
-swap: it waits longer by that, as the writer counts from before it wrote (claim.py), or tries again.
+swap: it waits longer by that, as the writer counts from before it wrote (HeldLease), or tries again.
+
+A folder has no clock: no lease in it ends by itself.
 """
 
 from __future__ import annotations
@@ -26,8 +29,7 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from flexo.availability.claim import Record
-from flexo.availability.register import Found, RegisterAway, as_text, from_text
+from flexo_protos.leader_leases.lease import Found, LeaderLease, LeaseFormat, StoreAway
 
 _NAME = re.compile(r"active\.(\d+)")
 _TRIES = 3
@@ -39,15 +41,16 @@ _LENGTH = 512
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-class FileRegister:
-    """The register in `folder`, which must be there, on a file system with hard links."""
+class FileLeaseStore:
+    """A LeaseStore in `folder`, which must be there, on a file system with hard links."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kept_as: LeaseFormat) -> None:
         self.name = f"the folder {folder}"
         self._folder = folder
+        self._format = kept_as
 
-    def look(self) -> Found:
-        """See Register."""
+    def read(self) -> Found:
+        """See LeaseStore."""
         with self._explained():
             for _ in range(_TRIES):
                 version = self._newest()
@@ -57,23 +60,28 @@ class FileRegister:
                 with suppress(FileNotFoundError):
                     text = path.read_text(encoding="utf-8", errors="replace")
                     path.stat()  # else it is no record any more, and may have been written anew meanwhile
-                    return Found(from_text(text, str(path)), version)
-        raise RegisterAway(f"{self.name}: what it lists is gone whenever it is read")
+                    return Found(self._format.from_text(text, str(path)), version)
+        raise StoreAway(f"{self.name}: what it lists is gone whenever it is read")
 
-    def swap(self, version: int, record: Record) -> bool:
-        """See Register."""
+    def swap(self, version: int, lease: LeaderLease) -> Found:
+        """See LeaseStore. Raises ValueError for a lease that is to end by itself."""
+        if lease.expires_in_s:
+            raise ValueError(f"{self.name} has no clock: it can keep no lease that is to end by itself")
+        return Found(lease, version + 1) if self._replace(version, lease) else self.read()
+
+    def close(self) -> None:
+        """See LeaseStore: nothing is held."""
+
+    def _replace(self, version: int, lease: LeaderLease) -> bool:
         own = self._folder / f".{secrets.token_hex(8)}"
         with self._explained():
             if self._newest() != version:  # before it takes what may be the last room
                 return False
             try:
-                self._write(own, as_text(record).encode().ljust(_LENGTH))
+                self._write(own, self._format.as_text(lease).encode().ljust(_LENGTH))
                 return self._newest() == version and self._link(own, version + 1)
             finally:
                 own.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """See Register: nothing is held."""
 
     def _write(self, own: Path, data: bytes) -> None:
         try:
@@ -124,10 +132,10 @@ class FileRegister:
     def _explained(self) -> Iterator[None]:
         try:
             if self._folder.stat().st_mode & stat.S_IWOTH:
-                raise RegisterAway(f"{self.name}: everybody may write there: chmod o-w {self._folder}")
+                raise StoreAway(f"{self.name}: everybody may write there: chmod o-w {self._folder}")
             yield
         except OSError as error:
-            raise RegisterAway(f"{self.name}: {error.strerror or error}") from error
+            raise StoreAway(f"{self.name}: {error.strerror or error}") from error
 
 
 def _fill(file: FileIO, data: bytes) -> None:

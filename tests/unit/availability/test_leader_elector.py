@@ -13,31 +13,31 @@ from pathlib import Path
 import pytest
 from small_disks import fill, small_disk
 
-from flexo.availability.file_register import FileRegister
-from flexo.availability.register import Found
-from flexo.availability.seat import Seat
+from flexo.availability.leader_elector import LeaderElector
 from flexo.clusters.base import MayNotAct
+from flexo_protos.leader_leases.file_store import FileLeaseStore
+from flexo_protos.leader_leases.lease import OF_FLEXODS, Found
 
 LEASE_S = 1.0
 BOUND_S = 60.0
 ACTING = """
 import sys, time
 from pathlib import Path
-from flexo.availability.file_register import FileRegister
-from flexo.availability.register import Found
-from flexo.availability.seat import Seat
+from flexo.availability.leader_elector import LeaderElector
 from flexo.clusters.base import MayNotAct
+from flexo_protos.leader_leases.file_store import FileLeaseStore
+from flexo_protos.leader_leases.lease import OF_FLEXODS
 folder, name, lease_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-seat = Seat(FileRegister(folder / "register"), name, lease_s)
-seat.start()
+elector = LeaderElector(FileLeaseStore(folder / "lease", OF_FLEXODS), name, lease_s)
+elector.start()
 with (folder / "acts").open("a", buffering=1) as acts:
-    while not seat.lost:
+    while not elector.lost:
         try:
-            seat.check()
+            elector.check()
         except MayNotAct:
             time.sleep(0.01)
             continue
-        acts.write(f"{name} {seat.epoch}\\n")
+        acts.write(f"{name} {elector.epoch}\\n")
         time.sleep(0.005)
     acts.write(f"{name} lost\\n")
 """
@@ -56,7 +56,7 @@ class Process:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[str], Process]]:
-    (tmp_path / "register").mkdir()
+    (tmp_path / "lease").mkdir()
     started: list[Process] = []
 
     def begin(name: str) -> Process:
@@ -109,7 +109,7 @@ def test_one_acts_and_is_followed_when_it_is_killed_or_stopped_and_never_acts_ag
 def test_on_a_full_disk_one_keeps_its_turn_and_is_followed_when_it_is_killed(
     start: Callable[[str], Process], tmp_path: Path
 ) -> None:
-    with small_disk(tmp_path / "register") as disk:
+    with small_disk(tmp_path / "lease") as disk:
         a = start("a")
         until(lambda: len(list(disk.glob("active.*"))) == 4, "one acts, and has for a while")
         fill(disk)
@@ -124,7 +124,7 @@ def test_on_a_full_disk_one_keeps_its_turn_and_is_followed_when_it_is_killed(
 
 
 def test_who_leaves_hands_over_at_once(tmp_path: Path) -> None:
-    a, b = (Seat(FileRegister(tmp_path), name, 30.0) for name in ("a:1", "b:1"))
+    a, b = (LeaderElector(FileLeaseStore(tmp_path, OF_FLEXODS), name, 30.0) for name in ("a:1", "b:1"))
     released = tmp_path / "active.1"
     released.write_text(
         '{"holder": "x", "token": "x", "epoch": 4, "beat": 0, "since_at": 0, "released": true}'
@@ -134,7 +134,7 @@ def test_who_leaves_hands_over_at_once(tmp_path: Path) -> None:
     until(a.holds, "nobody has to wait")
     b.step()
     assert b.active is not None
-    assert (b.active.holder, b.holds()) == ("a:1", False)
+    assert (b.active.address, b.holds()) == ("a:1", False)
     with pytest.raises(MayNotAct, match="a:1"):
         b.check()
     a.leave(BOUND_S)
@@ -148,53 +148,53 @@ def test_without_its_folder_the_active_one_stands_back_and_says_why(tmp_path: Pa
     now = [100.0]
     folder = tmp_path / "shared"
     folder.mkdir()
-    seat = Seat(FileRegister(folder), "a:1", 5.0, clock=lambda: now[0])
+    elector = LeaderElector(FileLeaseStore(folder, OF_FLEXODS), "a:1", 5.0, clock=lambda: now[0])
     for now[0] in (100.0, 105.0):
-        seat.step()
-    assert seat.holds()
+        elector.step()
+    assert elector.holds()
     folder.rename(tmp_path / "away")
     now[0] = 106.0
-    seat.step()
-    assert seat.holds(), "for as long as the lease lasts"
-    assert str(folder) in seat.trouble
+    elector.step()
+    assert elector.holds(), "for as long as the lease lasts"
+    assert str(folder) in elector.trouble
     now[0] = 109.5
-    assert seat.lost
+    assert elector.lost
     (tmp_path / "away").rename(folder)
-    seat.step()
-    assert seat.lost, "for good"
+    elector.step()
+    assert elector.lost, "for good"
 
 
-class FailingRegister(FileRegister):
+class FailingStore(FileLeaseStore):
     """Raises what nobody expects, so many times."""
 
     failures = 3
 
-    def look(self) -> Found:
+    def read(self) -> Found:
         if self.failures:
             self.failures -= 1
             raise ZeroDivisionError("as the test says")
-        return super().look()
+        return super().read()
 
 
-def test_a_standby_whose_register_fails_in_an_unexpected_way_says_so_and_takes_over_all_the_same(
+def test_a_standby_whose_store_fails_in_an_unexpected_way_says_so_and_takes_over_all_the_same(
     tmp_path: Path,
 ) -> None:
-    register = FailingRegister(tmp_path)
-    seat = Seat(register, "a:1", LEASE_S)
-    seat.step()
-    assert "ZeroDivisionError: as the test says" in seat.trouble
-    seat.start()
-    until(seat.holds, "it takes over")
-    assert (seat.trouble, seat.failed) == ("", "")
-    seat.leave(BOUND_S)
+    store = FailingStore(tmp_path, OF_FLEXODS)
+    elector = LeaderElector(store, "a:1", LEASE_S)
+    elector.step()
+    assert "ZeroDivisionError: as the test says" in elector.trouble
+    elector.start()
+    until(elector.holds, "it takes over")
+    assert (elector.trouble, elector.failed) == ("", "")
+    elector.leave(BOUND_S)
 
 
-def test_a_thread_that_dies_is_seen_at_the_seat(tmp_path: Path) -> None:
-    class Dying(FileRegister):
-        def look(self) -> Found:
+def test_a_thread_that_dies_is_seen_at_the_elector(tmp_path: Path) -> None:
+    class Dying(FileLeaseStore):
+        def read(self) -> Found:
             raise SystemExit("as the test says")
 
-    seat = Seat(Dying(tmp_path), "a:1", LEASE_S)
-    seat.start()
-    until(lambda: bool(seat.failed), "it is seen")
-    assert "as the test says" in seat.failed
+    elector = LeaderElector(Dying(tmp_path, OF_FLEXODS), "a:1", LEASE_S)
+    elector.start()
+    until(lambda: bool(elector.failed), "it is seen")
+    assert "as the test says" in elector.failed

@@ -1,4 +1,4 @@
-"""A file system that is full, for tests of who keeps the register on one. Mounting takes root."""
+"""A file system that is full, for tests of who keeps a leader lease on one. Mounting takes root."""
 
 from __future__ import annotations
 

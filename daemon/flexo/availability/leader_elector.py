@@ -1,7 +1,7 @@
-"""One flexod's seat beside the register: a thread that waits for its turn, and then keeps it.
+"""Elects the active flexod: a thread that waits until this flexod may take the lease, and then keeps it.
 
-A seat is for one turn. Once it is lost, it stays lost, and nothing that began under it may act any more;
-flexod takes another seat when all of that has ended.
+An elector is for one turn. Once it has lost the lease, it stays lost, and nothing that began under it may act
+any more; flexod makes another elector when all of that has ended.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 
 import structlog
 
-from flexo.availability.claim import Claim, Record
-from flexo.availability.register import Register, RegisterAway
+from flexo.availability.lease_protocol import LeaseProtocol
 from flexo.clusters.base import MayNotAct
+from flexo_protos.leader_leases.lease import LeaderLease, LeaseStore, StoreAway
 
 _BEATS: Final = 5
 """Renewals in a lease."""
@@ -31,23 +31,23 @@ def uninterrupted() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Seat:
+class LeaderElector:
     """A Mandate. `start` begins to wait; everything but `start` and `leave` may be called from any thread."""
 
     def __init__(
-        self, register: Register, address: str, lease_s: float, clock: Callable[[], float] = uninterrupted
+        self, store: LeaseStore, address: str, lease_s: float, clock: Callable[[], float] = uninterrupted
     ) -> None:
         """`address`: how others know this flexod, host:port."""
-        self._register = register
+        self._store = store
         self._clock = clock
         self._lease_s = lease_s
-        self._claim = Claim(address, secrets.token_hex(8), lease_s)
+        self._protocol = LeaseProtocol(secrets.token_hex(8), address, lease_s)
         self._leaving = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="seat", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="leader-elector", daemon=True)
         self.trouble = ""
-        """Why the register cannot be used at present; "" when it can."""
+        """Why the store cannot be used at present; "" when it can."""
         self.failed = ""
-        """The error that has ended the seat's thread; "" if none has. Nothing renews or takes the lease any
+        """The error that has ended the thread; "" if none has. Nothing renews or takes the lease any
         more then: the process has to end, so that it is started again."""
 
     def start(self) -> None:
@@ -57,65 +57,65 @@ class Seat:
     @property
     def epoch(self) -> int:
         """See Mandate; 0 before its turn."""
-        return self._claim.epoch
+        return self._protocol.term
 
     @property
-    def active(self) -> Record | None:
-        """Who holds the register, as last seen; None: nobody, or it has released it."""
-        seen = self._claim.seen
+    def active(self) -> LeaderLease | None:
+        """The lease as last seen; None: nobody holds it, or its holder has released it."""
+        seen = self._protocol.seen
         return None if seen is None or seen.released else seen
 
     @property
     def lost(self) -> bool:
         """Whether its turn has come and is over."""
-        return self._claim.won and not self.holds()
+        return self._protocol.won and not self.holds()
 
     def holds(self) -> bool:
         """See Mandate."""
-        return self._claim.holds(self._clock())
+        return self._protocol.holds(self._clock())
 
     def check(self) -> None:
         """See Mandate."""
         if not self.holds():
             active = self.active
-            who = active.holder if active else "nobody"
+            who = active.address if active else "nobody"
             raise MayNotAct(f"this flexod is not the active one any more; who holds the lease: {who}")
 
     def leave(self, patience_s: float) -> None:
-        """Release the turn, if this flexod has it: it acts no more, and nobody has to wait.
+        """Release the lease, if this flexod has it: it acts no more, and nobody has to wait.
 
-        A register that hangs is waited for `patience_s`; then the lease runs out by itself.
+        A store that hangs is waited for `patience_s`; then the lease runs out by itself.
         """
         self._leaving.set()
         self._thread.join(patience_s)
 
     def step(self) -> None:
-        """Look once, and write what is due. For the seat's own thread, and for tests."""
+        """Look once, and write what is due. For the elector's own thread, and for tests."""
         try:
-            found = self._register.look()
-            wanted = self._claim.wanted(found.record, self._clock(), time.time())
+            found = self._store.read()
+            wanted = self._protocol.wanted(found, self._clock(), time.time())
             if wanted is not None:
                 began = self._clock()
-                if self._register.swap(found.version, wanted):
-                    self._claim.wrote(wanted, began)
-        except RegisterAway as error:
+                if self._store.swap(found.version, wanted).lease == wanted:
+                    self._protocol.wrote(wanted, began)
+        except StoreAway as error:
             self._note(str(error))
         except Exception as error:  # whatever it is: without this thread a standby never takes over
-            self._note(f"{self._register.name}: {type(error).__name__}: {error}", error)
+            self._note(f"{self._store.name}: {type(error).__name__}: {error}", error)
         else:
             self._note("")
 
     def _run(self) -> None:
         try:
             self._take_part()
-            self._register.close()
+            self._store.close()
         except BaseException as error:
             self.failed = f"{type(error).__name__}: {error}"
             _log.critical("the thread that keeps flexod's lease has failed", why=self.failed, exc_info=True)
 
     def _take_part(self) -> None:
         self.step()
-        while not self._leaving.wait(self._lease_s / (_BEATS if self._claim.won else _LOOKS)):
+        while not self._leaving.wait(self._lease_s / (_BEATS if self._protocol.won else _LOOKS)):
             self.step()
             if self.lost:
                 return
@@ -123,18 +123,20 @@ class Seat:
 
     def _say_farewell(self) -> None:
         try:
-            found = self._register.look()
-            farewell = self._claim.farewell(found.record, self._clock())
+            found = self._store.read()
+            farewell = self._protocol.farewell(found.lease, self._clock())
             if farewell is not None:
-                self._register.swap(found.version, farewell)
-        except RegisterAway as error:
+                self._store.swap(found.version, farewell)
+        except StoreAway as error:
             self._note(str(error))
 
     def _note(self, trouble: str, error: Exception | None = None) -> None:
         """`error`: one that nobody expected, for the log."""
         if trouble != self.trouble:
             if trouble:
-                _log.warning("the register of the active flexod cannot be used", why=trouble, exc_info=error)
+                _log.warning(
+                    "the store of the active flexod's lease cannot be used", why=trouble, exc_info=error
+                )
             else:
-                _log.info("the register of the active flexod can be used again")
+                _log.info("the store of the active flexod's lease can be used again")
         self.trouble = trouble
