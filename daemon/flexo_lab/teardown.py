@@ -142,7 +142,6 @@ def _end_processes(layout: Layout, progress: Progress, seen: list[psutil.Process
 
 def _unmount_below(directory: Path) -> None:
     """A job may have mounted something here; removing files must not reach into it."""
-    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for mount in sorted(mounts, reverse=True):
+    for mount in sorted((each.mountpoint for each in psutil.disk_partitions(all=True)), reverse=True):
         if mount.startswith(f"{directory}/"):
             subprocess.run([program("umount"), "--lazy", mount], check=True, capture_output=True)

@@ -1,6 +1,9 @@
 """Demand from a Prometheus server: an instant query whose single value is servers, or something of theirs.
 
 Prometheus is asked in a thread, every `every_s`; who wants the demand gets the last answer and never waits.
+
+The standard library's HTTP client and a timer: requests and urllib3 bound each read, not the whole answer.
+aiohttp bounds the answer, but brings nine packages for one question.
 """
 
 from __future__ import annotations

@@ -1,22 +1,20 @@
-"""Entries with fields for systemd's journal, by its native protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL).
+"""What systemd's journal keeps of a log entry: its fields, and how long flexod waits for the journal.
 
-An entry is one datagram: a line ``FIELD=value`` for each field, or, where the value has several lines, its
-name, its length and the value. What a datagram cannot hold is sent as a sealed memory file.
+logging-journald speaks the journal's protocol. The clients on libsystemd (systemd-python, cysystemd) wait
+without end for a journal that takes nothing.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import socket
-import struct
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from logging_journald import JournaldTransport
 
 from flexo.journal import KINDS
 
@@ -26,7 +24,6 @@ STREAM_VARIABLE: Final = "JOURNAL_STREAM"
 _WAIT_S: Final = 0.5
 """A journal that takes nothing must not hold flexod up for longer."""
 _PRIORITIES: Final = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _IN_MESSAGE: Final = ("event", "level", "text", "exception", "nodes", "job", "timestamp")
 
 Entry = Mapping[str, object]
@@ -37,9 +34,9 @@ class JournalLogger:
     """What structlog calls last: sends entries to `path`. Usable from any thread."""
 
     def __init__(self, path: Path = JOURNAL) -> None:
-        self._path = str(path)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._socket.settimeout(_WAIT_S)
+        # not connected: a journal that is started again has another socket at the same path
+        self._transport = JournaldTransport(path, connected=False)
+        self._transport.socket.settimeout(_WAIT_S)
         self._lock = threading.Lock()
         self._lost = 0
 
@@ -50,12 +47,12 @@ class JournalLogger:
         with self._lock:
             try:
                 if self._lost:
-                    self._send(encoded(fields(_lost(self._lost))))
+                    self._send(_lost(self._lost))
                     self._heard()
-                self._send(encoded(fields(entry)))
+                self._send(entry)
             except (TimeoutError, BlockingIOError):
                 self._lost += 1
-                self._socket.settimeout(0)
+                self._transport.socket.settimeout(0)
             except OSError:
                 self._heard()
                 with suppress(OSError):
@@ -65,24 +62,11 @@ class JournalLogger:
 
     def _heard(self) -> None:
         self._lost = 0
-        self._socket.settimeout(_WAIT_S)
+        self._transport.socket.settimeout(_WAIT_S)
 
-    def _send(self, datagram: bytes) -> None:
-        try:
-            self._socket.sendto(datagram, self._path)
-        except OSError as error:
-            if not _is_too_long(error):
-                raise
-            self._send_file(datagram)
-
-    def _send_file(self, content: bytes) -> None:
-        file = os.memfd_create("flexod", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-        with os.fdopen(file, "wb") as writer:
-            writer.write(content)
-            writer.flush()
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
-            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", file))
-            self._socket.sendmsg([], [rights], 0, self._path)
+    def _send(self, entry: Entry) -> None:
+        # as bytes: what users have named may be no valid text
+        self._transport.send((name, value.encode(errors="replace")) for name, value in fields(entry))
 
 
 def _lost(number: int) -> Entry:
@@ -129,18 +113,3 @@ def fields(entry: Entry) -> Iterator[tuple[str, str]]:
     for key, value in entry.items():
         if key not in _IN_MESSAGE:
             yield f"FLEXO_{key.upper()}", str(value)
-
-
-def encoded(pairs: Iterable[tuple[str, str]]) -> bytes:
-    """`pairs` as the protocol has them."""
-    return b"".join(_encoded(name.encode(), value.encode(errors="replace")) for name, value in pairs)
-
-
-def _encoded(name: bytes, value: bytes) -> bytes:
-    if b"\n" in value:
-        return name + b"\n" + struct.pack("<Q", len(value)) + value + b"\n"
-    return name + b"=" + value + b"\n"
-
-
-def _is_too_long(error: OSError) -> bool:
-    return error.errno in (errno.EMSGSIZE, errno.ENOBUFS)

@@ -2,7 +2,7 @@
 
 Each request has a thread and so many seconds in all, and there are so many at a time: one more ends the
 oldest. So a client that is slow does not hold up other readers. Pages are made one after the other: a flood
-costs flexod no more than one thread.
+costs flexod no more than one thread. prometheus_client's own server has none of these bounds.
 """
 
 from __future__ import annotations

@@ -1,15 +1,21 @@
-"""Tells systemd how flexod does (sd_notify(3)), by the socket that it names. Elsewhere nothing happens."""
+"""Tells systemd how flexod does (sd_notify(3)), by the socket that it names. Elsewhere nothing happens.
+
+Own code, as sd_notify(3) recommends for so small a protocol: sdnotify and systemd-python have no wheels, and
+systemd-watchdog goes by the wall clock, so that a clock that is set back keeps it silent.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from typing import Final
 
 import structlog
 
 READY: Final = "READY=1"
 STOPPING: Final = "STOPPING=1"
+_ALIVE: Final = "WATCHDOG=1"
 _VARIABLE: Final = "NOTIFY_SOCKET"
 
 _log = structlog.get_logger("flexo.service")
@@ -17,13 +23,31 @@ _log = structlog.get_logger("flexo.service")
 
 def tell(state: str) -> None:
     """Say READY or STOPPING. A service manager that cannot be told is no reason to stop: it is logged."""
+    try:
+        _send(state)
+    except OSError as error:
+        address = os.environ.get(_VARIABLE)
+        _log.warning(f"systemd was not told {state}: ${_VARIABLE} is {address}: {error.strerror}")
+
+
+def watchdog_s() -> float | None:
+    """How long systemd waits for a sign of life until it ends this process; None: it does not watch it."""
+    microseconds = os.environ.get("WATCHDOG_USEC", "")
+    is_for_us = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    return int(microseconds) / 1e6 if is_for_us and microseconds.isdecimal() and int(microseconds) else None
+
+
+def alive() -> None:
+    """Give a sign of life. Neither waits nor logs: the caller must not get stuck itself."""
+    with suppress(OSError):
+        _send(_ALIVE, socket.MSG_DONTWAIT)
+
+
+def _send(state: str, flags: int = 0) -> None:
     address = os.environ.get(_VARIABLE)
     if not address:
         return
     # a leading @ stands for the abstract namespace, whose names begin with a zero byte
     path = "\0" + address[1:] if address.startswith("@") else address
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to_systemd:
-            to_systemd.sendto(state.encode(), path)
-    except OSError as error:
-        _log.warning(f"systemd was not told {state}: ${_VARIABLE} is {address}: {error.strerror}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to_systemd:
+        to_systemd.sendto(state.encode(), flags, path)

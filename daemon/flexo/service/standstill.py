@@ -2,12 +2,19 @@
 
 A process that stands still is worse than none: as one of several it keeps the lease of who acts, and alone it
 looks alive to systemd. Two threads can get stuck, each for its own reasons: the controller's, in a turn (a
-journal whose disk never answers), and the event loop's. A third one, here, looks at both.
+journal whose disk never answers), and the event loop's. A third one, here, looks at both. It alone decides
+whether one of them is stuck: if so, it ends the process; if not, it gives systemd's watchdog a sign of life.
+So the watchdog ends a flexod in which not even this thread runs: native code holds Python's lock, or somebody
+has stopped the process.
+
+Own code beside the watchdog: flexod also runs without systemd, and systemd cannot say where a thread stands.
+faulthandler.dump_traceback_later would count the time in which the process was stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import math
 import os
 import sys
@@ -22,7 +29,7 @@ from typing import Final
 import structlog
 
 from flexo.metrics.happenings import Happenings
-from flexo.service import vital
+from flexo.service import notify, vital
 
 LOOK_S: Final = 5.0
 PATIENCE_S: Final = 120.0
@@ -81,19 +88,28 @@ def none_allowed(
     """While this lasts, the process ends with 1 when it has stood still for too long, and says where.
 
     `question_s`: the longest that one question to the cluster may take.
+
+    Where systemd watches the process, it hears a sign of life at each look. When it ends the process with
+    SIGABRT, the error output says where each thread stands.
     """
+    look_s, watchdog_s = LOOK_S, notify.watchdog_s()
+    if watchdog_s:
+        look_s = min(LOOK_S, watchdog_s / 2)  # sd_watchdog_enabled(3) recommends half of it
+        faulthandler.enable()  # needs no lock of Python's; if its output hangs, systemd sends SIGKILL
     watched = {
         "the controller": Standstill(lambda: happenings.moves),
         "the event loop": Standstill(_LoopMoves(loop)),
     }
-    most = math.ceil((question_s + PATIENCE_S) / LOOK_S)
+    most = math.ceil((question_s + PATIENCE_S) / look_s)
     over = threading.Event()
 
     def keep_looking() -> None:
-        while not over.wait(LOOK_S):
+        while not over.wait(look_s):
             for name, standstill in watched.items():
                 if standstill.look() >= most:
-                    _end(name, most * LOOK_S)
+                    _end(name, most * look_s)
+            if watchdog_s:
+                notify.alive()
 
     vital.start("standstill", keep_looking)
     try:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexo.clusters.slurm.hostlist import BadHostlist, expand
@@ -47,6 +52,38 @@ def test_a_text_that_is_no_list_of_nodes_is_refused_with_its_words(text: str) ->
 @given(st.lists(st.integers(0, 9999), min_size=1, max_size=20, unique=True))
 def test_every_number_in_brackets_comes_out_once(numbers: list[int]) -> None:
     assert expand(f"n[{','.join(map(str, numbers))}]") == tuple(f"n{number}" for number in numbers)
+
+
+@st.composite
+def a_range(draw: st.DrawFn) -> str:
+    first, more, digits = draw(st.integers(0, 1200)), draw(st.integers(0, 20)), draw(st.integers(1, 4))
+    return f"{first:0{digits}}-{first + more:0{digits}}" if more else f"{first:0{digits}}"
+
+
+RANGES = st.lists(a_range(), min_size=1, max_size=3).map(lambda each: f"[{','.join(each)}]")
+WORDS = st.sampled_from(["i7", "login-01", "c.example.org"]) | st.builds(
+    "".join, st.tuples(st.sampled_from(["t", "gpu-a", "r01n"]), RANGES, st.just("") | RANGES.map("x".__add__))
+)
+
+
+@pytest.fixture(scope="module")
+def slurm_configuration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """scontrol needs one to begin with; it asks nobody."""
+    if shutil.which("scontrol") is None:
+        pytest.skip("Slurm is not installed")
+    path = tmp_path_factory.mktemp("slurm") / "slurm.conf"
+    path.write_text("ClusterName=test\nSlurmctldHost=localhost\nNodeName=n1\n")
+    return path
+
+
+@settings(max_examples=40)
+@given(words=st.lists(WORDS, min_size=1, max_size=5))
+def test_lists_are_expanded_as_slurm_itself_does(words: list[str], slurm_configuration: Path) -> None:
+    text = ",".join(words)
+    command = ["scontrol", "show", "hostnames", text]
+    environment = os.environ | {"SLURM_CONF": str(slurm_configuration)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert list(expand(text)) == done.stdout.split()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from flexo.service import standstill
+
 SYSTEMD = Path(__file__).resolve().parents[3] / "packages" / "systemd"
 IMPLY_NO_NEW_PRIVILEGES = (
     "DynamicUser",
@@ -65,6 +67,12 @@ def test_systemd_calls_the_unit_well_protected(analyze: str, unit: Path) -> None
     if "unrecognized option" in done.stderr:
         pytest.skip("this systemd-analyze cannot judge a file")
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_systemds_watchdog_waits_for_many_looks_so_that_a_busy_flexod_lives_and_leaves_no_core() -> None:
+    plain = settings((SYSTEMD / "flexod.service").read_text())
+    assert float(plain["WatchdogSec"]) >= 10 * standstill.LOOK_S
+    assert plain["LimitCORE"] == "0"
 
 
 def test_lending_through_sudo_takes_back_everything_that_forbids_sudo_and_nothing_more() -> None:
