@@ -1,7 +1,8 @@
 """Pending ordinary jobs come first: what could start now is set aside for them, or taken back.
 
-Slurm starts jobs and takes satellites back by itself; this predicts it, so that nobody's idle GPUs are
-granted away under a job that is about to use them, and satellites leave a moment before Slurm makes them.
+The cluster starts jobs and takes satellites back by itself; this predicts it, so that nobody's idle GPUs are
+granted away under a job that is about to use them, and satellites leave a moment before the cluster makes
+them.
 Where the prediction cannot know (licences, topology, odd feature expressions) it errs on the side of the
 pending job; the controller bounds how long (Snapshot.passed_over).
 """
@@ -289,9 +290,9 @@ def _take_back(job: SlurmJob, ask: _Ask, choice: list[Room]) -> tuple[Standing, 
 def _best_step(
     job: SlurmJob, ask: _Ask, free: Sequence[tuple[Room, Resources]], gone: list[Standing]
 ) -> tuple[Standing, ...]:
-    """The satellites of one node that give most for the fewest workers; among equals those that Slurm takes.
+    """The satellites of one node that give most for the fewest workers; among equals the oldest.
 
-    Slurm takes one-node satellites oldest first until the job fits.
+    In that order the cluster itself takes one-node satellites until the job fits.
     """
     have = {room.node.name: ask.times(amount, room.node) for room, amount in free}
     missing_required = {name for name in job.required_nodes if not have.get(name)}

@@ -77,7 +77,7 @@ class Room:
 
     node: Node
     usable: bool
-    """Whether Slurm starts jobs here, now or in a moment."""
+    """Whether the cluster starts jobs here, now or in a moment."""
     idle: Resources = field(default_factory=Resources)
     coming: Resources = field(default_factory=Resources)
     standing: list[Standing] = field(default_factory=list)
