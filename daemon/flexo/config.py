@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -31,9 +31,6 @@ DEFAULT_PATH: Final = Path("/etc/flexo/flexo.toml")
 DEFAULT_ADDRESS: Final = "127.0.0.1:6836"
 """Beside Slurm's own 6817 to 6820."""
 _ADDRESS: Final = r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):([1-9]\d{0,4})$"
-_ORDERING: Final = ", ".join(registry.ordering())
-_WEIGHING: Final = ", ".join(registry.weighing())
-_BY_QUOTAS: Final = ", ".join(registry.by_quotas())
 
 
 class ConfigError(Exception):
@@ -42,6 +39,12 @@ class ConfigError(Exception):
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+def _lacks(info: ValidationInfo, having: str) -> bool:
+    """Whether the policy, if a right one was named, is without this property."""
+    policy: str | None = info.data.get("policy")
+    return policy is not None and not getattr(registry.class_of(policy), having)
 
 
 class ServiceSettings(Section):
@@ -116,7 +119,7 @@ class ClusterSettings(Section):
 class ControllerSettings(Section):
     """[controller]: how the loop looks, decides and acts."""
 
-    policy: Annotated[str, Allowed(f"one of {', '.join(registry.names())}")] = "lyra"
+    policy: Annotated[str, Allowed("one of ", registry.names)] = "lyra"
     """How idle GPUs are shared."""
     min_interval_s: Annotated[float, Field(ge=0.2, le=600), Allowed("seconds, from 0.2 to 600")] = 2.0
     """From one look at the cluster to the next, while elastic jobs run."""
@@ -164,13 +167,19 @@ class ControllerSettings(Section):
     `lyra` reckons with it."""
     order: Annotated[
         Literal["slurm", "policy"],
-        Allowed(f'"slurm", or "policy" with a policy that has an order: {_ORDERING}'),
+        Allowed(
+            '"slurm", or "policy" with a policy that has an order: ',
+            partial(registry.built_in, "orders_pending"),
+        ),
     ] = "slurm"
     """Who says in which order pending jobs start: Slurm, or the policy, by priorities that flexod sets."""
     fairshare_weight: Annotated[
         float,
         Field(ge=0, le=1),
-        Allowed(f"a number from 0 to 1, above 0 only with a policy that weighs users: {_WEIGHING}"),
+        Allowed(
+            "a number from 0 to 1, above 0 only with a policy that weighs users: ",
+            partial(registry.built_in, "weighs_users"),
+        ),
     ] = 0.0
     """How much a user's fairshare factor weighs what is done for their elastic jobs: 0, not at all, to 1, in
     proportion. Needs slurmdbd."""
@@ -178,7 +187,8 @@ class ControllerSettings(Section):
         dict[str, Annotated[int, Field(ge=0, le=10_000_000)]],
         Allowed(
             "a table of Slurm accounts and their GPUs, as in { research = 64, teaching = 16 },"
-            f" only with a policy that goes by quotas: {_BY_QUOTAS}"
+            " only with a policy that goes by quotas: ",
+            partial(registry.built_in, "uses_quotas"),
         ),
     ] = {}  # noqa: RUF012
     """GPUs that Slurm accounts are guaranteed under the policy `antman`; an account that is not named has
@@ -191,6 +201,8 @@ class ControllerSettings(Section):
     def _check_policy(cls, value: str) -> str:
         if value not in registry.names():
             raise ValueError("no such policy")
+        if value not in registry.built_in():
+            registry.class_of(value)  # raises where the package that offers it is broken
         return value
 
     @field_validator("gpu_speeds")
@@ -203,21 +215,21 @@ class ControllerSettings(Section):
     @field_validator("order")
     @classmethod
     def _check_order(cls, value: str, info: ValidationInfo) -> str:
-        if value == "policy" and info.data.get("policy") not in (None, *registry.ordering()):
+        if value == "policy" and _lacks(info, "orders_pending"):
             raise ValueError("the policy has no order")
         return value
 
     @field_validator("fairshare_weight")
     @classmethod
     def _check_fairshare_weight(cls, value: float, info: ValidationInfo) -> float:
-        if value and info.data.get("policy") not in (None, *registry.weighing()):
+        if value and _lacks(info, "weighs_users"):
             raise ValueError("the policy does not weigh users")
         return value
 
     @field_validator("quotas")
     @classmethod
     def _check_quotas(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
-        if value and info.data.get("policy") not in (None, *registry.by_quotas()):
+        if value and _lacks(info, "uses_quotas"):
             raise ValueError("the policy does not go by quotas")
         return value
 
@@ -454,6 +466,9 @@ def _problem(details: ErrorDetails) -> str:
     name, key = path
     value = details["input"] if len(details["loc"]) == 2 else None
     shown = "" if value is None else f" = {_toml(value)}"
+    broken = details.get("ctx", {}).get("error")
+    if isinstance(broken, registry.BrokenPolicy):
+        return f"[{name}] {key}{shown}: {broken}"
     return f"[{name}] {key}{shown} is not allowed: it takes {allowed(name, key)}"
 
 

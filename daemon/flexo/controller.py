@@ -74,12 +74,10 @@ from flexo.model import (
     Shrink,
     Snapshot,
 )
-from flexo.policies import registry, satellites
-from flexo.policies.base import Policy
+from flexo.policies import allocating, registry, satellites
+from flexo.policies.base import Jobs, Policy, SiteFact
 from flexo.policies.gpu_speeds import GpuSpeeds
-from flexo.policies.greedy import Greedy
-from flexo.policies.ordering import order_of
-from flexo.policies.sizing import sizing_by
+from flexo.policies.placement import Placement
 from flexo.training_jobs import History, Known, TrainingJobs
 from flexo.words import names_in
 
@@ -491,7 +489,7 @@ class Controller:
         if self._loans is not None:
             state, happened = self._loans.settle(state)
             self._record(tuple(happened))
-        plan = self._policy.plan(self._snapshot(state, ()))
+        plan = allocating.plan(self._policy, self._snapshot(state, ()))
         self._again_at = plan.again_at
         with self._lock:
             self._view = View(state, notes=plan.notes, loans=self._loans_view)
@@ -706,12 +704,9 @@ class Controller:
             return dict(self._scaling)
 
     def _plan_satellites(self, snapshot: Snapshot) -> Plan:
-        """Of what elastic jobs are due, by the policy, what can be made real with satellites now."""
-        if isinstance(self._policy, Greedy):
-            return self._policy.plan(snapshot)
+        """The part of the policy's targets that satellites can reach now."""
         rules = self._settings.controller
-        sizing = sizing_by(self._policy, snapshot)
-        return satellites.plan(snapshot, rules.min_resize_interval_s, sizing, rules.max_satellites)
+        return satellites.plan(self._policy, snapshot, rules.min_resize_interval_s, rules.max_satellites)
 
     def _order(self, snapshot: Snapshot) -> tuple[JobKey, ...]:
         """Pending jobs as the policy wants them to start; () where that is left to the cluster."""
@@ -719,7 +714,8 @@ class Controller:
             return ()
         mine = in_training(snapshot)
         training = tuple(job for job in snapshot.training if job.key in mine)
-        return order_of(self._policy, replace(snapshot, training=training))
+        jobs = Jobs.of(replace(snapshot, training=training))
+        return self._policy.pending_order(jobs, Placement(snapshot.nodes))
 
     def _carry_out(self, plan: Plan, sight: Sight, now: float) -> list[Event]:
         """Note in the book what the plan changes; leaders are told afterwards."""
@@ -793,11 +789,8 @@ def without_tags(state: ClusterState, unknown: tuple[QueuedJob, ...]) -> Cluster
 
 
 def _policy_of(settings: Settings) -> Policy:
-    name = settings.controller.policy
-    if name == "greedy":
-        rules = settings.controller
-        return registry.make(
-            name, min_resize_interval_s=rules.min_resize_interval_s, max_satellites=rules.max_satellites
-        )
-    speeds = settings.controller.gpu_speeds
-    return registry.make(name, **registry.on_slurm(name, settings.loaning.partition, speeds))
+    name, site = settings.controller.policy, dict[SiteFact, object]()
+    site["gpu_speeds"] = settings.controller.gpu_speeds
+    if settings.loaning.partition:
+        site["borrowed_partition"] = settings.loaning.partition
+    return registry.make(name, **registry.flexod_settings(name, site))

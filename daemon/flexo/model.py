@@ -838,7 +838,5 @@ class Plan:
     allocations: tuple[Allocate, ...] = ()
     """What jobs are to have, of those for which that changes."""
     drops: tuple[Drop, ...] = ()
-    order: tuple[JobKey, ...] = ()
-    """Pending jobs in the order in which they are to start, where the policy sets it."""
     again_at: float | None = None
     """When to ask the policy again although nothing has happened; None: once something has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,7 +18,14 @@ PARTITION: Final = r"^[A-Za-z0-9_.-]+$"
 class Allowed:
     """What a key takes, in words: printed when something else stands there."""
 
-    text: str
+    begins: str
+    policies: Callable[[], Sequence[str]] = tuple
+    """Named at the end. Asked for late, because their modules take long to import."""
+
+    @property
+    def text(self) -> str:
+        """The whole of it."""
+        return f"{self.begins}{', '.join(self.policies())}"
 
 
 def as_path(value: object) -> object:

@@ -19,7 +19,6 @@ from flexo.clusters.simulated.nodes import make_nodes
 from flexo.config import Settings
 from flexo.controller import Controller
 from flexo.model import Allocate, Source, TrainingJob
-from flexo.policies import registry
 from flexo.policies.base import Policy
 from flexo_simulation.capacity import Capacity
 from flexo_simulation.estimates import Estimator
@@ -75,7 +74,7 @@ def simulate(
         loans,
         wall_s=time.perf_counter() - begun,
         events=world.events,
-        oracle=policy.oracle or (world.told_truth and registry.goes_by_running_times(policy.name)),
+        oracle=policy.oracle or (world.told_truth and policy.uses_running_times),
     )
     return Outcome(policy.name, result, records, world.gpus, loans)
 

@@ -13,7 +13,9 @@ from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
 from flexo.config import ControllerSettings, Settings
 from flexo.controller import Controller
 from flexo.journal import Event, Journal
-from flexo.model import Allocate, Drop, JobKey, Note, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model import Allocate, Drop, JobKey, Note, Plan, Range, Share, TrainingJob, WorkerShape
+from flexo.policies.base import Jobs, Policy, Target, Targets
+from flexo.policies.placement import Placement
 from flexo_simulation.silence import NoJournal, NoLeaders
 
 
@@ -26,20 +28,22 @@ class PlainTrainer:
 
 
 @dataclass
-class Saying:
+class Saying(Policy):
     """A policy that says what it was told to, and remembers what it was shown."""
 
     name: ClassVar[str] = "saying"
-    oracle: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.next = Plan()
-        self.seen: list[Snapshot] = []
+        self.seen: list[Jobs] = []
 
-    def plan(self, snapshot: Snapshot) -> Plan:
-        self.seen.append(snapshot)
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
+        self.seen.append(jobs)
         said, self.next = self.next, Plan()
-        return said
+        targets = tuple(
+            Target(each.job, placement.put(each.job, each.shares), each.why) for each in said.allocations
+        )
+        return Targets(targets, notes=said.notes, drops=said.drops)
 
 
 class World:

@@ -13,11 +13,12 @@ from prometheus_client import CollectorRegistry
 from flexo.controller import Controller
 from flexo.doctor.flexod import FlexodAnswer, check_answer
 from flexo.metrics.happenings import Happenings
-from flexo.model import Plan, Snapshot
+from flexo.policies.base import Jobs, Policy, Targets
+from flexo.policies.placement import Placement
 
 
-class FailingPolicy:
-    """Plans nothing, or raises."""
+class FailingPolicy(Policy):
+    """Wants nothing, or raises."""
 
     name = "failing"
 
@@ -27,11 +28,11 @@ class FailingPolicy:
         self.differs = False
         self._numbers = count()
 
-    def plan(self, snapshot: Snapshot) -> Plan:
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         self.asked += 1
         if self.fails:
             raise ZeroDivisionError(f"job {next(self._numbers) if self.differs else 17}")
-        return Plan()
+        return Targets()
 
 
 class PolicyWorld(World):

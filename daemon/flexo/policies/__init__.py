@@ -1,1 +1,1 @@
-"""Policies: pure functions, snapshot in, plan out. They know `model` and nothing else."""
+"""Policies say what jobs shall have; planners find places for it. They know `model` and nothing else."""

@@ -5,18 +5,20 @@ Xiao et al., "AntMan: Dynamic Scaling on GPU Clusters for Deep Learning" (OSDI 2
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flexo.model import Allocate, JobKey, Plan, Share, Snapshot, TrainingJob
+from flexo.model import JobKey, Share, TrainingJob
+from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import requested
-from flexo.policies.placement import FreeGpus
+from flexo.policies.placement import Placement
 
 Shares = tuple[Share, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AntMan:
+class AntMan(Policy):
     """Algorithm 1, for jobs that have their GPUs to themselves: sharing one GPU is not done here.
 
     A guaranteed job uses its tenant's quota, and may have any GPU that no other such job has: opportunistic
@@ -33,85 +35,87 @@ class AntMan:
     """
 
     name: ClassVar[str] = "antman"
-    oracle: ClassVar[bool] = False
+    uses_running_times: ClassVar[bool] = False
+    orders_pending: ClassVar[bool] = True
+    uses_quotas: ClassVar[bool] = True
 
     patience_s: float = 600.0
     """A job that has waited so long runs as an opportunistic one. The paper does not print it."""
 
-    def plan(self, snapshot: Snapshot) -> Plan:
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """Upgrade, start guaranteed jobs, and use what is left."""
-        return _Planner(self, snapshot).plan()
+        return _Decision(self, jobs, placement).targets()
 
+    def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
+        """Those that their tenants' unused quotas hold, then the others, each in the order of submission.
 
-class _Planner:
-    """One plan in the making."""
-
-    def __init__(self, rules: AntMan, snapshot: Snapshot) -> None:
-        self._rules = rules
-        self._snapshot = snapshot
-        self._now = snapshot.at
-        self._waiting = [job for job in snapshot.training if not job.shares]
-        self._running = [job for job in snapshot.training if job.shares]
-        self._quota = {quota.tenant: quota.gpus for quota in snapshot.quotas}
-        self._unused = {quota.tenant: quota.gpus - quota.used for quota in snapshot.quotas}
-        """Of each tenant's quota, neither used nor reserved."""
-        for job in self._running:
-            if job.guaranteed:
-                self._use_quota(job, job.gpus)
-        self._opportunists = [job for job in self._running if not job.guaranteed]
-        self._planned: dict[JobKey, Allocate] = {}
-        self._evicted: list[tuple[TrainingJob, TrainingJob]] = []
-        """Opportunistic jobs, and who took their GPUs."""
-
-    def plan(self) -> Plan:
-        """The whole way."""
-        self._upgrade()
-        if self._waiting:
-            # what nobody has, and what no guaranteed job has or has reserved
-            self._opportunists = [job for job in self._opportunists if _may_be_taken(job)]
-            self._idle = FreeGpus.of(self._snapshot)
-            self._open = FreeGpus.of(self._snapshot, self._opportunists)
-            self._start_guaranteed()
-            self._start_opportunists()
-        for job, taker in self._evicted:
-            why = f"opportunistic: its GPUs are taken for job {taker.key}, which is guaranteed"
-            self._planned.setdefault(job.key, Allocate(job.key, (), why))
-        return Plan(allocations=tuple(self._planned.values()), order=self._order())
-
-    def _order(self) -> tuple[JobKey, ...]:
-        """Of all pending jobs, where they are in Slurm's queue: elsewhere nobody would read it.
-
-        Those that their tenants' unused quotas hold, then the others, each in the order of submission. What
-        is left of a quota for a job that it does not hold is reserved, as in Algorithm 1.
+        What is left of a quota for a job that it does not hold is reserved, as in Algorithm 1.
         """
-        if not self._snapshot.jobs:
-            return ()
-        unused = {quota.tenant: quota.gpus - quota.used for quota in self._snapshot.quotas}
+        waiting = list(jobs.waiting())
+        quotas = {quota.tenant: quota.gpus for quota in jobs.quotas}
+        unused = {quota.tenant: quota.gpus - quota.used for quota in jobs.quotas}
         within: list[JobKey] = []
-        for job in self._waiting:
-            if not self._may_be_guaranteed(job):
+        for job in waiting:
+            if not _may_be_guaranteed(job, quotas):
                 continue
             left = unused.get(job.tenant, 0)
             unused[job.tenant] = max(0, left - _gpus(job))
             if _gpus(job) <= left:
                 within.append(job.key)
         first = frozenset(within)
-        return (*within, *(job.key for job in self._waiting if job.key not in first))
+        return (*within, *(job.key for job in waiting if job.key not in first))
+
+
+class _Decision:
+    """One decision in the making."""
+
+    def __init__(self, rules: AntMan, jobs: Jobs, placement: Placement) -> None:
+        self._rules = rules
+        self._jobs = jobs
+        self._placement = placement
+        self._now = jobs.at
+        self._waiting = list(jobs.waiting())
+        self._quota = {quota.tenant: quota.gpus for quota in jobs.quotas}
+        self._unused = {quota.tenant: quota.gpus - quota.used for quota in jobs.quotas}
+        """Of each tenant's quota, neither used nor reserved."""
+        running = list(jobs.running())
+        for job in running:
+            if job.guaranteed:
+                self._use_quota(job, job.gpus)
+        self._opportunists = [job for job in running if not job.guaranteed]
+        self._planned: dict[JobKey, Target] = {}
+        self._evicted: list[tuple[TrainingJob, TrainingJob]] = []
+        """Opportunistic jobs, and who took their GPUs."""
+
+    def targets(self) -> Targets:
+        """The whole way."""
+        self._upgrade()
+        if self._waiting:
+            # what nobody has, and what no guaranteed job has or has reserved
+            self._opportunists = [job for job in self._opportunists if _may_be_taken(job)]
+            self._idle = self._placement.free()
+            self._open = self._placement.free(self._opportunists)
+            self._start_guaranteed()
+            self._start_opportunists()
+        for job, taker in self._evicted:
+            why = f"opportunistic: its GPUs are taken for job {taker.key}, which is guaranteed"
+            self._planned.setdefault(job.key, Target(job.key, 0, why))
+        return Targets(tuple(self._planned.values()))
 
     def _upgrade(self) -> None:
         """Job upgrade: whole jobs, and before new ones start."""
         for job in self._opportunists.copy():
-            if self._may_be_guaranteed(job) and job.gpus <= self._unused.get(job.tenant, 0):
+            if _may_be_guaranteed(job, self._quota) and job.gpus <= self._unused.get(job.tenant, 0):
                 self._use_quota(job, job.gpus)
                 self._opportunists.remove(job)
                 why = f"upgraded: the quota of {job.tenant} suffices for its {job.gpus} GPUs now"
-                self._planned[job.key] = Allocate(job.key, job.shares, why, job.samples, guaranteed=True)
+                self._plan(job, job.shares, why, job.samples, guaranteed=True)
 
     def _start_guaranteed(self) -> None:
         """Algorithm 1, lines 4 to 8, for every pending job, in the order of submission."""
         for job in self._waiting:
             unused = self._unused.get(job.tenant, 0)
-            if unused <= 0 or not self._may_be_guaranteed(job):
+            if unused <= 0 or not _may_be_guaranteed(job, self._quota):
                 continue
             shares = self._find_nodes(job) if _gpus(job) <= unused else None
             if shares is None:
@@ -122,7 +126,7 @@ class _Planner:
             self._idle.take(job.shape, shares)
             self._use_quota(job, _gpus(job))
             why = f"guaranteed: it is within the quota of {job.tenant}"
-            self._planned[job.key] = Allocate(job.key, shares, why, guaranteed=True)
+            self._plan(job, shares, why, guaranteed=True)
 
     def _find_nodes(self, job: TrainingJob) -> Shares | None:
         """Among GPUs that no guaranteed job has: idle ones if there are enough."""
@@ -157,7 +161,7 @@ class _Planner:
     def _start_opportunists(self) -> None:
         """Algorithm 1, lines 9 and 10: on the freest nodes, whoever fits, in the order of submission."""
         evicted = {job.key for job, _ in self._evicted}
-        for job in self._snapshot.training:
+        for job in self._jobs.training:
             if not self._idle.total:
                 break
             waits = not job.shares or job.key in evicted
@@ -168,16 +172,19 @@ class _Planner:
             shares = self._idle.place_widest(job.shape, requested(job))
             if shares is not None:
                 self._idle.take(job.shape, shares)
-                self._planned[job.key] = Allocate(job.key, shares, "opportunistic: these GPUs are idle")
+                self._plan(job, shares, "opportunistic: these GPUs are idle")
 
-    def _may_be_guaranteed(self, job: TrainingJob) -> bool:
-        return not job.opportunistic and _gpus(job) <= self._quota.get(job.tenant, 0)
+    def _plan(
+        self, job: TrainingJob, shares: Shares, why: str, samples: int = 0, *, guaranteed: bool = False
+    ) -> None:
+        workers = self._placement.put(job.key, shares)
+        self._planned[job.key] = Target(job.key, workers, why, samples, guaranteed)
 
     def _is_opportunistic(self, job: TrainingJob) -> bool:
         """Declared so, without a quota that could hold it, taken before, or waiting for long."""
         if not job.preemptible:
             return False
-        if job.shares or job.most_workers or not self._may_be_guaranteed(job):
+        if job.shares or job.most_workers or not _may_be_guaranteed(job, self._quota):
             return True
         return self._now - job.waiting_since >= self._rules.patience_s
 
@@ -188,6 +195,10 @@ class _Planner:
 def _gpus(job: TrainingJob) -> int:
     """GPUs of all that its user asked for."""
     return job.gpus if job.shares else requested(job) * job.shape.gpus
+
+
+def _may_be_guaranteed(job: TrainingJob, quotas: Mapping[str, int]) -> bool:
+    return not job.opportunistic and _gpus(job) <= quotas.get(job.tenant, 0)
 
 
 def _may_be_taken(job: TrainingJob) -> bool:

@@ -8,25 +8,29 @@ the optimizer need not be asked for each arrived job: it is asked once, for all 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
-from flexo.model import Allocate, Drop, Note, Plan, Share, Snapshot, TrainingJob
+from flexo.model import Drop, Note, Share, TrainingJob
+from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import least
 from flexo.policies.gpu_optimizer import Choices, optimize
-from flexo.policies.placement import FreeGpus, dearest_first
+from flexo.policies.placement import FreeGpus, Placement, dearest_first
 from flexo.policies.scaling_factors import Cluster, choices
 
 
 @dataclass(frozen=True, slots=True)
-class Autoscaler(ABC):
+class Autoscaler(Policy):
     """The settings, and the figure. What differs between policies is the batch that a job trains with.
 
     It never preempts: a job that has begun keeps its smallest choice at least. Every GPU type is a cluster
     of its own (section II-D); a job that names none belongs to the type of which there are most GPUs. Jobs
     without GPUs are left alone, and those with workers on unusable nodes.
     """
+
+    uses_running_times: ClassVar[bool] = False
 
     delta_s: float = 600.0
     """Delta: at least so long from one change to the next, unless nothing runs. 10 to 15 minutes are advised
@@ -44,17 +48,17 @@ class Autoscaler(ABC):
     def batch_of(self, job: TrainingJob) -> int:
         """The aggregate batch that `job` is to have; 0: the best that it accepts, whatever its size."""
 
-    def plan(self, snapshot: Snapshot) -> Plan:
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """MAKESCALINGDECISIONS of figure 4, if it is time."""
-        if not self._is_due(snapshot):
-            return Plan(again_at=snapshot.decided_at + self.delta_s)
-        return _Planning(self, snapshot).plan()
+        if not self._is_due(jobs):
+            return Targets(again_at=jobs.decided_at + self.delta_s)
+        return _Decision(self, jobs, placement).targets()
 
-    def _is_due(self, snapshot: Snapshot) -> bool:
-        running = sum(1 for job in snapshot.training if job.shares)
-        if not running or snapshot.at >= snapshot.decided_at + self.delta_s:
+    def _is_due(self, jobs: Jobs) -> bool:
+        running = sum(1 for job in jobs.training if job.shares)
+        if not running or jobs.at >= jobs.decided_at + self.delta_s:
             return True
-        ended = snapshot.ended_since
+        ended = jobs.ended_since
         return self.ended_share > 0 and 0 < ended >= self.ended_share * (running + ended)
 
 
@@ -75,18 +79,19 @@ class _Pool:
         self.fewest += found.fewest or 0
 
 
-class _Planning:
-    """One plan in the making."""
+class _Decision:
+    """One decision in the making."""
 
-    def __init__(self, settings: Autoscaler, snapshot: Snapshot) -> None:
+    def __init__(self, settings: Autoscaler, jobs: Jobs, placement: Placement) -> None:
         self._settings = settings
-        self._snapshot = snapshot
-        usable = [node for node in snapshot.nodes if not node.unusable]
+        self._jobs = jobs
+        self._placement = placement
+        usable = [node for node in placement.nodes if not node.unusable]
         self._usable = {node.name for node in usable}
-        self._type_of = {node.name: node.gpu_type for node in snapshot.nodes}
+        self._type_of = {node.name: node.gpu_type for node in placement.nodes}
         self._cluster_of = {
             gpu_type: Cluster.of([node for node in usable if node.gpu_type == gpu_type])
-            for gpu_type in sorted({node.gpu_type for node in snapshot.nodes})
+            for gpu_type in sorted({node.gpu_type for node in placement.nodes})
         }
         self._pools = {gpu_type: _Pool(gpu_type) for gpu_type in self._cluster_of}
         self._commonest = max(
@@ -94,25 +99,20 @@ class _Planning:
         )
         for node in usable:
             self._pools[node.gpu_type].gpus += node.gpus_idle
-        self._allocations: list[Allocate] = []
+        self._targets: list[Target] = []
         self._notes: list[Note] = []
         self._drops: list[Drop] = []
 
-    def plan(self) -> Plan:
-        jobs = [job for job in self._snapshot.training if job.shape.gpus]
+    def targets(self) -> Targets:
+        jobs = [job for job in self._jobs.training if job.shape.gpus]
         for job in jobs:
             if job.shares:
                 self._keep(job)
-        left = self._take_in(job for job in jobs if not job.shares)
-        free = FreeGpus.of(self._snapshot)
+        self._take_in(job for job in jobs if not job.shares)
+        free = self._placement.free()
         for pool in self._pools.values():
             self._send(pool, free)
-        return Plan(
-            allocations=tuple(self._allocations),
-            notes=tuple(self._notes),
-            drops=tuple(self._drops),
-            order=() if self._settings.drops else tuple(job.key for job in left),
-        )
+        return Targets(tuple(self._targets), notes=tuple(self._notes), drops=tuple(self._drops))
 
     def _pool_of(self, job: TrainingJob) -> _Pool | None:
         """None: there is no GPU of its type."""
@@ -133,22 +133,19 @@ class _Planning:
         else:
             pool.take(job, self._choices(job, pool))
 
-    def _take_in(self, waiting: Iterable[TrainingJob]) -> list[TrainingJob]:
-        """Lines 15 to 22; returns the jobs that go on waiting."""
-        left: list[TrainingJob] = []
+    def _take_in(self, waiting: Iterable[TrainingJob]) -> None:
+        """Lines 15 to 22."""
         blocked = False
         for job in waiting:
             pool = self._pool_of(job)
             why = "an earlier job does not fit yet" if blocked else self._try(job, pool)
             if not why:
                 continue
-            left.append(job)
             if self._settings.drops:
                 self._drops.append(Drop(job.key, why))
             else:
                 self._notes.append(Note(job.key, f"waits: {why}"))
                 blocked = blocked or (not self._settings.overtaking and self._could_ever_run(job, pool))
-        return left
 
     def _try(self, job: TrainingJob, pool: _Pool | None) -> str:
         """Take it in, or say why not."""
@@ -186,10 +183,10 @@ class _Planning:
         for job, found, gpus in changed:
             shares = _place(job, pool.gpu_type, [size for size in found.gpus if size <= gpus], free)
             if shares:
-                self._allocations.append(self._allocation(job, found, shares))
+                self._targets.append(self._target(job, found, shares))
 
-    def _allocation(self, job: TrainingJob, found: Choices, shares: tuple[Share, ...]) -> Allocate:
-        workers = sum(share.workers for share in shares)
+    def _target(self, job: TrainingJob, found: Choices, shares: tuple[Share, ...]) -> Target:
+        workers = self._placement.put(job.key, shares)
         samples = self._settings.batch_of(job)
         if not samples and job.batch is not None and job.speed is not None:
             samples = job.speed.best_batch(workers, len(shares))
@@ -200,7 +197,7 @@ class _Planning:
             f"{change} of {job.workers} workers{batch}: so it is {factor:.2f} times as fast as on one GPU,"
             " and the sum over all jobs is largest"
         )
-        return Allocate(job.key, shares, why, samples)
+        return Target(job.key, workers, why, samples)
 
 
 def _place(job: TrainingJob, gpu_type: str, sizes: Sequence[int], free: FreeGpus) -> tuple[Share, ...] | None:

@@ -1,4 +1,4 @@
-"""EASY backfilling, as Slurm schedules: the head of the queue has a reservation, others may not delay it."""
+"""EASY backfilling: the head of the queue has a reservation, others may not delay it."""
 
 from __future__ import annotations
 
@@ -9,59 +9,58 @@ from itertools import islice
 from operator import itemgetter
 from typing import ClassVar
 
-from flexo.model import Allocate, Note, Plan, Share, Snapshot, TrainingJob
+from flexo.model import Note, Share, TrainingJob
+from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import requested, seconds_left
-from flexo.policies.fifo import any_idle, could_ever_fit, start, waiting
-from flexo.policies.placement import FreeGpus
+from flexo.policies.fifo import start
+from flexo.policies.placement import FreeGpus, Placement
 
 _Running = tuple[float, TrainingJob, tuple[Share, ...]]
 """When a job is expected to end, it, and where it runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Backfill:
+class Backfill(Policy):
     """First come, first served, and jobs further back that start now without delaying the head of the queue.
 
     Lifka, "The ANL/IBM SP scheduling system" (1995): the first job that does not fit gets a reservation at
     the earliest instant at which, by the estimated ends of the running jobs, it will fit. A job behind it
     starts now if it fits now and either ends before that instant, or leaves enough for the head then.
-    Ends are estimated from `TrainingJob.remaining_work` and `.speed`: time limits on Slurm, as Slurm does.
+    Ends are estimated from `TrainingJob.remaining_work` and `.speed`: from time limits where nothing else is
+    known.
     """
 
     name: ClassVar[str] = "backfill"
-    oracle: ClassVar[bool] = False
 
     depth: int = 500
-    """Pending jobs that are looked at, from the head of the queue: bf_max_job_test, with Slurm's default."""
+    """Pending jobs that are looked at, from the head of the queue."""
 
-    def plan(self, snapshot: Snapshot) -> Plan:
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """Start the head of the queue as long as it fits, then what fits beside its reservation."""
-        if not any_idle(snapshot):
-            return Plan()
-        queue = islice(waiting(snapshot), self.depth)
-        turn = _Pass(snapshot)
+        if not placement.any_idle:
+            return Targets()
+        queue = islice(jobs.waiting(), self.depth)
+        turn = _Pass(jobs, placement)
         head = turn.in_order(queue)
         if head is None:
-            return turn.plan(())
+            return Targets(tuple(turn.started))
         reservation = turn.beside(head, queue)
         text = f"first in the queue: {requested(head)} workers do not fit yet"
         if reservation is not None and reservation.at < math.inf:
-            text += f", but will in {reservation.at - snapshot.at:.0f} s"
-        return turn.plan((Note(head.key, text),))
+            text += f", but will in {reservation.at - jobs.at:.0f} s"
+        return Targets(tuple(turn.started), notes=(Note(head.key, text),))
 
 
 class _Pass:
     """One pass over the queue. Mutable."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._free = FreeGpus.of(snapshot)
-        self._started: list[_Running] = []
-        self._allocations: list[Allocate] = []
-
-    def plan(self, notes: tuple[Note, ...]) -> Plan:
-        """What came of it."""
-        return Plan(allocations=tuple(self._allocations), notes=notes)
+    def __init__(self, jobs: Jobs, placement: Placement) -> None:
+        self._jobs = jobs
+        self._placement = placement
+        self._free = placement.free()
+        self._running: list[_Running] = []
+        """Those that start."""
+        self.started: list[Target] = []
 
     def in_order(self, queue: Iterator[TrainingJob]) -> TrainingJob | None:
         """Start jobs as long as they fit. The first that does not; None if there is none."""
@@ -69,9 +68,9 @@ class _Pass:
             workers = requested(job)
             shares = self._free.place(job.shape, workers)
             if shares is not None:
-                ends_at = _would_end_at(job, workers, len(shares), self._snapshot.at)
+                ends_at = _would_end_at(job, workers, len(shares), self._jobs.at)
                 self._start(job, shares, ends_at, "it is the first in the queue")
-            elif could_ever_fit(self._snapshot, job, workers):
+            elif self._placement.could_ever_hold(job, workers):
                 return job
             if not self._free.total:
                 return None
@@ -79,8 +78,8 @@ class _Pass:
 
     def beside(self, head: TrainingJob, queue: Iterator[TrainingJob]) -> _Reservation | None:
         """Start those that do not delay `head`. Its reservation; None if it was not even asked for."""
-        now, idle = self._snapshot.at, self._free.total
-        largest = max(node.gpus for node in self._snapshot.nodes)
+        now, idle = self._jobs.at, self._free.total
+        largest = max(node.gpus for node in self._placement.nodes)
         reservation: _Reservation | None = None
         for job in queue:
             workers = requested(job)
@@ -88,7 +87,7 @@ class _Pass:
             if gpus > idle:
                 continue
             if reservation is None:
-                reservation = _Reservation.of(head, self._snapshot, self._started)
+                reservation = _Reservation.of(head, self._jobs, self._placement, self._running)
             # most are turned away here, without looking for a place
             if gpus > reservation.spare and not reservation.is_after(
                 _would_end_at(job, workers, -(-gpus // largest), now)
@@ -104,7 +103,7 @@ class _Pass:
         shares = self._free.place(job.shape, workers)
         if shares is None:
             return
-        ends_at = _would_end_at(job, workers, len(shares), self._snapshot.at)
+        ends_at = _would_end_at(job, workers, len(shares), self._jobs.at)
         if reservation.is_after(ends_at):
             self._start(job, shares, ends_at, f"it ends before job {reservation.head.key} can start")
         elif reservation.leaves_room(job, shares):
@@ -112,8 +111,8 @@ class _Pass:
 
     def _start(self, job: TrainingJob, shares: tuple[Share, ...], ends_at: float, why: str) -> None:
         self._free.take(job.shape, shares)
-        self._started.append((ends_at, job, shares))
-        self._allocations.append(start(job, shares, why))
+        self._running.append((ends_at, job, shares))
+        self.started.append(start(job, self._placement.put(job.key, shares), why))
 
 
 class _Reservation:
@@ -128,10 +127,12 @@ class _Reservation:
         """GPUs free then that the head does not need: no job with more can run beside it."""
 
     @classmethod
-    def of(cls, head: TrainingJob, snapshot: Snapshot, started: Sequence[_Running]) -> _Reservation:
+    def of(
+        cls, head: TrainingJob, jobs: Jobs, placement: Placement, started: Sequence[_Running]
+    ) -> _Reservation:
         """Let running jobs end, the soonest first, until `head` fits."""
-        free = FreeGpus.of(snapshot)
-        running = _ending(snapshot)
+        free = placement.free()
+        running = _ending(jobs, placement)
         for ends_at, job, shares in started:
             free.take(job.shape, shares)
             if ends_at < math.inf:
@@ -163,14 +164,14 @@ class _Reservation:
         return self._free.total - requested(self.head) * self.head.shape.gpus
 
 
-def _ending(snapshot: Snapshot) -> list[_Running]:
+def _ending(jobs: Jobs, placement: Placement) -> list[_Running]:
     """Running jobs that are known to end. Not all of a long queue is gone through to find them."""
     found: list[_Running] = []
-    held = sum([node.gpus_allocated for node in snapshot.nodes])
-    for job in snapshot.training:
+    held = sum([node.gpus_allocated for node in placement.nodes])
+    for job in jobs.training:
         if not job.shares:
             continue
-        ends_at = _ends_at(job, snapshot.at)
+        ends_at = _ends_at(job, jobs.at)
         if ends_at < math.inf:
             found.append((ends_at, job, job.shares))
         held -= job.gpus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from flexo.model import Node, TrainingJob
 
@@ -32,7 +33,7 @@ def seconds_left(job: TrainingJob, workers: int, nodes: int, now: float) -> floa
     return left / pace if pace > 0 else math.inf
 
 
-def fewest_nodes(job: TrainingJob, workers: int, nodes: tuple[Node, ...]) -> int:
+def fewest_nodes(job: TrainingJob, workers: int, nodes: Sequence[Node]) -> int:
     """How many nodes `workers` need at least, if all are as large as the largest that the job may use."""
     wanted = job.shape.gpu_type
     largest = max((node.gpus for node in nodes if not wanted or node.gpu_type == wanted), default=0)

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from typing import ClassVar
 
-from flexo.model import Snapshot, TrainingJob
+from flexo.model import Node, TrainingJob
+from flexo.policies.base import Jobs
 from flexo.policies.demand import fewest_nodes, least, rate, requested
 from flexo.policies.payoff import pays
+from flexo.policies.placement import Placement
 from flexo.policies.serving import Chosen, Serving, choose
 from flexo.policies.tiresias import Tiresias
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticTiresias(Tiresias):
-    """Amoeba, section 6.2: Tiresias with the rules R1 and R2, merged into one plan.
+    """Amoeba, section 6.2: Tiresias with the rules R1 and R2, merged into one decision.
 
     R1: if more than `pending_limit` jobs would wait while all run with the p workers that their users asked
     for, every job outside queue 0 runs with floor(p/2), but at least one (floor(1/2) is none).
@@ -33,13 +35,13 @@ class ElasticTiresias(Tiresias):
     stay_s: float = math.inf
     """How long what R2 gives is likely to stay. Infinite: not known."""
 
-    def choose(self, snapshot: Snapshot, order: Sequence[TrainingJob]) -> Chosen:
+    def choose(self, jobs: Jobs, placement: Placement, order: Sequence[TrainingJob]) -> Chosen:
         """Make room if too many wait, or use what is idle."""
-        chosen = choose(snapshot, order, requested)
+        chosen = choose(placement, order, requested)
         if len(chosen.waiting) > self.pending_limit:
-            chosen = choose(snapshot, order, lambda job: self._halved(job, snapshot.at))
+            chosen = choose(placement, order, lambda job: self._halved(job, jobs.at))
         if not chosen.waiting:
-            _UsingIdleGpus(snapshot, chosen, self.stay_s).use()
+            _UsingIdleGpus(placement.nodes, chosen, self.stay_s).use()
         return chosen
 
     def _halved(self, job: TrainingJob, at: float) -> int:
@@ -51,10 +53,10 @@ class ElasticTiresias(Tiresias):
 
 
 class _UsingIdleGpus:
-    """R2. Of equal gains the first submitted has its turn, whoever runs already: so plans come to rest."""
+    """R2. Of equal gains the first submitted has its turn, whoever runs already: so targets come to rest."""
 
-    def __init__(self, snapshot: Snapshot, chosen: Chosen, stay_s: float) -> None:
-        self._snapshot = snapshot
+    def __init__(self, nodes: Sequence[Node], chosen: Chosen, stay_s: float) -> None:
+        self._nodes = nodes
         self._budget = chosen.budget
         self._growing = [_Growing(serving, serving.workers) for serving in chosen.servings]
         self._stay_s = stay_s
@@ -103,7 +105,7 @@ class _UsingIdleGpus:
         return pays(now, grown, self._stay_s, job.change_cost_s)
 
     def _rate(self, job: TrainingJob, workers: int) -> float:
-        return rate(job, workers, fewest_nodes(job, workers, self._snapshot.nodes))
+        return rate(job, workers, fewest_nodes(job, workers, self._nodes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ class MaxBatch(Autoscaler):
     """Max-BS: the largest batch that the job accepts."""
 
     name: ClassVar[str] = "max-batch"
-    oracle: ClassVar[bool] = False
 
     def batch_of(self, job: TrainingJob) -> int:
         """Its largest."""
@@ -30,7 +29,6 @@ class MinBatch(Autoscaler):
     """Min-BS: the smallest batch that the job accepts."""
 
     name: ClassVar[str] = "min-batch"
-    oracle: ClassVar[bool] = False
 
     def batch_of(self, job: TrainingJob) -> int:
         """Its smallest."""
@@ -42,7 +40,6 @@ class RandomBatch(Autoscaler):
     """Random-BS: drawn once for each job, uniformly from all it accepts; the baseline of their tables."""
 
     name: ClassVar[str] = "random-batch"
-    oracle: ClassVar[bool] = False
 
     seed: int = 0
     """With the same seed the job of a number always draws the same."""

@@ -20,10 +20,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flexo.model import Allocate, Plan, Share, Snapshot, TrainingJob
+from flexo.model import Share, TrainingJob
+from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import least, rate, requested
 from flexo.policies.knapsack import Group, choose
-from flexo.policies.placement import FreeGpus, dearest_first
+from flexo.policies.placement import FreeGpus, Placement, dearest_first
 from flexo.policies.serving import movable
 
 _SHORTEST_S = 60.0
@@ -35,11 +36,11 @@ _EVERY_SIZE_UP_TO = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Goodput:
+class Goodput(Policy):
     """Settings."""
 
     name: ClassVar[str] = "goodput"
-    oracle: ClassVar[bool] = False
+    weighs_users: ClassVar[bool] = True
 
     alpha: float = 0.4
     """How much more a job counts that is nearly done: 0 not at all, 1 as shortest-remaining-time-first."""
@@ -52,9 +53,9 @@ class Goodput:
     patience_s: float = 1800.0
     """A job that has waited so long counts as if its remaining time were half as long, and so on."""
 
-    def plan(self, snapshot: Snapshot) -> Plan:
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """What changes in this round."""
-        return _Round(self, snapshot).plan()
+        return _Round(self, jobs, placement).targets()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +85,18 @@ class _Offer:
 
 
 class _Round:
-    """One plan in the making."""
+    """One decision in the making."""
 
-    def __init__(self, settings: Goodput, snapshot: Snapshot) -> None:
+    def __init__(self, settings: Goodput, jobs: Jobs, placement: Placement) -> None:
         self._settings = settings
-        self._snapshot = snapshot
-        self._jobs = [job for job in movable(snapshot) if job.shape.gpus]
-        self._largest = max((node.gpus for node in snapshot.nodes if not node.unusable), default=0)
+        self._now = jobs.at
+        self._placement = placement
+        self._jobs = [job for job in movable(jobs, placement) if job.shape.gpus]
+        self._largest = max((node.gpus for node in placement.nodes if not node.unusable), default=0)
 
-    def plan(self) -> Plan:
+    def targets(self) -> Targets:
         offers = [self._offer(job) for job in self._jobs]
-        free = FreeGpus.of(self._snapshot, self._jobs)
+        free = self._placement.free(self._jobs)
         held = sum(offer.held * offer.job.shape.gpus for offer in offers)
         chosen = choose([offer.group() for offer in offers], max(0, free.total - held))
         changed: list[tuple[TrainingJob, int]] = []
@@ -105,7 +107,7 @@ class _Round:
                     changed.append((offer.job, offer.held))
             elif size.workers != offer.job.allocated or size.nodes != len(offer.job.shares):
                 changed.append((offer.job, size.workers))
-        return Plan(allocations=tuple(self._placed(free, changed)))
+        return Targets(tuple(self._placed(free, changed)))
 
     def _offer(self, job: TrainingJob) -> _Offer:
         held = least(job) if job.base or (job.shares and self._runs_on(job)) else 0
@@ -128,7 +130,7 @@ class _Round:
 
         Else, where a start takes as long as a round, jobs would take turns for ever and never get on.
         """
-        lately = self._snapshot.at - job.resumes_at < job.start_cost_s
+        lately = self._now - job.resumes_at < job.start_cost_s
         return lately or not (job.preemptible and job.checkpoints)
 
     def _settings_of(self, job: TrainingJob, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -157,7 +159,7 @@ class _Round:
         return sorted(size for size in sizes if low <= size <= max(high, job.allocated))
 
     def _most(self, job: TrainingJob) -> int:
-        total = sum(node.gpus for node in self._snapshot.nodes if not node.unusable)
+        total = sum(node.gpus for node in self._placement.nodes if not node.unusable)
         return total // job.shape.gpus
 
     def _nodes(self, job: TrainingJob, workers: int) -> int:
@@ -175,18 +177,18 @@ class _Round:
 
     def _left(self, job: TrainingJob) -> float:
         """Work that is left; where nobody says, as much as it has done."""
-        left = job.remaining_at(self._snapshot.at)
+        left = job.remaining_at(self._now)
         if left is not None:
             return max(0.0, left)
-        return job.service_at(self._snapshot.at) / job.shape.gpus * rate(job, 1, 1)
+        return job.service_at(self._now) / job.shape.gpus * rate(job, 1, 1)
 
     def _weight(self, job: TrainingJob, slowest: float) -> float:
         settings = self._settings
         left_s = max(_SHORTEST_S, self._left(job) / slowest)
-        waited_s = 0.0 if job.shares else self._snapshot.at - job.waiting_since
+        waited_s = 0.0 if job.shares else self._now - job.waiting_since
         return job.weight * (1.0 + waited_s / settings.patience_s) * math.pow(left_s, -settings.alpha)
 
-    def _placed(self, free: FreeGpus, changed: Sequence[tuple[TrainingJob, int]]) -> Iterator[Allocate]:
+    def _placed(self, free: FreeGpus, changed: Sequence[tuple[TrainingJob, int]]) -> Iterator[Target]:
         """Those that change, largest first, around those that stay and the bases of all."""
         moving = {job.key for job, _ in changed}
         for job in self._jobs:
@@ -196,7 +198,7 @@ class _Round:
             shares = self._place(free, job, workers)
             free.take(job.shape, shares)
             if shares != job.shares:
-                yield Allocate(job.key, shares, _why(job, shares))
+                yield Target(job.key, self._placement.put(job.key, shares), _why(job, shares))
 
     def _place(self, free: FreeGpus, job: TrainingJob, workers: int) -> tuple[Share, ...]:
         """On as few nodes as possible, if that is the same where it is; fewer workers if need be."""

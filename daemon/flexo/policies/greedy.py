@@ -1,30 +1,26 @@
-"""The first policy: pending jobs first, then idle GPUs in even shares to elastic jobs (docs/policies.md)."""
+"""The first policy: every elastic job is to have all that it may, in even shares (docs/policies.md)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flexo.model import Plan, Snapshot
-from flexo.policies import satellites
+from flexo.policies.base import Jobs, Policy, Target, Targets
+from flexo.policies.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Greedy:
-    """What the administrator can set (implements Policy)."""
+class Greedy(Policy):
+    """It says nothing of who starts, and knows nothing of speeds, running times and weights.
+
+    Applied again and again it comes to rest: each step raises the smallest share that it touches, and there
+    are only so many shares.
+    """
 
     name: ClassVar[str] = "greedy"
-    oracle: ClassVar[bool] = False
+    uses_running_times: ClassVar[bool] = False
+    starts_jobs: ClassVar[bool] = False
 
-    min_resize_interval_s: float = 60.0
-    """Between two resizes of one job. It delays growing; giving back never waits."""
-    max_satellites: int | None = None
-    """Of all jobs together; None: however many."""
-
-    def plan(self, snapshot: Snapshot) -> Plan:
-        """What to change now, and why for every elastic job.
-
-        Applied again and again it comes to rest: each step raises the smallest share that it touches, and
-        there are only so many shares.
-        """
-        return satellites.plan(snapshot, self.min_resize_interval_s, max_satellites=self.max_satellites)
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
+        """Its maximum for each job that runs, as far as there is enough for all."""
+        return Targets(tuple(Target(job.key, job.workers.max) for job in jobs.running()), evenly=True)

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar, Final, Literal
 
-from flexo.model import Allocate, JobKey, Plan, Snapshot, TrainingJob
+from flexo.model import JobKey, Node, TrainingJob
+from flexo.policies.base import Jobs, Policy, SiteFact, Target, Targets
 from flexo.policies.demand import least
 from flexo.policies.flexible import Demand, RunningTimes, count, demand_of
 from flexo.policies.gpu_speeds import MIXED_EFFICIENCY, T4_SPEED, GpuSpeeds, Paces
+from flexo.policies.placement import Placement
 from flexo.policies.servers import Servers
 from flexo.policies.sharing import Sharing
 from flexo.policies.starting import Patience, Start, Starting, in_order
@@ -25,7 +27,7 @@ _SHORTEST_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lyra:
+class Lyra(Policy):
     """Two phases (slides, "Lyra - Job Scheduling Heuristic"), at every decision.
 
     Phase 1 starts bases, the one with the shortest running time first, as far as there is room; what flexible
@@ -40,11 +42,16 @@ class Lyra:
     """
 
     name: ClassVar[str] = "lyra"
-    oracle: ClassVar[bool] = False
-    """Not by itself: the running times that it is told may be (`TrainingJob.source`)."""
+    orders_pending: ClassVar[bool] = True
+    weighs_users: ClassVar[bool] = True
+    in_flexod: ClassVar[Mapping[str, object]] = {"saved": "parts"}
+    from_site: ClassVar[Mapping[str, SiteFact]] = {
+        "inference": "borrowed_partition",
+        "gpu_speeds": "gpu_speeds",
+    }
 
-    order: Literal["policy", "slurm"] = "policy"
-    """Who starts pending jobs: phase 1 (on Slurm by their priorities), or Slurm as it likes."""
+    order: Literal["policy", "cluster"] = "policy"
+    """Who says which pending jobs start first: phase 1, or the cluster as it likes."""
     saved: Literal["seconds", "parts"] = "seconds"
     """What counts of the running time that flexible workers save: seconds, as in the slides, or the part of
     the job's own time that they are, so that long jobs do not take GPUs from short ones."""
@@ -64,8 +71,8 @@ class Lyra:
     """How long flexible workers are likely to stay: growing has to pay within that."""
 
     def __post_init__(self) -> None:
-        if self.order not in ("policy", "slurm"):
-            raise ValueError(f"order is 'policy' or 'slurm', not '{self.order}'")
+        if self.order not in ("policy", "cluster"):
+            raise ValueError(f"order is 'policy' or 'cluster', not '{self.order}'")
         if self.saved not in ("seconds", "parts"):
             raise ValueError(f"saved is 'seconds' or 'parts', not '{self.saved}'")
         GpuSpeeds(self.gpu_speeds, self.mixed_efficiency)  # refuses those that cannot be
@@ -75,35 +82,47 @@ class Lyra:
         """When a job has waited for too long."""
         return Patience(self.patience_s, self.patience_times)
 
-    def plan(self, snapshot: Snapshot) -> Plan:
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """What to start, and who gets how much beyond its base."""
-        return _Planner(self, snapshot).plan()
+        return _Decision(self, jobs, placement).targets()
 
+    def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
+        """Whoever has waited for too long, then the shortest first."""
+        if self.order == "cluster":
+            return ()
+        times = self.times(jobs.at, placement.nodes)
+        return tuple(job.key for job in in_order(list(jobs.waiting()), times, self.patience))
 
-class _Planner:
-    """One plan in the making."""
-
-    def __init__(self, rules: Lyra, snapshot: Snapshot) -> None:
-        self._rules = rules
-        self._snapshot = snapshot
-        self._times = RunningTimes(
-            snapshot.at,
-            max((node.gpus for node in snapshot.nodes), default=1),
-            rules.unknown_running_time_s,
+    def times(self, at: float, nodes: Sequence[Node]) -> RunningTimes:
+        """How long jobs would run on these nodes."""
+        return RunningTimes(
+            at,
+            max((node.gpus for node in nodes), default=1),
+            self.unknown_running_time_s,
             _paces(
-                tuple(rules.gpu_speeds.items()),
-                rules.mixed_efficiency,
-                frozenset(node.gpu_type for node in snapshot.nodes),
+                tuple(self.gpu_speeds.items()),
+                self.mixed_efficiency,
+                frozenset(node.gpu_type for node in nodes),
             ),
         )
 
-    def plan(self) -> Plan:
+
+class _Decision:
+    """One decision in the making."""
+
+    def __init__(self, rules: Lyra, jobs: Jobs, placement: Placement) -> None:
+        self._rules = rules
+        self._jobs = jobs
+        self._placement = placement
+        self._times = rules.times(jobs.at, placement.nodes)
+
+    def targets(self) -> Targets:
         """The whole way."""
-        running = [job for job in self._snapshot.training if job.shares]
+        running = list(self._jobs.running())
         takeable = any(job.allocated > least(job) for job in running if job.elastic)
-        if not takeable and not any(node.gpus_idle for node in self._snapshot.nodes):
-            return Plan(order=self._order())
-        usable = {node.name for node in self._snapshot.nodes if not node.unusable}
+        if not takeable and not any(node.gpus_idle for node in self._placement.nodes):
+            return Targets()
+        usable = {node.name for node in self._placement.nodes if not node.unusable}
         demands = [demand_of(self._weighed(job), usable) for job in running if job.elastic]
         self._servers = self._make_servers(running, demands)
         for demand in demands:
@@ -113,15 +132,18 @@ class _Planner:
             Demand(self._weighed(job), shares, [], starts=True) for job, shares in starts if job.elastic
         ]
         self._share_out(demands)
-        allocations = [
-            *(Allocate(job.key, shares, _why_whole(job)) for job, shares in starts if not job.elastic),
-            *(
-                Allocate(demand.job.key, demand.shares(), _why(demand))
-                for demand in demands
-                if demand.changes
-            ),
-        ]
-        return Plan(allocations=tuple(allocations), order=self._order())
+        put = self._placement.put
+        whole = (
+            Target(job.key, put(job.key, shares), _why_whole(job))
+            for job, shares in starts
+            if not job.elastic
+        )
+        elastic = (
+            Target(demand.job.key, put(demand.job.key, demand.shares()), _why(demand))
+            for demand in demands
+            if demand.changes
+        )
+        return Targets((*whole, *elastic))
 
     def _weighed(self, job: TrainingJob) -> TrainingJob:
         """With a weight that turns the seconds that it saves into what counts."""
@@ -134,25 +156,18 @@ class _Planner:
 
     def _start_bases(self, running: Sequence[TrainingJob], demands: Sequence[Demand]) -> list[Start]:
         """Phase 1."""
-        waiting = [job for job in self._snapshot.training if not job.shares]
-        if self._rules.order == "slurm" or not waiting:
+        waiting = list(self._jobs.waiting())
+        if self._rules.order == "cluster" or not waiting:
             return []
         starting = Starting(self._servers, Taking(self._servers, demands, self._times), self._times)
         starting.start_bases(waiting, running, self._rules.patience)
         return list(starting.starts)
 
-    def _order(self) -> tuple[JobKey, ...]:
-        """Of all pending jobs, where they are in Slurm's queue: elsewhere nobody would read it."""
-        if self._rules.order == "slurm" or not self._snapshot.jobs:
-            return ()
-        waiting = [job for job in self._snapshot.training if not job.shares]
-        return tuple(job.key for job in in_order(waiting, self._times, self._rules.patience))
-
     def _make_servers(self, running: Sequence[TrainingJob], demands: Sequence[Demand]) -> Servers:
         """What is idle now, and which nodes have base demand."""
         base_nodes = {share.node for job in running if not job.elastic for share in job.shares}
         base_nodes.update(share.node for demand in demands for share in demand.base)
-        return Servers(self._snapshot.nodes, base_nodes, self._rules.inference, self._times.gpus)
+        return Servers(self._placement.nodes, base_nodes, self._rules.inference, self._times.gpus)
 
     def _share_out(self, demands: Sequence[Demand]) -> None:
         """Phase 2, one GPU type after the other."""

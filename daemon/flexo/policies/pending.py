@@ -271,9 +271,9 @@ def _take_back(job: QueuedJob, ask: _Ask, choice: list[Room]) -> tuple[Standing,
 def _best_step(
     job: QueuedJob, ask: _Ask, free: Sequence[tuple[Room, Resources]], gone: list[Standing]
 ) -> tuple[Standing, ...]:
-    """The satellites of one node that give most for the fewest workers; among equals the cluster's choice.
+    """The satellites of one node that give most for the fewest workers; among equals the oldest.
 
-    Slurm takes one-node satellites oldest first until the job fits.
+    In that order the cluster itself takes one-node satellites until the job fits.
     """
     have = {room.node.name: ask.times(amount, room.node) for room, amount in free}
     missing_required = {name for name in job.required_nodes if not have.get(name)}

@@ -1,7 +1,7 @@
-"""Which GPUs are free while a plan is being made, and where a job's workers go: the sheet of FreeGpus.
+"""Where workers go: nodes and what a policy has put there (Placement), and a sheet to try on (FreeGpus).
 
-Nodes are kept in buckets by the number of their free GPUs, so that a placement looks at a handful of nodes
-however many there are. It counts GPUs only: where CPUs and memory matter too (on Slurm), `rooms` does.
+A sheet keeps nodes in buckets by the number of their free GPUs, so that a placement looks at a handful of
+nodes however many there are. It counts GPUs only: for satellites, `rooms` counts CPUs and memory too.
 """
 
 from __future__ import annotations
@@ -9,10 +9,52 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from flexo.model import Node, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model import JobKey, Node, Share, TrainingJob, WorkerShape
 
 _UNBOUNDED = 1 << 30
 """How many workers without GPUs fit anywhere."""
+
+
+class Placement:
+    """The nodes that a policy may use, and where it has put workers. Mutable: belongs to one decision."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self._put: dict[JobKey, tuple[Share, ...]] = {}
+
+    @property
+    def any_idle(self) -> bool:
+        """Whether any GPU can be had without taking it from anybody."""
+        return any(node.gpus > node.gpus_allocated and not node.unusable for node in self.nodes)
+
+    def free(self, taken: Iterable[TrainingJob] = ()) -> FreeGpus:
+        """The idle GPUs of usable nodes, and the shares of `taken`, as if those jobs did not run.
+
+        What a job in `taken` holds on an unusable node it may keep there (`place`), and nobody else may have.
+        """
+        free = FreeGpus(self.nodes)
+        for job in taken:
+            free.give(job.shape, job.shares)
+        return free
+
+    def could_ever_hold(self, job: TrainingJob, workers: int) -> bool:
+        """Whether the usable nodes would hold `workers` of `job` if nobody else were there."""
+        shape = job.shape
+        by_type: dict[str, int] = {}
+        for node in self.nodes:
+            if not node.unusable and shape.gpu_type in ("", node.gpu_type):
+                fits = node.gpus // shape.gpus if shape.gpus else workers
+                by_type[node.gpu_type] = by_type.get(node.gpu_type, 0) + fits
+        return max(by_type.values(), default=0) >= workers
+
+    def put(self, job: JobKey, shares: tuple[Share, ...]) -> int:
+        """`job` is to have exactly `shares`. Returns how many workers that is."""
+        self._put[job] = shares
+        return sum(share.workers for share in shares)
+
+    def of(self, job: JobKey) -> tuple[Share, ...] | None:
+        """Where `job` was put; None: nowhere yet."""
+        return self._put.get(job)
 
 
 class _Pool:
@@ -48,7 +90,7 @@ class _Pool:
 
 
 class FreeGpus:
-    """Free GPUs by node. Mutable: belongs to one plan in the making.
+    """Free GPUs by node. Mutable: belongs to one decision.
 
     The workers of one placement are all on one GPU type, because the slowest would set the pace of all;
     who wants to mix types places part by part. Ties go to the node that comes first in the snapshot.
@@ -73,17 +115,6 @@ class FreeGpus:
             self._pool_of.append(pool)
         self.total = sum(self._free)
         """Free GPUs of usable nodes in all."""
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, taken: Iterable[TrainingJob] = ()) -> FreeGpus:
-        """Idle GPUs of usable nodes, and the shares of `taken`, as if those jobs were not running.
-
-        What a job in `taken` holds on an unusable node it may keep there (`place`), and nobody else may have.
-        """
-        free = cls(snapshot.nodes)
-        for job in taken:
-            free.give(job.shape, job.shares)
-        return free
 
     def of_node(self, name: str) -> int:
         """Free GPUs that may be placed on; 0 of a node that is unusable or unknown."""

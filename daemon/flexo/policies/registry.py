@@ -1,18 +1,27 @@
-"""All policies by the names that `--policy` and `[controller] policy` take."""
+"""All policies by the names that `--policy` and `[controller] policy` take.
+
+Another package offers a policy as an entry point of the group `flexo.policies` (docs/write-a-policy.md).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import importlib
+import sys
+import warnings
 from collections.abc import Mapping
-from typing import Any, Final, cast, get_type_hints
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from flexo.policies.base import Policy
+from flexo.policies.base import Policy, SiteFact
 
-_WHERE: Final[Mapping[str, str]] = {
+GROUP: Final = "flexo.policies"
+"""The entry points of policies."""
+_BUILT_IN: Final[Mapping[str, str]] = {
     "greedy": "greedy:Greedy",
     "fifo": "fifo:Fifo",
     "backfill": "backfill:Backfill",
@@ -29,27 +38,14 @@ _WHERE: Final[Mapping[str, str]] = {
     "goodput": "goodput:Goodput",
 }
 """Module of this package and class, imported only when it is asked for."""
-_BY_RUNNING_TIMES: Final = frozenset({"backfill", "srtf", "lyra", "goodput"})
-"""Those that look at `TrainingJob.remaining_work`."""
-
-_ORDERING: Final = frozenset({"srtf", "tiresias", "elastic-tiresias", "tiresias-pollux", "lyra", "antman"})
-"""Those that say in which order pending jobs are to start (`Plan.order`)."""
-_ON_SLURM_ONLY: Final = frozenset({"greedy"})
-"""Those that deal out satellites and think of nothing else."""
-_ON_SLURM: Final[Mapping[str, Mapping[str, object]]] = {"lyra": {"saved": "parts"}}
-"""Settings that flexod has them with, where those are not the defaults, which are the papers'."""
-_BORROWED: Final = "inference"
-"""The setting that says which nodes are inference servers on loan."""
-_GPU_SPEEDS: Final = "gpu_speeds"
-"""The setting that says what GPUs do by their type."""
-_WEIGHING: Final = frozenset({"lyra", "goodput"})
-"""Those that look at `TrainingJob.weight`."""
-_QUOTAS: Final = frozenset({"antman"})
-"""Those that look at `Snapshot.quotas`."""
 
 
 class UnknownPolicy(ValueError):
     """A name that no policy has; the message says which there are, and which is near."""
+
+
+class BrokenPolicy(UnknownPolicy):
+    """A policy of another package that cannot be used; the message names the package and the reason."""
 
 
 class BadSetting(ValueError):
@@ -57,62 +53,60 @@ class BadSetting(ValueError):
 
 
 def names() -> tuple[str, ...]:
-    """All names."""
-    return tuple(_WHERE)
+    """All names, flexo's own first."""
+    return (*_BUILT_IN, *_offered())
 
 
-def goes_by_running_times(name: str) -> bool:
-    """Whether its plans depend on how long jobs will run; taken to be so of a policy that is not known."""
-    return name in _BY_RUNNING_TIMES or name not in _WHERE
+def built_in(having: str = "") -> tuple[str, ...]:
+    """The names of flexo's own policies; with `having`, of those that have this property."""
+    return tuple(name for name in _BUILT_IN if not having or getattr(class_of(name), having))
 
 
-def simulates(name: str) -> bool:
-    """Whether it can start jobs itself, and so be simulated; taken to be so of one that is not known."""
-    return name not in _ON_SLURM_ONLY
+def class_of(name: str) -> type[Policy]:
+    """The class of this name, which has the policy's properties. Raises UnknownPolicy."""
+    where = _BUILT_IN.get(name)
+    if where is not None:
+        module, _, kind = where.partition(":")
+        found: type[Policy] = getattr(importlib.import_module(f"flexo.policies.{module}"), kind)
+        return found
+    offered = _offered().get(name)
+    if offered is not None:
+        return _load(offered)
+    near = difflib.get_close_matches(name, names(), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ";"
+    raise UnknownPolicy(f"there is no policy '{name}'{hint} There are: {', '.join(names())}")
 
 
-def on_slurm(
-    name: str, borrowed: str = "", gpu_speeds: Mapping[str, float] | None = None
-) -> Mapping[str, object]:
-    """Settings that this policy has in flexod, other than its defaults.
+def flexod_settings(name: str, site: Mapping[SiteFact, object] | None = None) -> Mapping[str, object]:
+    """Settings that this policy has in flexod, other than its defaults. Raises UnknownPolicy.
 
-    `borrowed`: the partition of servers on loan, for those that look for it; "": as by default. `gpu_speeds`:
-    what GPUs do by their type, likewise; None: as by default.
+    `site`: what flexod's configuration says, for those that take a setting from it.
     """
-    told = {_BORROWED: borrowed or None, _GPU_SPEEDS: gpu_speeds}
-    has = settings_of(name)
-    heeded = {setting: value for setting, value in told.items() if value is not None and setting in has}
-    return {**_ON_SLURM.get(name, {}), **heeded}
-
-
-def ordering() -> tuple[str, ...]:
-    """Those that put pending jobs in an order of their own."""
-    return tuple(name for name in _WHERE if name in _ORDERING)
-
-
-def weighing() -> tuple[str, ...]:
-    """Those for which a user's share can count."""
-    return tuple(name for name in _WHERE if name in _WEIGHING)
-
-
-def by_quotas() -> tuple[str, ...]:
-    """Those that go by what tenants are guaranteed."""
-    return tuple(name for name in _WHERE if name in _QUOTAS)
+    kind, told = class_of(name), site or {}
+    taken = {setting: told[fact] for setting, fact in kind.from_site.items() if fact in told}
+    return {**kind.in_flexod, **taken}
 
 
 def settings_of(name: str) -> tuple[str, ...]:
     """What can be set of the policy of this name. Raises UnknownPolicy."""
-    return tuple(field.name for field in dataclasses.fields(_class_of(name)) if field.init)
+    return tuple(_fields(class_of(name)))
 
 
 def make(name: str, **settings: object) -> Policy:
     """The policy of this name, with its defaults but for `settings`. Raises UnknownPolicy, BadSetting."""
-    made, allowed = _class_of(name), settings_of(name)
+    kind = class_of(name)
+    allowed = _fields(kind)
     for setting in settings:
         if setting not in allowed:
             has = f"its settings: {', '.join(allowed)}" if allowed else "it has no settings"
             raise BadSetting(f"the policy {name} has no setting '{setting}'; {has}")
-    return cast(Policy, made(**{setting: _checked(made, setting, settings[setting]) for setting in settings}))
+    return kind(**{setting: _checked(kind, setting, settings[setting]) for setting in settings})
+
+
+def _fields(kind: type[Policy]) -> list[str]:
+    if not dataclasses.is_dataclass(kind):
+        return []
+    return [field.name for field in dataclasses.fields(kind) if field.init]
 
 
 def _checked(kind: type[object], setting: str, value: object) -> object:
@@ -127,11 +121,58 @@ def _checked(kind: type[object], setting: str, value: object) -> object:
     return checked
 
 
-def _class_of(name: str) -> Any:
-    where = _WHERE.get(name)
-    if where is None:
-        near = difflib.get_close_matches(name, _WHERE, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ";"
-        raise UnknownPolicy(f"there is no policy '{name}'{hint} There are: {', '.join(_WHERE)}")
-    module, _, kind = where.partition(":")
-    return getattr(importlib.import_module(f"flexo.policies.{module}"), kind)
+# Policies of other packages.
+
+
+def _offered() -> Mapping[str, EntryPoint]:
+    """What installed packages offer, by name. flexo's own names cannot be taken."""
+    return _offered_on(tuple(sys.path))
+
+
+@cache
+def _offered_on(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    """Remembered by what packages are looked for on, because looking takes long."""
+    offered: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, _package(point))):
+        owner = (
+            "flexo"
+            if point.name in _BUILT_IN
+            else _package(offered[point.name])
+            if point.name in offered
+            else ""
+        )
+        if owner:
+            warnings.warn(
+                f"the policy '{point.name}' of {_package(point)} is left out: {owner} has one of that name",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        else:
+            offered[point.name] = point
+    return offered
+
+
+def _package(point: EntryPoint) -> str:
+    """Which distribution offers it, and its version."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unnamed package"
+
+
+def _load(point: EntryPoint) -> type[Policy]:
+    """Raises BrokenPolicy."""
+    try:
+        found: object = point.load()
+    except Exception as error:  # whatever its modules do when they are imported
+        raise _broken(point, f"{point.value} cannot be imported: {type(error).__name__}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise _broken(point, f"{point.value} is not a class that extends flexo.policies.base.Policy")
+    if getattr(found, "name", "") != point.name:
+        raise _broken(point, f"its class says that its name is '{getattr(found, 'name', '')}'")
+    if not (dataclasses.is_dataclass(found) and found.__dataclass_params__.frozen):
+        raise _broken(point, f"{point.value} is not a frozen dataclass")
+    if found.__abstractmethods__:
+        raise _broken(point, f"{point.value} lacks {', '.join(sorted(found.__abstractmethods__))}")
+    return found
+
+
+def _broken(point: EntryPoint, why: str) -> BrokenPolicy:
+    return BrokenPolicy(f"the policy '{point.name}' of {_package(point)} cannot be used: {why}")

@@ -39,7 +39,7 @@ class _Group:
 
 
 class Servers:
-    """Free GPUs by group. Mutable: belongs to one plan in the making."""
+    """Free GPUs by group. Mutable: belongs to one decision."""
 
     def __init__(
         self, nodes: Iterable[Node], base_nodes: Container[str], inference: str, paces: Paces

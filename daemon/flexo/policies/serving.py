@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flexo.model import Allocate, Share, Snapshot, TrainingJob
+from flexo.model import JobKey, Node, Share, TrainingJob
+from flexo.policies.base import Jobs, Target
 from flexo.policies.demand import least
-from flexo.policies.placement import FreeGpus, dearest_first
+from flexo.policies.placement import FreeGpus, Placement, dearest_first
 
-Target = Callable[[TrainingJob], int]
+Size = Callable[[TrainingJob], int]
 """Workers that a job is to run with."""
 Chooser = Callable[[Sequence[TrainingJob]], "Chosen"]
 """Who of the jobs in an order runs."""
@@ -37,14 +38,14 @@ class Budget:
 
     __slots__ = ("_nodes", "_one_type", "left")
 
-    def __init__(self, snapshot: Snapshot, jobs: Sequence[TrainingJob]) -> None:
+    def __init__(self, nodes: Sequence[Node], jobs: Sequence[TrainingJob]) -> None:
         self.left: dict[str, int] = {}
         """By GPU type."""
-        for node in snapshot.nodes:
+        for node in nodes:
             self.left[node.gpu_type] = self.left.get(node.gpu_type, 0) + node.gpus_idle
         self._one_type = next(iter(self.left)) if len(self.left) == 1 else None
         alike = self._one_type is not None
-        self._nodes = {} if alike else {node.name: node.gpu_type for node in snapshot.nodes}
+        self._nodes = {} if alike else {node.name: node.gpu_type for node in nodes}
         for job in jobs:
             if job.shares:
                 self.left[self._type_of(job)] += job.gpus - _kept(job)
@@ -96,21 +97,21 @@ class Chosen:
     budget: Budget
 
 
-def movable(snapshot: Snapshot) -> list[TrainingJob]:
+def movable(jobs: Jobs, placement: Placement) -> list[TrainingJob]:
     """All jobs but those with workers on unusable nodes, in the order of submission."""
-    unusable = {node.name for node in snapshot.nodes if node.unusable}
+    unusable = {node.name for node in placement.nodes if node.unusable}
     if not unusable:
-        return list(snapshot.training)
-    return [job for job in snapshot.training if all(share.node not in unusable for share in job.shares)]
+        return list(jobs.training)
+    return [job for job in jobs.training if all(share.node not in unusable for share in job.shares)]
 
 
-def choose(snapshot: Snapshot, order: Sequence[TrainingJob], target: Target) -> Chosen:
+def choose(placement: Placement, order: Sequence[TrainingJob], size: Size) -> Chosen:
     """Serve jobs in `order` as long as there are GPUs; one that does not fit is passed over."""
-    budget = Budget(snapshot, order)
+    budget = Budget(placement.nodes, order)
     servings: list[Serving] = []
     waiting: list[TrainingJob] = []
     for job in order:
-        workers = budget.grant(job, target(job))
+        workers = budget.grant(job, size(job))
         if workers:
             servings.append(Serving(job, workers))
         else:
@@ -119,9 +120,9 @@ def choose(snapshot: Snapshot, order: Sequence[TrainingJob], target: Target) -> 
 
 
 def serve(
-    snapshot: Snapshot, order: Sequence[TrainingJob], chooser: Chooser, why: Why, place: Place
-) -> tuple[Chosen, tuple[Allocate, ...]]:
-    """Who runs, as `chooser` says of `order`, and the allocations that this comes to.
+    placement: Placement, order: Sequence[TrainingJob], chooser: Chooser, why: Why, place: Place
+) -> tuple[Chosen, tuple[Target, ...]]:
+    """Who runs, as `chooser` says of `order`, and the targets that this comes to, put into `placement`.
 
     A job that fits by count, but on no set of nodes (its workers take several GPUs each), is left out and
     waits; the others are then chosen anew, so that nobody is preempted in vain.
@@ -129,7 +130,7 @@ def serve(
     left_out: list[TrainingJob] = []
     while True:
         chosen = chooser(order)
-        settled = _Settling(snapshot, chosen, why).allocations(place)
+        settled = _Settling(placement, chosen, why).targets(place)
         if not isinstance(settled, TrainingJob):
             chosen.waiting.extend(left_out)
             return chosen, settled
@@ -145,45 +146,48 @@ def consolidated(free: FreeGpus, job: TrainingJob, workers: int) -> tuple[Share,
 class _Settling:
     """Places for those whose shares change. Mutable: one plan in the making."""
 
-    def __init__(self, snapshot: Snapshot, chosen: Chosen, why: Why) -> None:
+    def __init__(self, placement: Placement, chosen: Chosen, why: Why) -> None:
         servings = chosen.servings
         self._resized = [each for each in servings if each.job.shares and each.workers != each.job.allocated]
         self._starters = [each for each in servings if not each.job.shares]
         self._preempted = [job for job in chosen.waiting if job.shares]
-        self._snapshot = snapshot
+        self._placement = placement
+        self._places: dict[JobKey, tuple[Share, ...]] = {}
         self._why = why
 
-    def allocations(self, place: Place) -> tuple[Allocate, ...] | TrainingJob:
+    def targets(self, place: Place) -> tuple[Target, ...] | TrainingJob:
         """What changes; or the first job that has no place."""
         if not (self._resized or self._starters or self._preempted):
             return ()
         shrunk = [each for each in self._resized if each.workers < each.job.allocated]
         grown = [each for each in self._resized if each.workers > each.job.allocated]
-        free = FreeGpus.of(self._snapshot, [*self._preempted, *(each.job for each in shrunk)])
-        allocations = [self._resize(free, each) for each in shrunk]
+        free = self._placement.free([*self._preempted, *(each.job for each in shrunk)])
+        targets = [self._resize(free, each) for each in shrunk]
         for each in self._starters:
             shares = place(free, each.job, each.workers)
             if shares is None:
                 return each.job
             free.take(each.job.shape, shares)
-            allocations.append(self._allocate(each.job, shares, "starts with"))
-        allocations += self._preemptions(free)
+            targets.append(self._target(each.job, shares, "starts with"))
+        targets += self._preemptions(free)
         for each in grown:
             free.give(each.job.shape, each.job.shares)
-            allocations.append(self._resize(free, each))
-        return tuple(allocate for allocate in allocations if allocate is not None)
+            targets.append(self._resize(free, each))
+        for key, shares in self._places.items():
+            self._placement.put(key, shares)
+        return tuple(target for target in targets if target is not None)
 
-    def _preemptions(self, free: FreeGpus) -> list[Allocate]:
+    def _preemptions(self, free: FreeGpus) -> list[Target]:
         """Of those that did not get their turn: they run on if nobody has taken their GPUs."""
-        taken: list[Allocate] = []
+        taken: list[Target] = []
         for job in self._preempted:
             if all(free.of_node(share.node) >= share.workers * job.shape.gpus for share in job.shares):
                 free.take(job.shape, job.shares)
             else:
-                taken.append(Allocate(job.key, (), f"gives way and waits: {self._why(job)}"))
+                taken.append(Target(job.key, 0, f"gives way and waits: {self._why(job)}"))
         return taken
 
-    def _resize(self, free: FreeGpus, serving: Serving) -> Allocate | None:
+    def _resize(self, free: FreeGpus, serving: Serving) -> Target | None:
         """As near to what it is to have as there is room, beside what it has; its GPUs are free here."""
         job = serving.job
         keep = dearest_first(job)
@@ -193,11 +197,12 @@ class _Settling:
         free.take(job.shape, shares)
         if workers == job.allocated:
             return None
-        return self._allocate(job, shares, "grows to" if workers > job.allocated else "shrinks to")
+        return self._target(job, shares, "grows to" if workers > job.allocated else "shrinks to")
 
-    def _allocate(self, job: TrainingJob, shares: tuple[Share, ...], what: str) -> Allocate:
+    def _target(self, job: TrainingJob, shares: tuple[Share, ...], what: str) -> Target:
+        self._places[job.key] = shares
         workers = sum(share.workers for share in shares)
-        return Allocate(job.key, shares, f"{what} {workers} of {job.workers} workers: {self._why(job)}")
+        return Target(job.key, workers, f"{what} {workers} of {job.workers} workers: {self._why(job)}")
 
 
 def _kept(job: TrainingJob) -> int:

@@ -1,6 +1,6 @@
-"""How long idle GPUs of a Slurm cluster are likely to stay with who is given them (Amoeba, section 3.2).
+"""How long idle GPUs beside bases are likely to stay with who is given them (Amoeba, section 3.2).
 
-Nodes that Slurm's backfill has planned for a pending job are not idle, and what a pending job could start on
+Nodes that the cluster has planned for a pending job are not idle, and what a pending job could start on
 is kept for it: so what is left to know is how long satellites lately stayed, and when a job is planned to
 start that has no choice of nodes.
 """

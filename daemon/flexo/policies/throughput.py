@@ -18,7 +18,6 @@ class Throughput(Autoscaler):
     """
 
     name: ClassVar[str] = "throughput"
-    oracle: ClassVar[bool] = False
 
     def batch_of(self, job: TrainingJob) -> int:
         """The best at every size: batch-size elasticity."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from flexo.model import Plan, Snapshot, TrainingJob
+from flexo.model import JobKey, TrainingJob
+from flexo.policies.base import Jobs, Policy, Targets
 from flexo.policies.demand import requested
+from flexo.policies.placement import Placement
 from flexo.policies.serving import Chosen, Serving, choose, consolidated, movable, serve
 
 _SOON_S: Final = 1.0
@@ -17,7 +19,7 @@ _SOON_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tiresias:
+class Tiresias(Policy):
     """Amoeba, section 6.2, after Gu et al., "Tiresias" (NSDI 2019), section 3.3.
 
     Jobs of a higher queue are served first, each with the workers that its user asked for, and take the GPUs
@@ -27,7 +29,8 @@ class Tiresias:
     """
 
     name: ClassVar[str] = "tiresias"
-    oracle: ClassVar[bool] = False
+    uses_running_times: ClassVar[bool] = False
+    orders_pending: ClassVar[bool] = True
 
     quanta_gpu_s: tuple[float, ...] = (10_000.0, 200_000.0)
     """Attained service at which a job leaves each queue but the last."""
@@ -37,31 +40,32 @@ class Tiresias:
     Tiresias' PROMOTEKNOB; neither paper prints its value.
     """
 
-    def plan(self, snapshot: Snapshot) -> Plan:
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """Serve the queues."""
 
         def chooser(order: Sequence[TrainingJob]) -> Chosen:
-            return self.choose(snapshot, order)
+            return self.choose(jobs, placement, order)
 
         def why(job: TrainingJob) -> str:
-            return f"it is in queue {self.queue_of(job, snapshot.at)}"
+            return f"it is in queue {self.queue_of(job, jobs.at)}"
 
-        chosen, allocations = serve(snapshot, self.order(snapshot), chooser, why, consolidated)
-        return Plan(
-            allocations=allocations,
-            order=tuple(job.key for job in chosen.waiting),
-            again_at=self._again_at(chosen, snapshot.at),
-        )
+        order = self._in_queues(movable(jobs, placement), jobs.at)
+        chosen, targets = serve(placement, order, chooser, why, consolidated)
+        return Targets(targets, again_at=self._again_at(chosen, jobs.at))
 
-    def choose(self, snapshot: Snapshot, order: Sequence[TrainingJob]) -> Chosen:
+    def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
+        """By queue, then first come, first served."""
+        return tuple(job.key for job in self._in_queues(jobs.waiting(), jobs.at))
+
+    def choose(self, jobs: Jobs, placement: Placement, order: Sequence[TrainingJob]) -> Chosen:
         """Who runs, and with how many workers, served in `order`."""
-        return choose(snapshot, order, requested)
+        return choose(placement, order, requested)
 
-    def order(self, snapshot: Snapshot) -> list[TrainingJob]:
+    def _in_queues(self, jobs: Iterable[TrainingJob], at: float) -> list[TrainingJob]:
         """Jobs in the order in which they are served."""
         queues: list[list[TrainingJob]] = [[] for _ in range(2 * len(self.quanta_gpu_s) + 2)]
-        for job in movable(snapshot):
-            queues[2 * self.queue_of(job, snapshot.at) + (not job.shares)].append(job)
+        for job in jobs:
+            queues[2 * self.queue_of(job, at) + (not job.shares)].append(job)
         return [job for queue in queues for job in queue]
 
     def queue_of(self, job: TrainingJob, at: float) -> int:

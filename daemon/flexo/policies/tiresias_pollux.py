@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from flexo.model import Held, Plan, Share, Snapshot, TrainingJob
+from flexo.model import Held, JobKey, Share, TrainingJob
+from flexo.policies.base import Jobs, Policy, Targets
 from flexo.policies.demand import requested
-from flexo.policies.placement import FreeGpus
+from flexo.policies.placement import FreeGpus, Placement
 from flexo.policies.serving import Chosen, choose, movable, serve
 
 
 @dataclass(frozen=True, slots=True)
-class TiresiasPollux:
+class TiresiasPollux(Policy):
     """Qiao et al., "Pollux" (OSDI 2021), section 5, as their artifact has it.
 
     Two queues; a job is in the second one for good once it has had the quantum. The first is in the order of
@@ -25,31 +26,37 @@ class TiresiasPollux:
     """
 
     name: ClassVar[str] = "tiresias-pollux"
-    oracle: ClassVar[bool] = False
+    uses_running_times: ClassVar[bool] = False
+    orders_pending: ClassVar[bool] = True
 
     quantum_gpu_s: float = 57_600.0
     """16 GPU hours."""
     round_s: float = 60.0
     """How often queues are looked at: who comes into the second one in the same round comes at once."""
 
-    def plan(self, snapshot: Snapshot) -> Plan:
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """Serve both queues."""
 
         def chooser(order: Sequence[TrainingJob]) -> Chosen:
-            return choose(snapshot, order, requested)
+            return choose(placement, order, requested)
 
         def why(job: TrainingJob) -> str:
-            return f"it is in queue {int(self._is_behind(job, snapshot.at))}"
+            return f"it is in queue {int(self._is_behind(job, jobs.at))}"
 
-        chosen, allocations = serve(snapshot, self._order(snapshot), chooser, why, _widest)
-        return Plan(allocations=allocations, order=tuple(job.key for job in chosen.waiting))
+        order = self._in_queues(movable(jobs, placement), jobs.at)
+        _, targets = serve(placement, order, chooser, why, _widest)
+        return Targets(targets)
 
-    def _order(self, snapshot: Snapshot) -> list[TrainingJob]:
+    def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
+        """The first queue, then the second."""
+        return tuple(job.key for job in self._in_queues(jobs.waiting(), jobs.at))
+
+    def _in_queues(self, jobs: Iterable[TrainingJob], at: float) -> list[TrainingJob]:
         first: list[TrainingJob] = []
         second: list[TrainingJob] = []
-        for job in movable(snapshot):
-            (second if self._is_behind(job, snapshot.at) else first).append(job)
-        second.sort(key=lambda job: self._behind_since(job, snapshot.at))
+        for job in jobs:
+            (second if self._is_behind(job, at) else first).append(job)
+        second.sort(key=lambda job: self._behind_since(job, at))
         return first + second
 
     def _is_behind(self, job: TrainingJob, now: float) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.policies import registry
-from flexo.policies.base import Policy
 from flexo_bench.fidelity.calibration import Calibration
 from flexo_bench.fidelity.running import GPUS_PER_NODE, NODES, Life
 from flexo_bench.fidelity.workload import Job, simulated
@@ -83,17 +82,8 @@ def side(lives: Sequence[Life]) -> Side:
 def simulated_side(jobs: tuple[Job, ...], policy: str, calibration: Calibration) -> Side:
     """The workload in the simulator, with the lab's nodes and the measured delays and speeds."""
     scenario = Scenario((NodeGroup(NODES, GPUS_PER_NODE),), on_slurm=calibration.times)
-    outcome = simulate(
-        simulated(jobs, calibration.speed), _policy(policy, calibration.times.min_resize_interval_s), scenario
-    )
+    outcome = simulate(simulated(jobs, calibration.speed), registry.make(policy), scenario)
     return side([_life(job, record) for job, record in zip(jobs, outcome.records, strict=True)])
-
-
-def _policy(name: str, min_resize_interval_s: float) -> Policy:
-    """As flexod makes it from the lab's configuration."""
-    if name == "greedy":
-        return registry.make(name, min_resize_interval_s=min_resize_interval_s)
-    return registry.make(name)
 
 
 def _life(job: Job, record: JobRecord) -> Life:

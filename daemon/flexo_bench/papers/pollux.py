@@ -29,8 +29,6 @@ PUBLISHED = {
 }
 """Mean completion times in seconds, by workload, of the artifact's own results."""
 REPLAYED = "tiresias-pollux"
-LEFT_OUT = frozenset({"greedy"})
-"""It shares idle GPUs of a Slurm cluster among running jobs, and starts none itself."""
 JOBS_CHOOSE = frozenset({"goodput", "throughput", "max-batch", "min-batch", "random-batch"})
 """Policies under which the batch is not what a job's user chose."""
 DIFFERENCES = (
@@ -54,7 +52,7 @@ def compare(run: Run, traces: Path) -> Comparison:
         pollux.read(traces / "pollux" / "workloads" / f"workload-{number}.csv", ReadOptions())
         for number in WORKLOADS
     ]
-    names = [name for name in registry.names() if name not in LEFT_OUT]
+    names = registry.built_in("starts_jobs")
     cases = [(name, True) for name in names] + [("goodput", False)]
     outcomes = run([_trial(name, jobs, declare) for name, declare in cases for jobs in workloads])
     results = [outcome.result for outcome in outcomes]

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 
 from flexo.model import JobKey, Node, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.policies import allocating
 from flexo.policies.lyra import Lyra
 
 GPUS_PER_NODE = 8
@@ -52,7 +53,7 @@ def measure(size: Size) -> Timed:
     took = []
     for _ in range(REPEATS):
         began = time.process_time()
-        policy.plan(snapshot)
+        allocating.plan(policy, snapshot)
         took.append(time.process_time() - began)
     return Timed(size, statistics.median(took), min(took), max(took))
 

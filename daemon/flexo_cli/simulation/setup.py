@@ -168,15 +168,15 @@ def make_policy(
 
     `on_slurm`: as flexod has it.
     """
-    if not on_slurm and not registry.simulates(name):
-        raise typer.BadParameter(
-            f"{name} deals out satellites of jobs that Slurm starts, and starts none itself",
-            param_hint="--policy",
-        )
     try:
+        if not on_slurm and not registry.class_of(name).starts_jobs:
+            raise typer.BadParameter(
+                f"{name} deals out satellites of jobs that Slurm starts, and starts none itself",
+                param_hint="--policy",
+            )
         told = {"gpu_speeds": speeds.speeds, "mixed_efficiency": speeds.mixed_efficiency}
         known = {key: value for key, value in told.items() if key in registry.settings_of(name)}
-        usual = registry.on_slurm(name) if on_slurm else {}
+        usual = registry.flexod_settings(name) if on_slurm else {}
         return registry.make(name, **{**usual, **known, **settings})
     except registry.UnknownPolicy as error:
         raise typer.BadParameter(str(error), param_hint="--policy") from error
@@ -188,6 +188,9 @@ def _settings(said: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, 
     settings: dict[str, dict[str, object]] = {}
     for text in said:
         policy, name, value = words.setting(text)
+        if (policy, name, value) == ("lyra", "order", "slurm"):  # its name in 0.1
+            typer.echo("--set lyra.order=slurm is called lyra.order=cluster now", err=True)
+            value = "cluster"
         if policy not in names:
             raise typer.BadParameter(f"'{policy}' is not among the policies that run", param_hint="--set")
         settings.setdefault(policy, {})[name] = value

@@ -203,6 +203,16 @@ def test_settings_of_policies_reach_them(flexo, own):
     assert "no setting 'width'" in " ".join(err.split())
 
 
+def test_a_value_that_has_another_name_now_is_taken_and_the_new_name_said(flexo, own):
+    options = ("--format", "own", *SMALL, "--policy", "lyra", "--json", "-")
+    arguments = ("simulate", "--trace", own, *options, "--set")
+    code, out, err = flexo(*arguments, "lyra.order=slurm")
+    assert code == 0
+    assert "lyra.order=cluster" in err
+    _, now, _ = flexo(*arguments, "lyra.order=cluster")
+    assert json.loads(out)["avg_jct_s"] == json.loads(now)["avg_jct_s"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from slurm_says import job_as_slurm_says, node_as_slurm_says
 
@@ -20,14 +22,34 @@ from flexo.model import (
     Range,
     SatelliteState,
     SatelliteTag,
+    Share,
     Shrink,
     Snapshot,
     WaitReason,
     WorkerShape,
 )
+from flexo.policies.base import Jobs, Policy, Target, Targets
+from flexo.policies.placement import Placement
 
 NOW = 10_000.0
 ONE_GPU = WorkerShape(gpus=1, cpus=1)
+
+
+@dataclass(frozen=True)
+class Wishing(Policy):
+    """A policy that wants fixed numbers of workers, by the job's number, and remembers what it was shown."""
+
+    wanted: Mapping[int, int]
+    shown: list[tuple[Jobs, Placement]] = field(default_factory=list)
+    name: ClassVar[str] = "wishing"
+
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
+        self.shown.append((jobs, placement))
+        targets = []
+        for job_id, wanted in self.wanted.items():
+            workers = placement.put(JobKey(job_id), (Share("n1", wanted),))
+            targets.append(Target(JobKey(job_id), workers, f"{workers} it is", samples=workers * 10))
+        return Targets(tuple(targets))
 
 
 def node(name: str, gpus: int = 4, used: int = 0, **changes) -> Node:

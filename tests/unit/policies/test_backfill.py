@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
-from training_jobs import NOW, TableSpeed, after, job, node, snapshot, snapshots, workers
+from training_jobs import NOW, TableSpeed, after, job, node, planned, snapshot, snapshots, workers
 
 from flexo.model import Snapshot, TrainingJob, WorkerShape
 from flexo.policies.backfill import Backfill
@@ -25,18 +25,18 @@ def waits(job_id: int, count: int, seconds: float | None = None, **changes) -> T
 
 def started(plan_of: Fifo | Backfill, before: Snapshot) -> set[int]:
     """Numbers of the jobs that it starts."""
-    return {each.job.job_id for each in plan_of.plan(before).allocations}
+    return {each.job.job_id for each in planned(plan_of, before).allocations}
 
 
 def test_fifo_starts_jobs_in_order_until_one_does_not_fit():
     before = snapshot([node("n0", 4)], [waits(1, 2), waits(2, 1), waits(3, 4), waits(4, 1)])
     assert started(Fifo(), before) == {1, 2}
-    assert "do not fit yet" in Fifo().plan(before).notes[0].text
+    assert "do not fit yet" in planned(Fifo(), before).notes[0].text
 
 
 def test_what_its_user_asked_for_is_what_an_elastic_job_starts_with():
     before = snapshot([node("n0", 8)], [job(1, "2-8", requested_workers=4), job(2, "3-8")])
-    assert workers(Fifo().plan(before), before) == {1: 4, 2: 3}
+    assert workers(planned(Fifo(), before), before) == {1: 4, 2: 3}
 
 
 def test_a_job_larger_than_the_whole_cluster_holds_nobody_up():
@@ -47,7 +47,7 @@ def test_a_job_larger_than_the_whole_cluster_holds_nobody_up():
 
 def test_a_job_that_ends_before_the_head_can_start_is_backfilled():
     jobs = [runs(1, 2, "n0", 100.0), waits(2, 4, 50.0), waits(3, 2, 100.0)]
-    plan = Backfill().plan(snapshot([node("n0", 4)], jobs))
+    plan = planned(Backfill(), snapshot([node("n0", 4)], jobs))
     assert [each.job.job_id for each in plan.allocations] == [3]
     assert "ends before job 2" in plan.allocations[0].why
     assert "100 s" in plan.notes[0].text
@@ -106,11 +106,11 @@ def test_speeds_decide_when_a_job_ends():
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_backfilling_never_delays_the_head_of_the_queue(before: Snapshot):
     head_first = Backfill(depth=_until_held_up(before))
-    alone = after(before, head_first.plan(before))
+    alone = after(before, planned(head_first, before))
     head = next((each for each in alone.training if not each.shares and _fits_empty(before, each)), None)
     if head is None:
         return
-    together = after(before, Backfill().plan(before))
+    together = after(before, planned(Backfill(), before))
     assert _starts_at(together, head) <= _starts_at(alone, head)
 
 
@@ -119,7 +119,7 @@ def _until_held_up(before: Snapshot) -> int:
     waiting = [each for each in before.training if not each.shares]
     for depth in range(1, len(waiting) + 1):
         held_up = waiting[depth - 1]
-        now = after(before, Backfill(depth=depth).plan(before))
+        now = after(before, planned(Backfill(depth=depth), before))
         if _fits_empty(before, held_up) and any(
             each.key == held_up.key and not each.shares for each in now.training
         ):

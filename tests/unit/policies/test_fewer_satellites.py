@@ -12,17 +12,14 @@ from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
 
 from flexo.model import ElasticJob, Plan, Snapshot, TrainingJob
 from flexo.policies import registry, satellites
-from flexo.policies.sizing import sizing_by
 
 POLICIES = ("greedy", "lyra", "throughput")
 
 
 def planned(seen: Snapshot, most: int | None, policy: str = "greedy") -> Plan:
-    if policy == "greedy":
-        return satellites.plan(seen, REST_S, max_satellites=most)
-    made = registry.make(policy, **registry.on_slurm(policy))
+    made = registry.make(policy, **registry.flexod_settings(policy))
     seen = replace(seen, training=tuple(known(job) for job in seen.elastic))
-    return satellites.plan(seen, REST_S, sizing_by(made, seen), max_satellites=most)
+    return satellites.plan(made, seen, REST_S, max_satellites=most)
 
 
 def known(job: ElasticJob) -> TrainingJob:

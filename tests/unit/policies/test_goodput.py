@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from training_jobs import after, check_plan, snapshots
+from training_jobs import after, check_plan, planned, snapshots
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model import JobKey, Node, Range, Share, Snapshot, TrainingJob, WorkerShape
@@ -57,7 +57,7 @@ def seen(machine: tuple[Node, ...], *jobs: TrainingJob) -> Snapshot:
 
 
 def given_to(policy: Goodput, snapshot: Snapshot) -> dict[int, tuple[Share, ...]]:
-    return {each.job.job_id: each.shares for each in policy.plan(snapshot).allocations}
+    return {each.job.job_id: each.shares for each in planned(policy, snapshot).allocations}
 
 
 def sizes(policy: Goodput, snapshot: Snapshot) -> dict[int, int]:
@@ -161,16 +161,16 @@ def test_without_any_word_of_what_is_left_a_job_counts_by_what_it_has_had():
 @given(before=snapshots(types=("v100", "t4")))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_plan_over_commits_nor_drops_a_base_nor_leaves_a_range(before: Snapshot):
-    plan = Goodput().plan(before)
+    plan = planned(Goodput(), before)
     check_plan(before, plan)
-    assert plan == Goodput().plan(before)
+    assert plan == planned(Goodput(), before)
 
 
 @given(before=snapshots(gpus_per_worker=1), seconds=st.sampled_from([60.0, 900.0]))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_plans_stay_right_round_after_round(before: Snapshot, seconds: float):
     for _ in range(4):
-        plan = Goodput().plan(before)
+        plan = planned(Goodput(), before)
         check_plan(before, plan)
         before = after(before, plan, seconds)
 

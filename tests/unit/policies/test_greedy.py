@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 
 from flexo.model import Batch, Grow, JobKey, Range, Shrink, SlowGpu, WorkerShape
+from flexo.policies import satellites
 from flexo.policies.batches import batch_of
 from flexo.policies.greedy import Greedy
 
-POLICY = Greedy(min_resize_interval_s=60.0)
+
+def planned(seen):
+    return satellites.plan(Greedy(), seen, 60.0)
 
 
 def decide(*args, **changes):
-    return POLICY.plan(snapshot(*args, **changes))
+    return planned(snapshot(*args, **changes))
 
 
 def test_idle_gpus_go_to_the_only_elastic_job_up_to_its_maximum():
@@ -109,10 +112,10 @@ def test_only_nodes_of_the_satellite_partition_that_are_up_are_used():
     train, flex = cluster.partitions
     outside = replace(cluster, partitions=(train, replace(flex, nodes=frozenset({"t1", "t3"}))))
     down = replace(cluster, partitions=(train, replace(flex, up=False)))
-    assert grown(POLICY.plan(cluster)) == [(1, "t2", 4)]
-    assert POLICY.plan(outside).actions == ()
-    assert POLICY.plan(down).actions == ()
-    assert "partition flex has no nodes that are up" in sentence(POLICY.plan(down), 1)
+    assert grown(planned(cluster)) == [(1, "t2", 4)]
+    assert planned(outside).actions == ()
+    assert planned(down).actions == ()
+    assert "partition flex has no nodes that are up" in sentence(planned(down), 1)
 
 
 @pytest.mark.parametrize("unusable", ["IDLE+COMPLETING", "IDLE+PLANNED", "IDLE+POWERED_DOWN", "DOWN"])

@@ -10,11 +10,12 @@ from small_clusters import elastic, node
 from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
 
 from flexo.model import Plan, Shrink, Snapshot
+from flexo.policies import satellites
 from flexo.policies.greedy import Greedy
 
 
 def greedily(seen: Snapshot) -> Plan:
-    return Greedy(min_resize_interval_s=REST_S).plan(seen)
+    return satellites.plan(Greedy(), seen, REST_S)
 
 
 @settings(max_examples=100)

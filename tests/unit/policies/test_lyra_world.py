@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_jobs import after, check_plan, snapshots
+from training_jobs import after, check_plan, planned, snapshots
 
 from flexo.model import Plan, Snapshot
 from flexo.policies.lyra import Lyra
@@ -41,7 +41,7 @@ def check_bases(before: Snapshot, plan: Plan) -> None:
 @given(before=worlds())
 @settings(max_examples=200, deadline=None)
 def test_a_plan_of_lyra_is_safe_and_preempts_nobody(before: Snapshot):
-    plan = Lyra().plan(before)
+    plan = planned(Lyra(), before)
     check_plan(before, plan)
     check_bases(before, plan)
 
@@ -50,7 +50,7 @@ def test_a_plan_of_lyra_is_safe_and_preempts_nobody(before: Snapshot):
 @settings(max_examples=100, deadline=None)
 def test_lyra_comes_to_rest_while_nothing_happens(before: Snapshot):
     for _ in range(8):
-        plan = Lyra().plan(before)
+        plan = planned(Lyra(), before)
         check_plan(before, plan)
         if not plan.allocations:
             return
@@ -62,7 +62,7 @@ def test_lyra_comes_to_rest_while_nothing_happens(before: Snapshot):
 @settings(max_examples=60, deadline=None)
 def test_lyra_stays_safe_while_time_goes_by_and_jobs_end(before: Snapshot, steps: list[float]):
     for seconds in steps:
-        plan = Lyra().plan(before)
+        plan = planned(Lyra(), before)
         check_plan(before, plan)
         check_bases(before, plan)
         before = ended(after(before, plan, seconds))
@@ -84,14 +84,14 @@ def ended(now: Snapshot) -> Snapshot:
 @given(before=worlds())
 @settings(max_examples=30, deadline=None)
 def test_equal_snapshots_have_equal_plans_of_lyra(before: Snapshot):
-    assert Lyra().plan(before) == Lyra().plan(before)
+    assert planned(Lyra(), before) == planned(Lyra(), before)
 
 
 @given(before=snapshots(gpus_per_worker=1))
 @settings(max_examples=60, deadline=None)
 def test_lyra_leaves_nothing_idle_that_a_waiting_base_could_use(before: Snapshot):
     """With flexible workers counted as idle, because they are taken back. Unless room is kept for one."""
-    now = after(before, Lyra(patience_s=math.inf).plan(before))
+    now = after(before, planned(Lyra(patience_s=math.inf), before))
     idle = sum(each.gpus_idle for each in now.nodes)
     for each in now.training:
         if not each.shares:

@@ -19,14 +19,13 @@ from small_clusters import (
 )
 
 from flexo.model import JobState, Partition, SatelliteTag, Shrink
+from flexo.policies import satellites
 from flexo.policies.greedy import Greedy
 from flexo.policies.pending import waits_for_resources
 
-POLICY = Greedy(min_resize_interval_s=60.0)
-
 
 def decide(*args, **changes):
-    return POLICY.plan(snapshot(*args, **changes))
+    return satellites.plan(Greedy(), snapshot(*args, **changes), 60.0)
 
 
 def test_idle_gpus_that_a_pending_job_could_start_on_are_not_granted():

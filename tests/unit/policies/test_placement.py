@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from training_jobs import ONE_GPU, job, node, snapshot
 
 from flexo.model import Share, WorkerShape
-from flexo.policies.placement import FreeGpus, dearest_first
+from flexo.policies.placement import FreeGpus, Placement, dearest_first
 
 TWO_GPUS = WorkerShape(gpus=2, cpus=1)
 
@@ -79,7 +79,8 @@ def test_a_placement_is_of_one_gpu_type():
 
 def test_a_job_keeps_what_it_has_on_an_unusable_node_and_nobody_else_gets_it():
     running = job(1, "1-4", on={"n0": 2})
-    free = FreeGpus.of(snapshot([node("n0", unusable="DRAIN"), node("n1")], [running]), [running])
+    nodes = snapshot([node("n0", unusable="DRAIN"), node("n1")], [running]).nodes
+    free = Placement(nodes).free([running])
     assert (free.total, free.of_node("n0")) == (4, 0)
     assert free.place(ONE_GPU, 3, keep=running.shares) == (Share("n0", 2), Share("n1", 1))
     assert free.place(ONE_GPU, 5) is None
@@ -87,9 +88,9 @@ def test_a_job_keeps_what_it_has_on_an_unusable_node_and_nobody_else_gets_it():
 
 def test_a_job_that_was_running_may_be_counted_as_free():
     running = job(1, 3, on={"n0": 3})
-    before = snapshot([node("n0"), node("n1")], [running])
-    assert FreeGpus.of(before).total == 5
-    assert FreeGpus.of(before, [running]).total == 8
+    placement = Placement(snapshot([node("n0"), node("n1")], [running]).nodes)
+    assert placement.free().total == 5
+    assert placement.free([running]).total == 8
 
 
 def test_the_base_is_dearest_then_the_largest_share():

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from flexo.policies import registry
-from flexo.policies.greedy import Greedy
+from flexo.policies.backfill import Backfill
+from flexo.policies.base import Policy
 from flexo.policies.tiresias import Tiresias
 
 
@@ -20,7 +21,7 @@ def test_every_name_makes_a_policy_of_that_name_that_equals_its_like(name):
 
 
 def test_settings_are_passed_on():
-    assert registry.make("greedy", min_resize_interval_s=5.0) == Greedy(5.0)
+    assert registry.make("backfill", depth=5) == Backfill(5)
 
 
 def test_an_unknown_name_is_refused_with_all_names_and_the_nearest():
@@ -33,9 +34,9 @@ def test_an_unknown_name_is_refused_with_all_names_and_the_nearest():
 
 
 def test_an_unknown_setting_is_refused_with_those_that_there_are():
-    with pytest.raises(
-        registry.BadSetting, match="greedy has no setting 'speed'; its settings: min_resize_interval_s"
-    ):
+    with pytest.raises(registry.BadSetting, match="backfill has no setting 'speed'; its settings: depth"):
+        registry.make("backfill", speed=3)
+    with pytest.raises(registry.BadSetting, match="greedy has no setting 'speed'; it has no settings"):
         registry.make("greedy", speed=3)
 
 
@@ -47,7 +48,7 @@ def test_an_unknown_setting_is_refused_with_those_that_there_are():
         ("lyra", "stay_s", float("nan"), "it takes numbers from 0 on"),
         ("lyra", "gpu_speeds", 3, "gpu_speeds is 3: Input should be a valid dictionary"),
         ("lyra", "gpu_speeds", {"t4": 0}, "the speed of a GPU is above 0"),
-        ("lyra", "order", "mine", "order is 'mine': Input should be 'policy' or 'slurm'"),
+        ("lyra", "order", "mine", "order is 'mine': Input should be 'policy' or 'cluster'"),
         ("tiresias", "quanta_gpu_s", 5, "quanta_gpu_s is 5: Input should be a valid tuple"),
         ("tiresias", "quanta_gpu_s", [5, -1], "it takes numbers from 0 on"),
         ("backfill", "depth", 2.5, "depth is 2.5: Input should be a valid integer"),
@@ -70,12 +71,13 @@ def test_the_defaults_are_values_that_may_be_said(name):
     assert registry.make(name, **said) == usual
 
 
-def test_of_a_policy_that_is_not_known_it_is_taken_that_it_goes_by_running_times():
-    assert registry.goes_by_running_times("srtf")
-    assert registry.goes_by_running_times("somebody's own")
-    assert not registry.goes_by_running_times("fifo")
+def test_of_a_policy_that_does_not_deny_it_it_is_taken_that_it_goes_by_running_times():
+    assert registry.class_of("srtf").uses_running_times
+    assert Policy.uses_running_times
+    assert not registry.class_of("fifo").uses_running_times
 
 
 def test_policies_that_look_for_servers_on_loan_are_told_their_partition_and_no_others():
-    assert registry.on_slurm("lyra", "lent") == {**registry.on_slurm("lyra"), "inference": "lent"}
-    assert registry.on_slurm("tiresias", "lent") == registry.on_slurm("tiresias")
+    usual, told = registry.flexod_settings, {"borrowed_partition": "lent"}
+    assert usual("lyra", told) == {**usual("lyra"), "inference": "lent"}
+    assert usual("tiresias", told) == usual("tiresias")

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
+from small_clusters import NOW, Wishing, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
 
-from flexo.model import Allocate, JobKey, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model import Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
 from flexo.policies import satellites
-from flexo.policies.satellites import Due
-from flexo.policies.sizing import sizing_by
 from flexo.policies.throughput import Throughput
 
 
 def planned(seen: Snapshot, dues: Mapping[int, int]) -> Plan:
-    wanted = {JobKey(job_id): Due(workers, why=f"{workers} it is") for job_id, workers in dues.items()}
-    return satellites.plan(seen, REST_S, lambda rooms, jobs: wanted)
+    return satellites.plan(Wishing(dues), seen, REST_S)
 
 
 def test_a_job_grows_to_its_due_and_no_further():
@@ -95,25 +92,6 @@ def test_a_job_that_has_just_changed_keeps_what_it_has():
     assert not planned(seen, {1: 1}).actions
 
 
-@dataclass(frozen=True)
-class Wishing:
-    """A policy that wants fixed numbers of workers, and remembers what it was shown."""
-
-    wanted: Mapping[int, int]
-    shown: list[Snapshot]
-    name: str = "wishing"
-    oracle: bool = False
-
-    def plan(self, snapshot: Snapshot) -> Plan:
-        self.shown.append(snapshot)
-        return Plan(
-            allocations=tuple(
-                Allocate(JobKey(job_id), (Share("n1", workers),), "as wished", samples=workers * 10)
-                for job_id, workers in self.wanted.items()
-            )
-        )
-
-
 def known(job_id: int, workers: str) -> TrainingJob:
     seen = elastic(job_id, workers)
     return TrainingJob(seen.key, "ada", seen.workers, seen.shape, submitted_at=0.0)
@@ -124,11 +102,11 @@ def test_a_policy_is_shown_what_pending_jobs_leave_over_and_what_jobs_hold():
     nodes = [node("n1", 8, used=2), node("n2", 4), node("t1", 1, used=1)]
     seen = snapshot(nodes, [job], [pending(500, gpus_per_node=4)])
     seen = replace(seen, training=(known(1, "1-8"),))
-    policy = Wishing({1: 5}, [])
-    satellites.plan(seen, REST_S, sizing_by(policy, seen))
-    (shown,) = policy.shown
-    assert sum(each.gpus_idle for each in shown.nodes) == 6  # four of ten are kept for the pending job
-    (about,) = shown.training
+    policy = Wishing({1: 5})
+    satellites.plan(policy, seen, REST_S)
+    ((jobs, placement),) = policy.shown
+    assert sum(each.gpus_idle for each in placement.nodes) == 6  # four of ten are kept for the pending job
+    (about,) = jobs.training
     assert about.base == (Share("t1", 1),)
     assert about.shares == (Share("t1", 1), Share("n1", 2))
     assert not about.preemptible
@@ -139,21 +117,21 @@ def test_what_a_policy_says_of_a_batch_is_told_within_what_the_job_accepts():
     seen = snapshot([node("n1", 8), node("t1", 1, used=1)], [job])
     seen = replace(seen, training=(known(1, "1-8"),))
     for wanted, samples in ((3, 30), (8, 40)):
-        plan = satellites.plan(seen, REST_S, sizing_by(Wishing({1: wanted}, []), seen))
+        plan = satellites.plan(Wishing({1: wanted}), seen, REST_S)
         assert [batch.samples for batch in plan.batches] == [samples]
 
 
 def test_a_policy_is_not_told_of_the_last_change_because_satellites_need_several():
     seen = replace(snapshot([node("n1", 8), node("t1", 1, used=1)], [elastic(1, "1-8")]), decided_at=NOW - 1)
     seen = replace(seen, training=(known(1, "1-8"),))
-    assert grown(satellites.plan(seen, REST_S, sizing_by(Throughput(), seen))) == [(1, "n1", 7)]
+    assert grown(satellites.plan(Throughput(), seen, REST_S)) == [(1, "n1", 7)]
 
 
 def test_a_job_of_which_the_policy_says_nothing_keeps_what_it_has():
     job = granted(elastic(1, "1-8"), "n1", 2)
     seen = snapshot([node("n1", 8, used=2), node("t1", 1, used=1)], [job])
     seen = replace(seen, training=(known(1, "1-8"),))
-    assert not satellites.plan(seen, REST_S, sizing_by(Wishing({}, []), seen)).actions
+    assert not satellites.plan(Wishing({}), seen, REST_S).actions
 
 
 @settings(max_examples=60, deadline=None)
@@ -172,6 +150,7 @@ def test_whatever_is_due_it_never_overcommits_and_comes_to_rest(data):
 def test_gpus_without_cpus_are_not_shown_as_free(cpus):
     seen = snapshot([node("n1", 8, cpus=cpus), node("t1", 1, used=1)], [elastic(1, "1-16")])
     seen = replace(seen, training=(known(1, "1-16"),))
-    policy = Wishing({}, [])
-    satellites.plan(seen, REST_S, sizing_by(policy, seen))
-    assert policy.shown[0].nodes[0].gpus_idle == min(8, cpus)
+    policy = Wishing({})
+    satellites.plan(policy, seen, REST_S)
+    ((_, placement),) = policy.shown
+    assert placement.nodes[0].gpus_idle == min(8, cpus)

@@ -8,6 +8,7 @@ import pytest
 from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 
 from flexo.model import ElasticJob, Grow, Loan, LoanState, Partition, Plan, QueuedJob, Snapshot, WorkerShape
+from flexo.policies.greedy import Greedy
 from flexo.policies.rooms import lent_nodes, satellite_partition
 from flexo.policies.satellites import plan
 
@@ -42,7 +43,7 @@ def lending(
 
 
 def planned(seen: Snapshot) -> Plan:
-    return plan(seen, 0.0)
+    return plan(Greedy(), seen, 0.0)
 
 
 def back(name: str, state: LoanState = LoanState.CALLED_BACK) -> Loan:

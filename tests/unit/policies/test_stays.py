@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, snapshot
+from small_clusters import NOW, Wishing, elastic, granted, grown, node, pending, sentence, snapshot
 from training_jobs import TableSpeed
 
-from flexo.model import JobKey, Snapshot, TrainingJob
+from flexo.model import Snapshot, TrainingJob
 from flexo.policies import satellites
+from flexo.policies.greedy import Greedy
 from flexo.policies.payoff import PAUSE_S, START_S
-from flexo.policies.satellites import Due
 from flexo.policies.stays import stays
 
 NODES = [node("n1", 8), node("n2", 8), node("t1", 8, used=8)]
@@ -57,7 +57,7 @@ def known(seen: Snapshot, **changes) -> tuple[TrainingJob, ...]:
 def growing(seen: Snapshot, **changes):
     """What becomes of one job whose due is 6 workers."""
     seen = replace(seen, training=known(seen, **changes))
-    return satellites.plan(seen, 60.0, lambda rooms, jobs: {JobKey(1): Due(6)})
+    return satellites.plan(Wishing({1: 6}), seen, 60.0)
 
 
 def test_gpus_that_stay_no_longer_than_workers_take_to_start_and_a_pause_to_pay_are_left_alone():
@@ -88,16 +88,12 @@ def test_it_is_said_why_idle_gpus_are_left_alone():
 
 
 def test_a_policy_is_not_shown_gpus_that_pay_for_nobody():
-    shown = []
-
-    def size(rooms, jobs):
-        shown.append(set(rooms))
-        return {}
-
+    policy = Wishing({})
     nodes = [node("n1", 2), node("n2", 2), node("t1", 4, used=4)]
     seen = snapshot(nodes, [elastic(1, "4-6")], [WANTS_N1])
-    satellites.plan(replace(seen, training=known(seen)), 60.0, size)
-    assert shown == [{"n2", "t1"}]
+    satellites.plan(policy, replace(seen, training=known(seen)), 60.0)
+    ((_, placement),) = policy.shown
+    assert {each.name for each in placement.nodes} == {"n2", "t1"}
 
 
 def test_who_gets_nothing_because_it_does_not_pay_keeps_nobody_else_from_it():
@@ -108,7 +104,7 @@ def test_who_gets_nothing_because_it_does_not_pay_keeps_nobody_else_from_it():
     )
     flat, linear = known(seen)
     both = (replace(flat, speed=TableSpeed((1.0,) * 4)), linear)
-    assert grown(satellites.plan(replace(seen, training=both), 60.0)) == [(2, "n1", 3)]
+    assert grown(satellites.plan(Greedy(), replace(seen, training=both), 60.0)) == [(2, "n1", 3)]
 
 
 def test_what_stands_stays_though_it_would_not_be_granted_anew():

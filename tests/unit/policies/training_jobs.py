@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from small_clusters import NOW
 
 from flexo.model import Held, JobKey, Node, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.policies import allocating
+from flexo.policies.base import Jobs, Policy
+from flexo.policies.placement import Placement
 
 ONE_GPU = WorkerShape(gpus=1, cpus=1)
 Shares = Mapping[str, int]
@@ -67,6 +70,16 @@ def snapshot(nodes: Sequence[Node], jobs: Sequence[TrainingJob], at: float = NOW
         satellite_partition="",
         training=tuple(sorted(jobs, key=lambda each: (each.submitted_at, each.key))),
     )
+
+
+def planned(policy: Policy, seen: Snapshot) -> Plan:
+    """What the policy's targets come to on a cluster that gives jobs what it is told."""
+    return allocating.plan(policy, seen)
+
+
+def pending_order(policy: Policy, seen: Snapshot) -> list[int]:
+    """Numbers of pending jobs, the first to start first."""
+    return [key.job_id for key in policy.pending_order(Jobs.of(seen), Placement(seen.nodes))]
 
 
 def after(before: Snapshot, plan: Plan, seconds: float = 0.0) -> Snapshot:

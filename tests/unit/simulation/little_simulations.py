@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Allocate, Drop, JobKey, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model import Allocate, Drop, JobKey, Range, Share, TrainingJob, WorkerShape
+from flexo.policies.base import Jobs, Policy, Target, Targets
+from flexo.policies.placement import Placement
 from flexo_simulation.engine import simulate
 from flexo_simulation.estimates import Estimates, Mode
 from flexo_simulation.linear_training import LinearTraining
@@ -35,20 +37,28 @@ def trace_job(
     return TraceJob(job_id=number, submitted_at=at, workers=size, **(values | changes))
 
 
+What = Callable[[Jobs, Placement], Sequence[Allocate | Drop]]
+
+
 @dataclass(frozen=True)
-class Doing:
-    """A policy that does what a function says of each snapshot."""
+class Doing(Policy):
+    """A policy that does what a function says of the jobs and nodes."""
 
-    what: Callable[[Snapshot], Sequence[Allocate | Drop]]
+    what: What
     name: ClassVar[str] = "doing"
-    oracle: ClassVar[bool] = False
 
-    def plan(self, snapshot: Snapshot) -> Plan:
-        said = self.what(snapshot)
-        return Plan(
-            allocations=tuple(word for word in said if isinstance(word, Allocate)),
-            drops=tuple(word for word in said if isinstance(word, Drop)),
-        )
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
+        return said(self.what(jobs, placement), placement)
+
+
+def said(words: Sequence[Allocate | Drop], placement: Placement) -> Targets:
+    """The targets that put jobs exactly where the words say."""
+    targets = tuple(
+        Target(word.job, placement.put(word.job, word.shares), word.why, word.samples, word.guaranteed)
+        for word in words
+        if isinstance(word, Allocate)
+    )
+    return Targets(targets, drops=tuple(word for word in words if isinstance(word, Drop)))
 
 
 @dataclass
@@ -57,16 +67,16 @@ class Script:
 
     words: Mapping[float, Mapping[int, int]]
     said: set[float] = field(default_factory=set)
-    seen: list[Snapshot] = field(default_factory=list)
+    seen: list[Jobs] = field(default_factory=list)
 
-    def __call__(self, snapshot: Snapshot) -> list[Allocate]:
-        self.seen.append(snapshot)
-        due = [at for at in self.words if at <= snapshot.at and at not in self.said]
+    def __call__(self, jobs: Jobs, placement: Placement) -> list[Allocate]:
+        self.seen.append(jobs)
+        due = [at for at in self.words if at <= jobs.at and at not in self.said]
         self.said.update(due)
         return [allocate(number, workers) for at in sorted(due) for number, workers in self.words[at].items()]
 
     def looks(self, number: int) -> list[TrainingJob]:
-        """The job in all snapshots that had it."""
+        """The job in all looks at it."""
         return [job for one in self.seen for job in one.training if job.key.job_id == number]
 
 
@@ -74,11 +84,11 @@ def allocate(number: int, workers: int, node: str = NODE) -> Allocate:
     return Allocate(JobKey(number), (Share(node, workers),) if workers else (), "the test says so")
 
 
-def greedy_fifo(snapshot: Snapshot) -> list[Allocate]:
+def greedy_fifo(jobs: Jobs, placement: Placement) -> list[Allocate]:
     """Start whoever fits with its maximum on one node, in the order of submission."""
-    free = {node.name: node.gpus_idle for node in snapshot.nodes}
+    free = {node.name: node.gpus_idle for node in placement.nodes}
     started = []
-    for job in snapshot.training:
+    for job in jobs.training:
         workers = job.workers.max
         node = next((name for name, gpus in free.items() if gpus >= workers * job.shape.gpus), None)
         if not job.shares and node is not None:
@@ -89,7 +99,7 @@ def greedy_fifo(snapshot: Snapshot) -> list[Allocate]:
 
 def on_one_node(
     jobs: Sequence[TraceJob],
-    what: Callable[[Snapshot], Sequence[Allocate | Drop]] = greedy_fifo,
+    what: What = greedy_fifo,
     gpus: int = 8,
     mode: Mode = Mode.ORACLE,
     **scenario,

@@ -7,7 +7,9 @@ from little_simulations import Doing, Script, allocate, by_number, greedy_fifo, 
 
 from flexo.clusters.base import ImpossiblePlan
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Allocate, Drop, JobKey, Share, Snapshot, Source
+from flexo.model import Allocate, Drop, JobKey, Share, Source
+from flexo.policies.base import Jobs
+from flexo.policies.placement import Placement
 from flexo_simulation.costs import POLLUX, Costs
 from flexo_simulation.engine import SimulationStuck, simulate
 from flexo_simulation.records import End, Held
@@ -32,11 +34,11 @@ def test_a_job_waits_for_gpus_and_starts_at_the_instant_they_are_free():
 def sizes_then_maximum(sizes: dict[int, int]):
     """Two jobs with these workers; when one has ended, the other takes its maximum."""
 
-    def what(snapshot: Snapshot) -> list[Allocate]:
-        jobs = snapshot.training
-        if len(jobs) == 1 and jobs[0].allocated < jobs[0].workers.max:
-            return [allocate(jobs[0].key.job_id, jobs[0].workers.max)]
-        return [allocate(job.key.job_id, sizes[job.key.job_id]) for job in jobs if not job.shares]
+    def what(jobs: Jobs, placement: Placement) -> list[Allocate]:
+        there = jobs.training
+        if len(there) == 1 and there[0].allocated < there[0].workers.max:
+            return [allocate(there[0].key.job_id, there[0].workers.max)]
+        return [allocate(job.key.job_id, sizes[job.key.job_id]) for job in jobs.waiting()]
 
     return what
 
@@ -106,30 +108,30 @@ def test_with_an_interval_decisions_are_made_at_its_multiples_only():
     script = Script({})
     jobs = [trace_job(1, 90.0, 6), trace_job(2, 30.0, 4, at=60.0), trace_job(3, 5.0, 8, at=61.0)]
 
-    def what(snapshot: Snapshot) -> list[Allocate]:
-        script(snapshot)
-        return greedy_fifo(snapshot)
+    def what(jobs: Jobs, placement: Placement) -> list[Allocate]:
+        script(jobs, placement)
+        return greedy_fifo(jobs, placement)
 
     records = by_number(on_one_node(jobs, what, interval_s=60.0))
     assert records[1].ended_at == pytest.approx(90.0)
     # job 1 has ended at 90 s, which is seen at 120 s
     assert (records[2].first_start_at, records[2].ended_at) == (120.0, pytest.approx(150.0))
     assert (records[3].first_start_at, records[3].ended_at) == (180.0, pytest.approx(185.0))
-    assert [snapshot.at for snapshot in script.seen] == [0.0, 60.0, 120.0, 180.0, 240.0]
-    assert [len(snapshot.training) for snapshot in script.seen] == [1, 2, 2, 1, 0]
+    assert [look.at for look in script.seen] == [0.0, 60.0, 120.0, 180.0, 240.0]
+    assert [len(look.training) for look in script.seen] == [1, 2, 2, 1, 0]
 
 
 def test_ticks_without_any_job_are_passed_over():
     script = Script({0.0: {1: 1}, 86_400.0: {2: 1}})
     on_one_node([trace_job(1, 10.0), trace_job(2, 10.0, at=86_399.0)], script, interval_s=60.0)
-    assert [snapshot.at for snapshot in script.seen] == [0.0, 60.0, 86_400.0, 86_460.0]
+    assert [look.at for look in script.seen] == [0.0, 60.0, 86_400.0, 86_460.0]
 
 
 def test_a_policy_is_told_when_it_last_changed_something_and_who_has_ended_since():
     script = Script({0.0: {1: 1, 2: 1}, 50.0: {3: 1}})
     jobs = [trace_job(1, 10.0), trace_job(2, 20.0), trace_job(3, 10.0, at=50.0)]
     on_one_node(jobs, script)
-    told = [(snapshot.at, snapshot.decided_at, snapshot.ended_since) for snapshot in script.seen]
+    told = [(look.at, look.decided_at, look.ended_since) for look in script.seen]
     # jobs 1 and 2 arrive at one instant, and are decided on at once
     assert told == [(0, 0, 0), (10, 0, 1), (20, 0, 2), (50, 0, 2), (60, 50, 1)]
 
@@ -147,9 +149,9 @@ def test_of_a_job_that_runs_a_policy_sees_what_it_was_when_something_last_happen
 
 
 def test_a_dropped_job_is_neither_run_nor_waited_for():
-    def what(snapshot: Snapshot) -> list[Allocate | Drop]:
-        drops = [Drop(job.key, "no room") for job in snapshot.training if job.key.job_id == 2]
-        return [*drops, *(word for word in greedy_fifo(snapshot) if word.job.job_id != 2)]
+    def what(jobs: Jobs, placement: Placement) -> list[Allocate | Drop]:
+        drops = [Drop(job.key, "no room") for job in jobs.training if job.key.job_id == 2]
+        return [*drops, *(word for word in greedy_fifo(jobs, placement) if word.job.job_id != 2)]
 
     outcome = on_one_node([trace_job(1), trace_job(2, at=3.0), trace_job(3, at=4.0)], what)
     record = by_number(outcome)[2]
@@ -190,7 +192,7 @@ def test_what_cannot_be_is_raised_and_not_passed_over():
 
 def test_a_mistake_of_a_policy_is_raised():
     with pytest.raises(ZeroDivisionError):
-        on_one_node([trace_job(1)], lambda snapshot: [1 // 0])  # type: ignore[list-item]
+        on_one_node([trace_job(1)], lambda jobs, placement: [1 // 0])  # type: ignore[list-item]
 
 
 def test_what_one_job_gives_up_another_has_at_the_same_instant():
@@ -209,7 +211,7 @@ def test_equal_simulations_have_equal_outcomes():
 def test_jobs_that_end_at_one_instant_are_decided_on_once():
     script = Script({0.0: {1: 1, 2: 1}})
     outcome = on_one_node([trace_job(1, 10.0), trace_job(2, 10.0)], script)
-    assert [snapshot.at for snapshot in script.seen] == [0.0, 10.0]
+    assert [look.at for look in script.seen] == [0.0, 10.0]
     assert outcome.result.events == 4
 
 
@@ -222,7 +224,7 @@ def test_progress_is_told_at_the_end_too():
 
 def test_a_job_of_another_number_is_unknown():
     with pytest.raises(ImpossiblePlan, match="there is no job 9"):
-        on_one_node([trace_job(1)], lambda snapshot: [Allocate(JobKey(9), (Share("n1", 1),), "")])
+        on_one_node([trace_job(1)], lambda jobs, placement: [Allocate(JobKey(9), (Share("n1", 1),), "")])
 
 
 def test_jobs_that_are_not_in_order_or_have_one_number_are_refused():
@@ -261,9 +263,9 @@ def test_a_run_that_never_trains_on_is_named_and_does_not_hold_up_the_simulation
 def test_jobs_that_take_turns_for_ever_are_told_of():
     """A policy that takes one GPU from each job before it has started up, and gives it to the next."""
 
-    def take_turns(snapshot: Snapshot) -> list[Allocate]:
-        has = next((job for job in snapshot.training if job.shares), snapshot.training[-1])
-        after = snapshot.training[(snapshot.training.index(has) + 1) % len(snapshot.training)]
+    def take_turns(jobs: Jobs, placement: Placement) -> list[Allocate]:
+        has = next((job for job in jobs.training if job.shares), jobs.training[-1])
+        after = jobs.training[(jobs.training.index(has) + 1) % len(jobs.training)]
         gives = [Allocate(has.key, (), "its turn is over")] if has.shares else []
         return [*gives, allocate(after.key.job_id, 1)]
 

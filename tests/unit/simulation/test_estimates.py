@@ -8,8 +8,10 @@ import pytest
 from little_simulations import Doing, Script, greedy_fifo, on_one_node, trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Snapshot, Source
+from flexo.model import Source
 from flexo.policies import registry
+from flexo.policies.base import Jobs
+from flexo.policies.placement import Placement
 from flexo_simulation.engine import simulate
 from flexo_simulation.estimates import Estimate, Estimates, Estimator, Mode
 from flexo_simulation.scenario import Scenario
@@ -69,7 +71,7 @@ def test_a_running_job_is_estimated_anew_when_it_outruns_what_was_believed_and_n
     script = Script({0.0: {1: 1}, 10.0: {2: 1}, 200.0: {3: 1}})
     jobs = [trace_job(1, 10.0), trace_job(2, 1000.0, at=10.0), trace_job(3, 1.0, at=200.0)]
     on_one_node(jobs, script, mode=Mode.HISTORY)
-    assert [snapshot.at for snapshot in script.seen] == pytest.approx([0, 10, 200, 201, 1010])
+    assert [look.at for look in script.seen] == pytest.approx([0, 10, 200, 201, 1010])
     waiting, running, *_ = script.looks(2)
     assert (waiting.remaining_work, waiting.source) == (10.0, Source.HISTORY)
     # outrun after 10, 20, 40, 80 and 160 s
@@ -95,9 +97,9 @@ def test_results_say_whether_a_policy_went_by_what_no_scheduler_knows(mode, poli
 def test_no_job_is_believed_to_have_less_than_nothing_left():
     seen: list[float] = []
 
-    def what(snapshot: Snapshot):
-        seen.extend(job.remaining_at(snapshot.at) or 0.0 for job in snapshot.training)
-        return greedy_fifo(snapshot)
+    def what(jobs: Jobs, placement: Placement):
+        seen.extend(job.remaining_at(jobs.at) or 0.0 for job in jobs.training)
+        return greedy_fifo(jobs, placement)
 
     jobs = tuple(trace_job(n, 10.0 ** (n % 4), n % 3 + 1, at=7.0 * n) for n in range(1, 80))
     simulate(Workload("test", jobs), Doing(what), Scenario((NodeGroup(1, 8),)))

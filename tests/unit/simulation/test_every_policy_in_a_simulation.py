@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -10,37 +11,36 @@ from hypothesis import strategies as st
 from little_simulations import trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Plan, Quota, Snapshot, TrainingJob
+from flexo.model import Quota, TrainingJob
 from flexo.policies import registry
-from flexo.policies.base import Policy
+from flexo.policies.base import Jobs, Policy, Targets
+from flexo.policies.placement import Placement
 from flexo_simulation.costs import Costs
 from flexo_simulation.engine import simulate
 from flexo_simulation.estimates import Estimates, Mode
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import TraceJob, Workload
 
-POLICIES = tuple(name for name in registry.names() if name != "greedy")
+POLICIES = registry.built_in("starts_jobs")
 """greedy grants satellites and starts nobody."""
 
 
 @dataclass(frozen=True)
-class Twice:
+class Twice(Policy):
     """A policy that is also shown every job as it is at the instant of the decision."""
 
     policy: Policy
+    name: ClassVar[str] = "twice"
 
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def oracle(self) -> bool:
-        return self.policy.oracle
-
-    def plan(self, snapshot: Snapshot) -> Plan:
-        said = self.policy.plan(snapshot)
-        now = replace(snapshot, training=tuple(_as_of_now(job, snapshot.at) for job in snapshot.training))
-        assert self.policy.plan(now).allocations == said.allocations
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
+        said = self.policy.targets(jobs, placement)
+        now = replace(jobs, training=tuple(_as_of_now(job, jobs.at) for job in jobs.training))
+        again = Placement(placement.nodes)
+        assert self.policy.targets(now, again).jobs == said.jobs
+        for target in said.jobs:
+            shares = placement.of(target.job) or ()
+            assert (again.of(target.job) or ()) == shares
+            assert sum(share.workers for share in shares) == target.workers
         return said
 
 

@@ -43,9 +43,8 @@ def elastic(number: int, work: float, least: int, most: int, at: float = 0.0, **
 def run(
     *jobs: TraceJob, policy: str = "greedy", nodes: int = 2, gpus: int = 4, times: SlurmTimes = TIMES
 ) -> tuple[JobRecord, ...]:
-    settings = {"min_resize_interval_s": times.min_resize_interval_s} if policy == "greedy" else {}
     scenario = Scenario((NodeGroup(nodes, gpus),), on_slurm=times)
-    return simulate(Workload("test", jobs), registry.make(policy, **settings), scenario).records
+    return simulate(Workload("test", jobs), registry.make(policy), scenario).records
 
 
 def sizes(record: JobRecord) -> list[tuple[float, int]]:

@@ -9,10 +9,12 @@ from typing import ClassVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from little_simulations import trace_job
+from little_simulations import said, trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Allocate, Plan, Share, Snapshot, TrainingJob
+from flexo.model import Allocate, Share, TrainingJob
+from flexo.policies.base import Jobs, Policy, Targets
+from flexo.policies.placement import Placement
 from flexo_simulation.costs import Costs
 from flexo_simulation.engine import simulate
 from flexo_simulation.estimates import Estimates, Mode
@@ -24,28 +26,27 @@ NODES, GPUS = 3, 4
 
 
 @dataclass(frozen=True)
-class Whimsical:
+class Whimsical(Policy):
     """Moves, resizes, preempts and starts at random, but starts somebody where nobody runs."""
 
     seed: int
     name: ClassVar[str] = "whimsical"
-    oracle: ClassVar[bool] = False
 
-    def plan(self, snapshot: Snapshot) -> Plan:
-        whim = random.Random(f"{self.seed} {snapshot.at} {len(snapshot.training)}")
-        free = {node.name: node.gpus for node in snapshot.nodes}
-        for job in snapshot.training:
+    def targets(self, jobs: Jobs, placement: Placement) -> Targets:
+        whim = random.Random(f"{self.seed} {jobs.at} {len(jobs.training)}")
+        free = {node.name: node.gpus for node in placement.nodes}
+        for job in jobs.training:
             for share in job.shares:
                 free[share.node] -= share.workers
         allocations: list[Allocate] = []
-        running = sum(1 for job in snapshot.training if job.shares)
-        for job in snapshot.training:
+        running = sum(1 for job in jobs.training if job.shares)
+        for job in jobs.training:
             if whim.random() < 0.4 or not running:
                 shares = _anywhere(job, free, whim, preempts=running > 1)
                 running += bool(shares) - bool(job.shares)
                 if shares != job.shares:
                     allocations.append(Allocate(job.key, shares, "a whim"))
-        return Plan(allocations=tuple(allocations))
+        return said(allocations, placement)
 
 
 def _anywhere(

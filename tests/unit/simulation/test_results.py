@@ -7,7 +7,8 @@ import json
 import pytest
 from little_simulations import Script, allocate, on_one_node, trace_job
 
-from flexo.model import Snapshot
+from flexo.policies.base import Jobs
+from flexo.policies.placement import Placement
 from flexo.scalability.table import TableSpeed
 from flexo_simulation.costs import Costs
 from flexo_simulation.linear_training import LinearTraining
@@ -76,7 +77,7 @@ def test_resizes_and_preemptions_of_all_jobs_are_added_up():
 
 
 def test_nothing_to_count_is_null_in_json():
-    def nothing(snapshot: Snapshot):
+    def nothing(jobs: Jobs, placement: Placement):
         return []
 
     result = on_one_node([trace_job(1)], nothing).result
@@ -92,8 +93,8 @@ def test_nothing_to_count_is_null_in_json():
 
 
 def test_being_given_what_it_has_is_no_resize():
-    def again(snapshot: Snapshot):
-        return [allocate(job.key.job_id, 1) for job in snapshot.training]
+    def again(jobs: Jobs, placement: Placement):
+        return [allocate(job.key.job_id, 1) for job in jobs.training]
 
     result = on_one_node([trace_job(1, 10.0, "1-2"), trace_job(2, 1.0, at=1.0)], again).result
     assert (result.resizes, result.preemptions) == (0, 0)

@@ -13,9 +13,10 @@ from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.loaning.orchestrator import Rules
 from flexo.loaning.reclaim import exact, random_choice
 from flexo.loaning.vacating import Timing
-from flexo.model import Allocate, Share, Snapshot
-from flexo.policies.base import Policy
+from flexo.model import Allocate, Share
+from flexo.policies.base import Jobs, Policy
 from flexo.policies.lyra import Lyra
+from flexo.policies.placement import Placement
 from flexo_simulation.costs import Costs
 from flexo_simulation.demand_trace import DemandTrace
 from flexo_simulation.engine import simulate
@@ -147,9 +148,9 @@ def test_a_server_that_is_not_vacated_is_taken_at_its_deadline_and_counted():
 
 
 def test_a_server_emptied_because_its_job_went_for_another_is_counted():
-    def across_two(snapshot: Snapshot) -> list[Allocate]:
-        lent = {node.name for node in snapshot.nodes if node.gpus_idle} - {"n1"}
-        waits = [job.key for job in snapshot.training if not job.shares]
+    def across_two(jobs: Jobs, placement: Placement) -> list[Allocate]:
+        lent = {node.name for node in placement.nodes if node.gpus_idle} - {"n1"}
+        waits = [job.key for job in jobs.training if not job.shares]
         shares = (Share("i1", 2), Share("i2", 2))
         return [Allocate(key, shares, "it fits") for key in waits if {"i1", "i2"} <= lent]
 

@@ -36,8 +36,8 @@ def at(words):
     """What jobs are to have from given instants on."""
     left = dict(words)
 
-    def say(snapshot):
-        return [each for when in sorted(left) if when <= snapshot.at for each in left.pop(when)]
+    def say(jobs, placement):
+        return [each for when in sorted(left) if when <= jobs.at for each in left.pop(when)]
 
     return say
 
@@ -78,12 +78,12 @@ def test_policies_see_what_is_left_at_the_pace_at_which_it_is_done():
     jobs = [trace_job(1, 100.0, 2, shape=V100, fungible=True), trace_job(2, 1.0, at=40.0, shape=V100)]
     script = at({0.0: [on(1, Share(T_NODE, 2))], 40.0: [on(2, Share(V_NODE, 1))]})
 
-    def look(snapshot):
-        seen(snapshot)
-        return script(snapshot)
+    def look(jobs, placement):
+        seen(jobs, placement)
+        return script(jobs, placement)
 
     run(jobs, look)
-    later = next(snapshot for snapshot in seen.seen if snapshot.at == 40.0)
+    later = next(look for look in seen.seen if look.at == 40.0)
     job = later.training[0]
     assert (job.pace, job.rate_now) == (0.25, 0.5)
     assert job.remaining_at(40.0) == pytest.approx(200.0 - 40.0 * 2 * 0.25)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import pytest
 from little_simulations import Script, by_number, greedy_fifo, on_one_node, trace_job
 
-from flexo.model import Share, Snapshot, Source
+from flexo.model import Share, Source
+from flexo.policies.base import Jobs
+from flexo.policies.placement import Placement
 from flexo_simulation.costs import Costs
 
 
@@ -70,7 +72,7 @@ def test_its_end_is_exact_however_often_it_is_looked_at(interval_s):
 def test_each_change_of_its_speed_calls_for_a_decision():
     script = Script({0.0: {1: 1}})
     on_one_node([trace_job(1, training=TwoPaces(50.0))], script)
-    assert [snapshot.at for snapshot in script.seen] == pytest.approx([0.0, 50.0, 150.0])
+    assert [look.at for look in script.seen] == pytest.approx([0.0, 50.0, 150.0])
 
 
 @pytest.mark.parametrize("interval_s", [None, 10.0])
@@ -78,7 +80,7 @@ def test_policies_see_what_it_would_report_at_each_decision(interval_s):
     script = Script({0.0: {1: 1, 2: 1}})
     jobs = [trace_job(1, training=TwoPaces(50.0)), trace_job(2, 70.0)]
     on_one_node(jobs, script, interval_s=interval_s)
-    left = {snapshot.at: snapshot.training[0].remaining_work for snapshot in script.seen if snapshot.training}
+    left = {look.at: look.training[0].remaining_work for look in script.seen if look.training}
     assert left[50.0] == pytest.approx(50.0)
     assert left[70.0] == pytest.approx(40.0)
     look = next(job for job in script.looks(1) if job.as_of == 70.0)
@@ -88,9 +90,9 @@ def test_policies_see_what_it_would_report_at_each_decision(interval_s):
 def test_within_a_tick_an_end_has_its_own_time_and_its_gpus_are_free_at_the_next():
     starts: dict[int, float] = {}
 
-    def what(snapshot: Snapshot):
-        words = greedy_fifo(snapshot)
-        starts.update((word.job.job_id, snapshot.at) for word in words)
+    def what(jobs: Jobs, placement: Placement):
+        words = greedy_fifo(jobs, placement)
+        starts.update((word.job.job_id, jobs.at) for word in words)
         return words
 
     jobs = [trace_job(1, workers=8, training=TwoPaces(200.0)), trace_job(2, 10.0, 8)]

@@ -1,9 +1,9 @@
-"""Asks a policy that thinks in whole jobs what the running elastic jobs of a Slurm cluster are due.
+"""Asks a policy how many workers running elastic jobs shall have where they grow by satellites.
 
-On Slurm a base starts, stays and ends as Slurm decides; what a policy decides is how many workers beyond it
-each job has. So the policy is shown the elastic jobs that run, their bases where they are, and as free what
-pending jobs leave over on the nodes that satellites may use. Of its answer the numbers of workers count;
-`satellites` finds the places.
+There a base starts, stays and ends as the cluster decides; what a policy decides is how many workers beyond
+it each job has. So the policy is asked about the elastic jobs that run, with their bases where they are, and
+may place on what pending jobs leave over on the nodes that satellites may use. Where it puts workers does
+not count: `satellites` finds the places.
 """
 
 from __future__ import annotations
@@ -11,36 +11,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from flexo.model import ElasticJob, JobKey, Node, Share, Snapshot, TrainingJob, WorkerShape
-from flexo.policies.base import Policy
+from flexo.model import ElasticJob, Node, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.policies.base import Jobs, Policy, Target, Targets
+from flexo.policies.fitting import fitted
+from flexo.policies.placement import Placement
 from flexo.policies.rooms import Resources, Room
-from flexo.policies.satellites import Due, Sizing
 
 _CPUS_FOR_ALL = 1 << 20
 """Only GPUs are counted here: those without CPUs or memory for a worker are left out before."""
 
 
-def sizing_by(policy: Policy, snapshot: Snapshot) -> Sizing:
-    """`policy` asked about `snapshot`, whose `training` says what is known of each job."""
+def targets_of(
+    policy: Policy, snapshot: Snapshot, rooms: Mapping[str, Room], jobs: Sequence[ElasticJob]
+) -> Targets:
+    """What `policy` wants `jobs` to have; those that it does not name keep what they have.
 
-    def size(rooms: Mapping[str, Room], jobs: Sequence[ElasticJob]) -> Mapping[JobKey, Due]:
-        known = {job.key: job for job in snapshot.training}
-        shown = [_shown(job, known[job.key]) for job in jobs if job.key in known and job.shape.gpus]
-        nodes = _nodes(rooms, shown, jobs)
-        # a plan takes satellites several cycles, so that nobody may hold off deciding since the last change
-        seen = replace(snapshot, nodes=nodes, training=tuple(shown), decided_at=0.0)
-        plan = policy.plan(seen)
-        dues = {job.key: Due(job.allocated, job.samples) for job in shown}
-        for allocation in plan.allocations:
-            workers = sum(share.workers for share in allocation.shares)
-            dues[allocation.job] = Due(workers, allocation.samples, allocation.why)
-        return dues
-
-    return size
+    `rooms`: what is left on each node that satellites may use; `jobs`: as they will be once what was taken
+    back in this plan has left; `snapshot.training` says what else is known of them.
+    """
+    known = {job.key: job for job in snapshot.training}
+    shown = [_shown(job, known[job.key]) for job in jobs if job.key in known and job.shape.gpus]
+    # a plan takes satellites several cycles, so that nobody may hold off deciding since the last change
+    seen = replace(Jobs.of(snapshot), training=tuple(shown), decided_at=0.0)
+    placement = Placement(_nodes(rooms, shown, jobs))
+    said = policy.targets(seen, placement)
+    if not said.evenly:  # the planner of satellites shares evenly itself, by CPUs and memory too
+        said = fitted(said, seen, placement)
+    kept = {job.key: Target(job.key, job.allocated, samples=job.samples) for job in shown}
+    return replace(said, jobs=tuple((kept | {target.job: target for target in said.jobs}).values()))
 
 
 def _shown(job: ElasticJob, known: TrainingJob) -> TrainingJob:
-    """`known` with what it will have where once grants on their way out have left."""
+    """`known`, with its placement after departing grants are gone."""
     base = _spread(job.base_workers, job.base_nodes)
     shares = [*base, *(Share(grant.node, grant.workers) for grant in job.grants)]
     merged: dict[str, int] = {}
@@ -57,7 +59,7 @@ def _shown(job: ElasticJob, known: TrainingJob) -> TrainingJob:
 
 
 def _spread(workers: int, nodes: Sequence[str]) -> tuple[Share, ...]:
-    """A base's workers over its nodes, as evenly as Slurm's own tasks."""
+    """A base's workers over its nodes, as evenly as a cluster spreads its tasks."""
     each, more = divmod(workers, max(1, len(nodes)))
     counts = [(node, each + (index < more)) for index, node in enumerate(nodes)]
     return tuple(Share(node, count) for node, count in counts if count)

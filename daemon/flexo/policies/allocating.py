@@ -1,0 +1,37 @@
+"""A policy's targets on a cluster that gives jobs what it is told: each with the nodes that it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flexo.model import Allocate, Plan, Snapshot
+from flexo.policies.base import Jobs, Policy, Target, Targets
+from flexo.policies.fitting import fitted
+from flexo.policies.placement import Placement
+
+
+def plan(policy: Policy, snapshot: Snapshot) -> Plan:
+    """What to change now, and why. A simulation asks at each of its events: no job is looked at in vain."""
+    jobs, placement = Jobs.of(snapshot), Placement(snapshot.nodes)
+    said = policy.targets(jobs, placement)
+    targets = fitted(said, jobs, placement)
+    changing = targets.jobs if targets is said else tuple(_changing(targets, jobs, placement))
+    return Plan(
+        allocations=tuple(_allocate(target, placement) for target in changing),
+        notes=targets.notes,
+        drops=targets.drops,
+        again_at=targets.again_at,
+    )
+
+
+def _allocate(target: Target, placement: Placement) -> Allocate:
+    shares = placement.of(target.job) or ()
+    return Allocate(target.job, shares, target.why, target.samples, target.guaranteed)
+
+
+def _changing(targets: Targets, jobs: Jobs, placement: Placement) -> Iterator[Target]:
+    """Those whose jobs shall have something else than they have."""
+    before = {job.key: frozenset(job.shares) for job in jobs.training}
+    for target in targets.jobs:
+        if target.guaranteed or before[target.job] != frozenset(placement.of(target.job) or ()):
+            yield target

@@ -1,0 +1,85 @@
+"""Deals idle GPUs out to jobs that are below their targets, and grants what they were dealt as satellites."""
+
+from __future__ import annotations
+
+import heapq
+from functools import partial
+
+from flexo.model import JobKey
+from flexo.policies.rooms import Resources, Room
+from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
+
+
+def deal_idle(plan: PlanInMaking) -> None:
+    """One worker at a time to the job with the fewest, until nobody can be given one.
+
+    A job that may not grow yet takes part, so that what is its due is kept for it; it gets no grant.
+    """
+    expected = _expected(plan)
+    queue = [(job.workers, key) for key, job in plan.jobs.items() if plan.takes_part(job)]
+    heapq.heapify(queue)
+    while queue:
+        _, key = heapq.heappop(queue)
+        job = plan.jobs[key]
+        if _deal_one(plan, job, expected.get(key, job.workers)):
+            heapq.heappush(queue, (job.workers, key))
+    for job in plan.jobs.values():
+        if job.may_grow_at <= plan.now:
+            plan.actions.extend(plan.growth(job))
+
+
+def _deal_one(plan: PlanInMaking, job: JobInPlan, expected: int) -> bool:
+    """One worker more for the job, on the node that it has opened or on a new one; False: no room.
+
+    Where satellites are few, all that the job is expected to get on a new one: others could not open
+    another for what they would take of it.
+    """
+    if job.workers >= job.target.workers:
+        return False
+    shape, workers = job.job.shape, 1
+    room = plan.rooms.get(job.open_node)
+    if room is None or not room.fits(shape, room.idle):
+        wanted = max(1, expected - job.workers)
+        room = _best_room(plan, job, wanted) if plan.satellites_left else None
+        if room is None:
+            return False
+        plan.satellites_left -= 1
+        if plan.satellites_are_few:
+            workers = min(wanted, room.fits(shape, room.idle), job.target.workers - job.workers)
+    room.take(Resources.of_workers(shape, workers))
+    plan.openings.changed(room.node.name)
+    job.open_node = room.node.name
+    job.dealt[room.node.name] = job.dealt.get(room.node.name, 0) + workers
+    job.workers += workers
+    return True
+
+
+def _best_room(plan: PlanInMaking, job: JobInPlan, wanted: int) -> Room | None:
+    """The tightest node that holds all `wanted`, else the roomiest; the base's own node last."""
+    own: str | None = None
+    pays_there = partial(plan.pays_with, job)
+    for name in plan.openings.tightest_first(plan.kind(job.job), wanted, pays_there):
+        if name in job.closed or name in job.dealt:
+            continue
+        if name not in job.job.base_nodes:
+            return plan.rooms[name]
+        own = own or name
+    return None if own is None else plan.rooms[own]
+
+
+def _expected(plan: PlanInMaking) -> dict[JobKey, int]:
+    """About how many workers each job will end up with: idle GPUs as if they lay on one node.
+
+    It only guides which node is opened, so that a job's workers lie on few nodes.
+    """
+    sizes = {key: job.workers for key, job in plan.jobs.items() if plan.takes_part(job)}
+    left = {key: plan.room_for(plan.jobs[key]) for key in sizes}
+    total = max(left.values(), default=0)
+    queue = [(workers, key) for key, workers in sizes.items()]
+    heapq.heapify(queue)
+    while queue and total > 0:
+        workers, key = heapq.heappop(queue)
+        if workers < plan.jobs[key].target.workers and left[key] > 0:
+            sizes[key], left[key], total = workers + 1, left[key] - 1, total - 1
+            heapq.heappush(queue, (workers + 1, key))
+    return sizes

@@ -1,0 +1,217 @@
+"""One plan of satellites in the making: what its steps share, and leave to one another.
+
+`satellites` takes the steps in turn. Each changes rooms and jobs here, and adds to the actions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from flexo.model import Action, ElasticJob, Grant, Grow, JobKey, SatelliteState, Shrink, SlowGpu, Snapshot
+from flexo.policies import satellite_words as words
+from flexo.policies.base import Target
+from flexo.policies.demand import rate
+from flexo.policies.openings import Kind, Openings
+from flexo.policies.payoff import PAUSE_S, START_S, pays
+from flexo.policies.pending import Claim
+from flexo.policies.rooms import (
+    Resources,
+    Standing,
+    build_rooms,
+    lent_nodes,
+    satellite_nodes,
+    satellite_partition,
+)
+from flexo.policies.stays import stays
+
+
+@dataclass(slots=True)
+class JobInPlan:
+    """One elastic job while idle GPUs are dealt out."""
+
+    job: ElasticJob
+    workers: int
+    """What it has and has been dealt."""
+    may_grow_at: float
+    closed: frozenset[str]
+    """Nodes that it may not be given now."""
+    target: Target
+    """Of at most its ceiling."""
+    open_node: str = ""
+    dealt: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def before(self) -> int:
+        """What it has, without what it is dealt in this plan."""
+        return self.workers - sum(self.dealt.values())
+
+    @property
+    def steady(self) -> bool:
+        """Whether it may be resized at all."""
+        return self.job.scalable and not self.job.errand
+
+
+class PlanInMaking:
+    """What is free, what jobs have and shall have, and what is to change. Mutable."""
+
+    def __init__(self, snapshot: Snapshot, min_resize_interval_s: float, max_satellites: int | None) -> None:
+        self.snapshot = snapshot
+        self.now = snapshot.at
+        self.min_resize_interval_s = min_resize_interval_s
+        self.max_satellites = max_satellites
+        self.satellites_left = _left(max_satellites, snapshot.elastic)
+        """How many more there may be."""
+        self.satellites_are_few = False
+        """Fewer than the jobs that would grow."""
+        self.evenly = False
+        """Whether the policy has jobs share evenly, instead of having a size for each."""
+        self.rooms = build_rooms(snapshot)
+        self.slow, self.slow_of = _slow_nodes(snapshot.slow_gpus)
+        """By node, for everybody; and by user and node."""
+        self.lent = lent_nodes(snapshot)
+        places = satellite_nodes(snapshot) & self.rooms.keys()
+        self.nodes = sorted(places - self.slow.keys())
+        self.left_alone = sorted(places & self.slow.keys())
+        self.stays = stays(snapshot, self.nodes)
+        self.openings: Openings
+        """In the rooms as they are when pending jobs have theirs."""
+        self.actions: list[Action] = []
+        self.resting: set[JobKey] = set()
+        """Jobs that give something back in this plan, so that they do not grow in it."""
+        self.claims: list[Claim] = []
+        self.jobs: dict[JobKey, JobInPlan] = {}
+        self._known = {job.key: job for job in snapshot.training}
+        self._withdrawn: set[str] = set()
+
+    def withdraw(self, standing: Standing, why: str, *, of_itself: bool = False) -> None:
+        """Have a job give a satellite back. Its room is for the caller to take back."""
+        self._withdrawn.add(standing.grant.grant_id)
+        self.resting.add(standing.job.key)
+        self.actions.append(Shrink(standing.job.key, standing.grant.grant_id, why, of_itself))
+
+    def settle_jobs(self) -> None:
+        """Take up all jobs, once pending jobs have their room: from here on they grow."""
+        self.openings = Openings(self.rooms, self.nodes, self.stays)
+        self.jobs = {job.key: self._job(job) for job in self.snapshot.elastic}
+
+    def _job(self, job: ElasticJob) -> JobInPlan:
+        rested_at = job.last_resize_at + self.min_resize_interval_s if job.last_resize_at else 0.0
+        if job.key in self.resting:
+            rested_at = self.now + self.min_resize_interval_s
+        held_back = {node for node, at in job.retry_at.items() if at > self.now}
+        # also the nodes of satellites that are leaving: one satellite a node
+        own = {grant.node for grant in job.grants} | self.slow_of.get(job.user, {}).keys()
+        workers = job.granted_workers - sum(
+            grant.workers for grant in job.grants if grant.grant_id in self._withdrawn
+        )
+        target = Target(job.key, job.ceiling)
+        may_grow_at = max(rested_at, job.rest_until)
+        return JobInPlan(job, workers, may_grow_at, frozenset(held_back | own), target)
+
+    # What a job has.
+
+    def satellites_of(self, job: ElasticJob) -> list[Standing]:
+        """Those that stand, node by node."""
+        nodes = sorted({grant.node for grant in job.grants} & self.rooms.keys())
+        return [each for node in nodes for each in self.rooms[node].standing if each.job.key == job.key]
+
+    def standing_of(self, job: ElasticJob) -> tuple[Grant, ...]:
+        """Its grants without those that are on their way out."""
+        return tuple(
+            grant
+            for grant in job.grants
+            if grant.state is not SatelliteState.LEAVING and grant.grant_id not in self._withdrawn
+        )
+
+    def may_give(self, job: JobInPlan, standing: Standing) -> bool:
+        """Whether the satellite may be taken from it for the sake of others."""
+        settled = standing.grant.state in (SatelliteState.WARMING, SatelliteState.TRAINING)
+        return settled and job.steady and standing.grant.grant_id not in self._withdrawn
+
+    # Where it may grow.
+
+    def takes_part(self, job: JobInPlan) -> bool:
+        """Whether idle GPUs are dealt to it: not while the cluster refuses it satellites."""
+        return job.steady and job.workers < job.target.workers and job.job.rest_until <= self.now
+
+    def may_open(self, job: JobInPlan, node: str) -> bool:
+        """Whether it may be given a satellite there."""
+        free = node not in job.closed and node not in job.dealt
+        return free and self.suits(job.job, node) and self.pays(job, node)
+
+    def room_for(self, job: JobInPlan) -> int:
+        """Workers that the job could be given more on all nodes that it may open."""
+        kind = self.kind(job.job)
+        held = {name: self.openings.holds(kind, name) for name in job.closed | job.dealt.keys()}
+        closed = sum(fits for name, fits in held.items() if fits and self.pays(job, name))
+        return self.openings.total(kind, partial(self.pays_with, job)) - closed
+
+    def kind(self, job: ElasticJob) -> Kind:
+        """Which nodes suit: of the GPU type that its base is on, or all if it may be on several at once.
+
+        Where a job names a type, it does not fit anywhere else; where it uses no GPUs, none matters.
+        """
+        if job.heterogeneous or job.shape.gpu_type or not job.shape.gpus:
+            return Kind(job.shape)
+        types = (self.rooms[name].node.gpu_type for name in job.base_nodes if name in self.rooms)
+        return Kind(job.shape, frozenset(types))
+
+    def suits(self, job: ElasticJob, node: str) -> bool:
+        """Whether the GPUs of the node are of a type that the job can have."""
+        types = self.kind(job).gpu_types
+        return types is None or self.rooms[node].node.gpu_type in types
+
+    def pays(self, job: JobInPlan, node: str) -> bool:
+        """Whether a satellite there does more than it costs until its GPUs are likely to be wanted back."""
+        room, shape = self.rooms[node], job.job.shape
+        fits = room.fits(shape, room.idle) or room.fits(shape, Resources.of_node(room.node))
+        return self.pays_with(job, fits, self.stays[node])
+
+    def pays_with(self, job: JobInPlan, fits: int, stay_s: float) -> bool:
+        """Likewise, where so many workers fit and GPUs stay for so long.
+
+        While it starts, the job trains as before. Of a job of which nothing is known it is taken to.
+        """
+        known = self._known.get(job.job.key)
+        if known is None or stay_s == math.inf:
+            return True
+        grown = min(job.target.workers, job.workers + fits)
+        nodes = len(job.job.base_nodes) + len(job.job.grants)
+        rates = rate(known, job.before, nodes), rate(known, grown, nodes + 1)
+        return pays(*rates, max(0.0, stay_s - START_S), PAUSE_S)
+
+    def growth(self, job: JobInPlan) -> Iterator[Grow]:
+        """What was dealt, unless satellites on their way out still hold GPUs up to the job's ceiling."""
+        left = job.job.ceiling - job.job.base_workers - sum(grant.workers for grant in job.job.grants)
+        for node, workers in job.dealt.items():
+            if workers > left:
+                continue
+            left -= workers
+            why = words.grows(job.job, node, workers, job.before)
+            yield Grow(job.job.key, node, workers, satellite_partition(self.snapshot, node), why)
+
+
+def _slow_nodes(
+    slow: Iterable[SlowGpu],
+) -> tuple[dict[str, SlowGpu], dict[str, dict[str, SlowGpu]]]:
+    """By node, what nobody gets: two users say so. And by user and node, what that user does not get."""
+    users: dict[str, set[str]] = {}
+    everybody: dict[str, SlowGpu] = {}
+    of_user: dict[str, dict[str, SlowGpu]] = {}
+    for gpu in slow:
+        said = users.setdefault(gpu.node, set())
+        said.add(gpu.user)
+        of_user.setdefault(gpu.user, {})[gpu.node] = gpu
+        if "" in said or len(said) > 1:
+            everybody[gpu.node] = gpu
+    return everybody, of_user
+
+
+def _left(max_satellites: int | None, jobs: Iterable[ElasticJob]) -> float:
+    """How many satellites more there may be; infinite where there is no limit."""
+    if max_satellites is None:
+        return math.inf
+    return max(0, max_satellites - sum(len(job.grants) for job in jobs))

@@ -1,0 +1,202 @@
+"""What people read of satellites: why a job is given one or gives it back, and why it has what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+from flexo.model import ElasticJob
+from flexo.policies.openings import Kind
+from flexo.policies.pending import Claim
+from flexo.policies.rooms import Room, Standing
+
+if TYPE_CHECKING:
+    from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
+
+_REASONS = 4
+"""Of why a job has no room that are said: a cluster of thousands of nodes may have thousands."""
+
+
+# Of what changes.
+
+
+def above_ceiling(job: ElasticJob) -> str:
+    """The job gives a satellite back because it may not have so many workers."""
+    who = "its owner's cap" if job.wanted is not None else "its maximum"
+    return f"job {job.key} has {job.granted_workers} workers, {who} is {job.ceiling}"
+
+
+def for_pending(claim: Claim, standing: Standing) -> str:
+    """The satellite makes room for a pending job."""
+    workers = _count(standing.grant.workers, "worker")
+    return (
+        f"pending job {claim.job.job_id} ({claim.job.user}) can start on {_list(claim.nodes)}"
+        f" once these {workers} on {standing.grant.node} have left"
+    )
+
+
+def grows(job: ElasticJob, node: str, workers: int, before: int) -> str:
+    """The job is given a satellite."""
+    room = f"{node} has idle GPUs for {_count(workers, 'worker')}"
+    return f"{room}; job {job.key} has {before} of {job.ceiling}"
+
+
+def above_target(job: JobInPlan) -> str:
+    """The job gives a satellite back because its policy has it smaller now."""
+    return job.target.why or f"its due is {job.target.workers} workers now"
+
+
+def for_poorer(poor: JobInPlan, rich: JobInPlan, node: str) -> str:
+    """A satellite of one job makes room for another."""
+    return (
+        f"job {poor.job.key} has only {poor.workers} of {poor.target.workers} workers,"
+        f" job {rich.job.key} has {rich.workers}:"
+        f" {node} is shared out anew"
+    )
+
+
+def no_more_satellites(max_satellites: int | None) -> str:
+    """The administrator allows no more of them."""
+    return f"as many satellites as there may be ({max_satellites}, max_satellites) run or are on their way"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _list(names: Sequence[str]) -> str:
+    """``t1, t2 and 3 more``."""
+    if len(names) <= 4:
+        return ", ".join(names)
+    return f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+# Of what a job has.
+
+
+class Words:
+    """The sentence for each job once the plan is made."""
+
+    def __init__(self, plan: PlanInMaking) -> None:
+        self._plan = plan
+
+    def sentence(self, job: JobInPlan) -> str:
+        """How many workers the job has, and why no more."""
+        return f"{job.before} of {job.job.ceiling} workers: {self._why(job)}"
+
+    def _why(self, job: JobInPlan) -> str:
+        now = self._plan.now
+        if job.before >= job.target.workers:
+            return self._why_no_more(job)
+        if not job.job.scalable and job.job.unscalable_why:
+            return job.job.unscalable_why
+        if not job.job.scalable:
+            return "the script has not entered hvd.elastic.run yet, so it cannot be resized"
+        if job.job.key in self._plan.resting:
+            return "gives workers back now"
+        if job.job.errand:
+            return f"is not resized while a {job.job.errand} is under way"
+        if job.dealt and job.may_grow_at <= now and not any(self._plan.growth(job)):
+            grants = sum(grant.workers for grant in job.job.grants)
+            leaving = grants + job.job.base_workers - job.before
+            return f"grows when its {_count(leaving, 'worker')} on the way out have left"
+        if job.dealt and job.may_grow_at <= now:
+            granted = ", ".join(f"{workers} more on {node}" for node, workers in job.dealt.items())
+            return f"is granted {granted}"
+        if job.job.rest_until > now:
+            return f"waits {job.job.rest_until - now:.0f} s, because its last grant came to nothing"
+        if job.may_grow_at > now:
+            kept = f"; {_count(sum(job.dealt.values()), 'worker')} kept for it" if job.dealt else ""
+            return f"waits {job.may_grow_at - now:.0f} s before its next resize{kept}"
+        return self._no_room(job)
+
+    def _why_no_more(self, job: JobInPlan) -> str:
+        if job.target.workers < job.job.ceiling:
+            return job.target.why or self._why_not_due(job)
+        if job.job.wanted is not None and job.job.ceiling < job.job.workers.max:
+            return f"capped by its owner, the maximum is {job.job.workers.max}"
+        return "all"
+
+    def _why_not_due(self, job: JobInPlan) -> str:
+        """The policy leaves the job as it is: there is no room, or others have more use for it."""
+        if self._plan.room_for(job):
+            return f"{job.target.workers} are its due now"
+        return self._no_room(job)
+
+    def _no_room(self, job: JobInPlan) -> str:
+        partition = self._plan.snapshot.satellite_partition
+        if not self._plan.nodes and not self._plan.slow:
+            return f"partition {partition} has no nodes that are up"
+        if not self._plan.satellites_left and self._plan.room_for(job):
+            return no_more_satellites(self._plan.max_satellites)
+        reasons = chain(
+            self._kept_for_pending(job),
+            self._closed_nodes(job),
+            self._slow_nodes(job),
+            self._wanted_back_soon(job),
+            self._of_another_type(job),
+            self._gpus_without_cpus(job),
+        )
+        said = list(islice(reasons, _REASONS))
+        if not said:
+            on_loan = " or on loan" if self._plan.lent else ""
+            return f"no idle GPU on any node of partition {partition}{on_loan}"
+        return "; ".join([*said, *(["and so on"] if any(True for _ in reasons) else [])])
+
+    def _kept_for_pending(self, job: JobInPlan) -> Iterator[str]:
+        for claim in self._plan.claims:
+            if any(name in self._plan.stays and name not in job.closed for name in claim.nodes):
+                who = f"job {claim.job.job_id} (pending, {claim.job.user})"
+                yield f"{who} is about to start on {_list(claim.nodes)}"
+
+    def _closed_nodes(self, job: JobInPlan) -> Iterator[str]:
+        now = self._plan.now
+        slow = self._plan.slow_of.get(job.job.user, {}).keys()
+        for name in sorted((job.closed & self._plan.stays.keys()) - slow):
+            room = self._plan.rooms[name]
+            if not room.fits(job.job.shape, room.idle):
+                continue
+            retry_at = job.job.retry_at.get(name, 0.0)
+            if retry_at > now:
+                yield f"{name} failed it and is tried again in {retry_at - now:.0f} s"
+            else:
+                yield f"{name} has idle GPUs beside the job's own satellite there, which keeps its size"
+
+    def _slow_nodes(self, job: JobInPlan) -> Iterator[str]:
+        of_user = self._plan.slow_of.get(job.job.user, {})
+        for name in sorted(self._plan.rooms.keys() & {*self._plan.left_alone, *of_user}):
+            room, slow = self._plan.rooms[name], self._plan.slow.get(name) or of_user[name]
+            if room.fits(job.job.shape, room.idle):
+                left_s = slow.until_at - self._plan.now
+                yield f"{name} is left alone for {left_s:.0f} s more: {slow}"
+
+    def _wanted_back_soon(self, job: JobInPlan) -> Iterator[str]:
+        pays = partial(self._plan.pays_with, job)
+        for name in self._plan.openings.not_paying(Kind(job.job.shape), pays):
+            stay = f"about {self._plan.stays[name]:.0f} s"
+            yield f"{name} has idle GPUs, but they are likely to stay for {stay}: too short to pay"
+
+    def _of_another_type(self, job: JobInPlan) -> Iterator[str]:
+        for room in self._with_idle_gpus:
+            name = room.node.name
+            if room.idle.gpus >= job.job.shape.gpus > 0 and not self._plan.suits(job.job, name):
+                which = f"{name}, on loan," if name in self._plan.lent else name
+                kind = room.node.gpu_type or "of another type"
+                yield f"{which} has idle GPUs, but they are {kind} and the job runs on another type"
+
+    def _gpus_without_cpus(self, job: JobInPlan) -> Iterator[str]:
+        shape = job.job.shape
+        for room in self._with_idle_gpus:
+            if not shape.gpus or room.idle.gpus < shape.gpus or room.fits(shape, room.idle):
+                continue
+            if shape.gpu_type and shape.gpu_type != room.node.gpu_type:
+                yield f"the idle GPUs of {room.node.name} are not of type {shape.gpu_type}"
+            else:
+                yield f"{room.node.name} has idle GPUs but not the CPUs or memory of a worker"
+
+    @cached_property
+    def _with_idle_gpus(self) -> list[Room]:
+        """Of nodes that have some left when all that can be dealt has been."""
+        return [room for name in self._plan.nodes if (room := self._plan.rooms[name]).idle.gpus]
