@@ -657,9 +657,12 @@ class Leader:
 
     def _prepare(self, generation: int, places: tuple[m.Place, ...]) -> None:
         ranks = {f"{place.agent}:{place.local_rank}": _rank_line(place) for place in places}
-        meeting = self._meetings[generation] = _Meeting(
-            Rendezvous(self._address, ranks, secrets.token_hex(16)), places
-        )
+
+        def failed(error: Exception) -> None:
+            self.post(lambda: self._rendezvous_failed(generation, error))
+
+        rendezvous = Rendezvous(self._address, ranks, secrets.token_hex(16), failed)
+        meeting = self._meetings[generation] = _Meeting(rendezvous, places)
         self._trace.event("prepare", generation=generation, workers=len(places))
         for place in places:
             prepare = workers_pb2.Prepare(
@@ -675,6 +678,14 @@ class Leader:
                 rendezvous_port=meeting.rendezvous.port,
             )
             self.tell_worker(place.worker_id, workers_pb2.ToWorker(prepare=prepare))
+
+    def _rendezvous_failed(self, generation: int, error: Exception) -> None:
+        """Its members cannot meet: if they have not yet, this attempt is given up at once."""
+        say_error(error)
+        if meeting := self._meetings.get(generation):
+            why, now = f"its rendezvous failed: {error!r}", time.monotonic()
+            member = meeting.places[0].worker_id
+            self._carry_out(self._membership.worker_prepared(member, generation, why, now))
 
     def _abandon(self, generation: int, worker_ids: tuple[str, ...]) -> None:
         self._trace.event("abandon", generation=generation)
