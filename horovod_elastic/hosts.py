@@ -21,7 +21,7 @@ from pathlib import Path
 
 from flexo_protos.credentials import Munge
 from flexo_protos.lease_place import Kind, LeasePlace
-from horovod_elastic import network, slurm_job
+from horovod_elastic import network, open_files, slurm_job
 from horovod_elastic.agent.tenure import Tenure
 from horovod_elastic.election.election import Election, Role
 from horovod_elastic.election.lease_grpc import LeaseServer
@@ -140,6 +140,7 @@ def _keep(base: slurm_job.BaseJob, folder: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0
+    open_files.allow_most()
     here = os.environ.get("SLURMD_NODENAME", base.nodes[0].name)
     site = slurm_job.site(os.environ)
     address = network.own_address(slurm_job.node_address(here, os.environ), site.controller)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from flexo_protos.credentials import Munge
 from flexo_protos.lease_place import Kind, LeasePlace
-from horovod_elastic import network, preemption, progress, slurm_job, threads, wire
+from horovod_elastic import network, open_files, preemption, progress, slurm_job, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED
 from horovod_elastic.core import choice
@@ -105,6 +105,7 @@ def _take_options(arguments: Sequence[str]) -> list[str]:
 
 
 def _run(base: BaseJob, command: list[str]) -> int:
+    open_files.allow_most()
     here = os.environ.get("SLURMD_NODENAME", base.nodes[0].name)
     site = slurm_job.site(os.environ)
     address = network.own_address(slurm_job.node_address(here, os.environ), site.controller)

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from horovod_elastic import open_files
 from horovod_elastic.agent.satellite import END
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.slurm_job import clean_environment
@@ -166,8 +167,9 @@ class SlurmUser:
             *([] if self._plan.site.signals_reach_all else ["--pass-signals"]),
         ]
         step = self.step(workers)
+        command = [*step[:1], *options, *step[1:], *self.agent_command(workers, *told)]
         return subprocess.Popen(
-            [*step[:1], *options, *step[1:], *self.agent_command(workers, *told)],
+            open_files.with_first_limit(command),
             env=self._environment,
             stdin=subprocess.DEVNULL,
         )
@@ -261,7 +263,7 @@ class SlurmUser:
         try:
             with _deaf_to_sigterm():
                 done = subprocess.run(
-                    command,
+                    open_files.with_first_limit(command),
                     env=self._environment,
                     input=script,
                     capture_output=True,
