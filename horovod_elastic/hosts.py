@@ -20,7 +20,7 @@ from pathlib import Path
 
 from flexo_protos.credentials import new_authenticator
 from flexo_protos.lease_place import Kind, LeasePlace
-from horovod_elastic import network
+from horovod_elastic import network, open_files
 from horovod_elastic.agent.tenure import Tenure
 from horovod_elastic.election.election import Election, Role
 from horovod_elastic.election.lease_client import JobRun
@@ -147,6 +147,7 @@ def _keep(platform: Platform, base: BaseJob, folder: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0
+    open_files.allow_most()
     here = platform.allocation().node or base.nodes[0].name
     site = platform.site()
     address = network.own_address(platform.node_address(here), site.controller)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from flexo_protos.credentials import new_authenticator
 from flexo_protos.leader_leases.lease import StoreAway
 from flexo_protos.lease_place import Kind, LeasePlace
-from horovod_elastic import network, progress, threads, wire
+from horovod_elastic import network, open_files, progress, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED
 from horovod_elastic.core import choice
@@ -105,6 +105,7 @@ def _take_options(arguments: Sequence[str]) -> list[str]:
 
 
 def _run(platform: Platform, base: BaseJob, command: list[str]) -> int:
+    open_files.allow_most()
     here = platform.allocation().node or base.nodes[0].name
     site = platform.site()
     address = network.own_address(platform.node_address(here), site.controller)

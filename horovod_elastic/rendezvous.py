@@ -20,15 +20,19 @@ import contextlib
 import os
 import select
 import socket
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from horovod_elastic import threads
+from horovod_elastic.trace import say_error
 
 RANK_SCOPE = "rank_and_size"
 MEMBERS_SCOPE = "members"
 MAX_VALUE_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 8 * 1024
+MAX_LENGTH_DIGITS = 9
+"""Of Content-Length. int() raises ValueError from 4,301 digits on, which fit into the headers."""
 MAX_KEYS = 100_000
 MAX_OPEN = 4096
 """Connections kept at a time, held or half read; the core of 256 ranks needs 256."""
@@ -44,9 +48,17 @@ class Rendezvous:
     """A running server. `ranks` maps "<host>:<local rank>" to the line that the core parses.
 
     With a `secret` (letters and digits) every path begins with it, and whoever does not know it gets 404.
+    `failed`: is told, in the server's thread, of an error that has ended the server. All its sockets are
+    closed then, so nobody waits.
     """
 
-    def __init__(self, address: str, ranks: Mapping[str, str], secret: str = "") -> None:
+    def __init__(
+        self,
+        address: str,
+        ranks: Mapping[str, str],
+        secret: str = "",
+        failed: Callable[[Exception], None] = say_error,
+    ) -> None:
         self._listener = socket.create_server((address, 0), backlog=1024)
         self._listener.setblocking(False)
         # A connection is accepted once its request is there, so that nearly all are read at once.
@@ -58,10 +70,10 @@ class Rendezvous:
         self.address = f"{address}:{self.port}/{secret}" if secret else address
         """What the core is given as the server's address (it writes http://<address>:<port>/<scope>/<key>)."""
         prefix = f"/{secret}:{self.port}/" if secret else "/"
+        self._has_spoken = False
         self._store = _Store(prefix, {key: line.encode("ascii") for key, line in ranks.items()})
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(target=self._serve, name="rendezvous", daemon=True)
-        self._thread.start()
+        self._thread = threads.start(self._serve, name="rendezvous", failed=failed)
 
     def close(self) -> None:
         """Answer who waits (404), stop, and close all sockets. A second call does nothing."""
@@ -71,31 +83,35 @@ class Rendezvous:
             self._thread.join()
 
     def _serve(self) -> None:
-        store = self._store
-        with select.epoll() as poll, self._listener:
-            poll.register(self._listener, select.EPOLLIN)
-            poll.register(self._wake, select.EPOLLIN)
-            next_sweep = time.monotonic() + SWEEP_S
-            reading: dict[int, _Connection] = {}
-            closing = False
-            while not closing:
-                for descriptor, _ in poll.poll(SWEEP_S):
-                    if descriptor == self._wake:
-                        closing = True
-                    elif descriptor == self._listener.fileno():
-                        self._accept(poll, reading)
-                    elif (connection := reading.get(descriptor)) and store.read(connection):
-                        poll.unregister(descriptor)
-                        del reading[descriptor]
-                        store.answer(connection)
-                if time.monotonic() >= next_sweep:
-                    next_sweep = time.monotonic() + SWEEP_S
-                    store.let_go_of_old()
-                    _drop_silent(poll, reading)
-            store.let_go_of_all()
+        reading: dict[int, _Connection] = {}
+        try:
+            with select.epoll() as poll, self._listener:
+                poll.register(self._listener, select.EPOLLIN)
+                poll.register(self._wake, select.EPOLLIN)
+                self._serve_until_closed(poll, reading)
+        finally:
+            self._store.let_go_of_all()
             for connection in reading.values():
                 connection.socket.close()
-        os.close(self._wake)
+            os.close(self._wake)
+
+    def _serve_until_closed(self, poll: select.epoll, reading: dict[int, _Connection]) -> None:
+        next_sweep = time.monotonic() + SWEEP_S
+        closing = False
+        while not closing:
+            for descriptor, _ in poll.poll(SWEEP_S):
+                if descriptor == self._wake:
+                    closing = True
+                elif descriptor == self._listener.fileno():
+                    self._accept(poll, reading)
+                elif (connection := reading.get(descriptor)) and self._read(connection):
+                    poll.unregister(descriptor)
+                    del reading[descriptor]
+                    self._answer(connection)
+            if time.monotonic() >= next_sweep:
+                next_sweep = time.monotonic() + SWEEP_S
+                self._store.let_go_of_old()
+                _drop_silent(poll, reading)
 
     def _accept(self, poll: select.epoll, reading: dict[int, _Connection]) -> None:
         while True:
@@ -105,8 +121,8 @@ class Rendezvous:
                 return
             accepted.setblocking(False)
             connection = _Connection(accepted, time.monotonic())
-            if self._store.read(connection):
-                self._store.answer(connection)
+            if self._read(connection):
+                self._answer(connection)
             else:
                 if len(reading) >= MAX_HALF_READ:
                     oldest = next(iter(reading))
@@ -114,6 +130,29 @@ class Rendezvous:
                     reading.pop(oldest).socket.close()
                 reading[accepted.fileno()] = connection
                 poll.register(accepted, select.EPOLLIN)
+
+    def _read(self, connection: _Connection) -> bool:
+        """As _Store.read. An error in it refuses this request, and disturbs no other."""
+        try:
+            return self._store.read(connection)
+        except Exception as error:
+            self._say_once(error)
+            connection.refused = 400
+            return True
+
+    def _answer(self, connection: _Connection) -> None:
+        """As _Store.answer. An error in it closes this connection, and no other."""
+        try:
+            self._store.answer(connection)
+        except Exception as error:
+            self._say_once(error)
+            connection.socket.close()
+
+    def _say_once(self, error: Exception) -> None:
+        """Strangers may cause such an error as often as they like."""
+        if not self._has_spoken:
+            self._has_spoken = True
+            say_error(error)
 
 
 @dataclass(slots=True)
@@ -163,9 +202,7 @@ class _Store:
             return True
         connection.data += received
         if not connection.body_at:
-            _parse_head(connection)
-            if connection.body_at and not connection.path.startswith(self._prefix):
-                connection.refused = 404  # without waiting for what such a one has to say
+            _parse_head(connection, self._prefix)
         head_is_there = connection.body_at > 0
         whole = head_is_there and len(connection.data) >= connection.body_at + connection.body_bytes
         return whole or connection.refused > 0
@@ -247,8 +284,11 @@ class _Store:
         self._held.clear()
 
 
-def _parse_head(connection: _Connection) -> None:
-    """Find method, path and the body's place and length, if the whole head is there."""
+def _parse_head(connection: _Connection, prefix: str) -> None:
+    """Find method, path and the body's place and length, if the whole head is there.
+
+    Headers count only where the path begins with `prefix`.
+    """
     end = connection.data.find(b"\r\n\r\n")
     if end < 0:
         if len(connection.data) > MAX_HEADER_BYTES:
@@ -258,9 +298,13 @@ def _parse_head(connection: _Connection) -> None:
     connection.method, _, rest = first.partition(" ")
     connection.path = rest.partition(" ")[0]
     connection.body_at = end + 4
+    if not connection.path.startswith(prefix):
+        connection.refused = 404  # without waiting for what such a one has to say
+        return
     lengths = [header[15:].strip() for header in headers if header[:15].lower() == "content-length:"]
     length = lengths[0] if lengths else "0" if connection.method != "PUT" else ""
-    if not (length.isascii() and length.isdecimal() and int(length) <= MAX_VALUE_BYTES):
+    digits = length.isascii() and length.isdecimal() and len(length) <= MAX_LENGTH_DIGITS
+    if not digits or int(length) > MAX_VALUE_BYTES:
         connection.refused = 413
     else:
         connection.body_bytes = int(length)

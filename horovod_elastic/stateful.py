@@ -112,17 +112,18 @@ def handler_of(value: Any) -> Any:
 
 
 def _all_stateful(value: Any) -> bool:
-    leaves = list(_leaves(value))
-    return bool(leaves) and all(map(is_stateful, leaves))
+    each = list(leaves(value))
+    return bool(each) and all(map(is_stateful, each))
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def leaves(value: Any) -> Iterator[Any]:
+    """What lists, tuples and dictionaries hold, through all of them; of anything else, itself."""
     if type(value) is dict:
         for each in value.values():
-            yield from _leaves(each)
+            yield from leaves(each)
     elif type(value) in (list, tuple):
         for each in value:
-            yield from _leaves(each)
+            yield from leaves(each)
     else:
         yield value
 
@@ -131,7 +132,7 @@ def mixed(value: Any) -> Any:
     """A scheduler, optimizer or the like among other things in a list or dictionary; or None."""
     if type(value) not in (dict, list, tuple):
         return None
-    return next((each for each in _leaves(value) if is_stateful(each)), None)
+    return next((each for each in leaves(value) if is_stateful(each)), None)
 
 
 def copied(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import grpc
 
 from horovod_elastic.network import NoAddress
-from horovod_elastic.wire import SERVER_OPTIONS
+from horovod_elastic.wire import server_options
 
 MAX_STREAMS = 1024
 CLOSE_WITHIN_S = 2.0
@@ -22,7 +22,7 @@ _Outgoing = TypeVar("_Outgoing")
 def listen_on(address: str) -> tuple[grpc.Server, str]:
     """A server, not started yet, on a free port of `address` only; and its host:port. Raises NoAddress."""
     server = grpc.server(
-        ThreadPoolExecutor(max_workers=MAX_STREAMS, thread_name_prefix="stream"), options=SERVER_OPTIONS
+        ThreadPoolExecutor(max_workers=MAX_STREAMS, thread_name_prefix="stream"), options=server_options()
     )
     host = f"[{address}]" if ":" in address else address
     try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import resource
-
 from flexo_protos import keepalive
+from flexo_protos.connections import ConnectionGuard
+from horovod_elastic import open_files
+from horovod_elastic.trace import say
 
 SECRET_KEY = "flexo-worker-secret"
 """Metadata key with the secret that an agent gives its workers, and that they present to it."""
@@ -65,19 +66,29 @@ CHANNEL_OPTIONS = (
 )
 """For a channel of streams."""
 
-_FILES, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-_MOST_CONNECTIONS = 1 << 16 if _FILES == resource.RLIM_INFINITY else max(64, _FILES // 2)
+SILENT_OF_A_HOST = 64
+"""Connections to a server on which nobody has proven anything yet: an agent does so at once."""
 
-SERVER_OPTIONS = (
+_SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
     *_MISSED,
     *keepalive.bearing_pings(every_s=10.0),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.max_receive_message_length", 1 << 20),
-    # Anybody can connect: they must not take up all the files that this process may open.
-    ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", 10_000),
     # A peer has one stream, or one call at a time.
     ("grpc.max_concurrent_streams", 16),
     ("grpc.max_connection_idle_ms", 120_000),
 )
+
+
+def server_options() -> tuple[tuple[str, int], ...]:
+    """For a server of this process, with the limit of files that there is now."""
+    # Anybody can connect: they must not take up all the files that this process may open.
+    return (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", open_files.connections()))
+
+
+def guard_of(endpoint: str) -> ConnectionGuard:
+    """For this process's server at `endpoint` (host:port): closes idle connections of strangers."""
+    port = int(endpoint.rpartition(":")[2])
+    return ConnectionGuard(min(SILENT_OF_A_HOST, open_files.connections() // 4), port, warn=say)

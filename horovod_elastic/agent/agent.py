@@ -35,7 +35,7 @@ from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator, NotAuthentic, new_authenticator
 from flexo_protos.leader_leases.lease import StoreAway
 from flexo_protos.v1 import workers_pb2 as pb
-from horovod_elastic import job_plan, network, threads, wire
+from horovod_elastic import job_plan, network, open_files, threads, wire
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED, STEADY_S
 from horovod_elastic.agent.keeper_link import KeeperLink, NoKeeper
 from horovod_elastic.agent.leader_link import LeaderLink
@@ -662,6 +662,7 @@ def main(arguments: list[str]) -> int:
         command=tuple(command),
     )
     there_before = False
+    open_files.allow_most()
     try:
         keeper = KeeperLink()
         there_before = keeper.again or post.again

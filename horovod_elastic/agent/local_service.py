@@ -18,7 +18,7 @@ from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic.network import NoAddress
 from horovod_elastic.streams import CLOSE_WITHIN_S, MAX_STREAMS, converse, first
-from horovod_elastic.wire import SECRET_KEY, SERVER_OPTIONS
+from horovod_elastic.wire import SECRET_KEY, server_options
 
 WorkerOutbox = queue.SimpleQueue[pb.ToWorker | None]
 
@@ -47,7 +47,7 @@ class LocalService(rpc.AgentServiceServicer):
         self._host = host
         self._secret = secret
         threads = ThreadPoolExecutor(max_workers=MAX_STREAMS, thread_name_prefix="worker")
-        self._server = grpc.server(threads, options=SERVER_OPTIONS)
+        self._server = grpc.server(threads, options=server_options())
         try:
             self._server.add_insecure_port(endpoint)
         except RuntimeError as error:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NoReturn, TypeAlias
 
@@ -17,6 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from flexo_protos import tls
+from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
 from flexo_protos.leader_leases import table
 from flexo_protos.leader_leases.lease import LeaderLease, StoreAway
@@ -26,7 +28,7 @@ from flexo_protos.v1 import leases_pb2_grpc as rpc
 from horovod_elastic.election.lease_client import ANSWER_WITHIN_S, JobRun
 from horovod_elastic.network import NoAddress
 from horovod_elastic.streams import first
-from horovod_elastic.wire import CALLING_OPTIONS, SERVER_OPTIONS, job_number
+from horovod_elastic.wire import CALLING_OPTIONS, guard_of, job_number, server_options
 
 _SERVICE = "/flexo.v1.LeaseService/"
 _THREADS = 8
@@ -131,9 +133,7 @@ class LeaseServer:
 
     def __init__(self, address: str, authenticator: Authenticator) -> None:
         self._server = grpc.server(
-            ThreadPoolExecutor(_THREADS, thread_name_prefix="leases"),
-            handlers=[_Service(authenticator)],
-            options=SERVER_OPTIONS,
+            ThreadPoolExecutor(_THREADS, thread_name_prefix="leases"), options=server_options()
         )
         host = f"[{address}]" if ":" in address else address
         try:
@@ -142,14 +142,19 @@ class LeaseServer:
             raise NoAddress(f"cannot listen on {address}, the address of this node ({error})") from error
         self.endpoint = f"{host}:{port}"
         """host:port."""
+        self._guard = guard_of(self.endpoint)
+        self._server.add_generic_rpc_handlers((_Service(authenticator, self._guard),))
+        self._watching = ExitStack()
 
     def __enter__(self) -> LeaseServer:
         self._server.start()
+        self._watching.enter_context(self._guard.watching())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._watching.close()
         self._server.stop(grace=None).wait()
 
 
@@ -162,8 +167,9 @@ class _Service(grpc.GenericRpcHandler):
     message is there, before anybody is asked who it is. Here a stranger's call ends at its headers.
     """
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(self, authenticator: Authenticator, guard: ConnectionGuard) -> None:
         self._authenticator = authenticator
+        self._guard = guard
         self._lock = threading.Lock()
         self._table = table.LeaseTable(time.monotonic())
         self._methods: dict[str, tuple[Callable[[bytes], Any], _Answer]] = {
@@ -221,6 +227,7 @@ class _Service(grpc.GenericRpcHandler):
             _refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
         if caller.uid != os.getuid():
             _refuse(context, grpc.StatusCode.PERMISSION_DENIED, "this job belongs to another user")
+        self._guard.has_proven(context.peer())
         return caller.uid
 
 

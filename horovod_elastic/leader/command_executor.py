@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from flexo_protos.v1 import workers_pb2
 from horovod_elastic.leader.accounting import Accounting
@@ -39,13 +41,21 @@ class CommandExecutor:
     """See the module. `address`: of this node, where workers meet."""
 
     def __init__(
-        self, agents: AgentLinks, address: str, oversight: Oversight, accounting: Accounting, trace: Trace
+        self,
+        agents: AgentLinks,
+        address: str,
+        oversight: Oversight,
+        accounting: Accounting,
+        trace: Trace,
+        rendezvous_failed: Callable[[int, Exception], None],
     ) -> None:
+        """`rendezvous_failed` is called, in any thread, with a generation whose members cannot meet."""
         self._agents = agents
         self._address = address
         self._oversight = oversight
         self._accounting = accounting
         self._trace = trace
+        self._rendezvous_failed = rendezvous_failed
         self._meetings: dict[int, _Meeting] = {}
 
     def carry_out(self, command: Command) -> None:
@@ -65,6 +75,11 @@ class CommandExecutor:
                 self._go(command)
             case Propose() | Withdraw() | Broken() | Leave():
                 self._pass_on(command)
+
+    def a_member_of(self, generation: int) -> str:
+        """A worker of a generation that is being made; "" if none of that number is."""
+        meeting = self._meetings.get(generation)
+        return meeting.places[0].worker_id if meeting is not None else ""
 
     def close(self) -> None:
         """Nobody meets any more."""
@@ -110,9 +125,9 @@ class CommandExecutor:
 
     def _prepare(self, generation: int, places: tuple[Place, ...]) -> None:
         ranks = {f"{place.agent}:{place.local_rank}": _rank_line(place) for place in places}
-        meeting = self._meetings[generation] = _Meeting(
-            Rendezvous(self._address, ranks, secrets.token_hex(16)), places
-        )
+        failed = partial(self._rendezvous_failed, generation)
+        rendezvous = Rendezvous(self._address, ranks, secrets.token_hex(16), failed)
+        meeting = self._meetings[generation] = _Meeting(rendezvous, places)
         self._trace.event("prepare", generation=generation, workers=len(places))
         for place in places:
             prepare = workers_pb2.Prepare(

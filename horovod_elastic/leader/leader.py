@@ -113,7 +113,12 @@ class Leader:
         )
         self._oversight = Oversight(self, profiling_allowed=profiling.allowed())
         self._executor = CommandExecutor(
-            self._agents, address, self._oversight, self._accounting, self._trace
+            self._agents,
+            address,
+            self._oversight,
+            self._accounting,
+            self._trace,
+            lambda generation, error: self.post(lambda: self._rendezvous_failed(generation, error)),
         )
         self._workers = WorkerMessages(
             self._membership,
@@ -441,6 +446,13 @@ class Leader:
             self._let_anybody_lead(f"{end.why} here, and the base, which says nothing, may still go on")
         else:
             self._end(end.exit_code, end.why)
+
+    def _rendezvous_failed(self, generation: int, error: Exception) -> None:
+        """Its members cannot meet: if they have not yet, this attempt is given up at once."""
+        say_error(error)
+        if member := self._executor.a_member_of(generation):
+            why, now = f"its rendezvous failed: {error!r}", time.monotonic()
+            self._carry_out(self._membership.worker_prepared(member, generation, why, now))
 
     def _dismiss(self, agent: str, why: str) -> None:
         link = self._agents.by_name.get(agent)

@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import grpc
 
@@ -31,8 +32,11 @@ class LeaderPort(rpc.LeaderServiceServicer):
         self._leader: Leader | None = None
         self._leads = threading.Event()
         self._server, self.endpoint = listen_on(address)
+        self._guard = wire.guard_of(self.endpoint)
         rpc.add_LeaderServiceServicer_to_server(self, self._server)
         self._server.start()
+        self._watching = ExitStack()
+        self._watching.enter_context(self._guard.watching())
 
     def take_office(self, leader: Leader) -> None:
         """From now on agents may attach."""
@@ -47,6 +51,7 @@ class LeaderPort(rpc.LeaderServiceServicer):
 
     def close(self) -> None:
         """End all streams and free the port."""
+        self._watching.close()
         self._server.stop(grace=None).wait(CLOSE_WITHIN_S)
 
     def AttachAgent(  # noqa: N802
@@ -80,6 +85,7 @@ class LeaderPort(rpc.LeaderServiceServicer):
             caller = self._authenticator.verify(str(credential), wire.agents_proof(endpoint))
             if caller.uid != os.getuid():
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, "this job belongs to another user")
+            self._guard.has_proven(context.peer())
             answer = self._authenticator.credential(wire.leaders_proof(endpoint))
         except NotAuthentic as error:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from horovod_elastic import patching
 from horovod_elastic.core import choice
-from horovod_elastic.worker import departure, left_out, plain_samplers, plain_torch, sigterm
+from horovod_elastic.worker import departure, gradients, left_out, plain_samplers, plain_torch, sigterm
 
 _PATCHED = {
     "horovod.common.basics": "patch_basics",
@@ -38,6 +38,7 @@ def install() -> None:
     patching.after_import({"torch.utils.data.distributed": lambda: plain_samplers.patch_distributed})
     patching.after_import({"torch.distributed.rendezvous": lambda: plain_torch.patch_rendezvous})
     patching.after_import({module: lambda: left_out.patch for module in _MAKE_SCHEDULERS_AND_SCALERS})
+    patching.after_import({"horovod.torch.optimizer": lambda: gradients.patch})
     if choice.chosen() == choice.TORCH:
         from horovod_elastic.core.c10d import standin
 

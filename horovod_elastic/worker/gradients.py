@@ -4,15 +4,42 @@ A script with `backward_passes_per_step` may call `state.commit()` after every m
 accumulation that call must not take effect. The gradient of the samples so far exists on this worker only. A
 resize would lose the gradient of a worker that leaves, and a newcomer would have none; a commit would say
 that these samples are done. So a boundary counts only when no gradient waits for its step.
+
+The state need not hold that optimizer: it may hold the model alone, or the optimizer that Horovod's was made
+of. So every optimizer that Horovod makes is remembered.
 """
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 MANY_DEFERRED = 100
 """So many boundaries in a row, and four accumulations more: this script never stops between two steps."""
+
+
+_made: list[weakref.ref[Any]] = []
+"""Horovod's optimizers of this process, in the order in which they were made."""
+
+
+def patch(module: ModuleType) -> None:
+    """Hook horovod.torch.optimizer: remember every optimizer that is made."""
+    for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
+        kind = getattr(module, name)
+        kind.__init__ = _remembering(kind.__init__)
+
+
+def _remembering(make: Any) -> Any:
+    # Horovod makes a new class for each optimizer, and gives it the functions of this one.
+    @functools.wraps(make)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        _made.append(weakref.ref(self, _made.remove))
+
+    return init
 
 
 def optimizers_of(state: Any) -> Iterator[tuple[str, Any]]:
@@ -38,12 +65,24 @@ def _each(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
+def _optimizers_of_script(state: Any) -> Iterator[tuple[str, Any]]:
+    """As `optimizers_of`, and then those of Horovod's that the state does not hold."""
+    seen = set()
+    for name, optimizer in optimizers_of(state):
+        seen.add(id(optimizer))
+        yield name, optimizer
+    for reference in list(_made):
+        optimizer = reference()
+        if optimizer is not None and id(optimizer) not in seen:
+            yield f"DistributedOptimizer({type(optimizer).__name__})", optimizer
+
+
 def waiting(state: Any) -> str:
     """The first optimizer with gradients that no step has used yet; "" if there is none.
 
     Horovod's optimizers note every parameter in `_handles` from its first backward pass to `synchronize()`.
     """
-    for name, optimizer in optimizers_of(state):
+    for name, optimizer in _optimizers_of_script(state):
         if getattr(optimizer, "_handles", None):
             return name
     return ""
@@ -51,7 +90,7 @@ def waiting(state: Any) -> str:
 
 def drop(state: Any) -> None:
     """After a restore: no optimizer has gradients of what was rolled back, or waits for their exchange."""
-    for _, optimizer in optimizers_of(state):
+    for _, optimizer in _optimizers_of_script(state):
         if hasattr(optimizer, "_allreduce_delay"):
             _begin_anew(optimizer)
         for group in optimizer.param_groups:
@@ -82,12 +121,13 @@ class Deferred:
     def another(self, state: Any, name: str) -> str:
         """One more that does not, because of the optimizer of that `name`. What to tell the user, or ""."""
         self._in_a_row += 1
-        passes = sum(getattr(each, "backward_passes_per_step", 1) for _, each in optimizers_of(state))
+        optimizers = _optimizers_of_script(state)
+        passes = sum(getattr(each, "backward_passes_per_step", 1) for _, each in optimizers)
         if self._told or self._in_a_row < MANY_DEFERRED + 4 * passes:
             return ""
         self._told = True
         return (
             f"{self._in_a_row} calls in a row of state.commit() or state.check_host_updates() had no effect:"
             f" each came between a backward pass and step() of '{name}'. So this job is neither saved nor"
-            " resized. Call them after step(), when no optimizer of the state is accumulating gradients."
+            " resized. Call them after step(), when no optimizer is accumulating gradients."
         )

@@ -141,6 +141,7 @@ def patch_elastic(module: ModuleType) -> None:
     module.State.commit = _commit
     module.ObjectState.save = _save_attributes
     module.ObjectState.restore = _restore_attributes
+    module.ObjectState._set_attrs = _set_attributes
     module.State.check_host_updates = _check_host_updates(module)
 
 
@@ -172,12 +173,22 @@ def _commit(self: Any) -> None:
 
 
 def _save_attributes(self: Any) -> None:
-    self._saved_state = {name: stateful.copied(getattr(self, name)) for name in self._saved_state}
+    from horovod_elastic.worker import attached  # imports PyTorch
+
+    self._saved_state = {name: attached.save(self, name, getattr(self, name)) for name in self._saved_state}
 
 
 def _restore_attributes(self: Any) -> None:
+    from horovod_elastic.worker import attached  # imports PyTorch
+
     for name, saved in self._saved_state.items():
-        setattr(self, name, stateful.copied(saved))
+        setattr(self, name, attached.bring_back(self, name, saved))
+
+
+def _set_attributes(self: Any) -> None:
+    from horovod_elastic.worker import attached  # imports PyTorch
+
+    attached.set_attributes(self)
 
 
 def _check_host_updates(module: ModuleType) -> Callable[[Any], None]:

@@ -62,9 +62,15 @@ def attach(state: Any) -> None:
     handlers = getattr(state, "_handlers", None)
     if not isinstance(handlers, dict) or LEFT_OUT in handlers:
         return
+    from horovod_elastic.worker import attached  # imports PyTorch
+
+    attached.attach(state)
     handlers[LEFT_OUT] = stateful.handler_of(LeftOut(state))
     for name, value in state._saved_state.items():
-        if (kept := stateful.mixed(value)) is not None:
+        kept = stateful.mixed(value)
+        if kept is None:
+            kept = attached.among_others(state, name, value)
+        if kept is not None:
             say(
                 f"'{name}' in the elastic state holds a {type(kept).__name__} among other things. Workers"
                 " that join get a copy of it that belongs to nothing. Pass it to TorchState by a name of its"

@@ -17,7 +17,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from horovod_elastic.trace import say
 from horovod_elastic.worker.gradients import optimizers_of
@@ -32,8 +32,12 @@ DEFAULT_EVERY = 1000
 PARTS = 32
 """Numbers that a worker shows at once."""
 _HEAD = 3
-"""Numbers before them: that the worker takes part, the optimizers' steps that it has made, its tensors."""
+"""Numbers before them: whether the worker takes part, the optimizers' steps that it has made, its tensors."""
+_TAKES_PART = 1
+_CANNOT = 2
+"""Instead: it has no numbers, because of an error. It takes part in the exchange, for which others wait."""
 _ENDED = object()
+_Result = TypeVar("_Result")
 
 
 def every(text: str | None) -> int:
@@ -56,12 +60,16 @@ class Checks:
         self._under_way: Iterator[None] | None = None
         self._handle: int | None = None
         """Of an all-reduce that was begun."""
+        self._given_up = False
+        """For this generation: a worker that comes with the next one knows nothing of it."""
         self.optimizer_steps = 0
         self._told: set[str] = set()
+        self._told_what_is_left_out = False
 
     def begins(self) -> None:
         """A generation begins. What the one before left behind is not compared any more."""
         self._under_way = self._handle = None
+        self._given_up = False
         self.optimizer_steps = 0
 
     def at_boundary(self, session: Session, state: Any, *, last: bool) -> None:
@@ -69,7 +77,7 @@ class Checks:
         if last:
             self._settle()
             return
-        if not self._every or session.size < 2:
+        if not self._every or self._given_up or session.size < 2:
             return
         if self._under_way is None and session.boundary % self._every == 0:
             self._under_way = self._check(session, state)
@@ -88,15 +96,19 @@ class Checks:
     def _check(self, session: Session, state: Any) -> Iterator[None]:
         """In pieces, one a boundary."""
         steps, boundary = self.optimizer_steps, session.boundary
-        named = list(replicated(state))
-        fetch = digests([value for _, value in named])
+        numbered = self._tried(session, lambda: self._begin(state))
         yield None
-        numbers: Sequence[int] = fetch()
-        names: Sequence[str] = [name for name, _ in named]
+        names: Sequence[str] = () if numbered is None else numbered[0]
+        fetched = None if numbered is None else self._tried(session, numbered[1])
+        numbers: Sequence[int] = () if fetched is None else fetched
+        takes_part = _CANNOT if fetched is None else _TAKES_PART
         while True:
-            row = _row(steps, numbers)
+            row = _row(steps, numbers, takes_part)
             table: list[list[int]] = yield from self._all(session, row)
             present = {rank: each for rank, each in enumerate(table) if each[0]}
+            if any(each[0] == _CANNOT for each in present.values()):
+                self._given_up = True
+                return
             if problem := _not_comparable(present, boundary):
                 self._tell(problem)
                 return
@@ -107,6 +119,35 @@ class Checks:
                 self._tell(_differs(names[0], {rank: each[part] for rank, each in present.items()}, boundary))
                 return
             names, numbers = _folded(names)[part - _HEAD], _folded(numbers)[part - _HEAD]
+
+    def _begin(self, state: Any) -> tuple[list[str], Callable[[], list[int]]]:
+        """Names of what is compared, and what fetches its numbers: 0 for what cannot be read."""
+        named = list(replicated(state))
+        unreadable: dict[int, Exception] = {}
+        fetch = digests([value for _, value in named], unreadable.__setitem__)
+        if unreadable and not self._told_what_is_left_out:
+            self._told_what_is_left_out = True
+            place, error = min(unreadable.items())
+            self._tell(
+                f"{len(unreadable)} of {len(named)} tensors and options are left out where replicas are"
+                f" compared: {named[place][0]} cannot be read bit for bit ({_brief(error)})."
+            )
+        return [name for name, _ in named], fetch
+
+    def _tried(self, session: Session, work: Callable[[], _Result]) -> _Result | None:
+        """None if it failed. Any rank says so, and not only the one that speaks for all."""
+        try:
+            return work()
+        except Exception as failure:  # whatever a state holds: training goes on
+            error = failure
+        what = (
+            f"rank {session.rank} cannot compare its replica with the others' ({_brief(error)}). This"
+            " generation of workers makes no more such checks. Training goes on."
+        )
+        if what not in self._told:
+            self._told.add(what)
+            say(what)
+        return None
 
     def _all(self, session: Session, row: list[int]) -> Any:
         """The rows of all workers, by rank; of who has joined (hvd.join), zeros."""
@@ -134,9 +175,14 @@ class Checks:
         return bool(mpi_ops.rank() == 0)
 
 
-def _row(steps: int, numbers: Sequence[int]) -> list[int]:
+def _row(steps: int, numbers: Sequence[int], takes_part: int = _TAKES_PART) -> list[int]:
     parts = [_combined(part) for part in _folded(numbers)]
-    return [1, steps, len(numbers), *parts, *[0] * (PARTS - len(parts))]
+    return [takes_part, steps, len(numbers), *parts, *[0] * (PARTS - len(parts))]
+
+
+def _brief(error: Exception) -> str:
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:120]}"
 
 
 def _folded(values: Sequence[Any]) -> list[Sequence[Any]]:
@@ -230,18 +276,27 @@ def _of_optimizer(name: str, optimizer: Any) -> Iterator[tuple[str, Any]]:
 # --- numbers ------------------------------------------------------------------------------------------------
 
 
-def digests(values: Sequence[Any]) -> Callable[[], list[int]]:
-    """A number of each, which depends on every bit. Begins; what is returned waits for GPUs."""
+def digests(
+    values: Sequence[Any], unreadable: Callable[[int, Exception], None] = lambda place, error: None
+) -> Callable[[], list[int]]:
+    """A number of each, which depends on every bit. Begins; what is returned waits for GPUs.
+
+    `unreadable`: is told of a value that has no such number, and why; 0 stands for it. Examples are lazy
+    parameters before the first batch, nested tensors, and subclasses of tensors that do not allow it.
+    """
     import torch
 
     numbers: list[int] = [0] * len(values)
     on_device: dict[Any, list[tuple[int, torch.Tensor]]] = {}
     with torch.no_grad():
         for place, value in enumerate(values):
-            if not isinstance(value, torch.Tensor):
-                numbers[place] = zlib.crc32(repr(value).encode())
-            elif (digest := _digest(value)) is not None:
-                on_device.setdefault(value.device, []).append((place, digest))
+            try:
+                if not isinstance(value, torch.Tensor):
+                    numbers[place] = zlib.crc32(repr(value).encode())
+                elif (digest := _digest(value)) is not None:
+                    on_device.setdefault(digest.device, []).append((place, digest))
+            except Exception as error:  # whatever its class raises
+                unreadable(place, error)
         fetched = [(placed, _fetch([digest for _, digest in placed])) for placed in on_device.values()]
 
     def fetch() -> list[int]:
@@ -254,7 +309,19 @@ def digests(values: Sequence[Any]) -> Callable[[], list[int]]:
 
 
 def _digest(value: torch.Tensor) -> torch.Tensor | None:
-    """The sum of its bits, taken as integers of 64 bits where they are as many; on its own device."""
+    """The sum of its bits, taken as integers of 64 bits where they are as many; on its own device.
+
+    Raises whatever its class raises; TypeError where that makes no plain tensor of it.
+    """
+    import torch
+
+    digest = _sum_of_bits(value)
+    if digest is not None and type(digest) is not torch.Tensor:
+        raise TypeError(f"its bits are summed up to a {type(digest).__name__}")
+    return digest
+
+
+def _sum_of_bits(value: torch.Tensor) -> torch.Tensor | None:
     import torch
 
     if value.layout is not torch.strided or value.is_quantized or value.is_meta or not value.numel():

@@ -24,8 +24,10 @@ import grpc
 from flexo_protos.v1 import shards_pb2, tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
+from horovod_elastic import threads
 from horovod_elastic.core.interface import Core, CoreFailed, Place
 from horovod_elastic.phase import Phase
+from horovod_elastic.trace import say, say_error
 from horovod_elastic.wire import CHANNEL_OPTIONS, SECRET_KEY
 from horovod_elastic.worker import departure
 from horovod_elastic.worker.part import Called, Part
@@ -292,7 +294,7 @@ class Session:
             ("build", self._keep_building),
         )
         for name, work in works:
-            threading.Thread(target=work, name=f"flexo-{name}", daemon=True).start()
+            threads.start(work, name=f"flexo-{name}", failed=_end_this_worker)
 
     def _keep_in_touch(self) -> None:
         """Speak with the agent; if it is gone, with the next one, which knows nothing yet."""
@@ -454,6 +456,18 @@ class Session:
                 if not failure:
                     self._prepared = place.generation
             self.send(pb.FromWorker(prepared=pb.Prepared(generation=place.generation, failure=failure)))
+
+
+def _end_this_worker(error: Exception) -> None:
+    """A thread of the session has failed, and a worker that hears nothing could hold up all others.
+
+    Its peers go back to the last commit, and its agent starts another worker in its place.
+    """
+    if sys.is_finalizing() or not threading.main_thread().is_alive():
+        return  # the script has ended, and its exit code stands
+    say_error(error)
+    say("this worker ends: without that thread it would hear nothing of the job's other workers")
+    os._exit(1)
 
 
 class _StepTimes:

@@ -32,7 +32,7 @@ from horovod.torch.elastic import state as horovods
 
 from horovod_elastic import stateful
 from horovod_elastic.core.interface import Courier
-from horovod_elastic.worker import sampler_order, spare_memory
+from horovod_elastic.worker import attached, sampler_order, spare_memory
 
 ROOT = 0
 FIRST_BYTES = 64 * 1024
@@ -261,6 +261,7 @@ class _Objects:
 
     def __init__(self, state: ObjectState) -> None:
         self._state = state
+        self._taken = False
 
     def own(self) -> Any:
         return self._state._saved_state
@@ -269,9 +270,10 @@ class _Objects:
 
     def take_over(self, theirs: Any) -> None:
         self._state._saved_state = theirs
+        self._taken = True
 
     def settle(self) -> None:
-        self._state._set_attrs()
+        attached.set_attributes(self._state, from_another=self._taken)
 
 
 def _synced_by_horovod(state: State) -> bool:

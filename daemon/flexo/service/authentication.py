@@ -35,8 +35,8 @@ from flexo.service.budgets import (
     UsersCalls,
     kind_of,
 )
-from flexo.service.connections import ConnectionGuard, hang_up_on
 from flexo.service.fair_queue import Evicted, FairQueue
+from flexo_protos.connections import ConnectionGuard, hang_up_on
 from flexo_protos.credentials import METADATA_KEY, Authenticator, Caller, NotAuthentic
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only

@@ -30,7 +30,6 @@ from flexo.loaning.lstm import TorchMissing
 from flexo.service import logs, notify
 from flexo.service.active import Active, say_ready
 from flexo.service.budgets import STANDARD
-from flexo.service.connections import ConnectionGuard
 from flexo.service.garbage import garbage_collected
 from flexo.service.metrics_endpoint import metrics_served
 from flexo.service.process import CannotServe, Process
@@ -40,6 +39,7 @@ from flexo.service.standstill import none_allowed
 from flexo.service.tls import CertificateUnusable, server_credentials
 from flexo.service.turns import Turns
 from flexo.service.workers import start_workers
+from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import Authenticator, NotAuthentic, new_authenticator
 from flexo_protos.leader_leases.lease import StoreAway
 
@@ -104,7 +104,7 @@ async def _serve(configuration: Configuration, settings: Settings, authenticator
     start_workers(asyncio.get_running_loop())
     process = Process(configuration, settings)
     moving = none_allowed(process.happenings, asyncio.get_running_loop(), settings.of_cluster.timeout_s)
-    guard = ConnectionGuard(STANDARD.silent_connections_of_a_host)
+    guard = ConnectionGuard(STANDARD.silent_connections_of_a_host, warn=_log.warning)
     with metrics_served(settings.metrics.listen, process.registry), moving, guard.watching():
 
         def listening(switchboard: Switchboard) -> Awaitable[grpc.aio.Server]:

@@ -27,8 +27,8 @@ from flexo.model import JobState, QueuedJob
 from flexo.service import wire
 from flexo.service.authentication import caller, principal_of
 from flexo.service.budgets import STANDARD, Buckets, Budgets, TokenBucket
-from flexo.service.connections import hang_up_on
 from flexo.service.leaders import LeaderDesk, Line, StaleLeader
+from flexo_protos.connections import hang_up_on
 from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only

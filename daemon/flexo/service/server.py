@@ -15,11 +15,11 @@ from flexo.availability.mandate import ALONE, Mandate
 from flexo.service.admin_service import AdminService
 from flexo.service.authentication import Authentication
 from flexo.service.budgets import STANDARD, Budgets
-from flexo.service.connections import ConnectionGuard
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService
 from flexo.service.lease_service import LeaseService
 from flexo_protos import keepalive
+from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import Authenticator
 from flexo_protos.v1 import (
     admin_pb2,

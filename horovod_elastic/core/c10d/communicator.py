@@ -14,11 +14,12 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import torch
 
+from horovod_elastic import threads
 from horovod_elastic.core import meeting, python_layer
 from horovod_elastic.core.c10d.alone import Alone
 from horovod_elastic.core.c10d.channel import Channel
@@ -108,8 +109,10 @@ class Communicator:
             self._connect()
             self._meet_in_groups()
             if self.place.size > 1:
-                self._carrier = _started(self._carry_out_all, "flexo-carry-out")
-                _started(self._say_late, "flexo-say")
+                self._carrier = threads.start(
+                    self._carry_out_all, name="flexo-carry-out", failed=self._thread_failed
+                )
+                threads.start(self._say_late, name="flexo-say", failed=self._thread_failed)
         except Exception as error:  # what is half built must go, whatever it was
             why = self._broken or str(error)
             self.break_(why)
@@ -341,6 +344,10 @@ class Communicator:
         if self._channel is not None:
             self._channel.hang_up(why)
 
+    def _thread_failed(self, error: Exception) -> None:
+        """Without that thread works would be waited for that nobody carries out, or asks others for."""
+        self.break_(f"rank {self.place.rank} failed: {error!r}")
+
     def _end(self, why: str) -> None:
         """Here only. The first reason counts."""
         with self._lock:
@@ -384,12 +391,6 @@ class Communicator:
         """In a process that was forked: close its copies of the connections, which would keep them open."""
         if self._channel is not None:
             self._channel.forget()
-
-
-def _started(work: Callable[[], None], name: str) -> threading.Thread:
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    thread.start()
-    return thread
 
 
 def _fusion_bytes() -> int:

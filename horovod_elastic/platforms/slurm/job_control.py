@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from horovod_elastic import open_files
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.platforms.base import (
     ANSWERS_WITHIN_S,
@@ -145,8 +146,9 @@ class SlurmJobControl:
             *([] if self._plan.site.signals_reach_all else ["--pass-signals"]),
         ]
         step = self.step(workers)
+        command = [*step[:1], *options, *step[1:], *self.agent_command(workers, *told)]
         return subprocess.Popen(
-            [*step[:1], *options, *step[1:], *self.agent_command(workers, *told)],
+            open_files.with_first_limit(command),
             env={**self._environment, NODE_VARIABLE: node},
             stdin=subprocess.DEVNULL,
         )
@@ -249,7 +251,7 @@ class SlurmJobControl:
         try:
             with _deaf_to_sigterm():
                 done = subprocess.run(
-                    command,
+                    open_files.with_first_limit(command),
                     env={**self._environment, NODE_VARIABLE: node} if node else self._environment,
                     input=script,
                     capture_output=True,

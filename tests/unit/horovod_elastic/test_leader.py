@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
+from horovod_elastic import rendezvous
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
 from horovod_elastic.leader import attendance, base_watch, borrowing
 from horovod_elastic.leader import leader as leaders
@@ -363,6 +364,36 @@ def test_workers_meet_where_only_they_are_answered_and_nowhere_when_the_job_is_o
     job.thread.join(BOUND_S)
     with pytest.raises(urllib.error.URLError, match="refused"):
         urllib.request.urlopen(url + place, timeout=BOUND_S)
+
+
+def test_an_attempt_whose_rendezvous_has_failed_is_given_up_at_once_and_made_anew(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = job.attach(17, "n1", base=True)
+    ready = workers_pb2.Standing(phase=workers_pb2.WORKER_PHASE_READY)
+    said = workers_pb2.WorkerSaid(worker_id="w1", said=workers_pb2.FromWorker(standing=ready))
+    job.do(lambda: job.leader.agent_said("n1-17", outbox, workers_pb2.FromAgent(worker_said=said)))
+    told = [message.tell_worker.message for message in drained(outbox)]
+    (first,) = [message.prepare for message in told if message.HasField("prepare")]
+
+    def broken(*_: object) -> None:
+        raise ArithmeticError("of the test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rendezvous, "_drop_silent", broken)
+        told = wait_for(outbox, lambda message: message.HasField("abandon"))
+        assert told.abandon.generation == first.generation
+    anew = wait_for(outbox, lambda message: message.HasField("prepare")).prepare
+    assert anew.generation > first.generation
+    assert anew.rendezvous_port != first.rendezvous_port
+
+
+def wait_for(outbox: AgentOutbox, wanted: Callable[[workers_pb2.ToWorker], bool]) -> workers_pb2.ToWorker:
+    """The first word for a worker that is `wanted`."""
+    while (message := outbox.get(timeout=BOUND_S)) is not None:
+        if message.HasField("tell_worker") and wanted(message.tell_worker.message):
+            return message.tell_worker.message
+    raise AssertionError("the agent's stream has ended")
 
 
 # --- agents that come back, and do not ---------------------------------------------------------------------

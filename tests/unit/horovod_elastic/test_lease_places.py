@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import Caller, NotAuthentic
 from flexo_protos.leader_leases.lease import StoreAway
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace, parse
@@ -162,7 +163,7 @@ def test_a_server_that_is_back_is_found_again_before_a_lease_runs_out() -> None:
         store.look()
     from horovod_elastic.election.lease_grpc import _Service
 
-    server = grpc.server(ThreadPoolExecutor(1), handlers=[_Service(Stamps())])
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[_Service(Stamps(), ConnectionGuard(64))])
     server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     deadline = time.monotonic() + 20.0  # gRPC's own pauses grow to two minutes

@@ -22,7 +22,7 @@ from trusting import Trusting
 from flexo_bench.abuse.raw_http2 import Address, RawConnection, frame
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import leases_pb2, leases_pb2_grpc, workers_pb2
-from horovod_elastic import rendezvous
+from horovod_elastic import open_files, rendezvous
 from horovod_elastic.agent.local_service import LocalService
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.leader.leader_service import LeaderPort
@@ -34,6 +34,7 @@ ATTACH_WORKER = "/flexo.v1.AgentService/AttachWorker"
 SECRET = "s3cret"
 BOUND_S = 20.0
 UNAUTHENTICATED = 16
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PING, SETTINGS, HEADERS, CONTINUATION = 6, 4, 1, 9
 
 
@@ -195,6 +196,35 @@ def test_eight_calls_without_a_message_do_not_hold_the_lease_server(tmp_path: Pa
         connection.flush()
         server.honest()
         assert {connection.outcome(stream, BOUND_S).status for stream in streams} == {UNAUTHENTICATED}
+
+
+@pytest.mark.parametrize("serving", [lease_server, leader_port], ids=["lease server", "leader"])
+def test_connections_on_which_nobody_proves_anything_make_room_for_the_jobs_own(
+    tmp_path: Path,
+    serving: Callable[[Path], contextmanager[Server]],  # type: ignore[valid-type]
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(open_files, "MOST_CONNECTIONS", 100)
+    with serving(tmp_path) as server, ExitStack() as stack:  # type: ignore[attr-defined]
+        for _ in range(120):
+            stranger = stack.enter_context(socket.create_connection(server.address, timeout=BOUND_S))
+            stranger.sendall(PREFACE + frame(SETTINGS, 0, 0, b""))
+        for _ in range(3):
+            _served_within(BOUND_S, server.honest)
+
+
+def _served_within(bound_s: float, honest: Callable[[], object]) -> None:
+    """Agents dial again for as long."""
+    deadline = time.monotonic() + bound_s
+    while True:
+        try:
+            honest()
+        except grpc.RpcError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return
 
 
 def _fetch(server: Rendezvous, path: str) -> bytes:

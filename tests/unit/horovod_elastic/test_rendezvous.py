@@ -8,8 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from horovod_elastic import rendezvous
 from horovod_elastic.rendezvous import MAX_VALUE_BYTES, Rendezvous
@@ -180,12 +183,93 @@ def test_a_delete_is_answered(server: Rendezvous) -> None:
     assert ask(server, "DELETE", "/global_/0")[0] == 200
 
 
-@pytest.mark.parametrize("length", [str(MAX_VALUE_BYTES + 1), "-1", "many", "", "\u00b2"])
+@pytest.mark.parametrize("length", [str(MAX_VALUE_BYTES + 1), "-1", "many", "", "\u00b2", "1" * 5000])
 def test_values_without_a_sensible_length_are_refused_unread(server: Rendezvous, length: str) -> None:
     with socket.create_connection((HOST, server.port), timeout=BOUND_S) as connection:
         connection.sendall(f"PUT /a/b HTTP/1.0\r\nContent-Length: {length}\r\n\r\n".encode("latin-1"))
         assert b" 413 " in connection.recv(100)
     assert ask(server, "GET", "/a/b")[0] == 404
+
+
+@pytest.mark.parametrize("line", ["GET /", "PUT /wrong:1/a/b", "GET", ""])
+def test_a_strangers_endless_content_length_ends_nothing(line: str) -> None:
+    server = Rendezvous(HOST, {"n1-17:0": "0,1,0,1,0,1"}, secret="5ecret")
+    with socket.create_connection((HOST, server.port), timeout=BOUND_S) as stranger:
+        stranger.sendall(f"{line} HTTP/1.1\r\nContent-Length: {'1' * 5000}\r\n\r\n".encode())
+        assert b" 404 " in stranger.recv(100)
+    assert ask(server, "GET", f"/5ecret:{server.port}/rank_and_size/n1-17:0")[0] == 200
+    server.close()
+
+
+HEADS = st.lists(
+    st.one_of(
+        st.binary(max_size=60),
+        st.sampled_from(
+            [b"GET ", b"PUT ", b"/5ecret:%d/", b"members/n1-17:0", b"a/b", b" HTTP/1.1\r\n", b"\r\n\r\n"]
+        ),
+        st.builds(lambda text: b"Content-Length: " + text.encode("latin-1") + b"\r\n", st.text(max_size=30)
+        .map(lambda text: "".join(each for each in text if ord(each) < 256))),
+        st.integers(0, 6000).map(lambda digits: b"content-length:" + b"7" * digits + b"\r\n"),
+    ),
+    max_size=8,
+).map(b"".join)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def secret_server() -> Iterator[tuple[Rendezvous, list[Exception]]]:
+    failures: list[Exception] = []
+    running = Rendezvous(HOST, {"n1-17:0": "0,1,0,1,0,1"}, "5ecret", failures.append)
+    yield running, failures
+    running.close()
+
+
+@settings(max_examples=150, deadline=None)
+@given(said=HEADS, more=HEADS)
+def test_whatever_a_stranger_says_members_are_answered_and_no_error_is_caught(
+    secret_server: tuple[Rendezvous, list[Exception]], said: bytes, more: bytes
+) -> None:
+    server, failures = secret_server
+    prefix = b"/5ecret:%d/" % server.port
+    with socket.create_connection((HOST, server.port), timeout=BOUND_S) as stranger:
+        with suppress(OSError):
+            for part in (said, more):
+                stranger.sendall(part.replace(b"/5ecret:%d/", prefix))
+        path = f"{prefix.decode()}rank_and_size/n1-17:0"
+        assert ask(server, "GET", path) == (200, b"0,1,0,1,0,1")
+    assert failures == []
+
+
+def test_an_error_over_one_request_ends_that_one_and_is_told_once(
+    server: Rendezvous, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ArithmeticError("of the test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rendezvous, "_parse_head", broken)
+        for _ in range(3):
+            assert ask(server, "GET", "/a/b")[0] == 400
+    assert ask(server, "GET", "/rank_and_size/n1-17:0")[0] == 200
+    assert capfd.readouterr().err.count("ArithmeticError: of the test") == 1
+
+
+def test_a_server_that_fails_tells_so_and_lets_nobody_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ArithmeticError("of the test")
+
+    failures: list[Exception] = []
+    monkeypatch.setattr(rendezvous, "HOLD_S", 60.0)
+    monkeypatch.setattr(rendezvous, "SWEEP_S", 0.5)
+    server = Rendezvous(HOST, {"n1-17:0": "0,2,0,1,0,2", "n2-18:0": "1,2,0,1,1,2"}, "", failures.append)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, server, "GET", "/members/n1-17:0")
+        wait_until(lambda: members(server) == {"n1-17:0"})
+        monkeypatch.setattr(rendezvous, "_drop_silent", broken)
+        assert waiting.result(BOUND_S)[0] == 404
+    wait_until(lambda: failures)
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((HOST, server.port), timeout=BOUND_S)
+    server.close()
 
 
 def test_the_largest_value_is_taken_and_given(server: Rendezvous) -> None:

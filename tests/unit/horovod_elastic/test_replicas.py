@@ -123,6 +123,66 @@ def test_models_of_another_size_are_told_of(monkeypatch: pytest.MonkeyPatch) -> 
     assert "tensors" in told
 
 
+class NoView(torch.Tensor):  # type: ignore[misc]  # PyTorch is not checked
+    """A tensor subclass that does not let its bits be looked at."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.view:
+            raise NotImplementedError("no view")
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+UNREADABLE = {
+    "lazy": lambda: torch.nn.LazyLinear(3).weight,
+    "nested": lambda: torch.nn.Parameter(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])),
+    "subclass": lambda: torch.nn.Parameter(torch.ones(4).as_subclass(NoView)),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_tensor_that_cannot_be_read_is_left_out_named_once_and_the_others_are_compared(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    states = [model_state() for _ in range(2)]
+    for state in states:
+        state.model.odd = torch.nn.Module()
+        state.model.odd.register_parameter("weight", UNREADABLE[kind]())
+    told = compare(monkeypatch, states).play()
+    assert "model.odd.weight" in told
+    assert "replicas differ" not in told
+    assert told.count("\n") == 0
+    monkeypatch.undo()
+    with torch.no_grad():
+        states[1].model[0].weight[0, 0] += 1
+    assert "model.0.weight is not the same on rank" in compare(monkeypatch, states).play()
+
+
+def test_a_rank_whose_comparison_fails_takes_part_in_the_exchange_and_all_make_no_more_in_that_generation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails() -> None:
+        raise ArithmeticError("of the test")
+
+    states = [model_state() for _ in range(3)]
+    states[1].model.named_parameters = fails
+    exchange = compare(monkeypatch, states)
+    told = exchange.play()
+    assert "rank 1 " in told
+    assert "ArithmeticError: of the test" in told
+    assert exchange.rounds == 1
+    begun: list[object] = []
+    for check in exchange.checks:
+        monkeypatch.setattr(check, "_check", lambda *_: iter(begun.append(1) or ()))  # type: ignore[func-returns-value]
+        session: Any = types.SimpleNamespace(rank=0, size=3, boundary=2000)
+        check.at_boundary(session, None, last=False)
+        assert not begun
+        check.begins()
+        check.at_boundary(session, None, last=False)
+        assert begun
+        begun.clear()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "bool", "complex64", "int8"])
 @pytest.mark.parametrize("count", [1, 7, 64, 1001])
 def test_a_digest_depends_on_every_element(dtype: str, count: int) -> None:

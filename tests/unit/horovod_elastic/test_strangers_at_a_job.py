@@ -37,7 +37,7 @@ from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.leader.leader_service import LeaderPort
 from horovod_elastic.rendezvous import Rendezvous
 from horovod_elastic.streams import listen_on
-from horovod_elastic.wire import SECRET_KEY, SERVER_OPTIONS, agents_proof, leaders_proof
+from horovod_elastic.wire import SECRET_KEY, agents_proof, leaders_proof, server_options
 
 BOUND_S = 20.0
 ATTACH_AGENT = "/flexo.v1.LeaderService/AttachAgent"
@@ -113,10 +113,10 @@ def test_no_other_user_says_a_word_to_a_leader(
 
 
 def test_who_only_connects_to_a_leader_cannot_take_all_of_its_files() -> None:
-    (most,) = (value for name, value in SERVER_OPTIONS if name == "grpc.max_allowed_incoming_connections")
+    (most,) = (value for name, value in server_options() if name == "grpc.max_allowed_incoming_connections")
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert 0 < most < files
-    options = dict(SERVER_OPTIONS) | {"grpc.max_allowed_incoming_connections": 5}
+    options = dict(server_options()) | {"grpc.max_allowed_incoming_connections": 5}
     server = grpc.server(ThreadPoolExecutor(1), options=tuple(options.items()))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

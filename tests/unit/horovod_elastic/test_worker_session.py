@@ -1,13 +1,21 @@
-"""What a worker's session hears in the very moment in which its worker switches."""
+"""What a worker's session hears in the very moment in which its worker switches, and when it cannot hear."""
 
 from __future__ import annotations
 
+import os
+import queue
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from flexo_protos.v1 import workers_pb2
+from horovod_elastic.agent.local_service import LocalService
 from horovod_elastic.core.interface import Core, Place
 from horovod_elastic.worker.part import Called
 from horovod_elastic.worker.session import Session
@@ -113,3 +121,52 @@ def test_who_was_called_otherwise_than_at_a_boundary_has_no_pause(session: Sessi
     session.begins(5)
     session._stand()
     assert {pause for _, pause in told_pauses(session)} == {0.0}
+
+
+# --- threads that fail --------------------------------------------------------------------------------------
+
+WORKER = """
+import sys, time
+from horovod_elastic.worker.session import Session
+
+class Core:
+    waited_s = 0.0
+    def abandon(self, generation):
+        raise ArithmeticError("of the test")
+
+session = Session()
+session.core = Core()
+if sys.argv[1] == "say how it stands":
+    session.tell_held(lambda: session.core.abandon(1))
+session.connect()
+time.sleep(60)
+"""
+
+
+class TellingAgent:
+    """Tells each worker that attaches to prepare a generation, and to abandon it."""
+
+    def worker_attached(self, worker_id: str, outbox: queue.SimpleQueue[workers_pb2.ToWorker | None]) -> None:
+        outbox.put(workers_pb2.ToWorker(prepare=workers_pb2.Prepare(generation=5)))
+        outbox.put(workers_pb2.ToWorker(abandon=workers_pb2.Abandon(generation=5)))
+
+    def worker_said(self, worker_id: str, message: object) -> None:
+        """Nothing follows from it."""
+
+    def worker_detached(self, worker_id: str, outbox: object) -> None:
+        """Nothing follows from it."""
+
+
+@pytest.mark.parametrize("what", ["hear", "say how it stands"])
+def test_a_worker_ends_that_cannot_do_any_more(tmp_path: Path, what: str) -> None:
+    endpoint = f"unix:{tmp_path}/agent"
+    environment = {
+        **os.environ, "FLEXO_WORKER_ID": "w", "FLEXO_WORKER_SECRET": "s", "FLEXO_AGENT": endpoint
+    }  # fmt: skip
+    with closing(LocalService(TellingAgent(), endpoint, "s")):
+        done = subprocess.run(
+            [sys.executable, "-c", WORKER, what],
+            env=environment, capture_output=True, text=True, timeout=50, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "ArithmeticError: of the test" in done.stderr

@@ -19,8 +19,9 @@ from flexo.service.server import OPTIONS as FLEXOD
 from flexo_cli.connection import CHANNEL_OPTIONS as COMMANDS
 from flexo_protos import keepalive
 from horovod_elastic.wire import CHANNEL_OPTIONS as JOBS
-from horovod_elastic.wire import SERVER_OPTIONS as LEADER
+from horovod_elastic.wire import server_options
 
+LEADER = server_options()
 QUICKER = 20
 BOUND_S = 30.0
 """Far from the second or two that it takes, and from gRPC's own minute."""

@@ -19,8 +19,8 @@ from flexo.service.budgets import (
     UsersCalls,
     kind_of,
 )
-from flexo.service.connections import ConnectionGuard, end_of, hang_up_on
 from flexo.service.fair_queue import Evicted, FairQueue
+from flexo_protos.connections import ConnectionGuard, end_of, hang_up_on
 from flexo_protos.v1 import admin_pb2, inference_pb2, jobs_pb2, leases_pb2
 
 FILES = (admin_pb2.DESCRIPTOR, inference_pb2.DESCRIPTOR, jobs_pb2.DESCRIPTOR, leases_pb2.DESCRIPTOR)

@@ -27,13 +27,13 @@ from flexo.controller import Controller
 from flexo.journal import Event, Journal
 from flexo.service.admin_service import AdminService
 from flexo.service.budgets import Budgets
-from flexo.service.connections import ConnectionGuard
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import LeaderDesk
 from flexo.service.server import Switchboard, all_services, listen
 from flexo.service.standing_by import StandingBy
 from flexo_bench.abuse.raw_http2 import RawConnection, frame
+from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import admin_pb2
 

@@ -1,4 +1,4 @@
-"""flexod's connections below gRPC, which closes one only when the other end is gone.
+"""A server's connections below gRPC, which closes one only when the other end is gone.
 
 gRPC for Python names the other end of a call and lets nobody close its connection. This process has the
 descriptor, so it finds the one with that other end, and shuts it down.
@@ -6,26 +6,29 @@ descriptor, so it finds the one with that other end, and shuts it down.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 from urllib.parse import unquote
 
-import structlog
-
 _LOOK_S: Final = 1.0
+_LOOK_SOON_S: Final = 0.1
+"""After a look that has closed any: whoever opened them opens more."""
+_WARNING_S: Final = 10.0
+"""Between two warnings of what was closed."""
 _SHARE: Final = 0.02
 """Of the time, at most, for looking at connections."""
 
 End = tuple[str, int]
 """The other end of a connection: address and port."""
 
-_log = structlog.get_logger("flexo.service")
+_log = logging.getLogger("flexo")
 
 
 def end_of(peer: str) -> End | None:
@@ -49,11 +52,23 @@ def hang_up_on(peers: Collection[str]) -> int:
 class ConnectionGuard:
     """Closes connections on which nobody proves anything, the oldest first, where one host has too many.
 
-    A host that fills flexod with connections loses them; who dials and proves who calls keeps the connection.
+    A host that fills a server with connections loses them; who dials and proves who calls keeps the
+    connection.
     """
 
-    def __init__(self, silent_of_a_host: int) -> None:
+    def __init__(
+        self,
+        silent_of_a_host: int,
+        port: int | None = None,
+        warn: Callable[[str], object] = _log.warning,
+    ) -> None:
+        """`port`: the server's own, where this process has other connections that are none of its business;
+        None: all of this process. `warn`: is told what was closed, in the thread that looks.
+        """
         self._most = silent_of_a_host
+        self._port = port
+        self._warn = warn
+        self._warns_again_s = 0.0
         self._proven: set[End] = set()
         self._since: dict[int, float] = {}
         """By inode: when a connection was first seen."""
@@ -72,11 +87,13 @@ class ConnectionGuard:
             pause_s = _LOOK_S
             while not over.wait(pause_s):
                 begun = time.monotonic()
+                closed = 0
                 try:
-                    self.look()
-                except Exception:  # such as no file left; without this thread nobody is hung up on
-                    _log.exception("connections cannot be counted")
-                pause_s = max(_LOOK_S, (time.monotonic() - begun) / _SHARE)
+                    closed = self.look()
+                except Exception as error:  # such as no file left; without this thread nobody is hung up on
+                    self._warn(f"connections cannot be counted: {error!r}")
+                pause_s = _LOOK_SOON_S if closed else _LOOK_S
+                pause_s = max(pause_s, (time.monotonic() - begun) / _SHARE)
 
         threading.Thread(target=keep_looking, name="connections", daemon=True).start()
         try:
@@ -87,7 +104,7 @@ class ConnectionGuard:
     def look(self) -> int:
         """Close what is too much now; returns how many."""
         before = frozenset(self._proven)
-        now, found = time.monotonic(), list(_connections())
+        now, found = time.monotonic(), list(_connections(self._port))
         self._since = {inode: self._since.get(inode, now) for _, inode, _ in found}
         self._proven -= before.difference(end for _, _, end in found)
         silent = defaultdict(list)
@@ -98,15 +115,21 @@ class ConnectionGuard:
         for host, connections in silent.items():
             excess = sorted(connections)[: max(0, len(connections) - self._most)]
             gone = sum(_shut_down(number, end) for _, _, number, end in excess)
-            if gone:
-                text = f"{gone} connections of {host} closed: nobody has proven anything on them"
-                _log.warning(text, allowed=self._most)
+            if gone and now >= self._warns_again_s:
+                self._warns_again_s = now + _WARNING_S
+                self._warn(
+                    f"{gone} connections of {host} closed: nobody has proven anything on them"
+                    f" ({self._most} are allowed)"
+                )
             closed += gone
         return closed
 
 
-def _connections() -> Iterator[tuple[int, int, End]]:
-    """Descriptor, inode and other end of each TCP connection of this process, at one moment or another."""
+def _connections(port: int | None = None) -> Iterator[tuple[int, int, End]]:
+    """Descriptor, inode and other end of each TCP connection of this process, at one moment or another.
+
+    With a `port`, of those to that port of this host.
+    """
     with os.scandir("/proc/self/fd") as entries:
         numbers = [int(entry.name) for entry in entries]
     for number in numbers:
@@ -115,9 +138,10 @@ def _connections() -> Iterator[tuple[int, int, End]]:
             connection = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, number)
             try:
                 end = _named(connection.getpeername())
+                own = None if port is None or end is None else _named(connection.getsockname())
             finally:
                 connection.detach()
-            if end is not None:
+            if end is not None and (own is None or own[1] == port):
                 yield number, os.fstat(number).st_ino, end
 
 
