@@ -437,7 +437,7 @@ def test_a_mistake_in_the_policy_is_trouble_and_the_loop_goes_on(world, monkeypa
     def broken(*_):
         raise ZeroDivisionError("a test's mistake")
 
-    monkeypatch.setattr("flexo.policies.lyra.Lyra.plan", broken)
+    monkeypatch.setattr("flexo.policies.lyra.Lyra.targets", broken)
     world.go(4)
     assert "ZeroDivisionError: a test's mistake" in world.controller.status().trouble
     monkeypatch.undo()
