@@ -97,6 +97,7 @@ class HeldLease:
         """`began`: before it was asked for; `certain_s`: how long after that nobody else can have it."""
         self._lease = lease
         self._certain_s = certain_s
+        self._certain_from = began
         self._certain_until = began + certain_s
 
     @property
@@ -106,7 +107,7 @@ class HeldLease:
 
     def certain(self, now: float) -> bool:
         """Whether nobody else can have it."""
-        return now < self._certain_until
+        return self._certain_from <= now < self._certain_until
 
     def is_in(self, lease: LeaderLease | None) -> bool:
         """Whether `lease`, in the store, is still this process's."""
@@ -114,9 +115,15 @@ class HeldLease:
         return lease is not None and (lease.holder, lease.address) == (own.holder, own.address)
 
     def heard(self, lease: LeaderLease, began: float) -> bool:
-        """`lease` is what a renewal begun at `began` has found in the store: whether it is held."""
+        """`lease` is what a renewal begun at `began` has found in the store: whether it is held.
+
+        A new term says that the store had forgotten the lease. If that was not certain any more, another
+        process may have taken it before the store forgot. That one is certain for `certain_s` at the longest.
+        """
         if not self.is_in(lease):
             return False
+        if lease.term != self._lease.term and began >= self._certain_until:
+            self._certain_from = began + self._certain_s
         self._lease = lease
         self._certain_until = began + self._certain_s
         return True

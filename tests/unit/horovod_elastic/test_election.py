@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flexo_protos.leader_leases.lease import HeldLease, LeaderLease, StoreAway
@@ -149,6 +149,15 @@ def test_a_leader_whose_lease_the_server_had_forgotten_takes_the_new_term() -> N
     held = HeldLease(LeaderLease("a", "a:1", 3, 0, 5.0), 100.0, TTL_S)
     assert held.heard(LeaderLease("a", "a:1", 1000, 0, 5.0), 102.0)
     assert held.lease.term == 1000
+
+
+def test_a_leader_whose_lease_had_run_out_before_the_server_forgot_it_is_not_certain_at_once() -> None:
+    held = HeldLease(LeaderLease("a", "a:1", 3, 0, 5.0), 100.0, TTL_S)
+    assert held.heard(LeaderLease("a", "a:1", 1000, 0, 5.0), 106.0)
+    assert not held.certain(106.5)
+    assert held.heard(LeaderLease("a", "a:1", 1000, 0, 5.0), 110.0)
+    assert not held.certain(110.5)  # somebody else may have had it until 111
+    assert held.certain(111.0)
 
 
 @pytest.mark.parametrize(
@@ -401,6 +410,18 @@ def test_two_leaders_are_never_certain_and_in_the_end_everybody_follows_one(
 
 
 @given(DELAYS, troubles("kill", "start again", "away", "restart"))
+@example(
+    delays=[0.2, 1.1, 0.2],
+    history=[
+        Trouble(5.0, "restart", 0, 0.5),
+        Trouble(0.0, "kill", 0, 0.5),
+        Trouble(7.0, "away", 0, 2.0),
+        Trouble(7.0, "away", 0, 0.5),  # the leader's lease runs out, and another agent takes it
+        Trouble(1.0, "start again", 0, 0.5),
+        Trouble(1.0, "kill", 2, 0.5),
+        Trouble(0.4, "restart", 0, 0.5),  # before the former leader has heard of that
+    ],
+)
 def test_a_server_that_forgets_everything_deposes_nobody_who_leads(
     delays: list[float], history: list[Trouble]
 ) -> None:
