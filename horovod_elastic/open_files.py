@@ -30,7 +30,7 @@ def connections() -> int:
 
 
 def with_first_limit(command: list[str]) -> list[str]:
-    """That command with the soft limit that this process was started with: what submits and starts jobs passes its own on."""
+    """That command with the first soft limit: commands that start jobs hand on the limit that they have."""
     if _first is None:
         return command
     return ["/bin/sh", "-c", 'ulimit -S -n "$0" && exec "$@"', str(_first), *command]
