@@ -78,6 +78,8 @@ class _Share:
     job: ElasticJob
     workers: int
     """What it has and has been dealt."""
+    rested_at: float
+    """It neither grows nor gives back for others before: its last resize was not long ago."""
     may_grow_at: float
     closed: frozenset[str]
     """Nodes that it may not be given now."""
@@ -227,7 +229,8 @@ class _Planner:
             grant.workers for grant in job.grants if grant.grant_id in self._withdrawn
         )
         due = Due(job.ceiling)
-        return _Share(job, workers, max(rested_at, job.rest_until), frozenset(held_back | own), due)
+        may_grow_at = max(rested_at, job.rest_until)
+        return _Share(job, workers, rested_at, may_grow_at, frozenset(held_back | own), due)
 
     def _take_dues(self) -> None:
         """What the policy wants each job to have, within what the job may have and the satellites allow."""
@@ -291,12 +294,17 @@ class _Planner:
                 yield name
 
     def _as_they_will_be(self) -> list[ElasticJob]:
-        """The jobs that may be resized at all, without the grants that are on their way out."""
-        return [
+        """The jobs that may be resized at all, without the grants that are on their way out.
+
+        A job that rests can use no more than it has: what the policy would keep idle for it goes to others.
+        """
+        jobs = [
             replace(share.job, grants=self._standing_of(share.job))
             for share in self._shares.values()
             if share.job.scalable and not share.job.errand
         ]
+        now = self._snapshot.at
+        return [replace(job, wanted=job.granted_workers) if job.rest_until > now else job for job in jobs]
 
     def _standing_of(self, job: ElasticJob) -> tuple[Grant, ...]:
         return tuple(
@@ -331,7 +339,7 @@ class _Planner:
         found = []
         for share in self._shares.values():
             excess = share.workers - share.due.workers
-            if excess <= 0 or share.may_grow_at > now:
+            if excess <= 0 or share.rested_at > now:
                 continue
             largest_first = sorted(
                 self._satellites_of(share.job), key=lambda each: (-each.grant.workers, -each.started_at)
@@ -587,7 +595,7 @@ class _Planner:
         return worst if worst > poor.workers and gain >= _REBALANCE_GAIN * lost else None
 
     def _may_donate(self, rich: _Share, standing: Standing) -> bool:
-        rested = rich.may_grow_at <= self._snapshot.at and not rich.dealt
+        rested = rich.rested_at <= self._snapshot.at and not rich.dealt
         return rested and self._may_give(rich, standing)
 
     def _may_give(self, share: _Share, standing: Standing) -> bool:
@@ -602,7 +610,8 @@ class _Planner:
         now = self._snapshot.at
         have = self._before(share)
         size = f"{have} of {job.ceiling} workers"
-        if have >= share.due.workers:
+        rests = job.scalable and not job.errand and job.rest_until > now and have < job.ceiling
+        if have >= share.due.workers and not rests:
             return f"{size}: {self._why_no_more(share)}"
         if not job.scalable and job.unscalable_why:
             return f"{size}: {job.unscalable_why}"
