@@ -80,7 +80,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         budgets: Budgets = STANDARD,
         guard: ConnectionGuard | None = None,
     ) -> None:
-        """`guard`: is told which connections somebody has proven something on."""
+        """`guard`: is told who has proven something on which connections."""
         self._budgets = budgets
         self._guard = guard
         self._verifying = _Verifying(authenticator, budgets)
@@ -127,7 +127,7 @@ class Authentication(grpc.aio.ServerInterceptor):
             context.add_done_callback(leave)  # type: ignore[arg-type]  # its stub wants a class for a function
             _caller.set(proven)
             if self._guard is not None:
-                self._guard.has_proven(peer)
+                context.add_done_callback(self._guard.has_proven(peer, proven.uid))  # type: ignore[arg-type]
             if wait_s := self._calls.wait_s(proven.uid, kind):
                 await asyncio.sleep(wait_s)
             await answer(method, context)

@@ -41,6 +41,10 @@ class Budgets:
     """A caller takes the answer within this time, or flexod closes the connection."""
 
     # Of a user.
+    connections: int = 64
+    """Beyond one for each running elastic job of the user and one for each node of these jobs. flexod closes
+    those of the others that were not used for longest.
+    """
     reads: int = 64
     """Open calls that read. More of them are refused."""
     calls_burst: int = 200

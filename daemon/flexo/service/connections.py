@@ -11,8 +11,9 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
@@ -46,22 +47,64 @@ def hang_up_on(peers: Collection[str]) -> int:
     return sum(_shut_down(number, end) for number, _, end in _connections() if end in ends)
 
 
+@dataclass(slots=True)
+class _Proven:
+    """A connection on which somebody has shown a valid credential."""
+
+    uid: int | None
+    used_at: float
+    """When the last call on it began or ended."""
+    calls: int = 0
+    """That are open."""
+
+    @property
+    def usefulness(self) -> tuple[bool, float]:
+        """Those without an open call are the least useful, the ones used last more so; of others the old ones
+        are worth most: leaders keep theirs for as long as their jobs run.
+        """
+        return self.calls > 0, -self.used_at if self.calls else self.used_at
+
+
 class ConnectionGuard:
     """Closes connections on which nobody proves anything, the oldest first, where one host has too many.
 
-    A host that fills flexod with connections loses them; who dials and proves who calls keeps the connection.
+    A host that fills flexod with connections loses them; who dials and proves who calls keeps the connection,
+    up to a number for each user.
     """
 
-    def __init__(self, silent_of_a_host: int) -> None:
+    def __init__(
+        self,
+        silent_of_a_host: int,
+        of_a_user: int | None = None,
+        more_of: Callable[[int], int] = lambda uid: 0,
+    ) -> None:
+        """`of_a_user`: proven connections that a user may have; None: any number. `more_of`: how many more a
+        user may have at present; it is asked in the thread that looks.
+        """
         self._most = silent_of_a_host
-        self._proven: set[End] = set()
+        self._of_a_user = of_a_user
+        self._more_of = more_of
+        self._proven: dict[End, _Proven] = {}
         self._since: dict[int, float] = {}
         """By inode: when a connection was first seen."""
 
-    def has_proven(self, peer: str) -> None:
-        """A caller on that connection has shown a valid credential."""
-        if (end := end_of(peer)) is not None:
-            self._proven.add(end)
+    def has_proven(self, peer: str, uid: int | None = None) -> Callable[[object], None]:
+        """A caller on that connection has shown a valid credential, of user `uid`.
+
+        Returns what to call, with anything, when the call has ended.
+        """
+        now, end = time.monotonic(), end_of(peer)
+        if end is None:
+            return lambda _: None
+        known = self._proven.get(end)
+        if known is None or known.uid != uid:
+            known = self._proven[end] = _Proven(uid, now)
+        known.calls, known.used_at = known.calls + 1, now
+
+        def ended(_: object) -> None:
+            known.calls, known.used_at = known.calls - 1, time.monotonic()
+
+        return ended
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -89,7 +132,8 @@ class ConnectionGuard:
         before = frozenset(self._proven)
         now, found = time.monotonic(), list(_connections())
         self._since = {inode: self._since.get(inode, now) for _, inode, _ in found}
-        self._proven -= before.difference(end for _, _, end in found)
+        for end in before.difference(end for _, _, end in found):
+            self._proven.pop(end, None)
         silent = defaultdict(list)
         for number, inode, end in found:
             if end not in self._proven:
@@ -101,6 +145,27 @@ class ConnectionGuard:
             if gone:
                 text = f"{gone} connections of {host} closed: nobody has proven anything on them"
                 _log.warning(text, allowed=self._most)
+            closed += gone
+        return closed + self._close_excess_of_users(found)
+
+    def _close_excess_of_users(self, found: Collection[tuple[int, int, End]]) -> int:
+        """Those of each user that are least useful, where there are too many; returns how many."""
+        if self._of_a_user is None:
+            return 0
+        users = defaultdict(list)
+        for number, _, end in found:
+            known = self._proven.get(end)
+            if known is not None and known.uid is not None:
+                users[known.uid].append((known.usefulness, number, end))
+        closed = 0
+        for uid, connections in users.items():
+            if len(connections) <= self._of_a_user:
+                continue
+            allowed = self._of_a_user + self._more_of(uid)
+            excess = sorted(connections)[: max(0, len(connections) - allowed)]
+            gone = sum(_shut_down(number, end) for _, number, end in excess)
+            if gone:
+                _log.warning(f"{gone} connections of uid {uid} closed: it had too many", allowed=allowed)
             closed += gone
         return closed
 

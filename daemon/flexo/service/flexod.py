@@ -104,7 +104,9 @@ async def _serve(configuration: Configuration, settings: Settings, authenticator
     start_workers(asyncio.get_running_loop())
     process = Process(configuration, settings)
     moving = none_allowed(process.happenings, asyncio.get_running_loop(), settings.slurm.timeout_s)
-    guard = ConnectionGuard(STANDARD.silent_connections_of_a_host)
+    guard = ConnectionGuard(
+        STANDARD.silent_connections_of_a_host, STANDARD.connections, process.connections_of_jobs
+    )
     with metrics_served(settings.metrics.listen, process.registry), moving, guard.watching():
 
         def listening(switchboard: Switchboard) -> Awaitable[grpc.aio.Server]:
