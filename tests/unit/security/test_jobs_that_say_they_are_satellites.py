@@ -63,6 +63,34 @@ def test_a_job_with_a_satellites_comment_that_waits_is_cancelled_within_a_lease(
     assert set(world.cluster.cancelled) == set(held)
 
 
+def test_comments_write_nothing_into_the_history_of_the_job_that_they_name(tmp_path: Path) -> None:
+    """Neither of one that has ended, nor of one that never was."""
+    world, _, _ = cluster_of_two(tmp_path)
+    world.go(30)
+    for job_id in [job.job_id for job in world.cluster.queue.values() if job.key == KEY or job.satellite]:
+        del world.cluster.queue[job_id]
+    del world.leaders.attached[KEY]
+    world.go(30)
+    before = world.journal.events(KEY.job_id, 100)
+    assert before[0].kind == "end"
+    cancelled = len(world.cluster.cancelled)
+    for number, base in enumerate([KEY, *(JobKey(50_000 + number) for number in range(20))]):
+        job_id = world.cluster.submit(base, BOB, f"g{number}", "t2", 1, LEASE_S)
+        world.cluster.add(replace(world.cluster.queue[job_id], reason="JobHeldUser", priority=0))
+    world.go(120)
+    assert len(world.cluster.cancelled) == cancelled + 21
+    assert world.journal.events(KEY.job_id, 100) == before
+    assert not any(world.journal.events(50_000 + number, 10) for number in range(20))
+    assert world.journal.unended(0.0) == ()
+    last = world.cluster.cancelled[-1]
+    assert world.kinds(last) == ["cancel"]
+    world.journal.close()
+    world.restart()
+    world.go(10)
+    assert world.journal.events(KEY.job_id, 100) == before
+    assert "end" not in world.kinds(last)
+
+
 def test_thousands_of_them_cost_a_few_commands_a_cycle(tmp_path: Path) -> None:
     world, victim, _ = cluster_of_two(tmp_path)
     for number in range(1000):
