@@ -40,7 +40,7 @@ from flexo_protos.v1 import admin_pb2
 STATUS = "/flexo.v1.AdminService/GetStatus"
 EVENTS = "/flexo.v1.AdminService/ListEvents"
 ATTACH = "/flexo.v1.JobService/Attach"
-OK, DEADLINE_EXCEEDED, EXHAUSTED, UNAUTHENTICATED = 0, 4, 8, 16
+OK, DEADLINE_EXCEEDED, EXHAUSTED, UNIMPLEMENTED, UNAUTHENTICATED = 0, 4, 8, 12, 16
 BOUND_S = 20.0
 """An honest caller waits no longer, on a machine however busy."""
 BUDGETS = Budgets(
@@ -280,14 +280,24 @@ def test_who_opens_more_streams_than_allowed_gets_no_more(flexod: Flexod) -> Non
         assert connection.closed or refused >= 200 - BUDGETS.streams_of_a_connection
 
 
-def test_a_connection_of_calls_without_credentials_is_closed(flexod: Flexod) -> None:
+@pytest.mark.parametrize("method", [STATUS, "/flexo.v1.AdminService/GetNothing", "/x.Y/Z"])
+def test_a_connection_of_calls_without_credentials_is_closed(flexod: Flexod, method: str) -> None:
     with flexod.dial() as connection:
         deadline = time.monotonic() + BOUND_S
         while not connection.closed and time.monotonic() < deadline:
-            streams = [connection.call(STATUS) for _ in range(50)]
+            streams = [connection.call(method) for _ in range(50)]
             connection.flush()
             connection.outcome(streams[-1], 5.0)
         assert connection.closed
+
+
+def test_a_method_that_there_is_not_is_named_so_to_who_proves_who_calls(flexod: Flexod) -> None:
+    method = "/flexo.v1.AdminService/GetNothing"
+    with flexod.dial() as connection:
+        streams = [connection.call(method, more) for more in ([], [flexod.proof(method, BOB)])]
+        connection.flush()
+        ends = [connection.outcome(stream, BOUND_S).status for stream in streams]
+        assert ends == [UNAUTHENTICATED, UNIMPLEMENTED]
 
 
 def test_silent_connections_of_one_host_are_closed_but_for_so_many(flexod: Flexod) -> None:
