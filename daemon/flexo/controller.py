@@ -44,6 +44,7 @@ from flexo.control.orphans import Orphans
 from flexo.control.pace import Pace
 from flexo.control.patience import Patience
 from flexo.control.priorities import Priorities, in_training
+from flexo.control.profiles import Profiles
 from flexo.control.quotas import guarantees
 from flexo.control.refusals import Refusals
 from flexo.control.roll_call import RollCall
@@ -53,7 +54,7 @@ from flexo.control.startable import not_more_than_start
 from flexo.control.stays import Stays
 from flexo.control.suspended import SuspendedBases, without_reasons_of
 from flexo.control.unreadable import UnreadableJobs
-from flexo.control.views import ControllerStatus, JobView, LoansView, View
+from flexo.control.views import ControllerStatus, JobView, LoansView, UnknownJob, View
 from flexo.control.watch import DONE, MISTAKE, UNREACHABLE, Unwatched, Watch
 from flexo.control.wishes import Wishes
 from flexo.grant_signatures import GrantSigner
@@ -154,6 +155,7 @@ class Controller:
         self._started_at = now
         self._refusals = Refusals(cluster.software)
         self._wishes = Wishes(journal, now)
+        self._profiles = Profiles(journal, now)
         # changed by the loop's thread alone
         self._history = History(journal.running_times())
         self._training_jobs = TrainingJobs()
@@ -181,7 +183,6 @@ class Controller:
         self._lock = threading.Lock()
         self._traits: ClusterTraits | None = None
         self._view = View(loans=self._loans_view)
-        self._scaling = journal.scaling()
         self._trouble = ""
         self._next: Settings | None = None
         self._unheeded = ""
@@ -340,10 +341,13 @@ class Controller:
 
     def profiled(self, key: JobKey, points: tuple[ScalingPoint, ...]) -> None:
         """A profile has ended; what it measured is kept for people and policies."""
-        with self._lock:
-            self._scaling[key] = points
-        self._journal.set_scaling(key, points)
-        self._record((Event(self._clock(), "profile", key, profile(points)),))
+        try:
+            job = self._running(key).job
+        except UnknownJob:  # it has ended meanwhile
+            return
+        now = self._clock()
+        text = profile(self._profiles.take(job, points, now))
+        self._record((Event(now, "profile", key, text),))
 
     def note(self, kind: str, key: JobKey, text: str) -> None:
         """Write down what somebody has had a job do."""
@@ -601,7 +605,7 @@ class Controller:
         if acts:
             self._decide(state)
         jobs = self._in_book(sight.jobs) if acts else sight.jobs
-        views = job_views(jobs, state, snapshot, plan, reports, self._profiles())
+        views = job_views(jobs, state, snapshot, plan, reports, self._profiles.known)
         return _Decided(jobs, views, plan, order, told)
 
     def _take_from_suspended(self, state: ClusterState, sight: Sight) -> Sight:
@@ -665,6 +669,7 @@ class Controller:
         )
         sight = self._book.join(state.jobs, reports, self._wishes.caps(), rules, state.at)
         self._wishes.forget_old({job.key for job in state.jobs}, state.at)
+        self._profiles.look(state.jobs, state.at)
         return sight
 
     def _keep_grants(self) -> None:
@@ -689,7 +694,7 @@ class Controller:
         within = guarantees(self._settings.controller.quotas, state.jobs)
         known = Known(
             self._history,
-            self._seen_speeds.points(state.at) | self._profiles(),
+            self._seen_speeds.points(state.at) | self._profiles.known,
             reports,
             state.at,
             self._fair_shares.weights,
@@ -697,11 +702,6 @@ class Controller:
         )
         training = self._training_jobs.of(state.jobs, sight.jobs, known)
         return replace(self._snapshot(state, sight.jobs), training=training, quotas=within.quotas)
-
-    def _profiles(self) -> dict[JobKey, tuple[ScalingPoint, ...]]:
-        """As last measured."""
-        with self._lock:
-            return dict(self._scaling)
 
     def _plan_satellites(self, snapshot: Snapshot) -> Plan:
         """The part of the policy's targets that satellites can reach now."""

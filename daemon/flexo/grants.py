@@ -50,6 +50,8 @@ JOB_ENDS_WITHIN_S: Final = 60.0
 """After its satellites: a job whose leader is gone, and whose base runs on for longer, has lost them."""
 
 _ALIVE = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
+_NO_FAULT = frozenset({FailureReason.PREEMPTED, FailureReason.SLOW_GPU})
+"""Reasons after which the job does not rest, because it has done nothing wrong."""
 _SETTLED = frozenset({SatelliteState.WARMING, SatelliteState.TRAINING, SatelliteState.LEAVING})
 
 
@@ -124,6 +126,12 @@ class GrantBook:
         """Of those, by job: said to its leader, and no satellite seen yet."""
         self._started: set[_Name] = set()
         """Of those: the satellite was there in the last cycle, and not waiting."""
+        self._ran: set[_Name] = set()
+        """Of those: the cluster has shown a satellite that ran, in any cycle."""
+        self._trained: set[_Name] = set()
+        """Of those: the leader has said that it trains, in any cycle."""
+        self._relieved: set[JobKey] = set()
+        """Jobs of which a satellite has begun to train since the last grant that was not used."""
         self._unasked: dict[_Name, tuple[Grant, float]] = {}
         """Grants whose satellites have ended, and since when, while no leader says why."""
         self._failed: set[_Name] = set()
@@ -234,7 +242,8 @@ class GrantBook:
         self._said.get(key, set()).discard(grant_id)
 
     def _back_off(self, grant: Grant, reason: FailureReason, now: float) -> None:
-        if reason in (FailureReason.PREEMPTED, FailureReason.SLOW_GPU):
+        name = grant.job, grant.grant_id
+        if reason in _NO_FAULT and name in self._ran:
             # preempted: no fault of the node's, but it is left to the job that it was taken for;
             # slow: the GPU itself is remembered for longer, and for every job
             here = self._nodes.get((grant.job, grant.node), _Backoff())
@@ -249,7 +258,11 @@ class GrantBook:
         node = self._nodes.get((grant.job, grant.node), _Backoff())
         self._nodes[grant.job, grant.node] = node.again(now)
         until = max(job.until, grant.since_at + FIRST_BACKOFF_S)
-        self._jobs[grant.job] = _Backoff(job.failures, until)
+        if name in self._ran:
+            self._jobs[grant.job] = _Backoff(job.failures, until)
+        else:
+            self._jobs[grant.job] = _after_unused(job, until, now)
+            self._relieved.discard(grant.job)
 
     # What the controller asks.
 
@@ -312,6 +325,10 @@ class GrantBook:
                 if (grant := self._grant_of(satellite, report, rules, now, events)) is not None
             ]
             grants.extend(self._still_said(key, rules.start_within_s, now, events))
+            if key in self._relieved and not self._said.get(key):
+                # not while it has others that it does not use
+                self._relieved.discard(key)
+                self._jobs.pop(key, None)
             elastic.append(self._job_of(base, report, tuple(grants), caps.get(key), now))
         self._forget_jobs_not_in(bases, rules, now)
         return Sight(tuple(elastic), orphans, tuple(events), unknown)
@@ -460,6 +477,7 @@ class GrantBook:
                 self._resized_at[grant.job] = now
                 self._unasked[name] = grant, now
         self._started = started
+        self._ran |= started
         return [*events, *self._explain_unasked(bases, reports, now)]
 
     def _explain_unasked(
@@ -506,9 +524,10 @@ class GrantBook:
         if known is None:
             text = f"satellite {satellite.job_id} with {grant.workers} workers on {grant.node} is taken over"
             events.append(Event(now, "adopt", tag.base, text))
-        if grant.state is SatelliteState.TRAINING and (known is None or known.state is not grant.state):
+        if grant.state is SatelliteState.TRAINING and name not in self._trained:
+            self._trained.add(name)
+            self._relieved.add(grant.job)
             self._nodes.pop((grant.job, grant.node), None)
-            self._jobs.pop(grant.job, None)
         self._known[name] = grant
         self._no_longer_said(*name)
         if satellite.state is not JobState.PENDING:
@@ -544,13 +563,8 @@ class GrantBook:
         return still
 
     def _give_up(self, grant: Grant, why: str, now: float) -> list[Event]:
-        """A grant that its leader should have given back. From the second time on the job rests longer."""
-        before = self._jobs.get(grant.job, _Backoff())
+        """A grant that its leader should have given back."""
         event = self.fail(GrantFailure(grant.job, grant.grant_id, FailureReason.NOT_STARTED, why), now)
-        if before.until <= now:  # else it was given together with others that came to nothing
-            longer = _Backoff(before.failures - 1, 0.0).again(now).until if before.failures else 0.0
-            until = max(longer, self._jobs[grant.job].until)
-            self._jobs[grant.job] = _Backoff(before.failures + 1, until)
         return [event] if event else []
 
     def _job_of(
@@ -599,6 +613,7 @@ class GrantBook:
         self._shapes = {key: shape for key, shape in self._shapes.items() if key in running}
         self._nodes = {place: backoff for place, backoff in self._nodes.items() if place[0] in running}
         self._jobs = {key: backoff for key, backoff in self._jobs.items() if key in running}
+        self._relieved.intersection_update(running)
         self._resized_at = {key: at for key, at in self._resized_at.items() if key in running}
         for name, seen_at in list(self._seen_at.items()):
             if now - seen_at > rules.forgotten_after_s:
@@ -606,7 +621,7 @@ class GrantBook:
         for place, unnamed in list(self._unnamed.items()):
             if now - unnamed.issued_at > rules.forgotten_after_s and unnamed.job not in running:
                 self._forgotten.append(self._unnamed.pop(place))
-        for names in (self._started, self._failed, self._given_back):
+        for names in (self._started, self._ran, self._trained, self._failed, self._given_back):
             names.intersection_update(self._known)
 
     def _forget(self, name: _Name) -> None:
@@ -615,6 +630,14 @@ class GrantBook:
         self._changed.discard(name)
         self._known.pop(name, None)
         self._signed.pop(name, None)
+
+
+def _after_unused(job: _Backoff, until: float, now: float) -> _Backoff:
+    """After a grant of which no satellite ever ran. From the second time in a row on the job rests longer."""
+    if job.until > now:  # it was given together with others that came to nothing
+        return _Backoff(job.failures, until)
+    longer = _Backoff(job.failures - 1, 0.0).again(now).until if job.failures else 0.0
+    return _Backoff(job.failures + 1, max(longer, until))
 
 
 def _since(satellite: QueuedJob, now: float) -> float:

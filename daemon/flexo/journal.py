@@ -126,7 +126,7 @@ KINDS: Final = {
     "failure": "a leader gave a grant back",
     "end": "a job has ended: how, when, and what it had",
     ROUTINE: "the lease of a satellite is extended",
-    "cancel": "a satellite is cancelled whose job is gone",
+    "cancel": "a satellite is cancelled whose job is gone, or a job that only says that it is one",
     "wait": "a pending job is kept free for no longer",
     "scale": "a job is capped, or scaled out or in by hand",
     "profile": "a profile has ended",
@@ -529,12 +529,14 @@ class Journal:
         return found[0] if found else ()
 
     def unended(self, since: float) -> tuple[JobKey, ...]:
-        """Jobs of which there are events since then, and no end."""
+        """Jobs that flexod let grow, of which there are events since then, and no end."""
 
         def read(connection: sqlite3.Connection) -> tuple[JobKey, ...]:
             rows = connection.execute(
                 "SELECT job_id, restart_count FROM event WHERE at >= ? AND job_id IS NOT NULL"
                 " GROUP BY job_id, restart_count HAVING max(kind = 'end') = 0"
+                " AND (max(kind IN ('grow', 'adopt')) = 1 OR EXISTS (SELECT 1 FROM issued_grant AS issued"
+                " WHERE issued.job_id = event.job_id AND issued.restart_count = event.restart_count))"
                 " ORDER BY max(id) DESC LIMIT ?",
                 (since, _MOST_UNENDED),
             )

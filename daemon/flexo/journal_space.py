@@ -1,6 +1,7 @@
-"""Keeps the event store within its bytes: the oldest entries go, first those of the job that has most.
+"""Keeps the events within their bytes: the oldest entries go, first those of the job that has most.
 
-So one job that makes events without end loses its own history, not that of others.
+So one job that makes events without end loses its own history, not that of others. What else stands in the
+file is bounded where it is written, and costs nobody's history.
 """
 
 from __future__ import annotations
@@ -14,6 +15,12 @@ _SHARE: Final = 10
 """A job with more than this part of all entries loses its own first."""
 
 
+_ROW: Final = 16
+"""Bytes that SQLite adds to a row, about."""
+_SAMPLE: Final = 100
+"""Rows of a table whose sizes stand for those of all."""
+
+
 def used_bytes(connection: sqlite3.Connection) -> int:
     """Bytes of the file that hold something. SQLite fills the others before the file grows."""
     pages, free, size = (
@@ -23,12 +30,34 @@ def used_bytes(connection: sqlite3.Connection) -> int:
     return (pages - free) * size
 
 
+def _bytes_of_others(connection: sqlite3.Connection) -> int:
+    """About how many of them hold neither events nor their snapshots."""
+    tables = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN ('event', 'snapshot')"
+    ).fetchall()
+    return sum(_bytes_of(connection, name) for (name,) in tables)
+
+
+def _bytes_of(connection: sqlite3.Connection, table: str) -> int:
+    columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    each = " + ".join(f"coalesce(length(CAST({name} AS BLOB)), 0)" for _, name, *_ in columns)
+    key = " + ".join(f"coalesce(length(CAST({name} AS BLOB)), 0)" for _, name, *_, part in columns if part)
+    (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+    (row,) = connection.execute(
+        f"SELECT avg({each} + {key or 0}) FROM (SELECT * FROM {table} LIMIT {_SAMPLE})"
+    ).fetchone()
+    return int(count * ((row or 0.0) + _ROW * (2 if key else 1)))
+
+
 def make_room(connection: sqlite3.Connection, most_bytes: int, written: int) -> int:
-    """In the transaction that has `written` entries: remove old ones if there are too many bytes.
+    """In the transaction that has `written` entries: remove old ones if there are too many bytes of events.
 
     Returns how many entries were removed. More calls remove more, where one does not do.
     """
     if used_bytes(connection) <= most_bytes:
+        return 0
+    others = _bytes_of_others(connection)
+    if used_bytes(connection) - others <= most_bytes:
         return 0
     at_once = max(_AT_ONCE, 2 * written)
     removed = _remove_of_the_largest(connection, at_once) or _remove_oldest(connection, at_once)
@@ -36,7 +65,7 @@ def make_room(connection: sqlite3.Connection, most_bytes: int, written: int) -> 
         "SELECT snapshot_id FROM event WHERE snapshot_id IS NOT NULL ORDER BY id LIMIT 1"
     ).fetchone()
     connection.execute("DELETE FROM snapshot WHERE id < ?", (oldest[0] if oldest else 1 << 62,))
-    if used_bytes(connection) > most_bytes:  # few events, of large snapshots
+    if used_bytes(connection) - others > most_bytes:  # few events, of large snapshots
         connection.execute(
             "DELETE FROM snapshot WHERE id <= (SELECT (9 * min(id) + max(id)) / 10 FROM snapshot)"
         )

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
@@ -49,34 +50,73 @@ def hang_up_on(peers: Collection[str]) -> int:
     return sum(_shut_down(number, end) for number, _, end in _connections() if end in ends)
 
 
+@dataclass(slots=True)
+class _Proven:
+    """A connection on which somebody has shown a valid credential."""
+
+    uid: int | None
+    used_at: float
+    """When the last call on it began or ended."""
+    calls: int = 0
+    """That are open."""
+
+    @property
+    def usefulness(self) -> tuple[bool, float]:
+        """Those without an open call are the least useful, the ones used last more so; of others the old ones
+        are worth most: leaders keep theirs for as long as their jobs run.
+        """
+        return self.calls > 0, -self.used_at if self.calls else self.used_at
+
+
 class ConnectionGuard:
     """Closes connections on which nobody proves anything, the oldest first, where one host has too many.
 
     A host that fills a server with connections loses them; who dials and proves who calls keeps the
-    connection.
+    connection, up to a number for each user.
     """
 
     def __init__(
         self,
         silent_of_a_host: int,
+        of_a_user: int | None = None,
+        more_of: Callable[[int], int] = lambda uid: 0,
+        *,
         port: int | None = None,
         warn: Callable[[str], object] = _log.warning,
     ) -> None:
-        """`port`: the server's own, where this process has other connections that are none of its business;
+        """`of_a_user`: proven connections that a user may have; None: any number. `more_of`: how many more a
+        user may have at present; it is asked in the thread that looks.
+
+        `port`: the server's own, where this process has other connections that are none of its business;
         None: all of this process. `warn`: is told what was closed, in the thread that looks.
         """
         self._most = silent_of_a_host
+        self._of_a_user = of_a_user
+        self._more_of = more_of
         self._port = port
         self._warn = warn
         self._warns_again_s = 0.0
-        self._proven: set[End] = set()
+        self._proven: dict[End, _Proven] = {}
         self._since: dict[int, float] = {}
         """By inode: when a connection was first seen."""
 
-    def has_proven(self, peer: str) -> None:
-        """A caller on that connection has shown a valid credential."""
-        if (end := end_of(peer)) is not None:
-            self._proven.add(end)
+    def has_proven(self, peer: str, uid: int | None = None) -> Callable[[object], None]:
+        """A caller on that connection has shown a valid credential, of user `uid`.
+
+        Returns what to call, with anything, when the call has ended.
+        """
+        now, end = time.monotonic(), end_of(peer)
+        if end is None:
+            return lambda _: None
+        known = self._proven.get(end)
+        if known is None or known.uid != uid:
+            known = self._proven[end] = _Proven(uid, now)
+        known.calls, known.used_at = known.calls + 1, now
+
+        def ended(_: object) -> None:
+            known.calls, known.used_at = known.calls - 1, time.monotonic()
+
+        return ended
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -106,7 +146,8 @@ class ConnectionGuard:
         before = frozenset(self._proven)
         now, found = time.monotonic(), list(_connections(self._port))
         self._since = {inode: self._since.get(inode, now) for _, inode, _ in found}
-        self._proven -= before.difference(end for _, _, end in found)
+        for end in before.difference(end for _, _, end in found):
+            self._proven.pop(end, None)
         silent = defaultdict(list)
         for number, inode, end in found:
             if end not in self._proven:
@@ -121,6 +162,27 @@ class ConnectionGuard:
                     f"{gone} connections of {host} closed: nobody has proven anything on them"
                     f" ({self._most} are allowed)"
                 )
+            closed += gone
+        return closed + self._close_excess_of_users(found)
+
+    def _close_excess_of_users(self, found: Collection[tuple[int, int, End]]) -> int:
+        """Those of each user that are least useful, where there are too many; returns how many."""
+        if self._of_a_user is None:
+            return 0
+        users = defaultdict(list)
+        for number, _, end in found:
+            known = self._proven.get(end)
+            if known is not None and known.uid is not None:
+                users[known.uid].append((known.usefulness, number, end))
+        closed = 0
+        for uid, connections in users.items():
+            if len(connections) <= self._of_a_user:
+                continue
+            allowed = self._of_a_user + self._more_of(uid)
+            excess = sorted(connections)[: max(0, len(connections) - allowed)]
+            gone = sum(_shut_down(number, end) for _, number, end in excess)
+            if gone:
+                self._warn(f"{gone} connections of uid {uid} closed: {allowed} are allowed")
             closed += gone
         return closed
 

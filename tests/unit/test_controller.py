@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from controller_world import ADA, BOB, KEY, LEASE_S, SIGNER, STEP_S, FakeLeader, World
 
+from flexo.control.profiles import MOST_OF_A_USER
 from flexo.control.views import UnknownJob
 from flexo.control.wishes import BadScale, Busy, NotSteered
 from flexo.issued_grants import IssuedGrant
@@ -720,6 +721,7 @@ def test_a_job_that_is_profiled_is_given_nothing_meanwhile(world):
 
 def test_a_profile_is_shown_and_outlives_a_restart(world):
     world.job()
+    world.go(2)
     points = (ScalingPoint(1, 50.0, 0.1, 0.01, 1.0, 20, 5.0), ScalingPoint(2, 0.0, 0.12, 0.02, 0.8, 20, 5.0))
     world.controller.profiled(KEY, points)
     world.restart()
@@ -728,6 +730,57 @@ def test_a_profile_is_shown_and_outlives_a_restart(world):
     assert view.scaling == points
     told = " ".join(world.controller.explain(1))
     assert "1 worker 50 samples/s (efficiency 1.00), 2 workers 0.12 s a step (efficiency 0.80)" in told
+
+
+def measured(*sizes: int, at: float = 5.0) -> tuple[ScalingPoint, ...]:
+    return tuple(ScalingPoint(size, 50.0, 0.1, 0.01, 1.0, 20, at) for size in sizes)
+
+
+def test_of_a_profile_only_sizes_count_that_the_job_may_have(world):
+    world.job(1, "2-4", "t1")
+    world.go(2)
+    world.controller.profiled(KEY, measured(*range(1, 1001)))
+    assert [point.workers for point in world.journal.scaling()[KEY]] == [2, 3, 4]
+    assert len(world.journal.events(1, 1)[0].text) < 500
+
+
+def test_a_sentence_about_a_profile_of_many_sizes_names_some_of_them(world):
+    world.job(1, "1-1000", "t1")
+    world.go(2)
+    world.controller.profiled(KEY, measured(*range(1, 1001)))
+    (event,) = world.journal.events(1, 1)
+    assert "16 workers" in event.text
+    assert "984" in event.text
+    assert len(event.text) < 2000
+
+
+def test_of_one_users_profiles_the_oldest_goes_for_one_too_many(world):
+    world.cluster.sizes["t1"] = MOST_OF_A_USER + 10
+    for number in range(1, MOST_OF_A_USER + 3):
+        world.job(number, "1-1", "t1")
+    other = world.job(100, "1-1", "t1", owner=BOB, user="bob")
+    world.go(2)
+    world.controller.profiled(other.key, measured(1, at=1.0))
+    for number in range(1, MOST_OF_A_USER + 3):
+        world.controller.profiled(JobKey(number), measured(1, at=10.0 + number))
+    known = world.journal.scaling()
+    assert other.key in known
+    assert {key.job_id for key in known} == {*range(3, MOST_OF_A_USER + 3), 100}
+
+
+def test_a_profile_is_forgotten_when_its_job_has_been_gone_for_a_while_also_after_a_restart(world):
+    leader = world.job()
+    world.go(2)
+    world.controller.profiled(KEY, measured(1, 2))
+    world.cluster.queue.clear()
+    world.leaders.attached.clear()
+    world.go(60)
+    assert KEY in world.journal.scaling()
+    world.restart()
+    world.go(700)
+    assert world.journal.scaling() == {}
+    world.controller.profiled(leader.key, measured(1, 2))
+    assert world.journal.scaling() == {}
 
 
 def test_a_node_with_a_slow_gpu_is_left_alone_for_a_while_also_after_a_restart(tmp_path):

@@ -10,10 +10,11 @@ import pytest
 
 from flexo.config import ConfigError, parse
 from flexo.journal import Event, Journal
-from flexo.model import JobKey
+from flexo.model import JobKey, ScalingPoint
 
 MIB = 1 << 20
 NOISY, QUIET = JobKey(7), JobKey(8)
+MEASURED = tuple(ScalingPoint(size, 1.1, 0.1, 0.1, 0.9, 10, 5.0) for size in range(1, 1001))
 
 
 @pytest.fixture
@@ -68,6 +69,34 @@ def test_large_pictures_of_few_events_stay_within_the_bytes(journal: Journal, tm
     newest = journal.events(QUIET.job_id, 1)[0]
     assert newest.text == "99"
     assert journal.facts_of(newest)
+
+
+def test_what_profiles_measured_costs_nobodys_history(journal: Journal) -> None:
+    noise(journal, 3, QUIET)
+    for number in range(40):
+        journal.set_scaling(
+            JobKey(1000 + number),
+            [ScalingPoint(size, 1.1, 0.1, 0.1, 0.9, 10, 5.0) for size in range(1, 1001)],
+        )
+    noise(journal, 3, QUIET)
+    assert len(journal.events(None, 1_000_000)) == 6 * 200
+    noise(journal, 300)
+    kept = Counter(event.job for event in journal.events(None, 1_000_000))
+    assert kept[QUIET] > 0
+    assert kept[NOISY] > 2 * MIB // 300
+
+
+def test_events_stay_within_their_bytes_beside_what_profiles_measured(
+    journal: Journal, tmp_path: Path
+) -> None:
+    for number in range(40):
+        journal.set_scaling(
+            JobKey(1000 + number),
+            [ScalingPoint(size, 1.1, 0.1, 0.1, 0.9, 10, 5.0) for size in range(1, 1001)],
+        )
+    before = size(tmp_path)
+    noise(journal, 300)
+    assert (tmp_path / "journal.sqlite").stat().st_size < before + 3 * MIB
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", '"all"'])

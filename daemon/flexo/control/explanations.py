@@ -16,6 +16,8 @@ _BY: Final = {
     Source.HISTORY: "going by how long its user's like jobs took",
     Source.TIME_LIMIT: "if its base alone would take all of its time limit",
 }
+_POINTS: Final = 16
+"""Sizes that a sentence about a profile names."""
 
 
 def explain(job_id: int, view: View) -> tuple[str, ...]:
@@ -107,9 +109,12 @@ def _time(seconds: float) -> str:
 
 def profile(points: Sequence[ScalingPoint]) -> str:
     """``its profile: 2 workers 90.1 samples/s (efficiency 1.00), 4 workers ...``."""
-    return "its profile: " + ", ".join(
-        f"{workers(point.workers)} {_speed(point)} (efficiency {point.efficiency:.2f})" for point in points
-    )
+    told = [
+        f"{workers(point.workers)} {_speed(point)} (efficiency {point.efficiency:.2f})"
+        for point in points[:_POINTS]
+    ]
+    more = len(points) - len(told)
+    return "its profile: " + ", ".join([*told, *([f"and {more} more sizes"] if more else [])])
 
 
 def _efficiency(shown: JobView) -> list[str]:

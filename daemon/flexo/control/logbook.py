@@ -28,7 +28,7 @@ class Logbook(Protocol):
         ...
 
     def unended(self, since: float) -> tuple[JobKey, ...]:
-        """Jobs of which there are events since then, and no end."""
+        """Jobs that flexod let grow, of which there are events since then, and no end."""
         ...
 
     def caps(self) -> dict[JobKey, int]:

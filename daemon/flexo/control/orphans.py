@@ -1,7 +1,8 @@
 """Cancels satellites whose base is gone from the queue, and jobs that only say that they are satellites.
 
-A user writes the comments of his own jobs. So nobody else's job is ever cancelled for a comment. One cycle
-cancels a few only: thousands of jobs with comments must not keep flexod busy.
+A user writes the comments of his own jobs. So nobody else's job is ever cancelled for a comment, and nothing
+is written into the history of the job that a comment names. One cycle cancels a few only: thousands of jobs
+with comments must not keep flexod busy.
 """
 
 from __future__ import annotations
@@ -55,9 +56,12 @@ class Orphans:
             if job.job_id not in self._due_at:
                 self._due_at[job.job_id] = now
             elif self._is_due(job, now):
-                events += self._cancel(job, now)
+                base = job.satellite.base if job.satellite else job.key
+                text = f"satellite {job.job_id} is cancelled: job {base} is gone from the queue"
+                events += self._cancel(job, base, text, now)
         for job in islice(self._unwanted(sight.unknown, running, now), UNKNOWN_AT_ONCE):
-            events += self._cancel(job, now)
+            text = f"job {job.job_id} is cancelled: it says that it is a satellite, and flexod granted none"
+            events += self._cancel(job, job.key, text, now)
         return events
 
     def _unwanted(
@@ -81,15 +85,14 @@ class Orphans:
     def _is_due(self, job: QueuedJob, now: float) -> bool:
         return job.state is not JobState.COMPLETING and self._due_at.get(job.job_id, now) <= now
 
-    def _cancel(self, job: QueuedJob, now: float) -> list[Event]:
-        assert job.satellite is not None
+    def _cancel(self, job: QueuedJob, of: JobKey, text: str, now: float) -> list[Event]:
+        """`of`: in whose history that stands."""
         self._due_at[job.job_id] = now + _RETRY_S
         try:
             self._cluster.cancel(job.identifier)
         except ActionRefused as error:
-            return list(self._refusals.note(str(error), job.satellite.base, now))
-        text = f"satellite {job.job_id} is cancelled: job {job.satellite.base} is gone from the queue"
-        return [Event(now, "cancel", job.satellite.base, text)]
+            return list(self._refusals.note(str(error), of, now))
+        return [Event(now, "cancel", of, text)]
 
     def _say(self, unknown: Sequence[QueuedJob], now: float) -> None:
         if not unknown or now - self._said_at < _SAY_AGAIN_S:

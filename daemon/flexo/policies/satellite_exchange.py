@@ -37,7 +37,7 @@ def _spare(plan: PlanInMaking, nodes: Container[str], *, every: bool = False) ->
     found = []
     for job in plan.jobs.values():
         excess = job.workers - job.target.workers
-        if excess <= 0 or job.may_grow_at > plan.now:
+        if excess <= 0 or job.rested_at > plan.now:
             continue
         largest_first = sorted(
             plan.satellites_of(job.job), key=lambda each: (-each.grant.workers, -each.started_at)
@@ -102,7 +102,7 @@ def _donors(plan: PlanInMaking) -> list[tuple[JobInPlan, Standing]]:
 
 
 def _may_donate(plan: PlanInMaking, rich: JobInPlan, standing: Standing) -> bool:
-    rested = rich.may_grow_at <= plan.now and not rich.dealt
+    rested = rich.rested_at <= plan.now and not rich.dealt
     return rested and plan.may_give(rich, standing)
 
 

@@ -35,6 +35,8 @@ class JobInPlan:
     job: ElasticJob
     workers: int
     """What it has and has been dealt."""
+    rested_at: float
+    """It neither grows nor gives back for others before: its last resize was not long ago."""
     may_grow_at: float
     closed: frozenset[str]
     """Nodes that it may not be given now."""
@@ -109,7 +111,7 @@ class PlanInMaking:
         )
         target = Target(job.key, job.ceiling)
         may_grow_at = max(rested_at, job.rest_until)
-        return JobInPlan(job, workers, may_grow_at, frozenset(held_back | own), target)
+        return JobInPlan(job, workers, rested_at, may_grow_at, frozenset(held_back | own), target)
 
     # What a job has.
 

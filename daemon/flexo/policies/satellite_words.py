@@ -88,7 +88,8 @@ class Words:
 
     def _why(self, job: JobInPlan) -> str:
         now = self._plan.now
-        if job.before >= job.target.workers:
+        rests = job.steady and job.job.rest_until > now and job.before < job.job.ceiling
+        if job.before >= job.target.workers and not rests:
             return self._why_no_more(job)
         if not job.job.scalable and job.job.unscalable_why:
             return job.job.unscalable_why

@@ -162,12 +162,17 @@ class _Planner:
                 yield name
 
     def _as_they_will_be(self) -> list[ElasticJob]:
-        """The jobs that may be resized at all, without the grants that are on their way out."""
-        return [
+        """The jobs that may be resized at all, without the grants that are on their way out.
+
+        A job that rests can use no more than it has: what the policy would keep idle for it goes to others.
+        """
+        jobs = [
             replace(job.job, grants=self._plan.standing_of(job.job))
             for job in self._plan.jobs.values()
             if job.steady
         ]
+        now = self._plan.now
+        return [replace(job, wanted=job.granted_workers) if job.rest_until > now else job for job in jobs]
 
     def _batches(self) -> Iterator[Batch]:
         """For what each job has been granted when this plan is carried out."""

@@ -32,6 +32,7 @@ from flexo.service.budgets import STANDARD, Buckets, Budgets
 from flexo.service.errands import CheckpointOrder, Order, Outcome, ProfileOrder, Progress, Result
 from flexo.service.leaders import LeaderBusy, LeaderDesk, NoLeader
 from flexo.service.loans_reply import lending_view, loans_reply
+from flexo.service.logs import LimitedLog
 from flexo.service.wire import MAX_PATH, one_line
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -77,6 +78,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._budgets = budgets
         self._steering = Buckets(budgets.steering_per_s, budgets.steering_burst)
         self._steering_of_a_job = Buckets(budgets.job_steering_per_s, budgets.job_steering_burst)
+        self._log = LimitedLog()
         self._readers = ThreadPoolExecutor(1, "read")
         self._searchers = ThreadPoolExecutor(1, "search")
         """One thread, so that the controller gets the journal after one search at the latest."""
@@ -295,29 +297,32 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     async def _steered(self, job_id: int, context: _Context) -> JobKey:
         """The running job of this number, which the caller may steer; else the call aborts."""
+        administers = await self._administers(caller().uid)
+        if not administers:  # also for calls that are refused
+            await self._refuse_too_many(caller().uid, context)
         view = next((view for view in self._controller.jobs() if view.job.key.job_id == job_id), None)
         if view is None:
             await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no running elastic job {job_id}")
-        administers = await self._administers(caller().uid)
         if not administers:
             await self._refuse_strangers(view, context)
-        await self._refuse_too_many(view.job.key, administers, context)
+        await self._refuse_too_many_of_job(view.job.key, administers, context)
         return view.job.key
 
     async def _administers(self, uid: int) -> bool:
         return uid in (0, os.getuid()) or await asyncio.to_thread(account, uid) in self.administrators
 
-    async def _refuse_too_many(self, key: JobKey, administers: bool, context: _Context) -> None:
-        """Every command is an event, and wakes the controller."""
-        uid, budgets = caller().uid, self._budgets
-        if not administers and not self._steering.take(uid):
-            who, rate = f"uid {uid}", budgets.steering_per_s
-        elif not self._steering_of_a_job.take(key):
-            who, rate = f"job {key}", budgets.job_steering_per_s
-        else:
-            return
+    async def _refuse_too_many(self, uid: int, context: _Context) -> None:
+        if not self._steering.take(uid):
+            await self._deny_for_rate(f"uid {uid}", self._budgets.steering_per_s, context)
+
+    async def _refuse_too_many_of_job(self, key: JobKey, administers: bool, context: _Context) -> None:
+        """Every command is an event, and wakes the controller. An owner's are counted apart from others'."""
+        if not self._steering_of_a_job.take((key, administers)):
+            await self._deny_for_rate(f"job {key}", self._budgets.job_steering_per_s, context)
+
+    async def _deny_for_rate(self, who: str, rate: float, context: _Context) -> NoReturn:
         text = f"{who}: too many commands, {rate:g} a second are allowed in the long run; try again later"
-        _log.warning("steering denied", job=str(key), uid=uid, peer=context.peer(), why=text)
+        self._log.warning("steering denied", uid=caller().uid, peer=context.peer(), why=text)
         await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
     async def _refuse_strangers(self, view: JobView, context: _Context) -> None:
@@ -326,7 +331,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             return
         may = dict.fromkeys((view.job.user, "root", account(os.getuid()), *self.administrators))
         text = f"uid {uid} may not steer job {view.job.key}: {', '.join(may)} may"
-        _log.warning("steering denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=text)
+        self._log.warning("steering denied", job=str(view.job.key), uid=uid, peer=context.peer(), why=text)
         await _abort(context, grpc.StatusCode.PERMISSION_DENIED, text)
 
 

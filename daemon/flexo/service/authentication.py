@@ -36,6 +36,8 @@ from flexo.service.budgets import (
     kind_of,
 )
 from flexo.service.fair_queue import Evicted, FairQueue
+from flexo.service.logs import LimitedLog
+from flexo.service.wire import one_line
 from flexo_protos.connections import ConnectionGuard, hang_up_on
 from flexo_protos.credentials import METADATA_KEY, Authenticator, Caller, NotAuthentic
 
@@ -48,6 +50,8 @@ if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
 
 _LOGGED_PER_S, _LOGGED_BURST = 1.0, 20.0
 """Refusals that the log names one by one."""
+_METHOD: Final = 100
+"""Characters of a method's name that are logged: a caller may have invented it."""
 _REMEMBERED: Final = 4096
 """Connections that are being closed."""
 _GATHER_S: Final = 0.05
@@ -86,7 +90,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         budgets: Budgets = STANDARD,
         guard: ConnectionGuard | None = None,
     ) -> None:
-        """`guard`: is told which connections somebody has proven something on."""
+        """`guard`: is told who has proven something on which connections."""
         self._budgets = budgets
         self._guard = guard
         self._verifying = _Verifying(authenticator, budgets)
@@ -94,8 +98,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         self._over = _Over(budgets.refused_for_s)
         self._reads = FairQueue(_ANSWERING_AT_ONCE, of_one=budgets.reads_at_once)
         self._refused = Buckets(budgets.refused_again_per_s, budgets.refusals_of_a_connection)
-        self._logging = TokenBucket(_LOGGED_PER_S, _LOGGED_BURST)
-        self._not_logged = 0
+        self._log = LimitedLog()
         self._hanging_up = _HangingUp()
 
     async def intercept_service(
@@ -105,12 +108,12 @@ class Authentication(grpc.aio.ServerInterceptor):
     ) -> _Handler | None:
         """See grpc.aio.ServerInterceptor."""
         handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
         method = handler_call_details.method
         credential = _credential(handler_call_details.invocation_metadata)
         if credential is None:
-            return self._refusing(method)
+            return self._refusing(one_line(method, _METHOD))
+        if handler is None:  # as of a newer release's caller
+            handler = grpc.stream_stream_rpc_method_handler(_unknown)
         if handler.request_streaming and not handler.response_streaming:
             raise NotImplementedError(
                 f"{method}: methods to which only the caller streams are not authenticated"
@@ -125,15 +128,15 @@ class Authentication(grpc.aio.ServerInterceptor):
                 self._over.check(peer)
                 leave = self._calls.enter(proven.uid, kind)
             except NotAuthentic as error:
-                await self._refuse(context, method, str(error))
+                await self._refuse(context, one_line(method, _METHOD), str(error))
             except Exhausted as error:
                 self._over.note(peer, str(error))
-                self._tell("call refused", method=method, peer=peer, why=str(error))
+                self._log.warning("call refused", method=one_line(method, _METHOD), peer=peer, why=str(error))
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
             context.add_done_callback(leave)  # type: ignore[arg-type]  # its stub wants a class for a function
             _caller.set(proven)
             if self._guard is not None:
-                self._guard.has_proven(peer)
+                context.add_done_callback(self._guard.has_proven(peer, proven.uid))  # type: ignore[arg-type]
             if wait_s := self._calls.wait_s(proven.uid, kind):
                 await asyncio.sleep(wait_s)
             await answer(method, context)
@@ -204,22 +207,18 @@ class Authentication(grpc.aio.ServerInterceptor):
             self._hanging_up.on(context.peer())
             raise asyncio.CancelledError from None
 
-    def _tell(self, what: str, **facts: str) -> None:
-        """Log it, if that was not done too often."""
-        if self._logging.take():
-            _log.warning(what, not_logged=self._not_logged, **facts)
-            self._not_logged = 0
-        else:
-            self._not_logged += 1
-
     async def _refuse(self, context: _Context, method: str, why: str, weight: int = 1) -> NoReturn:
         peer = context.peer()
         if self._hanging_up.soon(peer):
             raise asyncio.CancelledError
-        self._tell("call refused", method=method, peer=peer, why=why)
+        self._log.warning("call refused", method=method, peer=peer, why=why)
         if not self._refused.take(peer, weight):
             self._hanging_up.on(peer)
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
+
+
+async def _unknown(requests: object, context: _Context) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this release of flexod has no such method")
 
 
 class _Over:

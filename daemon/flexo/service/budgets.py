@@ -41,6 +41,10 @@ class Budgets:
     """A caller takes the answer within this time, or flexod closes the connection."""
 
     # Of a user.
+    connections: int = 64
+    """Beyond one for each running elastic job of the user and one for each node of these jobs. flexod closes
+    those of the others that were not used for longest.
+    """
     reads: int = 64
     """Open calls that read. More of them are refused."""
     calls_burst: int = 200
@@ -52,7 +56,7 @@ class Budgets:
     """Open calls that steer jobs: profiles and checkpoints take as long as they take."""
     steering_burst: int = 60
     steering_per_s: float = 2.0
-    """Commands that change a size, in the long run. Administrators are bound by the job's limit only."""
+    """Commands, in the long run, refused ones included. Administrators are bound by the job's limit only."""
     pushes: int = 64
     """Open calls of the inference cluster."""
     leases: int = 1024
@@ -69,9 +73,15 @@ class Budgets:
     # Of a job.
     job_steering_burst: int = 20
     job_steering_per_s: float = 0.5
+    """Commands of its owner; of all administrators together as many more."""
     misbehaved_burst: int = 5
     misbehaved_per_s: float = 0.2
-    """Streams of a user that flexod ended for what was said. After more of them the next ones wait."""
+    """Streams and calls of a user that flexod refused. After more of them the next ones wait."""
+    attached_burst: int = 20
+    attached_per_s: float = 0.2
+    """Leaders that attach. More of them wait."""
+    longest_wait_s: float = 5.0
+    """Beyond which nothing more is added to a wait for refusals."""
     messages_burst: int = 60
     messages_per_s: float = 20.0
     """Messages of a job's leader. More end its stream."""
@@ -184,6 +194,23 @@ class TokenBucket:
         now = time.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
         self._filled_at = now
+
+
+class Refusals:
+    """How long callers who were refused again and again have to wait before they are heard."""
+
+    def __init__(self, budgets: Budgets) -> None:
+        self._buckets = Buckets(budgets.misbehaved_per_s, budgets.misbehaved_burst)
+        self._longest_wait_s = budgets.longest_wait_s
+
+    def note(self, uid: int) -> None:
+        """A call of `uid` was refused."""
+        if self.wait_s(uid) < self._longest_wait_s:
+            self._buckets.owe(uid)
+
+    def wait_s(self, uid: int) -> float:
+        """From now."""
+        return self._buckets.debt_s(uid)
 
 
 class Buckets:

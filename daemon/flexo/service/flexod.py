@@ -104,7 +104,12 @@ async def _serve(configuration: Configuration, settings: Settings, authenticator
     start_workers(asyncio.get_running_loop())
     process = Process(configuration, settings)
     moving = none_allowed(process.happenings, asyncio.get_running_loop(), settings.of_cluster.timeout_s)
-    guard = ConnectionGuard(STANDARD.silent_connections_of_a_host, warn=_log.warning)
+    guard = ConnectionGuard(
+        STANDARD.silent_connections_of_a_host,
+        STANDARD.connections,
+        process.connections_of_jobs,
+        warn=_log.warning,
+    )
     with metrics_served(settings.metrics.listen, process.registry), moving, guard.watching():
 
         def listening(switchboard: Switchboard) -> Awaitable[grpc.aio.Server]:
@@ -208,7 +213,7 @@ def _log_settings(settings: LogSettings, options: argparse.Namespace) -> LogSett
 def make_parser() -> argparse.ArgumentParser:
     """flexod's options; its manual page is made from them, too."""
     parser = argparse.ArgumentParser(
-        prog="flexod", description="Grants idle GPUs of a Slurm cluster to elastic jobs."
+        prog="flexod", description="Grants idle GPUs of a cluster to elastic jobs."
     )
     parser.add_argument(
         "--config",

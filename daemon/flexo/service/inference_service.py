@@ -18,6 +18,8 @@ import structlog
 
 from flexo.loaning.pushed import BadPush, Called, Fault, PushedDemand, Standing
 from flexo.service.authentication import account, caller
+from flexo.service.budgets import STANDARD, Budgets, Refusals
+from flexo.service.logs import LimitedLog
 from flexo.service.wire import one_line
 from flexo_protos.v1 import inference_pb2 as pb
 from flexo_protos.v1 import inference_pb2_grpc
@@ -39,8 +41,16 @@ _log = structlog.get_logger("flexo.service")
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     """See protos/flexo/v1/inference.proto. `users` may push; `wake` is called when lending should look."""
 
-    def __init__(self, pushed: PushedDemand | None, users: frozenset[str], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        pushed: PushedDemand | None,
+        users: frozenset[str],
+        wake: Callable[[], None],
+        budgets: Budgets = STANDARD,
+    ) -> None:
         self._pushed = pushed
+        self._refusals = Refusals(budgets)
+        self._log = LimitedLog()
         self.users = users
         """Others may be named while flexod runs."""
         self._wake = wake
@@ -61,7 +71,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         try:
             stale_at = pushed.push(request.servers, request.at, user, time.time())
         except BadPush as error:
-            await _refuse(context, user, error)
+            await self._refuse(context, user, error)
         self._wake()
         return pb.PushDemandReply(stale_at=stale_at)
 
@@ -81,7 +91,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         try:
             taken = pushed.call_back(asked, time.time())
         except BadPush as error:
-            await _refuse(context, user, error)
+            await self._refuse(context, user, error)
         text = _what_happens(taken, request.servers)
         _log.info("servers called back", call=taken.call_id, user=user, what=text, why=taken.why)
         self._wake()
@@ -95,7 +105,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         try:
             pushed.withdraw(request.call_id)
         except BadPush as error:
-            await _refuse(context, user, error)
+            await self._refuse(context, user, error)
         _log.info("call back withdrawn", call=request.call_id, user=user)
         self._wake()
         return pb.WithdrawCallBackReply()
@@ -118,7 +128,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                     yield _reply(pushed.standing())
                     await news.wait()
         except BadPush as error:
-            await _refuse(context, user, error)
+            await self._refuse(context, user, error)
         finally:
             self._watchers.discard(news)
         await context.abort(grpc.StatusCode.UNAVAILABLE, "flexod stops; what is lent stays lent")
@@ -129,18 +139,20 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         user = await asyncio.to_thread(account, uid)
         if uid not in (0, os.getuid()) and user not in self.users:
             text = f"user {user} may not speak for the inference cluster: [loaning] inference_users may"
-            _log.warning("push denied", user=user, peer=context.peer())
+            if wait_s := self._refusals.wait_s(uid):
+                await asyncio.sleep(wait_s)
+            self._refusals.note(uid)
+            self._log.warning("push denied", user=user, peer=context.peer())
             await _abort(context, grpc.StatusCode.PERMISSION_DENIED, text)
         if self._pushed is None:
             text = 'flexod takes no pushes of demand: that needs [loaning] source = "push"'
             await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, text)
         return self._pushed, user
 
-
-async def _refuse(context: _Context, user: str, error: BadPush) -> NoReturn:
-    why = one_line(str(error))  # it may repeat what was pushed
-    _log.warning("push refused", user=user, peer=context.peer(), why=why)
-    await _abort(context, _CODES[error.fault], why)
+    async def _refuse(self, context: _Context, user: str, error: BadPush) -> NoReturn:
+        why = one_line(str(error))  # it may repeat what was pushed
+        self._log.warning("push refused", user=user, peer=context.peer(), why=why)
+        await _abort(context, _CODES[error.fault], why)
 
 
 async def _abort(context: _Context, code: grpc.StatusCode, text: str) -> NoReturn:

@@ -26,8 +26,9 @@ from flexo.clusters.base import ClusterState
 from flexo.model import JobState, QueuedJob
 from flexo.service import wire
 from flexo.service.authentication import caller, principal_of
-from flexo.service.budgets import STANDARD, Buckets, Budgets, TokenBucket
+from flexo.service.budgets import STANDARD, Buckets, Budgets, Refusals, TokenBucket
 from flexo.service.leaders import LeaderDesk, Line, StaleLeader
+from flexo.service.logs import LimitedLog
 from flexo_protos.connections import hang_up_on
 from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
@@ -42,10 +43,8 @@ LAST_WRITE_WITHIN_S = 2.0
 """How long a stream's end waits for a message that is being written."""
 MISSED_REPORTS = 3
 
-LONGEST_WAIT_S = 5.0
-_LOGGED_PER_S, _LOGGED_BURST = 1.0, 100.0
-"""Of streams that flexod ended for what they said."""
-_MISBEHAVIOUR = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
+_LOGGED_BURST = 100.0
+"""Of streams that flexod ended."""
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("flexo.service")
@@ -112,8 +111,9 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         self._pace = pace
         self._closing = asyncio.Event()
         self._unattached: Counter[int] = Counter()
-        self._misbehaved = Buckets(budgets.misbehaved_per_s, budgets.misbehaved_burst)
-        self._logging = TokenBucket(_LOGGED_PER_S, _LOGGED_BURST)
+        self._refusals = Refusals(budgets)
+        self._attached = Buckets(budgets.attached_per_s, budgets.attached_burst)
+        self._log = LimitedLog(_LOGGED_BURST)
         self._last_seen: _Seen | None = None
 
     def close(self) -> None:
@@ -125,15 +125,16 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         uid = caller().uid
         try:
             with self._not_attached_yet(uid):
-                if wait_s := self._misbehaved.debt_s(uid):
+                if wait_s := self._refusals.wait_s(uid):
                     await asyncio.sleep(wait_s)
                 line, introduced = await self._greet(uid, context)
+                if wait_s := self._attached.owe(introduced.key):
+                    await asyncio.sleep(wait_s)
             await self._converse(line, introduced, context)
         except Refused as refusal:
-            if refusal.code in _MISBEHAVIOUR and self._misbehaved.debt_s(uid) < LONGEST_WAIT_S:
-                self._misbehaved.owe(uid)
-            if refusal.code not in _MISBEHAVIOUR or self._logging.take():
-                _log.warning("leader's stream closed", uid=uid, peer=context.peer(), why=str(refusal))
+            if refusal.code is not grpc.StatusCode.UNAVAILABLE:  # else it is flexod that cannot go on
+                self._refusals.note(uid)
+            self._log.warning("leader's stream closed", uid=uid, peer=context.peer(), why=str(refusal))
             await context.abort(refusal.code, str(refusal))
         except asyncio.CancelledError:
             # The connection has broken, and _converse has tidied up. Passed on, gRPC would print a traceback.
@@ -344,7 +345,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, text)
         recorded = job.elastic.workers
         if recorded != said.workers:
-            _log.warning(
+            self._log.warning(
                 "leader's range overruled by AdminComment",
                 job=str(said.key),
                 said=str(said.workers),

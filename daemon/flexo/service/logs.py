@@ -11,8 +11,26 @@ from typing import Any
 import structlog
 
 from flexo.config import LogSettings
+from flexo.service.budgets import TokenBucket
 from flexo.service.journald import JournalLogger, reads_stderr
 from flexo.service.wire import one_line
+
+
+class LimitedLog:
+    """Warnings about callers, who could have any number written: one a second in the long run."""
+
+    def __init__(self, burst: float = 20.0) -> None:
+        self._bucket = TokenBucket(1.0, burst)
+        self._not_logged = 0
+        self._log = structlog.get_logger("flexo.service")
+
+    def warning(self, what: str, **facts: object) -> None:
+        """Log it, if that was not done too often; the next line that is logged says how many were not."""
+        if self._bucket.take():
+            self._log.warning(what, not_logged=self._not_logged, **facts)
+            self._not_logged = 0
+        else:
+            self._not_logged += 1
 
 
 def set_up(settings: LogSettings) -> None:

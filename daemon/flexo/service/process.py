@@ -12,6 +12,8 @@ from flexo.config import Settings
 from flexo.metrics.happenings import Happenings
 from flexo.metrics.itself import Itself
 from flexo.service.active import Active
+from flexo.service.authentication import principal_of
+from flexo.service.budgets import STANDARD
 from flexo.service.reloading import Configuration, Reloading
 
 
@@ -60,6 +62,21 @@ class Process:
         """Nobody acts any more."""
         with self._lock:
             self._active = None
+
+    def connections_of_jobs(self, uid: int) -> int:
+        """How many connections the leaders and agents of a user's running elastic jobs may need: one for each
+        job, and one for each node. For any thread.
+        """
+        active = self._active
+        state = active.controller.observation if active else None
+        if state is None:  # nobody knows the jobs yet
+            return STANDARD.leases
+        owner = principal_of(uid)
+        return sum(
+            len(job.nodes) + (job.elastic is not None)
+            for job in state.jobs
+            if job.owner == owner and (job.elastic is not None or job.satellite is not None) and job.nodes
+        )
 
     def _take(self, changed: Settings, news: str, unheeded: str) -> None:
         with self._lock:

@@ -112,6 +112,26 @@ def test_a_policy_is_shown_what_pending_jobs_leave_over_and_what_jobs_hold():
     assert not about.preemptible
 
 
+def test_a_job_whose_grants_came_to_nothing_keeps_no_gpu_idle_while_it_rests():
+    resting = elastic(1, "1-9", rest_until=NOW + 500)
+    other = elastic(2, "1-9")
+    seen = snapshot([node("n1", 4), node("n2", 4), node("t1", 2, used=2)], [resting, other])
+    seen = replace(seen, training=(known(1, "1-9"), known(2, "1-9")))
+    plan = satellites.plan(Throughput(), seen, REST_S)
+    assert sorted(grown(plan)) == [(2, "n1", 4), (2, "n2", 4)]
+    assert "500 s" in sentence(plan, 1)
+    later = replace(seen, at=NOW + 500)
+    assert (1, "n1", 4) in grown(satellites.plan(Throughput(), later, REST_S))
+
+
+def test_a_job_that_rests_gives_back_what_others_are_due():
+    resting = granted(granted(elastic(1, "1-9", rest_until=NOW + 500), "n1", 4), "n2", 4)
+    seen = snapshot(
+        [node("n1", 4, used=4), node("n2", 4, used=4), node("t1", 2, used=2)], [resting, elastic(2)]
+    )
+    assert len(shrunk(planned(seen, {1: 5, 2: 4}))) == 1
+
+
 def test_what_a_policy_says_of_a_batch_is_told_within_what_the_job_accepts():
     job = replace(elastic(1, "1-8"), batch=Range(8, 40))
     seen = snapshot([node("n1", 8), node("t1", 1, used=1)], [job])

@@ -1,7 +1,7 @@
 """A cluster on which one user does whatever Slurm permits, and its twin in which he claims nothing.
 
-Both have the same honest users. In the twin his leader does what flexod says, and jobs without a comment hold
-what his own jobs really hold.
+Both have the same honest users. In the twin his leader does what flexod says. His elastic job is capped
+there at what it really holds here, and jobs without a comment hold what his other jobs really hold.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from controller_world import ADA, BOB, FakeLeader, World, slurm_job
 from flexo.control.leaders import GrantOffer
 from flexo.controller import Controller
 from flexo.model import (
+    FailureReason,
+    GrantFailure,
     JobKey,
     JobState,
     LeaderReport,
@@ -42,15 +44,32 @@ class HostileLeader(FakeLeader):
         self.renews = False
         """Its claims have new names every 40 s."""
         self.cancels = True
+        self.gives_back: FailureReason | None = None
+        """Why it gives every grant back that it has had for `after_s` and not submitted."""
+        self.after_s = 0.0
         self.offered: dict[str, GrantOffer] = {}
         """All grants that it ever heard."""
+        self.heard_at: dict[str, float] = {}
+        """When it first heard each."""
 
     def hear(self, orders) -> None:
         self.offered |= {offer.grant_id: offer for offer in orders.grants}
+        for offer in orders.grants:
+            self.heard_at.setdefault(offer.grant_id, self.cluster.now)
         if not self.cancels:
             for grant_id in self.own.keys() - {offer.grant_id for offer in orders.grants}:
                 self.own.pop(grant_id)
         super().hear(orders)
+
+    def take_failures(self) -> list[GrantFailure]:
+        """What it gives back in this cycle."""
+        standing = self.told[-1] if self.told else ()
+        unused = [offer.grant_id for offer in standing if offer.grant_id not in self.own]
+        return [
+            GrantFailure(self.key, grant_id, self.gives_back, "as he likes")
+            for grant_id in unused
+            if self.gives_back and self.cluster.now - self.heard_at[grant_id] >= self.after_s
+        ]
 
     def report(self) -> LeaderReport:
         report = super().report()
@@ -72,7 +91,7 @@ class HostileWorld(World):
         super().__init__(directory, min_resize_interval_s=0.0, lease_s=LEASE_S, start_within_s=15)
         self.cluster.sizes = dict.fromkeys(NODES, 1)
         self.cluster.starts_in_a_turn = 4
-        self.victims = [self.job(1, "1-8", "t1"), self.job(3, "1-3", "t2")]
+        self.victims = [self.job(1, "1-12", "t1"), self.job(3, "1-3", "t2")]
         for leader in self.victims:
             leader.scalable = False  # they grow later
         self.his = HostileLeader(self.cluster, self.cluster.base(2, "1-12", "t3", owner=BOB, user="bob"))
@@ -118,7 +137,10 @@ class HostileWorld(World):
         self.cluster.add(replace(job, **changes))
 
     def do_as(self, hostile: HostileWorld) -> None:
-        """In the twin: the same jobs of his, without comments. They hold here what they hold there."""
+        """In the twin: the same jobs of his, without comments. They hold here what they hold there, and his
+        elastic job is to have no more than it really holds there.
+        """
+        self.cap_his_job(hostile.he_holds() - sum(job.gpus for job in hostile.own_jobs() if job.nodes))
         theirs = {job.job_id: replace(job, satellite=None) for job in hostile.own_jobs()}
         before = {job.job_id: self.cluster.queue.pop(job.job_id) for job in self.own_jobs()}
         for job in theirs.values():
@@ -131,7 +153,16 @@ class HostileWorld(World):
                     self.cluster.add(replace(job, nodes=(node,)))
                     break
 
+    def cap_his_job(self, workers: int) -> None:
+        """As its owner would, by `flexo scale`."""
+        for view in self.controller.jobs():
+            workers = view.job.workers.clamp(workers)
+            if view.job.key == self.base.key and view.job.wanted != workers:
+                self.controller.scale(view.job.key, workers)
+
     def cycle(self) -> None:
+        if isinstance(self.his, HostileLeader) and self.his.key in self.leaders.attached:
+            self.leaders.failures += self.his.take_failures()
         before, queue = len(self.cluster.extended), dict(self.cluster.queue)
         self.controller.cycle()
         for job_id, _ in self.cluster.extended[before:]:

@@ -63,6 +63,34 @@ def test_a_job_with_a_satellites_comment_that_waits_is_cancelled_within_a_lease(
     assert set(world.cluster.cancelled) == set(held)
 
 
+def test_comments_write_nothing_into_the_history_of_the_job_that_they_name(tmp_path: Path) -> None:
+    """Neither of one that has ended, nor of one that never was."""
+    world, _, _ = cluster_of_two(tmp_path)
+    world.go(30)
+    for job_id in [job.job_id for job in world.cluster.queue.values() if job.key == KEY or job.satellite]:
+        del world.cluster.queue[job_id]
+    del world.leaders.attached[KEY]
+    world.go(30)
+    before = world.journal.events(KEY.job_id, 100)
+    assert before[0].kind == "end"
+    cancelled = len(world.cluster.cancelled)
+    for number, base in enumerate([KEY, *(JobKey(50_000 + number) for number in range(20))]):
+        job_id = world.cluster.submit(base, BOB, f"g{number}", "t2", 1, LEASE_S)
+        world.cluster.add(replace(world.cluster.queue[job_id], reason="JobHeldUser", priority=0))
+    world.go(120)
+    assert len(world.cluster.cancelled) == cancelled + 21
+    assert world.journal.events(KEY.job_id, 100) == before
+    assert not any(world.journal.events(50_000 + number, 10) for number in range(20))
+    assert world.journal.unended(0.0) == ()
+    last = world.cluster.cancelled[-1]
+    assert world.kinds(last) == ["cancel"]
+    world.journal.close()
+    world.restart()
+    world.go(10)
+    assert world.journal.events(KEY.job_id, 100) == before
+    assert "end" not in world.kinds(last)
+
+
 def test_thousands_of_them_cost_a_few_commands_a_cycle(tmp_path: Path) -> None:
     world, victim, _ = cluster_of_two(tmp_path)
     for number in range(1000):
@@ -218,6 +246,44 @@ def test_a_leader_that_never_submits_is_granted_ever_less_often(tmp_path: Path) 
     hostile.scalable, hostile.submits = True, False
     world.go(1800)
     assert world.kinds(2).count("grow") < 30  # 76 if each node rested by itself
+
+
+@pytest.mark.parametrize(
+    "reason", [reason for reason in FailureReason if reason is not FailureReason.REFUSED]
+)
+def test_whatever_a_leader_says_of_grants_of_which_no_satellite_ran_its_job_rests_ever_longer(
+    tmp_path: Path, reason: FailureReason
+) -> None:
+    world, victim, hostile = cluster_of_two(tmp_path)
+    world.cluster.sizes = dict.fromkeys([f"t{number}" for number in range(1, 40)], 4)
+    victim.scalable = False
+    hostile.scalable, hostile.submits = True, False
+    given_back: set[str] = set()
+    for _ in range(90):
+        world.go(20)
+        unused = {offer.grant_id for offer in hostile.told[-1]} - given_back
+        given_back |= unused
+        world.leaders.failures += [GrantFailure(HIS, each, reason, "he says") for each in unused]
+    assert world.kinds(2).count("grow") < 30
+
+
+def test_one_satellite_that_trains_ends_no_rest_while_other_grants_are_not_used(tmp_path: Path) -> None:
+    """Nor does a leader that says again and again that it begins to train."""
+    world, victim, hostile = cluster_of_two(tmp_path)
+    world.cluster.sizes = dict.fromkeys([f"t{number}" for number in range(1, 40)], 1) | {"t1": 4}
+    victim.scalable = False
+    hostile.scalable = True
+    world.go(20)
+    hostile.submits = False
+    for grant_id in list(hostile.own)[1:]:
+        world.cluster.queue.pop(hostile.own.pop(grant_id))
+    grown = world.kinds(2).count("grow")
+    (trains,) = hostile.report().satellites
+    for step in range(900):
+        state = SatelliteState.TRAINING if step % 2 else SatelliteState.WARMING
+        hostile.says = {"satellites": (replace(trains, state=state),)}
+        world.go()
+    assert world.kinds(2).count("grow") - grown < 100  # about 400 if each satellite that trains ended it
 
 
 def test_what_a_leader_says_that_a_worker_takes_is_bounded_by_its_base(tmp_path: Path) -> None:

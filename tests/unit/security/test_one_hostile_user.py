@@ -1,7 +1,7 @@
 """One user does anything that Slurm permits and has his leader say anything; others get what they would get.
 
-What they would get: as in a twin of the cluster where he claims nothing, and where jobs without a comment
-hold what his jobs really hold.
+What they would get: as in a twin of the cluster where he claims nothing. His elastic job is capped there at
+what it really holds here, and jobs without a comment hold what his other jobs really hold.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from flexo.model import (
     SatelliteTag,
 )
 
-SETTLED_AFTER = 40
+SETTLED_AFTER = 60
 """Cycles: several leases, and more than any rest of an honest job."""
-LOOKED_AT = 10
-"""Cycles at the end of that in which workers are counted: a resize may be under way in some."""
+LOOKED_AT = 24
+"""Cycles at the end of that in which workers are counted. A resize may be under way in some, and a grant that
+is not used lasts for nine.
+"""
 
 nodes = st.sampled_from(NODES)
 sizes = st.sampled_from([0, 1, 1, 1, 2, 4])
@@ -176,6 +178,7 @@ class HostileUser(RuleBasedStateMachine):
             leader = make(world.cluster, world.base)
             if not world.honest:
                 leader.offered, leader.signatures = self.his.offered, self.his.signatures
+                leader.heard_at = self.his.heard_at
             world.his = world.leaders.attached[leader.key] = leader
 
     # His leader.
@@ -231,6 +234,10 @@ class HostileUser(RuleBasedStateMachine):
     def give_a_grant_back(self, kind, pick, reason) -> None:
         failure = GrantFailure(self.his.key, self.grant_id(kind, pick), reason, "as he likes")
         self.hostile.leaders.failures.append(failure)
+
+    @rule(reason=st.one_of(st.none(), st.sampled_from(FailureReason)), after_s=st.sampled_from([0.0, 40.0]))
+    def give_every_grant_back_unused(self, reason, after_s) -> None:
+        self.his.gives_back, self.his.after_s = reason, after_s
 
     @rule(there=st.booleans())
     def attach_or_leave(self, there) -> None:
@@ -339,7 +346,30 @@ def jobs_where_nothing_was_granted(user: HostileUser) -> None:
     user.cycle(6)
 
 
+def nothing_is_ever_submitted(user: HostileUser) -> None:
+    """Not even what his leader had submitted before."""
+    user.requeue_his_base()
+    grant_nothing_to(user)
+
+
+def unused_grants_given_back(reason: FailureReason, after_s: float) -> Callable[[HostileUser], None]:
+    """He submits nothing, and has flexod believe that it was not his job's fault."""
+
+    def story(user: HostileUser) -> None:
+        nothing_is_ever_submitted(user)
+        user.give_every_grant_back_unused(reason, after_s)
+
+    story.__name__ = f"{reason.name}_after_{after_s:.0f}_s"
+    return story
+
+
 STORIES = (
+    nothing_is_ever_submitted,
+    unused_grants_given_back(FailureReason.PREEMPTED, 40.0),
+    unused_grants_given_back(FailureReason.SLOW_GPU, 40.0),
+    unused_grants_given_back(FailureReason.NOT_STARTED, 40.0),
+    unused_grants_given_back(FailureReason.NOT_STARTED, 0.0),
+    unused_grants_given_back(FailureReason.REFUSED, 0.0),
     held_jobs,
     invented_grants,
     running_jobs,

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_in_thread import LoopThread
@@ -300,13 +301,33 @@ def test_a_user_who_scales_in_a_loop_is_refused_with_the_rate_and_administrators
     assert len(answers.scaled) == 4
 
 
-def test_one_job_is_steered_so_often_whoever_does_it(limited: Client) -> None:
+def test_one_job_is_steered_so_often_whoever_does_it(answers: Answers) -> None:
     request = pb.ScaleJobRequest(job_id=7, workers=4)
-    for _ in range(5):
+    with served(answers, Budgets(job_steering_burst=5, job_steering_per_s=0.001)) as limited:
+        for uid in (ADMINISTRATOR, OWNER):  # neither uses up what the other may
+            for _ in range(5):
+                limited.call("ScaleJob", request, uid)
+            code, text = limited.refused("ScaleJob", request, uid)
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "job 7" in text
+
+
+def test_an_owner_who_scales_in_a_loop_keeps_no_administrator_from_steering(answers: Answers) -> None:
+    request = pb.ScaleJobRequest(job_id=7, workers=4)
+    with served(answers, Budgets(job_steering_burst=5, job_steering_per_s=0.001)) as limited:
+        for _ in range(5):
+            limited.call("ScaleJob", request, OWNER)
+        assert limited.refused("ScaleJob", request, OWNER)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
         limited.call("ScaleJob", request, ADMINISTRATOR)
-    code, text = limited.refused("ScaleJob", request, OWNER)
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "job 7" in text
+
+
+def test_calls_that_steer_others_jobs_count_and_the_log_names_some_of_them(limited: Client) -> None:
+    request = pb.ScaleJobRequest(job_id=7, workers=4)
+    with structlog.testing.capture_logs() as logged:
+        codes = [limited.refused("ScaleJob", request, STRANGER)[0] for _ in range(40)]
+    assert codes[:3] == [grpc.StatusCode.PERMISSION_DENIED] * 3
+    assert set(codes[3:]) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert len([line for line in logged if line["log_level"] == "warning"]) < 30
 
 
 def test_a_picture_of_the_cluster_is_made_once_for_all_who_ask(

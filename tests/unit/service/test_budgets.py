@@ -230,6 +230,34 @@ def test_of_hosts_each_has_silent_connections_of_its_own() -> None:
         each.close()
 
 
+def test_of_a_user_with_too_many_proven_connections_those_that_were_not_used_for_longest_are_closed() -> None:
+    guard = ConnectionGuard(100, of_a_user=3, more_of={1000: 1}.__getitem__)
+    mine, mine_accepted = _accepted(6)
+    other, other_accepted = _accepted(3)
+    busy = [guard.has_proven(_peer(each), 1000) for each in mine]
+    for each in other:
+        guard.has_proven(_peer(each), 2000)
+    for has_ended in busy[2:]:
+        has_ended(None)
+    guard.has_proven(_peer(mine[2]), 1000)(None)
+    assert guard.look() == 2
+    assert [_is_open(each) for each in mine] == [True, True, True, False, False, True]
+    assert all(map(_is_open, other))
+    for each in mine + other + mine_accepted + other_accepted:
+        each.close()
+
+
+def test_of_connections_that_are_all_in_use_the_oldest_stay() -> None:
+    guard = ConnectionGuard(100, of_a_user=2)
+    mine, accepted = _accepted(4)
+    for each in mine:
+        guard.has_proven(_peer(each), 1000)
+    assert guard.look() == 2
+    assert [_is_open(each) for each in mine] == [True, True, False, False]
+    for each in mine + accepted:
+        each.close()
+
+
 def test_limits_before_authentication_leave_files_for_those_who_prove_themselves() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert STANDARD.silent_connections_of_a_host * 4 <= hard

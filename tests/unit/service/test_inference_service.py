@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from service_doubles import PlainAuthenticator
 
 from flexo.loaning.demand import DemandMissing
@@ -121,6 +122,22 @@ def test_root_and_flexods_own_account_may_push(uid):
             await here.push(1, uid=uid)
 
     run(test())
+
+
+def test_who_may_not_push_and_tries_again_and_again_waits_and_the_log_names_some() -> None:
+    async def test() -> None:
+        async with desk() as here:
+            began = time.monotonic()
+            refused = await asyncio.gather(*(refusal(here.push(1, uid=STRANGER)) for _ in range(60)))
+            assert {code for code, _ in refused} == {grpc.StatusCode.PERMISSION_DENIED}
+            await here.push(1)
+            assert time.monotonic() - began < 10
+            await refusal(here.push(1, uid=STRANGER))
+            assert time.monotonic() - began > 4
+
+    with structlog.testing.capture_logs() as logged:
+        run(test())
+    assert 0 < len(logged) < 40
 
 
 def test_others_may_neither_push_nor_watch():

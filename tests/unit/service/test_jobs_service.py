@@ -10,6 +10,7 @@ from dataclasses import replace
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from service_doubles import ATTACH, House, cluster, end_of, hello, house, slurm_job
 
 from flexo.control.leaders import GrantOffer, Orders
@@ -302,6 +303,54 @@ def test_who_says_nonsense_again_and_again_waits_before_he_is_heard_and_others_d
             assert time.monotonic() - began < 2.0
             await attached(h)
             assert time.monotonic() - began > 1.0
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("first", "code"),
+    [
+        (hello(8), grpc.StatusCode.PERMISSION_DENIED),
+        (hello(9), grpc.StatusCode.FAILED_PRECONDITION),
+    ],
+)
+def test_a_leader_that_is_refused_again_and_again_waits_too_and_the_log_names_some(
+    first: pb.FromLeader, code: grpc.StatusCode
+) -> None:
+    async def story() -> None:
+        budgets = Budgets(misbehaved_burst=2, misbehaved_per_s=1.0)
+        jobs = slurm_job(), slurm_job(8, owner=BOB), slurm_job(9, satellite=SatelliteTag(KEY, "g1", 1))
+        async with house(*jobs, budgets=budgets) as h:
+            began = time.monotonic()
+            assert [(await refusal(h, first))[0] for _ in range(4)] == [code] * 4
+            await attached(h)
+            assert time.monotonic() - began > 1.0
+
+    run(story)
+
+
+def test_streams_that_are_refused_write_no_more_than_some_lines() -> None:
+    async def story() -> None:
+        async with house(slurm_job(8, owner=BOB), budgets=Budgets(misbehaved_burst=1000)) as h:
+            for _ in range(150):
+                await refusal(h, hello(8))
+
+    with structlog.testing.capture_logs() as logged:
+        run(story)
+    assert 0 < len(logged) < 130
+
+
+def test_a_leader_that_attaches_again_and_again_waits_and_others_do_not() -> None:
+    async def story() -> None:
+        budgets = Budgets(attached_burst=3, attached_per_s=0.5)
+        async with house(slurm_job(), slurm_job(8, owner=BOB), budgets=budgets) as h:
+            began = time.monotonic()
+            for _ in range(3):
+                await attached(h)
+            await attached(h, 2000, 8)
+            assert time.monotonic() - began < 1.5
+            await attached(h)
+            assert time.monotonic() - began > 1.5
 
     run(story)
 

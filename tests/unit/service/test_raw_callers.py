@@ -40,11 +40,15 @@ from flexo_protos.v1 import admin_pb2
 STATUS = "/flexo.v1.AdminService/GetStatus"
 EVENTS = "/flexo.v1.AdminService/ListEvents"
 ATTACH = "/flexo.v1.JobService/Attach"
-OK, DEADLINE_EXCEEDED, EXHAUSTED, UNAUTHENTICATED = 0, 4, 8, 16
+OK, DEADLINE_EXCEEDED, EXHAUSTED, UNIMPLEMENTED, UNAUTHENTICATED = 0, 4, 8, 12, 16
 BOUND_S = 20.0
 """An honest caller waits no longer, on a machine however busy."""
 BUDGETS = Budgets(
-    message_within_s=2.0, answer_within_s=2.0, silent_connections_of_a_host=50, streams_of_a_connection=100
+    message_within_s=2.0,
+    answer_within_s=2.0,
+    silent_connections_of_a_host=50,
+    streams_of_a_connection=100,
+    connections=20,
 )
 PING, SETTINGS, RST, HEADERS, CONTINUATION = 6, 4, 3, 1, 9
 
@@ -86,7 +90,8 @@ def running(folder: Path, *, active: bool = True) -> Iterator[Flexod]:
     journal.record(1.0, tuple(Event(1.0, "grow", None, "x" * 500) for _ in range(3000)))
     controller = Controller(Settings(), cluster, desk, journal, clock=cluster.clock)
     controller.cycle()
-    port, guard = _free_port(), ConnectionGuard(BUDGETS.silent_connections_of_a_host)
+    port = _free_port()
+    guard = ConnectionGuard(BUDGETS.silent_connections_of_a_host, BUDGETS.connections)
 
     async def start() -> grpc.aio.Server:
         jobs = JobService(desk, controller, Pace(observed_within_s=0.05))
@@ -275,14 +280,24 @@ def test_who_opens_more_streams_than_allowed_gets_no_more(flexod: Flexod) -> Non
         assert connection.closed or refused >= 200 - BUDGETS.streams_of_a_connection
 
 
-def test_a_connection_of_calls_without_credentials_is_closed(flexod: Flexod) -> None:
+@pytest.mark.parametrize("method", [STATUS, "/flexo.v1.AdminService/GetNothing", "/x.Y/Z"])
+def test_a_connection_of_calls_without_credentials_is_closed(flexod: Flexod, method: str) -> None:
     with flexod.dial() as connection:
         deadline = time.monotonic() + BOUND_S
         while not connection.closed and time.monotonic() < deadline:
-            streams = [connection.call(STATUS) for _ in range(50)]
+            streams = [connection.call(method) for _ in range(50)]
             connection.flush()
             connection.outcome(streams[-1], 5.0)
         assert connection.closed
+
+
+def test_a_method_that_there_is_not_is_named_so_to_who_proves_who_calls(flexod: Flexod) -> None:
+    method = "/flexo.v1.AdminService/GetNothing"
+    with flexod.dial() as connection:
+        streams = [connection.call(method, more) for more in ([], [flexod.proof(method, BOB)])]
+        connection.flush()
+        ends = [connection.outcome(stream, BOUND_S).status for stream in streams]
+        assert ends == [UNAUTHENTICATED, UNIMPLEMENTED]
 
 
 def test_silent_connections_of_one_host_are_closed_but_for_so_many(flexod: Flexod) -> None:
@@ -298,6 +313,28 @@ def test_silent_connections_of_one_host_are_closed_but_for_so_many(flexod: Flexo
         while kept() > 2 * BUDGETS.silent_connections_of_a_host and time.monotonic() < deadline:
             time.sleep(0.2)
         assert kept() <= 2 * BUDGETS.silent_connections_of_a_host
+        flexod.honest()
+
+
+def test_a_user_who_proves_himself_on_many_connections_keeps_some_of_them(flexod: Flexod) -> None:
+    with ExitStack() as stack:
+        opened = []
+        for _ in range(2 * BUDGETS.connections):
+            connection = stack.enter_context(flexod.dial())
+            connection.say(connection.call(STATUS, [flexod.proof(STATUS, BOB)]), b"")
+            connection.flush()
+            opened.append(connection)
+        deadline = time.monotonic() + BOUND_S
+
+        def kept() -> int:
+            for connection in opened:
+                with suppress(OSError):
+                    connection.read(0.001)
+            return sum(not connection.closed for connection in opened)
+
+        while kept() > BUDGETS.connections and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert 0 < kept() <= BUDGETS.connections
         flexod.honest()
 
 
