@@ -1,4 +1,4 @@
-"""The right to act, as everything asks for it that acts: the cluster's commands, leaders' streams, the journal."""
+"""The right to act, as everything asks for it that acts: commands to the cluster, leaders' streams, journal."""
 
 from __future__ import annotations
 
