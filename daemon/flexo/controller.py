@@ -61,20 +61,11 @@ from flexo.grant_signatures import GrantSigner
 from flexo.grants import GrantBook, Rules, Sight
 from flexo.journal import ROUTINE, Event
 from flexo.loaning.lending import Lending
-from flexo.model import (
-    Action,
-    ElasticJob,
-    Grant,
-    JobKey,
-    LeaderReport,
-    Node,
-    Plan,
-    QueuedJob,
-    SatelliteState,
-    ScalingPoint,
-    Shrink,
-    Snapshot,
-)
+from flexo.model.elastic import ElasticJob, Grant, LeaderReport, SatelliteState
+from flexo.model.measured import ScalingPoint
+from flexo.model.nodes import Node
+from flexo.model.plans import Action, Plan, Shrink, Snapshot
+from flexo.model.queue import JobKey, QueuedJob
 from flexo.policies import allocating, registry, satellites
 from flexo.policies.base import Jobs, Policy, SiteFact
 from flexo.policies.gpu_speeds import GpuSpeeds

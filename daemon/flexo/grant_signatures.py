@@ -14,7 +14,8 @@ import struct
 from typing import Final
 
 from flexo.issued_grants import IssuedGrant
-from flexo.model import JobKey, Principal, SatelliteReport
+from flexo.model.elastic import SatelliteReport
+from flexo.model.queue import JobKey, Principal
 
 KEY_BYTES: Final = 32
 LONGEST: Final = 512

@@ -24,19 +24,17 @@ from flexo.issued_grants import (
     shape_within,
 )
 from flexo.journal import Event
-from flexo.model import (
+from flexo.model.elastic import (
     ElasticJob,
     FailureReason,
     Grant,
     GrantFailure,
-    JobKey,
-    JobState,
     LeaderReport,
-    QueuedJob,
     SatelliteReport,
     SatelliteState,
-    WorkerShape,
 )
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey, JobState, QueuedJob
 
 FIRST_BACKOFF_S: Final = 60.0
 """Also the least time between two tries of one job after a satellite that came to nothing."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.model import Grant, JobKey, JobState, Principal, QueuedJob, WorkerShape
+from flexo.model.elastic import Grant
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
 
 NOT_KNOWN: Final = -1
 """An amount that an older release did not record."""

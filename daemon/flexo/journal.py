@@ -24,17 +24,9 @@ from flexo import journal_grants
 from flexo.issued_grants import IssuedGrant
 from flexo.journal_search import Search, look
 from flexo.journal_space import make_room
-from flexo.model import (
-    Demand,
-    JobKey,
-    LeftAlone,
-    Loan,
-    LoanState,
-    PastLoan,
-    RunningTime,
-    ScalingPoint,
-    SlowGpu,
-)
+from flexo.model.loans import Demand, LeftAlone, Loan, LoanState, PastLoan
+from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu
+from flexo.model.queue import JobKey
 
 _DAY_S: Final = 86400.0
 _PRUNE_EVERY_S: Final = 3600.0

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from flexo.issued_grants import NOT_KNOWN, UNKNOWN_OWNER, IssuedGrant
-from flexo.model import JobKey, Principal
+from flexo.model.queue import JobKey, Principal
 
 SCHEMA: Final = (
     "CREATE TABLE issued_grant (job_id INTEGER NOT NULL, restart_count INTEGER NOT NULL,"

@@ -13,20 +13,12 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from flexo.model import (
-    ElasticJob,
-    JobKey,
-    JobState,
-    LeaderReport,
-    QueuedJob,
-    Range,
-    RunningTime,
-    ScalingPoint,
-    Source,
-    Speed,
-    TrainingJob,
-    WorkerShape,
-)
+from flexo.model.elastic import ElasticJob, LeaderReport
+from flexo.model.measured import RunningTime, ScalingPoint, Source, Speed
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey, JobState, QueuedJob
+from flexo.model.ranges import Range
+from flexo.model.training import TrainingJob
 from flexo.scalability.measured import speed_of
 
 _LIKE_JOBS: Final = 10

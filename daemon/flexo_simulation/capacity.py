@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from flexo.model import Node, WorkerShape
+from flexo.model.nodes import Node, WorkerShape
 from flexo_simulation.workload import TraceJob
 
 

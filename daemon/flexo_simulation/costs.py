@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.model import Share
+from flexo.model.training import Share
 from flexo.policies.payoff import PAUSE_S, START_S
 
 

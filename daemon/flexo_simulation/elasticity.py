@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from flexo.model import Range
+from flexo.model.ranges import Range
 from flexo_simulation.workload import TraceJob, Workload
 
 

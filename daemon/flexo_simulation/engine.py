@@ -18,7 +18,9 @@ from flexo.clusters.simulated.cluster import SimulatedCluster
 from flexo.clusters.simulated.nodes import make_nodes
 from flexo.config import Settings
 from flexo.controller import Controller
-from flexo.model import Allocate, Source, TrainingJob
+from flexo.model.measured import Source
+from flexo.model.plans import Allocate
+from flexo.model.training import TrainingJob
 from flexo.policies.base import Policy
 from flexo_simulation.capacity import Capacity
 from flexo_simulation.estimates import Estimator

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.model import Source, Speed
+from flexo.model.measured import Source, Speed
 from flexo_simulation.workload import TraceJob
 
 _LIKE_JOBS: Final = 10

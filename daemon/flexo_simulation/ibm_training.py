@@ -24,7 +24,9 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Final
 
-from flexo.model import Range, Source, WorkerShape
+from flexo.model.measured import Source
+from flexo.model.nodes import WorkerShape
+from flexo.model.ranges import Range
 from flexo.scalability.jsa import AllReduceTimes, JobScalability, ProcessingTimes
 from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.workload import TraceJob, Workload

@@ -10,7 +10,9 @@ from flexo.loaning.demand import DemandSource
 from flexo.loaning.orchestrator import Rules
 from flexo.loaning.reclaim import Chooser, heuristic
 from flexo.loaning.vacating import Timing
-from flexo.model import Demand, Node, QueuedJob
+from flexo.model.loans import Demand
+from flexo.model.nodes import Node
+from flexo.model.queue import QueuedJob
 from flexo_simulation.demand_trace import DemandTrace
 
 

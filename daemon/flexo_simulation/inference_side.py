@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from flexo.clusters.simulated.cluster import SimulatedCluster
-from flexo.model import Share, TrainingJob
+from flexo.model.training import Share, TrainingJob
 from flexo_simulation.inference import Inference
 from flexo_simulation.loan_story import LoanStory, Moment
 from flexo_simulation.watched_lending import WatchedLending

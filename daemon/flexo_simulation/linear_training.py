@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.model import Share, Source, Speed
+from flexo.model.measured import Source, Speed
+from flexo.model.training import Share
 
 _NOTHING_S: Final = 1e-6
 """What is nearer to the end than this has ended: sums of times are not exact."""

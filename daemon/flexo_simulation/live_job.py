@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flexo.model import Held, JobKey, Share, Source, TrainingJob
+from flexo.model.measured import Source
+from flexo.model.queue import JobKey
+from flexo.model.training import Held, Share, TrainingJob
 from flexo_simulation.costs import Costs
 from flexo_simulation.estimates import Estimate, Estimator
 from flexo_simulation.records import End, JobRecord

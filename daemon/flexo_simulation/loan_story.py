@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.model import PastLoan
+from flexo.model.loans import PastLoan
 from flexo_simulation.records import JobRecord
 
 Numbers = NDArray[np.float64]

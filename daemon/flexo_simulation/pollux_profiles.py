@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from flexo.model import Range
+from flexo.model.ranges import Range
 from flexo.scalability.gradient_noise import GradientStatistics
 from flexo.scalability.local_batch import BatchLimits
 from flexo.scalability.step_times import StepTime

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
-from flexo.model import Share, Source, Speed
+from flexo.model.measured import Source, Speed
+from flexo.model.training import Share
 from flexo.scalability.learner import Learner
 from flexo.scalability.local_batch import split
 from flexo.scalability.step_times import Setting

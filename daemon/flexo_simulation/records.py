@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from flexo.model import Held
+from flexo.model.training import Held
 from flexo_simulation.workload import TraceJob
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from flexo.model import Share
+from flexo.model.training import Share
 from flexo_simulation.course import span_of
 from flexo_simulation.loan_story import LoanFigures, LoanStory, loan_figures
 from flexo_simulation.records import End, JobRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Quota
+from flexo.model.training import Quota
 from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo_simulation.costs import Costs
 from flexo_simulation.estimates import Estimates

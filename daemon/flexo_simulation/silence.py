@@ -9,19 +9,10 @@ from typing import Final
 from flexo.control.leaders import Orders, Saved
 from flexo.issued_grants import IssuedGrant
 from flexo.journal import Event
-from flexo.model import (
-    Demand,
-    GrantFailure,
-    JobKey,
-    LeaderReport,
-    LeftAlone,
-    Loan,
-    PastLoan,
-    RunningTime,
-    ScalingPoint,
-    SlowGpu,
-    SlowGpuReport,
-)
+from flexo.model.elastic import GrantFailure, LeaderReport
+from flexo.model.loans import Demand, LeftAlone, Loan, PastLoan
+from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu, SlowGpuReport
+from flexo.model.queue import JobKey
 
 
 class NoLeaders:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from flexo.model import Share, Source, Speed
+from flexo.model.measured import Source, Speed
+from flexo.model.training import Share
 
 
 class Run(Protocol):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexo.model import Node, Share
+from flexo.model.nodes import Node
+from flexo.model.training import Share
 from flexo.policies.gpu_speeds import GpuSpeeds, Paces
 from flexo_simulation.workload import TraceJob
 

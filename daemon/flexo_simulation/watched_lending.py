@@ -6,7 +6,7 @@ from flexo.clusters.simulated.nodes import BORROWED, INFERENCE
 from flexo.loaning.forecast import Predictor
 from flexo.loaning.lending import Lending
 from flexo.loaning.turn import LendingPlan, LendingSettings, View
-from flexo.model import Loan, PastLoan
+from flexo.model.loans import Loan, PastLoan
 from flexo_simulation.inference import Inference, TraceDemand
 
 

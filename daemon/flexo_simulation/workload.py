@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flexo.model import Range, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.ranges import Range
 from flexo_simulation.training import Training
 
 

@@ -11,7 +11,8 @@ import pytest
 from flexo.availability.places import KEY
 from flexo.config import parse
 from flexo.issued_grants import IssuedGrant
-from flexo.model import JobKey, SatelliteReport, SatelliteState
+from flexo.model.elastic import SatelliteReport, SatelliteState
+from flexo.model.queue import JobKey
 from flexo.service.grant_key import grant_signer
 from flexo_bench.etcd_process import Etcd
 from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore

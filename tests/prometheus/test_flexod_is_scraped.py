@@ -20,7 +20,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_process import Prometheus, running
 
-from flexo.model import PastLoan
+from flexo.model.loans import PastLoan
 from flexo.service.metrics_endpoint import metrics_served
 
 ROOT = Path(__file__).parents[2]

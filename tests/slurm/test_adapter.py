@@ -15,7 +15,9 @@ from flexo.clusters.slurm.adapter import SlurmCluster
 from flexo.clusters.slurm.connecting import connect
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader, is_installed
 from flexo.clusters.slurm.settings import SlurmSettings
-from flexo.model import ElasticRequest, JobKey, JobState, Node, QueuedJob, Range, SatelliteTag, WorkerShape
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.queue import ElasticRequest, JobKey, JobState, QueuedJob, SatelliteTag
+from flexo.model.ranges import Range
 from flexo_lab import Lab, Profile
 
 _SLEEP = "exec sleep 600"

@@ -19,7 +19,7 @@ from conftest import LabFactory, cancel_all_jobs
 from flexo.clusters.base import ActionRefused
 from flexo.clusters.slurm.adapter import SlurmCluster
 from flexo.clusters.slurm.settings import SlurmSettings
-from flexo.model import JobState, QueuedJob
+from flexo.model.queue import JobState, QueuedJob
 from flexo_lab import Lab
 from flexo_lab.bringup import start_munged
 from flexo_protos.credentials import METADATA_KEY, Munge

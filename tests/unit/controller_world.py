@@ -30,25 +30,11 @@ from flexo.control.leaders import NodeSpeed, Saved
 from flexo.controller import Controller
 from flexo.grant_signatures import GrantSigner
 from flexo.journal import Journal
-from flexo.model import (
-    ElasticRequest,
-    FailureReason,
-    GrantFailure,
-    JobKey,
-    JobState,
-    LeaderReport,
-    Node,
-    Partition,
-    Principal,
-    QueuedJob,
-    Range,
-    SatelliteReport,
-    SatelliteState,
-    SatelliteTag,
-    SlowGpuReport,
-    WaitReason,
-    WorkerShape,
-)
+from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
+from flexo.model.measured import SlowGpuReport
+from flexo.model.nodes import Node, Partition, WorkerShape
+from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
+from flexo.model.ranges import Range
 
 LEASE_S = 300
 STEP_S = 2.0

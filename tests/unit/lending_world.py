@@ -10,7 +10,9 @@ from controller_world import FakeCluster, FakeLeader, FakeLeaders, World, slurm_
 from flexo.clusters.base import ActionRefused, ClusterState
 from flexo.controller import Controller
 from flexo.loaning.settings import LoaningSettings
-from flexo.model import JobState, LoanState, Partition
+from flexo.model.loans import LoanState
+from flexo.model.nodes import Partition
+from flexo.model.queue import JobState
 from flexo.service.lending_setup import lending_of
 
 INFERENCE = ("i1", "i2", "i3")

@@ -20,7 +20,8 @@ from lending_world import INFERENCE, LendingWorld
 from flexo.control.leaders import Orders
 from flexo.controller import Controller
 from flexo.journal import Journal
-from flexo.model import JobKey, JobState, LeaderReport, SatelliteReport, SatelliteState
+from flexo.model.elastic import LeaderReport, SatelliteReport, SatelliteState
+from flexo.model.queue import JobKey, JobState
 from flexo.service.lending_setup import lending_of
 
 CYCLE_S = 10.0

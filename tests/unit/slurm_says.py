@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from flexo.clusters.slurm.node_states import conditions
 from flexo.clusters.slurm.wait_reasons import wait_reason
-from flexo.model import Node, QueuedJob
+from flexo.model.nodes import Node
+from flexo.model.queue import QueuedJob
 
 
 def job_as_slurm_says(job: QueuedJob) -> QueuedJob:

@@ -11,7 +11,9 @@ from lending_world import LendingWorld
 
 from flexo.clusters.base import ClusterState
 from flexo.controller import Controller
-from flexo.model import FailureReason, JobKey, RunningTime
+from flexo.model.elastic import FailureReason
+from flexo.model.measured import RunningTime
+from flexo.model.queue import JobKey
 from flexo.policies import registry
 
 HOURS = 7200.0

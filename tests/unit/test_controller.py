@@ -14,19 +14,10 @@ from flexo.control.profiles import MOST_OF_A_USER
 from flexo.control.views import UnknownJob
 from flexo.control.wishes import BadScale, Busy, NotSteered
 from flexo.issued_grants import IssuedGrant
-from flexo.model import (
-    ElasticRequest,
-    FailureReason,
-    GrantFailure,
-    JobKey,
-    JobState,
-    Range,
-    SatelliteReport,
-    SatelliteState,
-    ScalingPoint,
-    SlowGpuReport,
-    Source,
-)
+from flexo.model.elastic import FailureReason, GrantFailure, SatelliteReport, SatelliteState
+from flexo.model.measured import ScalingPoint, SlowGpuReport, Source
+from flexo.model.queue import ElasticRequest, JobKey, JobState
+from flexo.model.ranges import Range
 from flexo.policies import registry
 
 

@@ -13,7 +13,11 @@ from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
 from flexo.config import ControllerSettings, Settings
 from flexo.controller import Controller
 from flexo.journal import Event, Journal
-from flexo.model import Allocate, Drop, JobKey, Note, Plan, Range, Share, TrainingJob, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.plans import Allocate, Drop, Note, Plan
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.placement import Placement
 from flexo_simulation.silence import NoJournal, NoLeaders

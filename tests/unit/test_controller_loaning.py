@@ -18,17 +18,12 @@ from flexo.loaning.demand import DemandSource
 from flexo.loaning.lending import Lending
 from flexo.loaning.orchestrator import Rules
 from flexo.loaning.turn import LendingSettings
-from flexo.model import (
-    Allocate,
-    Demand,
-    ElasticRequest,
-    JobKey,
-    LoanState,
-    Partition,
-    Range,
-    TrainingJob,
-    WorkerShape,
-)
+from flexo.model.loans import Demand, LoanState
+from flexo.model.nodes import Partition, WorkerShape
+from flexo.model.plans import Allocate
+from flexo.model.queue import ElasticRequest, JobKey
+from flexo.model.ranges import Range
+from flexo.model.training import TrainingJob
 from flexo.policies import registry
 from flexo.policies.lyra import Lyra
 from flexo_simulation.silence import NoJournal, NoLeaders

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controller_world import BOB, World
 
 from flexo.clusters.base import UserShare, UserShares
-from flexo.model import JobState
+from flexo.model.queue import JobState
 
 
 def queued(world: World, **limits: int) -> None:

@@ -11,7 +11,9 @@ from slurm_says import node_as_slurm_says
 
 from flexo.clusters.base import ClusterState
 from flexo.control.views import UnknownJob
-from flexo.model import ElasticRequest, FailureReason, JobKey, JobState, Range, SatelliteTag
+from flexo.model.elastic import FailureReason
+from flexo.model.queue import ElasticRequest, JobKey, JobState, SatelliteTag
+from flexo.model.ranges import Range
 
 
 class FailingCluster(FakeCluster):

@@ -17,7 +17,9 @@ from flexo import journal_grants
 from flexo.grant_signatures import LONGEST, GrantSigner
 from flexo.issued_grants import IssuedGrant, is_satellite, shape_within
 from flexo.journal import Event, Journal
-from flexo.model import JobKey, SatelliteReport, SatelliteState, WorkerShape
+from flexo.model.elastic import SatelliteReport, SatelliteState
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey
 from flexo.service.grant_key import KeyUnusable, key_in_file
 
 NOW = 1_000_000.0

@@ -8,7 +8,8 @@ import pytest
 from controller_world import KEY, World
 
 from flexo.control.wishes import BadScale, NotSteered
-from flexo.model import ElasticRequest, JobKey, Range
+from flexo.model.queue import ElasticRequest, JobKey
+from flexo.model.ranges import Range
 from flexo.policies import registry
 
 GROWING = ("greedy", "lyra", "throughput", "elastic-tiresias", "goodput")

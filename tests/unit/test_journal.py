@@ -14,17 +14,9 @@ from dataclasses import replace
 import pytest
 
 from flexo.journal import Event, Journal, _is_damage
-from flexo.model import (
-    Demand,
-    JobKey,
-    LeftAlone,
-    Loan,
-    LoanState,
-    PastLoan,
-    RunningTime,
-    ScalingPoint,
-    SlowGpu,
-)
+from flexo.model.loans import Demand, LeftAlone, Loan, LoanState, PastLoan
+from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu
+from flexo.model.queue import JobKey
 
 NOW = 1_000_000.0
 DAY_S = 86_400.0
@@ -333,7 +325,8 @@ def test_a_place_that_cannot_be_written_is_trouble_and_nothing_worse(tmp_path):
 def test_a_kill_at_any_moment_leaves_whole_entries(path):
     """Each entry of the writer is two events and a snapshot; after a SIGKILL there are both or neither."""
     writer = (
-        "import sys; from pathlib import Path; from flexo.journal import *; from flexo.model import JobKey\n"
+        "import sys; from pathlib import Path; from flexo.journal import *\n"
+        "from flexo.model.queue import JobKey\n"
         "journal = Journal(Path(sys.argv[1]), 30)\n"
         "print('ready', flush=True)\n"
         "for number in range(10**9):\n"

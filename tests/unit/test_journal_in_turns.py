@@ -9,7 +9,7 @@ import pytest
 
 from flexo import journal
 from flexo.journal import Event, Journal
-from flexo.model import JobKey
+from flexo.model.queue import JobKey
 
 NOW = 1_000_000.0
 JOB = JobKey(7)

@@ -18,7 +18,9 @@ from controller_world import World
 
 from flexo.journal import Event, Journal
 from flexo.journal_search import Search
-from flexo.model import Demand, JobKey, Loan, LoanState, PastLoan, RunningTime, ScalingPoint, SlowGpu
+from flexo.model.loans import Demand, Loan, LoanState, PastLoan
+from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu
+from flexo.model.queue import JobKey
 from flexo.service import flexod
 
 NOW = 1_000_000.0

@@ -10,7 +10,7 @@ import pytest
 from flexo import journal_search
 from flexo.journal import Event, Journal
 from flexo.journal_search import Search
-from flexo.model import JobKey
+from flexo.model.queue import JobKey
 from flexo.words import names_in
 
 NOW = 1_000_000.0

@@ -10,7 +10,8 @@ import pytest
 
 from flexo.config import ConfigError, parse
 from flexo.journal import Event, Journal
-from flexo.model import JobKey, ScalingPoint
+from flexo.model.measured import ScalingPoint
+from flexo.model.queue import JobKey
 
 MIB = 1 << 20
 NOISY, QUIET = JobKey(7), JobKey(8)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from controller_world import World
 
-from flexo.model import JobKey, JobState, RunningTime
+from flexo.model.measured import RunningTime
+from flexo.model.queue import JobKey, JobState
 
 HOUR_S = 3600
 

@@ -10,7 +10,7 @@ import pytest
 import structlog
 from mortal_world import MortalWorld
 
-from flexo.model import JobState
+from flexo.model.queue import JobState
 
 WRITES_AND_ORDERS = {
     "journal.record",

@@ -11,7 +11,7 @@ from controller_world import KEY, LEASE_S, FakeLeader, World
 from flexo.config import ControllerSettings
 from flexo.control.wishes import NotSteered
 from flexo.metrics.present import _job_state
-from flexo.model import JobState
+from flexo.model.queue import JobState
 from flexo.service.admin_service import _job
 from flexo_cli.job_words import job_state
 

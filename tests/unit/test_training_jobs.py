@@ -6,24 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from flexo.model import (
-    ElasticJob,
-    ElasticRequest,
-    Grant,
-    JobKey,
-    JobState,
-    LeaderReport,
-    Principal,
-    QueuedJob,
-    Range,
-    RunningTime,
-    SatelliteState,
-    SatelliteTag,
-    ScalingPoint,
-    Source,
-    WaitReason,
-    WorkerShape,
-)
+from flexo.model.elastic import ElasticJob, Grant, LeaderReport, SatelliteState
+from flexo.model.measured import RunningTime, ScalingPoint, Source
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
+from flexo.model.ranges import Range
 from flexo.training_jobs import History, Known, TrainingJobs
 
 NOW = 10_000.0

@@ -1,4 +1,4 @@
-"""The right to act, as everything asks for it that acts: commands to the cluster, leaders' streams, journal."""
+"""The right to act, asked for by all that act: commands to the cluster, leaders' streams, the journal."""
 
 from __future__ import annotations
 

@@ -12,7 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from flexo.model import Allocate, Drop, JobKey, Node, Partition, QueuedJob, Quota, TrainingJob
+from flexo.model.nodes import Node, Partition
+from flexo.model.plans import Allocate, Drop
+from flexo.model.queue import JobKey, QueuedJob
+from flexo.model.training import Quota, TrainingJob
 
 
 class ClusterUnreachable(Exception):

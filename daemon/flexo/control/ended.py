@@ -14,7 +14,8 @@ from typing import Final
 
 from flexo.clusters.base import Cluster, JobEnd, KnowsEnds
 from flexo.journal import Event
-from flexo.model import ElasticJob, JobKey, JobState, QueuedJob
+from flexo.model.elastic import ElasticJob
+from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.words import workers
 
 _AT_ONCE: Final = 100

@@ -9,7 +9,9 @@ from typing import Final
 from flexo.clusters.base import ClusterState
 from flexo.grants import Sight
 from flexo.journal import Event
-from flexo.model import Action, Allocate, Grow, JobState, Plan, TrainingJob
+from flexo.model.plans import Action, Allocate, Grow, Plan
+from flexo.model.queue import JobState
+from flexo.model.training import TrainingJob
 from flexo.words import workers
 
 _FACTS_OF_PENDING: Final = 50

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from flexo.control.views import JobView, UnknownJob, View
-from flexo.model import ElasticJob, JobKey, JobState, ScalingPoint, Source
+from flexo.model.elastic import ElasticJob
+from flexo.model.measured import ScalingPoint, Source
+from flexo.model.queue import JobKey, JobState
 from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
 from flexo.words import workers

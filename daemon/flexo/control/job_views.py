@@ -8,7 +8,11 @@ from collections.abc import Iterable, Mapping
 from flexo.clusters.base import ClusterState
 from flexo.control.slow_gpus import nodes_of
 from flexo.control.views import JobView, TimeLeft
-from flexo.model import ElasticJob, JobKey, LeaderReport, Plan, ScalingPoint, Snapshot, TrainingJob
+from flexo.model.elastic import ElasticJob, LeaderReport
+from flexo.model.measured import ScalingPoint
+from flexo.model.plans import Plan, Snapshot
+from flexo.model.queue import JobKey
+from flexo.model.training import TrainingJob
 from flexo.policies.demand import seconds_left
 
 

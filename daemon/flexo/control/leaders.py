@@ -6,7 +6,9 @@ import threading
 from dataclasses import dataclass
 from typing import Protocol
 
-from flexo.model import GrantFailure, JobKey, LeaderReport, SlowGpuReport
+from flexo.model.elastic import GrantFailure, LeaderReport
+from flexo.model.measured import SlowGpuReport
+from flexo.model.queue import JobKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from typing import Final
 from flexo.clusters.base import ActionRefused, Cluster, ClusterState, ClusterUnreachable, MayNotAct
 from flexo.control.refusals import Refusals
 from flexo.journal import Event
-from flexo.model import ElasticJob, JobKey, JobState, QueuedJob, SatelliteState
+from flexo.model.elastic import ElasticJob, SatelliteState
+from flexo.model.queue import JobKey, JobState, QueuedJob
 
 _RETRY_S: Final = 30.0
 """Between two tries to extend the same lease."""

@@ -32,7 +32,11 @@ from flexo.journal import Event
 from flexo.loaning.lending import Lending
 from flexo.loaning.turn import LendingPlan, View
 from flexo.loaning.vacating import Preempt, Saving, ScaleIn
-from flexo.model import Allocate, JobKey, Loan, Node, NodeCondition, TrainingJob
+from flexo.model.loans import Loan
+from flexo.model.nodes import Node, NodeCondition
+from flexo.model.plans import Allocate
+from flexo.model.queue import JobKey
+from flexo.model.training import TrainingJob
 
 _NOT_ON_LOAN: Final = frozenset({NodeCondition.OUT_OF_SERVICE})
 _SAID_AGAIN_S: Final = 3600.0

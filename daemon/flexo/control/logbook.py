@@ -7,7 +7,9 @@ from typing import Protocol
 
 from flexo.issued_grants import IssuedGrant
 from flexo.journal import Event
-from flexo.model import Demand, JobKey, LeftAlone, Loan, PastLoan, RunningTime, ScalingPoint, SlowGpu
+from flexo.model.loans import Demand, LeftAlone, Loan, PastLoan
+from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu
+from flexo.model.queue import JobKey
 
 
 class Logbook(Protocol):

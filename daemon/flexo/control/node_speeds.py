@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from flexo.control.leaders import NodeSpeed
 from flexo.control.slow_gpus import nodes_of
-from flexo.model import ElasticJob
+from flexo.model.elastic import ElasticJob
 from flexo.policies.gpu_speeds import GpuSpeeds
 
 

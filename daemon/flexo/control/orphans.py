@@ -17,7 +17,7 @@ from flexo.clusters.base import ActionRefused, Cluster
 from flexo.control.refusals import Refusals
 from flexo.grants import Sight
 from flexo.journal import Event
-from flexo.model import JobKey, JobState, QueuedJob
+from flexo.model.queue import JobKey, JobState, QueuedJob
 
 _RETRY_S: Final = 30.0
 """Between two tries to cancel the same satellite."""

@@ -16,7 +16,8 @@ from flexo.clusters.base import ActionRefused, Cluster, Prioritizes, Priority
 from flexo.control.logbook import Logbook
 from flexo.control.refusals import Refusals
 from flexo.journal import Event
-from flexo.model import JobKey, JobState, QueuedJob, Snapshot
+from flexo.model.plans import Snapshot
+from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.policies.pending import waits_for_resources
 
 MOST_AT_ONCE: Final = 100

@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from flexo.control.logbook import Logbook
-from flexo.model import ElasticJob, JobKey, QueuedJob, ScalingPoint
+from flexo.model.elastic import ElasticJob
+from flexo.model.measured import ScalingPoint
+from flexo.model.queue import JobKey, QueuedJob
 
 MOST_OF_A_USER: Final = 32
 """Profiles. One more replaces the oldest of the same user."""

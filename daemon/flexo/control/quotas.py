@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.model import JobKey, JobState, QueuedJob, Quota
+from flexo.model.queue import JobKey, JobState, QueuedJob
+from flexo.model.training import Quota
 from flexo.training_jobs import tenant_of
 
 _HOLDS: Final = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})

@@ -6,7 +6,7 @@ import threading
 from typing import Final
 
 from flexo.journal import Event
-from flexo.model import JobKey
+from flexo.model.queue import JobKey
 
 _SHOWN_S: Final = 120.0
 

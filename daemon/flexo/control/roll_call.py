@@ -11,7 +11,9 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Final
 
-from flexo.model import ElasticJob, Grow, JobKey, Note, Plan
+from flexo.model.elastic import ElasticJob
+from flexo.model.plans import Grow, Note, Plan
+from flexo.model.queue import JobKey
 
 PATIENCE_S: Final = 45.0
 """Leaders dial again every 30 s at the latest (horovod_elastic/leader/daemon_link.py). Those that have not by

@@ -9,7 +9,9 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from flexo.model import JobKey, LeaderReport, ScalingPoint
+from flexo.model.elastic import LeaderReport
+from flexo.model.measured import ScalingPoint
+from flexo.model.queue import JobKey
 
 _ENOUGH_S: Final = 60.0
 """At one size, before anything is made of it: progress is told every few seconds, and may come in steps."""

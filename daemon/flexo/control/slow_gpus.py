@@ -6,7 +6,9 @@ from collections.abc import Container, Iterable, Mapping
 
 from flexo.control.logbook import Logbook
 from flexo.journal import Event
-from flexo.model import ElasticJob, JobKey, SlowGpu, SlowGpuReport
+from flexo.model.elastic import ElasticJob
+from flexo.model.measured import SlowGpu, SlowGpuReport
+from flexo.model.queue import JobKey
 
 AGAIN_AFTER_S = 300.0
 """A leader that says the same again sooner says nothing new."""

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from flexo.clusters.base import StartBounds
-from flexo.model import Action, ElasticJob, Grow, Note, Plan, SatelliteState
+from flexo.model.elastic import ElasticJob, SatelliteState
+from flexo.model.plans import Action, Grow, Note, Plan
 
 _WAITING = frozenset({SatelliteState.GRANTED, SatelliteState.PENDING})
 

@@ -8,7 +8,8 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.model import ElasticJob, JobKey, SatelliteState
+from flexo.model.elastic import ElasticJob, SatelliteState
+from flexo.model.queue import JobKey
 
 _WINDOW_S: Final = 3600.0
 """What is longer ago says nothing of now."""

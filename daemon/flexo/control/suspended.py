@@ -13,7 +13,9 @@ from flexo.clusters.base import ActionRefused, Cluster
 from flexo.control.refusals import Refusals
 from flexo.grants import GrantBook
 from flexo.journal import Event
-from flexo.model import ElasticJob, Grant, JobKey, JobState, Note, QueuedJob, SatelliteState
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
+from flexo.model.plans import Note
+from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.words import workers
 
 _RETRY_S: Final = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from flexo.journal import Event
-from flexo.model import QueuedJob
+from flexo.model.queue import QueuedJob
 
 
 class UnreadableJobs:

@@ -7,19 +7,11 @@ from functools import cached_property
 
 from flexo.clusters.base import ClusterState
 from flexo.loaning.turn import LendingSettings, Reading
-from flexo.model import (
-    ElasticJob,
-    JobKey,
-    JobState,
-    LeftAlone,
-    Loan,
-    Note,
-    Principal,
-    QueuedJob,
-    ScalingPoint,
-    SlowGpu,
-    Source,
-)
+from flexo.model.elastic import ElasticJob
+from flexo.model.loans import LeftAlone, Loan
+from flexo.model.measured import ScalingPoint, SlowGpu, Source
+from flexo.model.plans import Note
+from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
 
 
 class UnknownJob(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from flexo.journal import Event
-from flexo.model import PastLoan
+from flexo.model.loans import PastLoan
 
 DONE: Final = "done"
 UNREACHABLE: Final = "unreachable"

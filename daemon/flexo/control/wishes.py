@@ -11,7 +11,8 @@ from typing import Final
 
 from flexo.control.logbook import Logbook
 from flexo.control.views import JobView
-from flexo.model import ElasticJob, JobKey
+from flexo.model.elastic import ElasticJob
+from flexo.model.queue import JobKey
 from flexo.words import workers as workers_of
 
 _CAP_OUTLIVES_JOB_S: Final = 600.0

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from flexo.model import JobKey, LeftAlone, Loan, LoanState, PastLoan
+from flexo.model.loans import LeftAlone, Loan, LoanState, PastLoan
+from flexo.model.queue import JobKey
 
 HANDS_OFF_S: Final = 3600.0
 """A server that an administrator has taken out of the partition is not lent again before."""

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flexo.model import Demand, Loan, Node, QueuedJob
+from flexo.model.loans import Demand, Loan
+from flexo.model.nodes import Node
+from flexo.model.queue import QueuedJob
 
 
 class DemandMissing(Exception):

@@ -20,7 +20,9 @@ from flexo.loaning.partition import PartitionDemand
 from flexo.loaning.reclaim import Chooser, emptied_by, heuristic
 from flexo.loaning.turn import LendingPlan, LendingSettings, Reading, Turn, View
 from flexo.loaning.vacating import Preempt, ScaleIn, next_steps, steps_at
-from flexo.model import Demand, JobKey, LeftAlone, Loan, LoanState, Partition
+from flexo.model.loans import Demand, LeftAlone, Loan, LoanState
+from flexo.model.nodes import Partition
+from flexo.model.queue import JobKey
 from flexo.words import workers
 
 _AGAIN_S: Final = 30.0

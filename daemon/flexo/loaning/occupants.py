@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flexo.loaning.reclaim import BaseOn, Server
-from flexo.model import ElasticJob, JobKey, JobState, QueuedJob, SatelliteState, TrainingJob
+from flexo.model.elastic import ElasticJob, SatelliteState
+from flexo.model.queue import JobKey, JobState, QueuedJob
+from flexo.model.training import TrainingJob
 
 _RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 

@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from flexo.loaning.demand import DemandMissing, DemandSource
-from flexo.model import Demand, JobState, Node, QueuedJob
+from flexo.model.loans import Demand
+from flexo.model.nodes import Node
+from flexo.model.queue import JobState, QueuedJob
 
 
 class PartitionDemand(DemandSource):

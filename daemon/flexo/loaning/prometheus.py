@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from flexo.loaning.demand import DemandMissing, DemandSource
-from flexo.model import Demand, Node, QueuedJob
+from flexo.model.loans import Demand
+from flexo.model.nodes import Node
+from flexo.model.queue import QueuedJob
 
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _SHOWN: Final = 200

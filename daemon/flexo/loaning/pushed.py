@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flexo.loaning.demand import CallBack, DemandMissing, DemandSource
-from flexo.model import Demand, Loan, Node, QueuedJob
+from flexo.model.loans import Demand, Loan
+from flexo.model.nodes import Node
+from flexo.model.queue import QueuedJob
 
 MAX_SKEW_S: Final = 30.0
 """How far the scheduler's clock may be from flexod's."""

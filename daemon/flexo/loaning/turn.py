@@ -12,7 +12,11 @@ from flexo.loaning.occupants import NOBODY, Occupants, in_queue, on_allocating
 from flexo.loaning.orchestrator import Picture, Rules
 from flexo.loaning.partition import waits_for_servers
 from flexo.loaning.vacating import Preempt, Save, Saving, ScaleIn, Timing
-from flexo.model import Demand, ElasticJob, LeftAlone, Loan, Node, Partition, PastLoan, QueuedJob, TrainingJob
+from flexo.model.elastic import ElasticJob
+from flexo.model.loans import Demand, LeftAlone, Loan, PastLoan
+from flexo.model.nodes import Node, Partition
+from flexo.model.queue import QueuedJob
+from flexo.model.training import TrainingJob
 
 
 @dataclass(frozen=True, slots=True)

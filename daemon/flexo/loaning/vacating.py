@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flexo.loaning.occupants import Occupants
-from flexo.model import JobKey, Loan, LoanState
+from flexo.model.loans import Loan, LoanState
+from flexo.model.queue import JobKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flexo.loaning.orchestrator import Decision
-from flexo.model import Loan
+from flexo.model.loans import Loan
 
 
 def would(decision: Decision) -> str:

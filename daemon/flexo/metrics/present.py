@@ -14,7 +14,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from flexo.control.views import ControllerStatus, JobView, LoansView, View
-from flexo.model import JobState, LoanState, Node, SatelliteState
+from flexo.model.elastic import SatelliteState
+from flexo.model.loans import LoanState
+from flexo.model.nodes import Node
+from flexo.model.queue import JobState
 
 _JOB_STATES: Final = ("pending", "suspended", "no leader", "starting", "errand", "resizing", "training")
 

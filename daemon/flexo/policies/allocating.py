@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flexo.model import Allocate, Plan, Snapshot
+from flexo.model.plans import Allocate, Plan, Snapshot
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.fitting import fitted
 from flexo.policies.placement import Placement

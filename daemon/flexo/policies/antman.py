@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flexo.model import JobKey, Share, TrainingJob
+from flexo.model.queue import JobKey
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import requested
 from flexo.policies.placement import Placement

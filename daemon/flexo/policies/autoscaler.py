@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from flexo.model import Drop, Note, Share, TrainingJob
+from flexo.model.plans import Drop, Note
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import least
 from flexo.policies.gpu_optimizer import Choices, optimize

@@ -9,7 +9,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import ClassVar
 
-from flexo.model import Note, Share, TrainingJob
+from flexo.model.plans import Note
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import requested, seconds_left
 from flexo.policies.fifo import start

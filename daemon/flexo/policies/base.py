@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flexo.model import Drop, JobKey, Note, Quota, Snapshot, TrainingJob
+from flexo.model.plans import Drop, Note, Snapshot
+from flexo.model.queue import JobKey
+from flexo.model.training import Quota, TrainingJob
 from flexo.policies.placement import Placement
 
 SiteFact = Literal["borrowed_partition", "gpu_speeds"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flexo.model import ElasticJob
+from flexo.model.elastic import ElasticJob
 
 
 def batch_of(job: ElasticJob, workers: int) -> int | None:

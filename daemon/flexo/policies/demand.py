@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flexo.model import Node, TrainingJob
+from flexo.model.nodes import Node
+from flexo.model.training import TrainingJob
 
 
 def requested(job: TrainingJob) -> int:

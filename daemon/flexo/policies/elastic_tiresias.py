@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from typing import ClassVar
 
-from flexo.model import Node, TrainingJob
+from flexo.model.nodes import Node
+from flexo.model.training import TrainingJob
 from flexo.policies.base import Jobs
 from flexo.policies.demand import fewest_nodes, least, rate, requested
 from flexo.policies.payoff import pays

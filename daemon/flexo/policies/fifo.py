@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flexo.model import Note, TrainingJob
+from flexo.model.plans import Note
+from flexo.model.training import TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import requested
 from flexo.policies.placement import Placement

@@ -10,7 +10,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from flexo.model import JobKey, Share, TrainingJob
+from flexo.model.queue import JobKey
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Target, Targets
 from flexo.policies.demand import least
 from flexo.policies.placement import FreeGpus, Placement, dearest_first

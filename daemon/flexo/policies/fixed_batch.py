@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ClassVar
 
-from flexo.model import TrainingJob
+from flexo.model.training import TrainingJob
 from flexo.policies.autoscaler import Autoscaler
 
 

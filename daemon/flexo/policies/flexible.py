@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.model import JobKey, Share, TrainingJob
+from flexo.model.queue import JobKey
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.demand import least, rate, seconds_left
 from flexo.policies.gpu_speeds import Paces
 

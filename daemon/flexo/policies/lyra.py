@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar, Final, Literal
 
-from flexo.model import JobKey, Node, TrainingJob
+from flexo.model.nodes import Node
+from flexo.model.queue import JobKey
+from flexo.model.training import TrainingJob
 from flexo.policies.base import Jobs, Policy, SiteFact, Target, Targets
 from flexo.policies.demand import least
 from flexo.policies.flexible import Demand, RunningTimes, count, demand_of

@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flexo.model import WorkerShape
+from flexo.model.nodes import WorkerShape
 from flexo.policies.rooms import Room
 
 Pays = Callable[[int, float], bool]

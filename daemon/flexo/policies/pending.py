@@ -15,7 +15,9 @@ from functools import cache
 from itertools import combinations
 from operator import attrgetter
 
-from flexo.model import JobState, Node, Partition, QueuedJob, Snapshot, WaitReason
+from flexo.model.nodes import Node, Partition
+from flexo.model.plans import Snapshot
+from flexo.model.queue import JobState, QueuedJob, WaitReason
 from flexo.policies.rooms import Resources, Room, Standing
 
 _PLAIN_FEATURES = re.compile(r"[\w.:-]+(&[\w.:-]+)*")

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from flexo.model import JobKey, Node, Share, TrainingJob, WorkerShape
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.queue import JobKey
+from flexo.model.training import Share, TrainingJob
 
 _UNBOUNDED = 1 << 30
 """How many workers without GPUs fit anywhere."""

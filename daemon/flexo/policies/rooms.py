@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flexo.model import ElasticJob, Grant, JobState, Node, QueuedJob, SatelliteState, Snapshot, WorkerShape
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.plans import Snapshot
+from flexo.model.queue import JobState, QueuedJob
 
 _UNBOUNDED = 1 << 30
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from functools import partial
 
-from flexo.model import JobKey
+from flexo.model.queue import JobKey
 from flexo.policies.rooms import Resources, Room
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
 

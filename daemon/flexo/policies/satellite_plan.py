@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from flexo.model import Action, ElasticJob, Grant, Grow, JobKey, SatelliteState, Shrink, SlowGpu, Snapshot
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
+from flexo.model.measured import SlowGpu
+from flexo.model.plans import Action, Grow, Shrink, Snapshot
+from flexo.model.queue import JobKey
 from flexo.policies import satellite_words as words
 from flexo.policies.base import Target
 from flexo.policies.demand import rate

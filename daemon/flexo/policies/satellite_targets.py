@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from flexo.model import ElasticJob, Node, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model.elastic import ElasticJob
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.plans import Snapshot
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.fitting import fitted
 from flexo.policies.placement import Placement

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from flexo.model import ElasticJob
+from flexo.model.elastic import ElasticJob
 from flexo.policies.openings import Kind
 from flexo.policies.pending import Claim
 from flexo.policies.rooms import Room, Standing

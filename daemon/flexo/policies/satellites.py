@@ -16,7 +16,10 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from flexo.model import WANTED_EMPTY, Batch, ElasticJob, Grow, JobKey, Note, Plan, Snapshot
+from flexo.model.elastic import ElasticJob
+from flexo.model.nodes import WANTED_EMPTY
+from flexo.model.plans import Batch, Grow, Note, Plan, Snapshot
+from flexo.model.queue import JobKey
 from flexo.policies import satellite_words as words
 from flexo.policies.base import Policy, Target
 from flexo.policies.batches import batch_of

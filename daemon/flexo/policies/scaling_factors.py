@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from flexo.model import Node, Speed, TrainingJob
+from flexo.model.measured import Speed
+from flexo.model.nodes import Node
+from flexo.model.training import TrainingJob
 from flexo.policies.demand import least
 from flexo.policies.gpu_optimizer import Choices
 

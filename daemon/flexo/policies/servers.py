@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from flexo.model import Node, Share, TrainingJob, WorkerShape
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.gpu_speeds import Paces
 from flexo.policies.placement import FreeGpus
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flexo.model import JobKey, Node, Share, TrainingJob
+from flexo.model.nodes import Node
+from flexo.model.queue import JobKey
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Target
 from flexo.policies.demand import least
 from flexo.policies.placement import FreeGpus, Placement, dearest_first

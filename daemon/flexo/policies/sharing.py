@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.model import Share, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.training import Share
 from flexo.policies.flexible import Demand, Floats, RunningTimes, count, cut
 from flexo.policies.knapsack import Group, choose
 from flexo.policies.payoff import pays

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flexo.model import JobKey, TrainingJob
+from flexo.model.queue import JobKey
+from flexo.model.training import TrainingJob
 from flexo.policies.base import Jobs, Policy, Targets
 from flexo.policies.demand import fewest_nodes, requested, seconds_left
 from flexo.policies.placement import Placement

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 
-from flexo.model import JobKey, TrainingJob, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey
+from flexo.model.training import TrainingJob
 from flexo.policies.demand import least
 from flexo.policies.flexible import RunningTimes, count
 from flexo.policies.reservation import Reservation

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from flexo.model import QueuedJob, Snapshot
+from flexo.model.plans import Snapshot
+from flexo.model.queue import QueuedJob
 from flexo.policies.pending import waiting_jobs
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
-from flexo.model import Share, TrainingJob
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.flexible import Demand, RunningTimes, count, cut
 from flexo.policies.servers import Servers, Shares
 

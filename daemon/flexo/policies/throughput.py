@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flexo.model import TrainingJob
+from flexo.model.training import TrainingJob
 from flexo.policies.autoscaler import Autoscaler
 
 

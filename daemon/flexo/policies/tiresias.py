@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from flexo.model import JobKey, TrainingJob
+from flexo.model.queue import JobKey
+from flexo.model.training import TrainingJob
 from flexo.policies.base import Jobs, Policy, Targets
 from flexo.policies.demand import requested
 from flexo.policies.placement import Placement

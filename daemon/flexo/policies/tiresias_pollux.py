@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from flexo.model import Held, JobKey, Share, TrainingJob
+from flexo.model.queue import JobKey
+from flexo.model.training import Held, Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Targets
 from flexo.policies.demand import requested
 from flexo.policies.placement import FreeGpus, Placement

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from flexo.model import Range
+from flexo.model.ranges import Range
 
 CALIBRATED_WEIGHTS = tuple(million * 1e6 for million in range(10, 101, 10))
 """Numbers of weights whose all-reduce they measure."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from flexo.model import Range
+from flexo.model.ranges import Range
 
 Array = npt.NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from flexo.model import ScalingPoint
+from flexo.model.measured import ScalingPoint
 from flexo.scalability.table import TableSpeed
 from flexo.scalability.uncertainty import of_size
 

@@ -26,7 +26,10 @@ from flexo.control.wishes import BadScale, Busy, NotSteered
 from flexo.controller import Controller
 from flexo.journal import KINDS, Event, Journal
 from flexo.journal_search import Search
-from flexo.model import JobKey, Node, Range, ScalingPoint
+from flexo.model.measured import ScalingPoint
+from flexo.model.nodes import Node
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
 from flexo.service.authentication import account, caller, principal_of
 from flexo.service.budgets import STANDARD, Buckets, Budgets
 from flexo.service.errands import CheckpointOrder, Order, Outcome, ProfileOrder, Progress, Result

@@ -24,7 +24,7 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
-from flexo.model import Principal
+from flexo.model.queue import Principal
 from flexo.service.budgets import (
     STANDARD,
     Buckets,

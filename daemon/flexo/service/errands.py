@@ -11,7 +11,8 @@ import enum
 import secrets
 from dataclasses import dataclass
 
-from flexo.model import Range, ScalingPoint
+from flexo.model.measured import ScalingPoint
+from flexo.model.ranges import Range
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 import flexo
 from flexo.availability.mandate import ALONE, Mandate
 from flexo.clusters.base import ClusterState
-from flexo.model import JobState, QueuedJob
+from flexo.model.queue import JobState, QueuedJob
 from flexo.service import wire
 from flexo.service.authentication import caller, principal_of
 from flexo.service.budgets import STANDARD, Buckets, Budgets, Refusals, TokenBucket

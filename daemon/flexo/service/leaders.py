@@ -18,7 +18,9 @@ from itertools import chain
 from typing import TypeVar
 
 from flexo.control.leaders import Orders, Saved
-from flexo.model import GrantFailure, JobKey, LeaderReport, SlowGpuReport
+from flexo.model.elastic import GrantFailure, LeaderReport
+from flexo.model.measured import SlowGpuReport
+from flexo.model.queue import JobKey
 from flexo.service.errands import (
     CancelOrder,
     CheckpointOrder,

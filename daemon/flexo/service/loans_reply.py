@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from flexo.control.views import LoansView
 from flexo.controller import Controller
 from flexo.loaning.occupants import NOBODY, Occupants, in_queue
-from flexo.model import Loan, PastLoan
+from flexo.model.loans import Loan, PastLoan
 from flexo_protos.v1 import admin_pb2
 
 

@@ -14,19 +14,11 @@ from dataclasses import dataclass
 
 from flexo.control.leaders import Orders
 from flexo.grant_signatures import LONGEST as LONGEST_SIGNATURE
-from flexo.model import (
-    FailureReason,
-    GrantFailure,
-    JobKey,
-    LeaderReport,
-    Principal,
-    Range,
-    SatelliteReport,
-    SatelliteState,
-    ScalingPoint,
-    SlowGpuReport,
-    WorkerShape,
-)
+from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
+from flexo.model.measured import ScalingPoint, SlowGpuReport
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey, Principal
+from flexo.model.ranges import Range
 from flexo.service.errands import CheckpointOrder, Command, Outcome, ProfileOrder, Progress, Result
 from flexo.service.leaders import UNFENCED, Fence
 from flexo_protos.v1 import jobs_pb2

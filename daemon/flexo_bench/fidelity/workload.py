@@ -6,7 +6,9 @@ import math
 import random
 from dataclasses import dataclass
 
-from flexo.model import Range, Source, WorkerShape
+from flexo.model.measured import Source
+from flexo.model.nodes import WorkerShape
+from flexo.model.ranges import Range
 from flexo.scalability.table import TableSpeed
 from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.workload import TraceJob, Workload

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from flexo.model import Range
+from flexo.model.ranges import Range
 from flexo_bench.loaning import published
 from flexo_simulation.elasticity import drawn
 from flexo_simulation.formats.jobs import linear_job

@@ -7,7 +7,11 @@ import statistics
 import time
 from dataclasses import dataclass, replace
 
-from flexo.model import JobKey, Node, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.plans import Snapshot
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
+from flexo.model.training import Share, TrainingJob
 from flexo.policies import allocating
 from flexo.policies.lyra import Lyra
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Source
+from flexo.model.measured import Source
 from flexo_cli.simulation.inference import described
 from flexo_simulation.comparison import Trial
 from flexo_simulation.on_slurm.times import SlurmTimes

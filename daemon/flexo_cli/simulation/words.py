@@ -11,7 +11,7 @@ from typing import TypeVar
 import typer
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Quota
+from flexo.model.training import Quota
 
 _Choice = TypeVar("_Choice", bound=Enum)
 

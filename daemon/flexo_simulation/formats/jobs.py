@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from flexo.model import Range, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.ranges import Range
 from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.workload import TraceJob
 

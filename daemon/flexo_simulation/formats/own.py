@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TextIO
 
-from flexo.model import Range
+from flexo.model.ranges import Range
 from flexo_simulation.formats.errors import BadValue, NotSimulated
 from flexo_simulation.formats.jobs import linear_job
 from flexo_simulation.formats.reading import NO_GPUS, ReadOptions, Sieve, opened

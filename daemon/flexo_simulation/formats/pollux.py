@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from flexo.model import Range
+from flexo.model.ranges import Range
 from flexo_simulation.formats.errors import BadTrace
 from flexo_simulation.formats.jobs import one_gpu
 from flexo_simulation.formats.reading import STANDARD_INPUT, ReadOptions, Sieve, opened

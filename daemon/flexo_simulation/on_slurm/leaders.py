@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 from flexo.control.leaders import Orders, Saved
-from flexo.model import GrantFailure, JobKey, LeaderReport, SlowGpuReport
+from flexo.model.elastic import GrantFailure, LeaderReport
+from flexo.model.measured import SlowGpuReport
+from flexo.model.queue import JobKey
 
 
 class SimulatedLeaders:

@@ -13,19 +13,9 @@ from typing import Final
 
 from flexo.clusters.base import ClusterState, ClusterTraits, Priority, StartBounds
 from flexo.clusters.slurm import priority_band
-from flexo.model import (
-    ElasticRequest,
-    JobKey,
-    JobState,
-    Node,
-    Partition,
-    Principal,
-    QueuedJob,
-    SatelliteTag,
-    Share,
-    WaitReason,
-    WorkerShape,
-)
+from flexo.model.nodes import Node, Partition, WorkerShape
+from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
+from flexo.model.training import Share
 from flexo_simulation.on_slurm.timeline import Ask, Release, Timeline
 from flexo_simulation.workload import TraceJob
 

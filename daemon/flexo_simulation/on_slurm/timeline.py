@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.model import Node, Share, WorkerShape
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.training import Share
 from flexo.policies.placement import FreeGpus
 
 

@@ -20,15 +20,9 @@ from flexo.clusters.simulated.nodes import make_nodes
 from flexo.config import ControllerSettings, Settings
 from flexo.control.leaders import GrantOffer, Orders
 from flexo.controller import Controller
-from flexo.model import (
-    FailureReason,
-    GrantFailure,
-    JobKey,
-    LeaderReport,
-    SatelliteReport,
-    SatelliteState,
-    Share,
-)
+from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
+from flexo.model.queue import JobKey
+from flexo.model.training import Share
 from flexo.policies.base import Policy
 from flexo_simulation.capacity import Capacity
 from flexo_simulation.costs import Costs

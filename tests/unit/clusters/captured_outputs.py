@@ -17,7 +17,7 @@ from flexo.clusters.slurm.parse_jobs import (
     to_job,
     to_record,
 )
-from flexo.model import QueuedJob
+from flexo.model.queue import QueuedJob
 
 RELEASES = ("22.05", "24.11", "26.05")
 SEPARATOR = "|nonce123"

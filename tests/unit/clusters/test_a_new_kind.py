@@ -20,19 +20,10 @@ from flexo.config import Settings
 from flexo.control.leaders import Orders
 from flexo.controller import Controller
 from flexo.journal import Journal
-from flexo.model import (
-    ElasticRequest,
-    JobState,
-    LeaderReport,
-    Principal,
-    QueuedJob,
-    Range,
-    SatelliteReport,
-    SatelliteState,
-    SatelliteTag,
-    WaitReason,
-    WorkerShape,
-)
+from flexo.model.elastic import LeaderReport, SatelliteReport, SatelliteState
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import ElasticRequest, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
+from flexo.model.ranges import Range
 from flexo.policies import registry as policies
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "write-a-cluster.md"

@@ -9,7 +9,11 @@ import pytest
 from flexo.clusters.base import ActionRefused, Allocates, ImpossiblePlan
 from flexo.clusters.simulated.cluster import SimulatedCluster
 from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
-from flexo.model import Allocate, Drop, JobKey, Quota, Range, Share, TrainingJob, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.plans import Allocate, Drop
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
+from flexo.model.training import Quota, Share, TrainingJob
 
 GROUPS = (NodeGroup(2, 4, "v100", "v"), NodeGroup(1, 8, "t4", "t", frozenset({"inference"})))
 

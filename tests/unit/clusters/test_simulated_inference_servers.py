@@ -8,7 +8,11 @@ from test_simulated_cluster import PlainTrainer
 from flexo.clusters.base import ActionRefused, ImpossiblePlan
 from flexo.clusters.simulated.cluster import SimulatedCluster
 from flexo.clusters.simulated.nodes import BORROWED, INFERENCE, NodeGroup, make_nodes
-from flexo.model import Allocate, JobKey, Node, Range, Share, TrainingJob, WorkerShape
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.plans import Allocate
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
+from flexo.model.training import Share, TrainingJob
 
 
 class Fixture:

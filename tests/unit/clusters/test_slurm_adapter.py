@@ -11,7 +11,8 @@ from captured_outputs import RELEASES, SEPARATOR, Recorded, jobs_of
 from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm.adapter import SlurmCluster, without_exclusive_nodes, without_foreign_tags
 from flexo.clusters.slurm.settings import SlurmSettings
-from flexo.model import JobKey, JobState, Node, Principal, SatelliteTag
+from flexo.model.nodes import Node
+from flexo.model.queue import JobKey, JobState, Principal, SatelliteTag
 
 
 @pytest.fixture(params=RELEASES)

@@ -20,7 +20,8 @@ from flexo.clusters.base import (
 )
 from flexo.clusters.slurm.adapter import SlurmCluster
 from flexo.clusters.slurm.marks import elastic_request
-from flexo.model import ElasticRequest, Range
+from flexo.model.queue import ElasticRequest
+from flexo.model.ranges import Range
 
 INTERFACES = (Cluster, KnowsEnds, Lends, Prioritizes, Requeues, SharesByUser)
 READING = {"software", "traits", "observe", "user_shares", "ends", "in_band", "arrange"}

@@ -10,7 +10,7 @@ from small_scripts import script
 from flexo.clusters.base import ClusterUnreachable, KnowsEnds
 from flexo.clusters.slurm.adapter import SlurmCluster
 from flexo.clusters.slurm.ends import exit_code, parse_accounts, parse_queue
-from flexo.model import JobKey
+from flexo.model.queue import JobKey
 
 QUEUE = """5|0|CANCELLED|1795461181|1795461184|15|
 4|0|COMPLETED|1795461181|1795461182|0|

@@ -20,16 +20,8 @@ from flexo.clusters.slurm.parse_jobs import (
     to_record,
 )
 from flexo.clusters.slurm.text import BadValue
-from flexo.model import (
-    ElasticRequest,
-    JobKey,
-    JobState,
-    Principal,
-    QueuedJob,
-    Range,
-    SatelliteTag,
-    WaitReason,
-)
+from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
+from flexo.model.ranges import Range
 
 REQUIRED = fields_to_ask("")
 C_STRINGS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))

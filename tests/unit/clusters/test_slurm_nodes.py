@@ -10,7 +10,7 @@ from captured_outputs import RELEASES, captured
 from flexo.clusters.slurm.parse_config import parse_traits
 from flexo.clusters.slurm.parse_nodes import parse_nodes, parse_partitions
 from flexo.clusters.slurm.text import BadValue
-from flexo.model import Node, Partition, WorkerShape
+from flexo.model.nodes import Node, Partition, WorkerShape
 
 
 def nodes_of(release: str) -> dict[str, Node]:

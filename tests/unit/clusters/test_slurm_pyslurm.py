@@ -19,7 +19,8 @@ from flexo.clusters.slurm.connecting import connect
 from flexo.clusters.slurm.from_pyslurm import to_jobs, to_node, why_not_enough
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader
 from flexo.clusters.slurm.settings import SlurmSettings
-from flexo.model import JobState, Node, SatelliteTag
+from flexo.model.nodes import Node
+from flexo.model.queue import JobState, SatelliteTag
 
 SATELLITES = frozenset({"flex"})
 

@@ -24,7 +24,8 @@ from flexo.clusters.slurm.text import (
     time_limit_s,
     tres,
 )
-from flexo.model import ElasticRequest, JobKey, Range, SatelliteTag
+from flexo.model.queue import ElasticRequest, JobKey, SatelliteTag
+from flexo.model.ranges import Range
 
 
 @pytest.mark.parametrize(

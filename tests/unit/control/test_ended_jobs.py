@@ -14,7 +14,7 @@ from controller_world import KEY, FakeCluster, World
 
 from flexo.clusters.base import ClusterUnreachable, JobEnd
 from flexo.controller import Controller
-from flexo.model import JobKey, JobState
+from flexo.model.queue import JobKey, JobState
 
 
 class KnowingCluster(FakeCluster):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from flexo.control.explanations import explain
 from flexo.control.views import JobView, View
-from flexo.model import ElasticJob, JobKey, Range, ScalingPoint, WorkerShape
+from flexo.model.elastic import ElasticJob
+from flexo.model.measured import ScalingPoint
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
 
 
 def why(training: int, **rates: float) -> list[str]:

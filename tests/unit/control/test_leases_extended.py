@@ -12,7 +12,9 @@ from flexo.clusters.base import ActionRefused, ClusterUnreachable
 from flexo.control.at_once import AtOnce
 from flexo.control.leases import MOST_AT_ONCE, Leases, lease_for
 from flexo.control.refusals import Refusals
-from flexo.model import ElasticJob, Grant, JobKey, SatelliteState, SatelliteTag, WorkerShape
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey, SatelliteTag
 
 
 class Crowd(FakeCluster):

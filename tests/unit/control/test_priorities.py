@@ -12,7 +12,9 @@ from flexo.clusters.slurm.priority_band import LOWEST
 from flexo.control.priorities import MOST_AT_ONCE, MOST_RANKED, Priorities, in_training
 from flexo.control.refusals import Refusals
 from flexo.journal import Journal
-from flexo.model import JobKey, JobState, Partition, SatelliteTag, Snapshot
+from flexo.model.nodes import Partition
+from flexo.model.plans import Snapshot
+from flexo.model.queue import JobKey, JobState, SatelliteTag
 
 
 class Desk:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from controller_world import BOB, slurm_job
 
 from flexo.control.quotas import guarantees
-from flexo.model import JobKey, JobState, Quota, SatelliteTag
+from flexo.model.queue import JobKey, JobState, SatelliteTag
+from flexo.model.training import Quota
 
 
 def running(number: int, gpus: int, at: float = 10.0, account: str = "research"):

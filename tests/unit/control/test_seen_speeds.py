@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from flexo.control.seen_speeds import SeenSpeeds
-from flexo.model import JobKey, LeaderReport, Range, WorkerShape
+from flexo.model.elastic import LeaderReport
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
 from flexo.scalability.measured import speed_of
 
 KEY = JobKey(1)

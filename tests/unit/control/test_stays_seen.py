@@ -8,7 +8,10 @@ from dataclasses import replace
 import pytest
 
 from flexo.control.stays import Stays
-from flexo.model import ElasticJob, Grant, JobKey, Range, SatelliteState, WorkerShape
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
 
 
 def job(number: int, *grants: str, state: SatelliteState = SatelliteState.TRAINING) -> ElasticJob:

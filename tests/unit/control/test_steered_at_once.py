@@ -11,7 +11,8 @@ import pytest
 from controller_world import KEY, World
 
 from flexo.control.wishes import Busy, Wishes
-from flexo.model import ElasticJob, JobKey
+from flexo.model.elastic import ElasticJob
+from flexo.model.queue import JobKey
 
 MEET_S = 0.5
 

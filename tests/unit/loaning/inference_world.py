@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from slurm_says import job_as_slurm_says
 
-from flexo.model import JobState, Loan, Node, Principal, QueuedJob, WaitReason
+from flexo.model.loans import Loan
+from flexo.model.nodes import Node
+from flexo.model.queue import JobState, Principal, QueuedJob, WaitReason
 
 NOW = 1_700_000_000.0
 

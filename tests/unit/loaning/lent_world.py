@@ -16,24 +16,11 @@ from flexo.loaning.lending import Lending
 from flexo.loaning.orchestrator import Rules
 from flexo.loaning.turn import LendingPlan, LendingSettings, View
 from flexo.loaning.vacating import Saving
-from flexo.model import (
-    Demand,
-    ElasticJob,
-    Grant,
-    JobKey,
-    JobState,
-    Loan,
-    Node,
-    NodeCondition,
-    Partition,
-    Principal,
-    QueuedJob,
-    Range,
-    SatelliteState,
-    SatelliteTag,
-    WaitReason,
-    WorkerShape,
-)
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
+from flexo.model.loans import Demand, Loan
+from flexo.model.nodes import Node, NodeCondition, Partition, WorkerShape
+from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
+from flexo.model.ranges import Range
 
 RULES = Rules(headroom_servers=1.0, hysteresis_servers=0.0, most_per_interval=8, interval_s=60.0, rest_s=0.0)
 GPUS = 4

@@ -10,7 +10,9 @@ from lent_world import RULES, World
 from flexo.loaning.demand import CallBack
 from flexo.loaning.turn import LendingSettings
 from flexo.loaning.vacating import Saving
-from flexo.model import JobKey, LoanState, NodeCondition
+from flexo.model.loans import LoanState
+from flexo.model.nodes import NodeCondition
+from flexo.model.queue import JobKey
 
 
 @pytest.fixture

@@ -8,21 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexo.loaning.occupants import NOBODY, in_queue, on_allocating
-from flexo.model import (
-    ElasticJob,
-    Grant,
-    JobKey,
-    JobState,
-    Principal,
-    QueuedJob,
-    Range,
-    SatelliteState,
-    SatelliteTag,
-    Share,
-    TrainingJob,
-    WaitReason,
-    WorkerShape,
-)
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
+from flexo.model.ranges import Range
+from flexo.model.training import Share, TrainingJob
 
 SERVERS = ("i1", "i2")
 

@@ -9,7 +9,7 @@ from inference_world import NOW, SERVERS, job, server
 
 from flexo.loaning.demand import DemandMissing
 from flexo.loaning.partition import PartitionDemand
-from flexo.model import JobKey, JobState, QueuedJob, SatelliteTag
+from flexo.model.queue import JobKey, JobState, QueuedJob, SatelliteTag
 
 
 def needed(*jobs: QueuedJob, servers=SERVERS) -> float:

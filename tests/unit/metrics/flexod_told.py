@@ -12,7 +12,7 @@ from flexo.loaning.turn import LendingSettings, Reading
 from flexo.metrics.happenings import Happenings
 from flexo.metrics.itself import Itself
 from flexo.metrics.present import Present
-from flexo.model import Demand, Loan, LoanState
+from flexo.model.loans import Demand, Loan, LoanState
 
 LENDING = LoansView(
     LendingSettings(),

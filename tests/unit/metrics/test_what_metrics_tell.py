@@ -19,7 +19,8 @@ from flexo.controller import Controller
 from flexo.journal import KINDS
 from flexo.metrics.happenings import Happenings
 from flexo.metrics.present import Present
-from flexo.model import JobState, PastLoan
+from flexo.model.loans import PastLoan
+from flexo.model.queue import JobState
 
 SOURCES = Path(__file__).parents[3] / "daemon" / "flexo"
 

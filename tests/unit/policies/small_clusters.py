@@ -8,26 +8,12 @@ from typing import ClassVar
 
 from slurm_says import job_as_slurm_says, node_as_slurm_says
 
-from flexo.model import (
-    ElasticJob,
-    Grant,
-    Grow,
-    JobKey,
-    JobState,
-    Node,
-    Partition,
-    Plan,
-    Principal,
-    QueuedJob,
-    Range,
-    SatelliteState,
-    SatelliteTag,
-    Share,
-    Shrink,
-    Snapshot,
-    WaitReason,
-    WorkerShape,
-)
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
+from flexo.model.nodes import Node, Partition, WorkerShape
+from flexo.model.plans import Grow, Plan, Shrink, Snapshot
+from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
+from flexo.model.ranges import Range
+from flexo.model.training import Share
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.placement import Placement
 

@@ -9,18 +9,10 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from small_clusters import NOW, elastic, node, pending, satellites_of, snapshot
 
-from flexo.model import (
-    ElasticJob,
-    Grant,
-    Grow,
-    Node,
-    Plan,
-    QueuedJob,
-    SatelliteState,
-    Shrink,
-    Snapshot,
-    WorkerShape,
-)
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.plans import Grow, Plan, Shrink, Snapshot
+from flexo.model.queue import QueuedJob
 
 REST_S = 60.0
 STEP_S = 20.0

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from small_clusters import NOW
 from training_jobs import after, check_plan, job, node, pending_order, planned, snapshot, snapshots, workers
 
-from flexo.model import JobKey, Plan, Quota, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.plans import Plan, Snapshot
+from flexo.model.queue import JobKey
+from flexo.model.training import Quota, Share, TrainingJob
 from flexo.policies.antman import AntMan
 
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from training_jobs import after, check_plan, planned, snapshots
 
-from flexo.model import Snapshot
+from flexo.model.plans import Snapshot
 from flexo.policies import registry
 
 QUEUEING = ("fifo", "backfill", "srtf", "tiresias", "elastic-tiresias", "tiresias-pollux")

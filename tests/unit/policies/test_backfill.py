@@ -8,7 +8,9 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from training_jobs import NOW, TableSpeed, after, job, node, planned, snapshot, snapshots, workers
 
-from flexo.model import Snapshot, TrainingJob, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.plans import Snapshot
+from flexo.model.training import TrainingJob
 from flexo.policies.backfill import Backfill
 from flexo.policies.fifo import Fifo
 

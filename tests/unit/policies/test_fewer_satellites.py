@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from small_clusters import elastic, granted, grown, node, sentence, shrunk, snapshot
 from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
 
-from flexo.model import ElasticJob, Plan, Snapshot, TrainingJob
+from flexo.model.elastic import ElasticJob
+from flexo.model.plans import Plan, Snapshot
+from flexo.model.training import TrainingJob
 from flexo.policies import registry, satellites
 
 POLICIES = ("greedy", "lyra", "throughput")

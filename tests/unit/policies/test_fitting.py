@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from training_jobs import after, check_plan, job, node, planned, snapshot, snapshots, workers
 
-from flexo.model import JobKey, Share
+from flexo.model.queue import JobKey
+from flexo.model.training import Share
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.greedy import Greedy
 from flexo.policies.placement import Placement

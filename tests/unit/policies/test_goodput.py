@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from training_jobs import after, check_plan, planned, snapshots
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import JobKey, Node, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.plans import Snapshot
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.goodput import Goodput
 from flexo_simulation.costs import Costs
 from flexo_simulation.engine import simulate

@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 
-from flexo.model import Batch, Grow, JobKey, Range, Shrink, SlowGpu, WorkerShape
+from flexo.model.measured import SlowGpu
+from flexo.model.nodes import WorkerShape
+from flexo.model.plans import Batch, Grow, Shrink
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
 from flexo.policies import satellites
 from flexo.policies.batches import batch_of
 from flexo.policies.greedy import Greedy

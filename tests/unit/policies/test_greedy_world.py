@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_clusters import elastic, node
 from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
 
-from flexo.model import Plan, Shrink, Snapshot
+from flexo.model.plans import Plan, Shrink, Snapshot
 from flexo.policies import satellites
 from flexo.policies.greedy import Greedy
 

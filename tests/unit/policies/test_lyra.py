@@ -8,7 +8,11 @@ import pytest
 from small_clusters import NOW
 from training_jobs import after, check_plan, job, node, pending_order, planned, snapshot, workers
 
-from flexo.model import JobKey, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.plans import Plan, Snapshot
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.lyra import Lyra
 
 V100 = WorkerShape(1, 1, gpu_type="V100")

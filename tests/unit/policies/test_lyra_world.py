@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_jobs import after, check_plan, planned, snapshots
 
-from flexo.model import Plan, Snapshot
+from flexo.model.plans import Plan, Snapshot
 from flexo.policies.lyra import Lyra
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_clusters import node
 
-from flexo.model import WorkerShape
+from flexo.model.nodes import WorkerShape
 from flexo.policies.openings import Kind, Openings
 from flexo.policies.rooms import Resources, Room
 

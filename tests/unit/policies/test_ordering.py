@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from training_jobs import NOW, job, node, pending_order, snapshot
 
-from flexo.model import Snapshot
+from flexo.model.plans import Snapshot
 from flexo.policies import registry
 
 

@@ -18,7 +18,9 @@ from small_clusters import (
     snapshot,
 )
 
-from flexo.model import JobState, Partition, SatelliteTag, Shrink
+from flexo.model.nodes import Partition
+from flexo.model.plans import Shrink
+from flexo.model.queue import JobState, SatelliteTag
 from flexo.policies import satellites
 from flexo.policies.greedy import Greedy
 from flexo.policies.pending import waits_for_resources

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_jobs import ONE_GPU, job, node, snapshot
 
-from flexo.model import Share, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.training import Share
 from flexo.policies.placement import FreeGpus, Placement, dearest_first
 
 TWO_GPUS = WorkerShape(gpus=2, cpus=1)

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from small_clusters import NOW, Wishing, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
 
-from flexo.model import Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.plans import Plan, Snapshot
+from flexo.model.ranges import Range
+from flexo.model.training import Share, TrainingJob
 from flexo.policies import satellites
 from flexo.policies.throughput import Throughput
 

@@ -7,7 +7,11 @@ from dataclasses import replace
 import pytest
 from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 
-from flexo.model import ElasticJob, Grow, Loan, LoanState, Partition, Plan, QueuedJob, Snapshot, WorkerShape
+from flexo.model.elastic import ElasticJob
+from flexo.model.loans import Loan, LoanState
+from flexo.model.nodes import Partition, WorkerShape
+from flexo.model.plans import Grow, Plan, Snapshot
+from flexo.model.queue import QueuedJob
 from flexo.policies.greedy import Greedy
 from flexo.policies.rooms import lent_nodes, satellite_partition
 from flexo.policies.satellites import plan

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from training_jobs import after, job, node, pending_order, planned, snapshot, workers
 
-from flexo.model import Range, Share, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.ranges import Range
+from flexo.model.training import Share
 from flexo.policies.tiresias import Tiresias
 
 FOUR_GPUS = WorkerShape(4, 1)

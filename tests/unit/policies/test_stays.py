@@ -8,7 +8,8 @@ from dataclasses import replace
 from small_clusters import NOW, Wishing, elastic, granted, grown, node, pending, sentence, snapshot
 from training_jobs import TableSpeed
 
-from flexo.model import Snapshot, TrainingJob
+from flexo.model.plans import Snapshot
+from flexo.model.training import TrainingJob
 from flexo.policies import satellites
 from flexo.policies.greedy import Greedy
 from flexo.policies.payoff import PAUSE_S, START_S

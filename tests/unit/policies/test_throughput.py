@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_jobs import ONE_GPU, TableSpeed, after, check_plan, job, node, snapshot, snapshots, workers
 
-from flexo.model import Node, Plan, Range, Share, Snapshot, TrainingJob
+from flexo.model.nodes import Node
+from flexo.model.plans import Plan, Snapshot
+from flexo.model.ranges import Range
+from flexo.model.training import Share, TrainingJob
 from flexo.policies import allocating, registry
 from flexo.policies.autoscaler import Autoscaler
 from flexo.policies.fixed_batch import MaxBatch, MinBatch, RandomBatch

@@ -8,7 +8,8 @@ from dataclasses import replace
 from traces import needs_traces
 from training_jobs import NOW, TableSpeed, after, job, node, pending_order, planned, snapshot, workers
 
-from flexo.model import Held, Share, Snapshot, TrainingJob
+from flexo.model.plans import Snapshot
+from flexo.model.training import Held, Share, TrainingJob
 from flexo.policies.elastic_tiresias import ElasticTiresias
 from flexo.policies.srtf import Srtf
 from flexo.policies.tiresias import Tiresias

@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 from small_clusters import NOW
 
-from flexo.model import Held, JobKey, Node, Plan, Range, Share, Snapshot, TrainingJob, WorkerShape
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.plans import Plan, Snapshot
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
+from flexo.model.training import Held, Share, TrainingJob
 from flexo.policies import allocating
 from flexo.policies.base import Jobs, Policy
 from flexo.policies.placement import Placement

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo.model import Range
+from flexo.model.ranges import Range
 from flexo.scalability.allreduce import PassTime, RingTime, StepModel, fit
 from flexo.scalability.goodput import GoodputSpeed
 from flexo.scalability.gradient_noise import GradientStatistics

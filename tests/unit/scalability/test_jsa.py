@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo.model import Range
+from flexo.model.ranges import Range
 from flexo.scalability.jsa import AllReduceTimes, JobScalability, ProcessingTimes
 
 

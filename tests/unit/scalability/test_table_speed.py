@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo.model import ScalingPoint
+from flexo.model.measured import ScalingPoint
 from flexo.scalability.efficiency import efficiencies
 from flexo.scalability.measured import speed_of
 from flexo.scalability.table import BadTable, TableSpeed

@@ -14,16 +14,8 @@ from controller_world import ADA, BOB, FakeLeader, World, slurm_job
 
 from flexo.control.leaders import GrantOffer
 from flexo.controller import Controller
-from flexo.model import (
-    FailureReason,
-    GrantFailure,
-    JobKey,
-    JobState,
-    LeaderReport,
-    QueuedJob,
-    SatelliteReport,
-    SatelliteTag,
-)
+from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport
+from flexo.model.queue import JobKey, JobState, QueuedJob, SatelliteTag
 
 LEASE_S: Final = 60
 CYCLE_S: Final = 5.0

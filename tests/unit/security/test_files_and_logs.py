@@ -13,7 +13,8 @@ import structlog
 from flexo.config import ConfigError, LogSettings, load
 from flexo.control.slow_gpus import MOST_OF_A_JOB, SlowGpus
 from flexo.journal import Event, Journal
-from flexo.model import JobKey, SlowGpuReport
+from flexo.model.measured import SlowGpuReport
+from flexo.model.queue import JobKey
 from flexo.service import logs
 from flexo_protos.leader_leases.file_store import FileLeaseStore
 from flexo_protos.leader_leases.lease import OF_FLEXODS, StoreAway

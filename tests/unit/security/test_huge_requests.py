@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from controller_world import BOB, World, slurm_job
 
-from flexo.model import ElasticRequest, JobState, Range, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import ElasticRequest, JobState
+from flexo.model.ranges import Range
 from flexo.policies import registry
 
 ANY = Range(1, 999_999_999)

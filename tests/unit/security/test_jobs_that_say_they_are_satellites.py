@@ -15,16 +15,9 @@ from controller_world import BOB, KEY, LEASE_S, FakeLeader, World, slurm_job
 
 from flexo.clusters.slurm.marks import satellite_tag
 from flexo.control.slow_gpus import nodes_of
-from flexo.model import (
-    FailureReason,
-    GrantFailure,
-    JobKey,
-    JobState,
-    SatelliteReport,
-    SatelliteState,
-    SatelliteTag,
-    SlowGpuReport,
-)
+from flexo.model.elastic import FailureReason, GrantFailure, SatelliteReport, SatelliteState
+from flexo.model.measured import SlowGpuReport
+from flexo.model.queue import JobKey, JobState, SatelliteTag
 
 HIS = JobKey(2)
 DUE = 11

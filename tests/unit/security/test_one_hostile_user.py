@@ -22,15 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from flexo.grant_signatures import GrantSigner
 from flexo.issued_grants import IssuedGrant
-from flexo.model import (
-    FailureReason,
-    GrantFailure,
-    JobKey,
-    JobState,
-    SatelliteReport,
-    SatelliteState,
-    SatelliteTag,
-)
+from flexo.model.elastic import FailureReason, GrantFailure, SatelliteReport, SatelliteState
+from flexo.model.queue import JobKey, JobState, SatelliteTag
 
 SETTLED_AFTER = 60
 """Cycles: several leases, and more than any rest of an honest job."""

@@ -11,7 +11,9 @@ import grpc.aio
 
 from flexo.availability.mandate import ALONE, Mandate
 from flexo.clusters.base import ClusterState
-from flexo.model import ElasticRequest, JobState, Node, Principal, QueuedJob, Range, WaitReason
+from flexo.model.nodes import Node
+from flexo.model.queue import ElasticRequest, JobState, Principal, QueuedJob, WaitReason
+from flexo.model.ranges import Range
 from flexo.service.authentication import Authentication
 from flexo.service.budgets import STANDARD, Budgets
 from flexo.service.jobs_service import JobService, Pace

@@ -26,21 +26,13 @@ from flexo.control.views import ControllerStatus, JobView, TimeLeft, UnknownJob,
 from flexo.control.wishes import BadScale, Busy, NotSteered
 from flexo.journal import KINDS, Event, Found, Journal
 from flexo.journal_search import Search
-from flexo.model import (
-    Demand,
-    ElasticJob,
-    Grant,
-    JobKey,
-    Node,
-    Note,
-    Principal,
-    Range,
-    SatelliteState,
-    ScalingPoint,
-    SlowGpu,
-    Source,
-    WorkerShape,
-)
+from flexo.model.elastic import ElasticJob, Grant, SatelliteState
+from flexo.model.loans import Demand
+from flexo.model.measured import ScalingPoint, SlowGpu, Source
+from flexo.model.nodes import Node, WorkerShape
+from flexo.model.plans import Note
+from flexo.model.queue import JobKey, Principal
+from flexo.model.ranges import Range
 from flexo.service import admin_service
 from flexo.service.admin_service import AdminService, event_message
 from flexo.service.authentication import Authentication

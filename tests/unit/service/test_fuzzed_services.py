@@ -34,7 +34,9 @@ from flexo.config import ControllerSettings, Settings
 from flexo.controller import Controller
 from flexo.journal import Journal
 from flexo.loaning.pushed import PushedDemand
-from flexo.model import FailureReason, GrantFailure, JobKey, SlowGpuReport
+from flexo.model.elastic import FailureReason, GrantFailure
+from flexo.model.measured import SlowGpuReport
+from flexo.model.queue import JobKey
 from flexo.service.admin_service import AdminService
 from flexo.service.budgets import Budgets
 from flexo.service.inference_service import InferenceService

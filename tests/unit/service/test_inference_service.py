@@ -18,7 +18,8 @@ from service_doubles import PlainAuthenticator
 
 from flexo.loaning.demand import DemandMissing
 from flexo.loaning.pushed import MAX_CALL_BACKS, MAX_CALLED_SERVERS, Called, PushedDemand
-from flexo.model import Loan, LoanState, Node
+from flexo.model.loans import Loan, LoanState
+from flexo.model.nodes import Node
 from flexo.service.authentication import Authentication
 from flexo.service.inference_service import InferenceService
 from flexo.service.wire import MAX_TEXT

@@ -14,7 +14,9 @@ import structlog
 from service_doubles import ATTACH, House, cluster, end_of, hello, house, slurm_job
 
 from flexo.control.leaders import GrantOffer, Orders
-from flexo.model import FailureReason, JobKey, JobState, Principal, QueuedJob, Range, SatelliteTag
+from flexo.model.elastic import FailureReason
+from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag
+from flexo.model.ranges import Range
 from flexo.service import leaders
 from flexo.service.budgets import STANDARD, Budgets, TokenBucket
 from flexo.service.errands import CheckpointOrder, Errand, Outcome, Progress, Result

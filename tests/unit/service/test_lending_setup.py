@@ -13,7 +13,7 @@ from flexo.loaning.lstm import TorchMissing
 from flexo.loaning.partition import PartitionDemand
 from flexo.loaning.prometheus import PrometheusDemand
 from flexo.loaning.pushed import PushedDemand
-from flexo.model import Demand, Loan
+from flexo.model.loans import Demand, Loan
 from flexo.service.lending_setup import lending_of, pushed_demand
 
 

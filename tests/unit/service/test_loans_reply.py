@@ -7,7 +7,8 @@ from service_doubles import slurm_job
 from flexo.clusters.base import ClusterState
 from flexo.control.views import LoansView
 from flexo.loaning.turn import LendingSettings, Reading
-from flexo.model import Demand, JobKey, LeftAlone, Loan, LoanState, PastLoan, SatelliteTag
+from flexo.model.loans import Demand, LeftAlone, Loan, LoanState, PastLoan
+from flexo.model.queue import JobKey, SatelliteTag
 from flexo.service.loans_reply import loans_reply
 
 LOANS = (

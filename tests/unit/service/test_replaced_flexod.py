@@ -10,7 +10,7 @@ from service_doubles import end_of, hello, house, slurm_job
 
 from flexo.clusters.base import MayNotAct
 from flexo.control.leaders import GrantOffer, Orders
-from flexo.model import JobKey
+from flexo.model.queue import JobKey
 
 OFFER = GrantOffer("g1", "n2", 3, "flex", 300, 40)
 

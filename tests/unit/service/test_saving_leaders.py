@@ -6,7 +6,10 @@ import asyncio
 import time
 
 from flexo.control.leaders import Saved
-from flexo.model import JobKey, LeaderReport, Range, WorkerShape
+from flexo.model.elastic import LeaderReport
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
 from flexo.service.errands import CheckpointOrder, Command, Outcome, ProfileOrder, Result
 from flexo.service.leaders import LeaderDesk, Line
 

@@ -21,7 +21,7 @@ from flexo.availability.leader_elector import LeaderElector
 from flexo.availability.mandate import Mandate
 from flexo.config import Settings
 from flexo.journal import Journal
-from flexo.model import JobKey
+from flexo.model.queue import JobKey
 from flexo.service import turns
 from flexo.service.process import CannotServe, Process
 from flexo.service.reloading import Configuration

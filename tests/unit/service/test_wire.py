@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexo.control.leaders import GrantOffer, NodeSpeed, Orders
-from flexo.model import FailureReason, JobKey, Principal, Range, SatelliteState, WorkerShape
+from flexo.model.elastic import FailureReason, SatelliteState
+from flexo.model.nodes import WorkerShape
+from flexo.model.queue import JobKey, Principal
+from flexo.model.ranges import Range
 from flexo.service import wire
 from flexo.service.errands import CancelOrder, CheckpointOrder, Command, ProfileOrder, Result
 from flexo_protos.v1 import jobs_pb2 as pb

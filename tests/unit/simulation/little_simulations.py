@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Allocate, Drop, JobKey, Range, Share, TrainingJob, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.plans import Allocate, Drop
+from flexo.model.queue import JobKey
+from flexo.model.ranges import Range
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.placement import Placement
 from flexo_simulation.engine import simulate

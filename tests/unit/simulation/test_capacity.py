@@ -6,7 +6,7 @@ import pytest
 from little_simulations import trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
-from flexo.model import WorkerShape
+from flexo.model.nodes import WorkerShape
 from flexo_simulation.capacity import Capacity
 
 MIXED = Capacity(make_nodes((NodeGroup(2, 4, "v100", "v"), NodeGroup(1, 6, "t4", "t"))))

@@ -8,7 +8,8 @@ import pytest
 from little_simulations import trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Range, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.ranges import Range
 from flexo_simulation.elasticity import Elasticity, Of, drawn, made_elastic
 from flexo_simulation.formats.errors import BadTrace
 from flexo_simulation.gpu_types import for_cluster

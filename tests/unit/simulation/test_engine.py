@@ -7,7 +7,10 @@ from little_simulations import Doing, Script, allocate, by_number, greedy_fifo, 
 
 from flexo.clusters.base import ImpossiblePlan
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Allocate, Drop, JobKey, Share, Source
+from flexo.model.measured import Source
+from flexo.model.plans import Allocate, Drop
+from flexo.model.queue import JobKey
+from flexo.model.training import Share
 from flexo.policies.base import Jobs
 from flexo.policies.placement import Placement
 from flexo_simulation.costs import POLLUX, Costs

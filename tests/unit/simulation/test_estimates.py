@@ -8,7 +8,7 @@ import pytest
 from little_simulations import Doing, Script, greedy_fifo, on_one_node, trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Source
+from flexo.model.measured import Source
 from flexo.policies import registry
 from flexo.policies.base import Jobs
 from flexo.policies.placement import Placement

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from little_simulations import trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Quota, TrainingJob
+from flexo.model.training import Quota, TrainingJob
 from flexo.policies import registry
 from flexo.policies.base import Jobs, Policy, Targets
 from flexo.policies.placement import Placement

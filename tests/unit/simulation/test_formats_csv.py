@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from traces import needs_traces
 
-from flexo.model import Range
+from flexo.model.ranges import Range
 from flexo_simulation.formats import itp, own, philly, tiresias
 from flexo_simulation.formats.errors import BadTrace
 from flexo_simulation.formats.reading import ReadOptions

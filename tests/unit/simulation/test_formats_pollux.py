@@ -6,7 +6,8 @@ import pytest
 from small_application import write_application
 from traces import needs_traces
 
-from flexo.model import Range, Share
+from flexo.model.ranges import Range
+from flexo.model.training import Share
 from flexo_simulation.costs import POLLUX
 from flexo_simulation.formats import pollux
 from flexo_simulation.formats.errors import BadTrace

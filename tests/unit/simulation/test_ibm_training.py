@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flexo.model import Share
+from flexo.model.training import Share
 from flexo.scalability.jsa import AllReduceTimes, JobScalability
 from flexo_simulation.ibm_training import (
     CATEGORIES,

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from flexo.model import Share, Source
+from flexo.model.measured import Source
+from flexo.model.training import Share
 from flexo.scalability.table import TableSpeed
 from flexo_simulation.linear_training import LinearTraining
 

@@ -9,7 +9,7 @@ import pytest
 from little_simulations import ONE_GPU, trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Range
+from flexo.model.ranges import Range
 from flexo.policies import registry
 from flexo_simulation.engine import simulate
 from flexo_simulation.linear_training import LinearTraining

@@ -13,7 +13,7 @@ from small_application import write_application
 from threadpoolctl import threadpool_limits
 from traces import needs_traces
 
-from flexo.model import Range
+from flexo.model.ranges import Range
 from flexo.scalability.gradient_noise import GradientStatistics
 from flexo.scalability.local_batch import BatchLimits
 from flexo_simulation.pollux_profiles import DECLARED, Application, BadProfile, Declared, load_application

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from small_application import small_application
 from traces import needs_traces
 
-from flexo.model import Share, Source
+from flexo.model.measured import Source
+from flexo.model.training import Share
 from flexo.scalability.goodput import GoodputSpeed
 from flexo_simulation.pollux_profiles import Application, load_application
 from flexo_simulation.pollux_training import PolluxRun, PolluxTraining

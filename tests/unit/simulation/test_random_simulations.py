@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from little_simulations import said, trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Allocate, Share, TrainingJob
+from flexo.model.plans import Allocate
+from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Targets
 from flexo.policies.placement import Placement
 from flexo_simulation.costs import Costs

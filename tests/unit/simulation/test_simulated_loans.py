@@ -13,7 +13,8 @@ from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.loaning.orchestrator import Rules
 from flexo.loaning.reclaim import exact, random_choice
 from flexo.loaning.vacating import Timing
-from flexo.model import Allocate, Share
+from flexo.model.plans import Allocate
+from flexo.model.training import Share
 from flexo.policies.base import Jobs, Policy
 from flexo.policies.lyra import Lyra
 from flexo.policies.placement import Placement

@@ -7,7 +7,7 @@ import math
 from little_simulations import ONE_GPU
 
 from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
-from flexo.model import Share
+from flexo.model.training import Share
 from flexo_simulation.on_slurm.timeline import Ask, Release, Timeline
 
 NODES = make_nodes((NodeGroup(2, 4),))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from traces import needs_traces
 
-from flexo.model import Share
+from flexo.model.training import Share
 from flexo.scalability.table import BadTable, TableSpeed
 from flexo_simulation.table_training import load_tables, table_training
 

@@ -6,7 +6,10 @@ import pytest
 from little_simulations import Doing, Script, allocate, by_number, trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model import Allocate, JobKey, Share, WorkerShape
+from flexo.model.nodes import WorkerShape
+from flexo.model.plans import Allocate
+from flexo.model.queue import JobKey
+from flexo.model.training import Share
 from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo_simulation.costs import Costs
 from flexo_simulation.engine import simulate

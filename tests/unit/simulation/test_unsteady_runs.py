@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 from little_simulations import Script, by_number, greedy_fifo, on_one_node, trace_job
 
-from flexo.model import Share, Source
+from flexo.model.measured import Source
+from flexo.model.training import Share
 from flexo.policies.base import Jobs
 from flexo.policies.placement import Placement
 from flexo_simulation.costs import Costs

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flexo.model import BadRange, Range
+from flexo.model.ranges import BadRange, Range
 
 HERE = Path(__file__).resolve().parent
 PLUGIN = HERE.parents[2] / "slurm_plugin"

@@ -20,7 +20,10 @@ from flexo.clusters.simulated.inference import InferenceServers
 from flexo.clusters.simulated.ledger import Ledger
 from flexo.clusters.simulated.nodes import PARTITION
 from flexo.clusters.simulated.queue import Queue
-from flexo.model import Allocate, Drop, JobKey, Node, Partition, Quota, TrainingJob
+from flexo.model.nodes import Node, Partition
+from flexo.model.plans import Allocate, Drop
+from flexo.model.queue import JobKey
+from flexo.model.training import Quota, TrainingJob
 
 _TRAITS: Final = ClusterTraits("simulated", "", StartBounds(0.0), software="the simulated cluster")
 

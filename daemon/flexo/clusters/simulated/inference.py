@@ -12,7 +12,7 @@ from dataclasses import replace
 from flexo.clusters.base import ActionRefused
 from flexo.clusters.simulated.ledger import Ledger
 from flexo.clusters.simulated.nodes import BORROWED, INFERENCE
-from flexo.model import Node, Partition
+from flexo.model.nodes import Node, Partition
 
 
 class InferenceServers:

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from flexo.clusters.base import ImpossiblePlan
 from flexo.clusters.simulated.nodes import BORROWED, INFERENCE
-from flexo.model import Allocate, Node, Share, TrainingJob
+from flexo.model.nodes import Node
+from flexo.model.plans import Allocate
+from flexo.model.training import Share, TrainingJob
 
 Change = tuple[TrainingJob, Allocate]
 """A job as it is, and what it is to have."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flexo.model import Node
+from flexo.model.nodes import Node
 
 PARTITION = "all"
 """Of all training nodes."""

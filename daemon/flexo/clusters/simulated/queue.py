@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from flexo.model import JobKey, TrainingJob
+from flexo.model.queue import JobKey
+from flexo.model.training import TrainingJob
 
 
 class Queue:

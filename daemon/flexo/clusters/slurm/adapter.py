@@ -29,7 +29,8 @@ from flexo.clusters.slurm.reader import Reader
 from flexo.clusters.slurm.reader_commands import CommandReader
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.clusters.slurm.shares import read_shares
-from flexo.model import JobKey, Node, NodeCondition, Partition, QueuedJob
+from flexo.model.nodes import Node, NodeCondition, Partition
+from flexo.model.queue import JobKey, QueuedJob
 
 _PARTITIONS_STAY_S = 60.0
 """How long a partition's tier and state are taken as read; its nodes are read with the nodes each time."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from flexo.clusters.base import ClusterUnreachable, JobEnd
 from flexo.clusters.slurm.commands import CommandFailed, SlurmCommands
 from flexo.clusters.slurm.text import BadValue, epoch, number, or_empty
-from flexo.model import JobKey
+from flexo.model.queue import JobKey
 
 _QUEUE = ("JobID", "RestartCnt", "State", "StartTime", "EndTime", "exit_code")
 _ACCOUNTS = "JobIDRaw,State,Start,End,ExitCode"

@@ -22,7 +22,8 @@ from flexo.clusters.slurm.node_states import conditions, first_line, why_unusabl
 from flexo.clusters.slurm.parse_jobs import STATES, readable, tag_in
 from flexo.clusters.slurm.text import Gpus
 from flexo.clusters.slurm.wait_reasons import wait_reason
-from flexo.model import Node, Partition, Principal, QueuedJob
+from flexo.model.nodes import Node, Partition
+from flexo.model.queue import Principal, QueuedJob
 
 
 def why_not_enough(config: Any, nodes: Iterable[Any]) -> str:

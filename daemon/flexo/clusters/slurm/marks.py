@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from flexo.model import BadRange, ElasticRequest, JobKey, Range, SatelliteTag
+from flexo.model.queue import ElasticRequest, JobKey, SatelliteTag
+from flexo.model.ranges import BadRange, Range
 
 _ELASTIC = re.compile(r"(?<!\S)flexo\{([^{}\s]*)\}(?!\S)")
 _TAG = re.compile(

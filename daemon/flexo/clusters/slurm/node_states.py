@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from flexo.model import NodeCondition
+from flexo.model.nodes import NodeCondition
 
 _GOOD_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 # A list of what is harmless and not of what is harmful: every release adds flags, and a node that we take

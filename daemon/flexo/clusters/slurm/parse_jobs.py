@@ -25,7 +25,7 @@ from flexo.clusters.slurm.text import (
     tres,
 )
 from flexo.clusters.slurm.wait_reasons import wait_reason
-from flexo.model import JobState, Principal, QueuedJob, SatelliteTag, WaitReason
+from flexo.model.queue import JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 
 
 class QueueRecord(NamedTuple):

@@ -11,7 +11,7 @@ import re
 from flexo.clusters.slurm.hostlist import expand
 from flexo.clusters.slurm.node_states import conditions, first_line, why_unusable
 from flexo.clusters.slurm.text import BadValue, gpus, number, or_empty, shared_gpus_in_use
-from flexo.model import Node, NodeCondition, Partition
+from flexo.model.nodes import Node, NodeCondition, Partition
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 _REASON = re.compile(r"\sReason=(.*?)(?: \[[^\[\]]*@[^\[\]]*\]|\s(?:Comment|Extra)=|$)")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from flexo.model import Node, Partition, QueuedJob
+from flexo.model.nodes import Node, Partition
+from flexo.model.queue import QueuedJob
 
 
 class Reader(Protocol):

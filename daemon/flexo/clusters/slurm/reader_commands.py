@@ -31,7 +31,8 @@ from flexo.clusters.slurm.parse_jobs import (
 )
 from flexo.clusters.slurm.parse_nodes import parse_nodes, parse_partitions
 from flexo.clusters.slurm.text import BadValue, number
-from flexo.model import JobState, Node, Partition, QueuedJob
+from flexo.model.nodes import Node, Partition
+from flexo.model.queue import JobState, QueuedJob
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from flexo.clusters.base import ANSWERED, SILENT, CallEnded, ClusterUnreachable, nobody_counts
 from flexo.clusters.slurm.from_pyslurm import to_jobs, to_node, to_partition, why_not_enough
-from flexo.model import Node, Partition, QueuedJob
+from flexo.model.nodes import Node, Partition
+from flexo.model.queue import QueuedJob
 
 # Importing pyslurm and its libslurm takes longer than any answer.
 _START_S = 30.0

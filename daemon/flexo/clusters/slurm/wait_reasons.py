@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from flexo.model import JobState, WaitReason
+from flexo.model.queue import JobState, WaitReason
 
 _RESOURCES: Final = frozenset(
     {
