@@ -22,12 +22,12 @@ from flexo_protos.credentials import new_authenticator
 from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network, open_files
 from horovod_elastic.agent.tenure import Tenure
+from horovod_elastic.daemon_address import daemon_address
 from horovod_elastic.election.election import Election, Role
 from horovod_elastic.election.lease_client import JobRun
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.election.lease_places import open_lease
 from horovod_elastic.job_plan import BaseJob, JobPlan
-from horovod_elastic.leader.daemon_link import daemon_address
 from horovod_elastic.leader.leader import Leader
 from horovod_elastic.leader.leader_service import LeaderPort
 from horovod_elastic.leader.membership.commands import Command, Dismiss

@@ -22,12 +22,12 @@ from horovod_elastic import network, open_files, progress, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED
 from horovod_elastic.core import choice
+from horovod_elastic.daemon_address import daemon_address
 from horovod_elastic.election import lease_places
 from horovod_elastic.election.lease_client import JobRun, LeaseClient
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan
 from horovod_elastic.leader import profiling
-from horovod_elastic.leader.daemon_link import daemon_address
 from horovod_elastic.platforms import registry
 from horovod_elastic.platforms.base import AgentProcess, JobControl, NotInAJob, Platform, Refused
 from horovod_elastic.trace import say, say_error

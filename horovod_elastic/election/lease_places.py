@@ -20,9 +20,9 @@ from flexo_protos.credentials import Authenticator
 from flexo_protos.installing import how_to_install
 from flexo_protos.leader_leases.lease import OF_JOBS, StoreAway
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
+from horovod_elastic.daemon_address import CONFIG, daemon_address
 from horovod_elastic.election.lease_client import ANSWER_WITHIN_S, JobRun, LeaseClient, StoredLease
 from horovod_elastic.election.lease_grpc import GrpcLease, LeaseServer
-from horovod_elastic.leader.daemon_link import CONFIG, daemon_address
 
 PLACE_VARIABLE = "FLEXO_LEASE"
 """Says where this job's lease is to be kept, over what the configuration says (see lease_place.py)."""

@@ -6,13 +6,10 @@ leases do.
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 
@@ -24,7 +21,6 @@ from horovod_elastic.trace import say_error
 from horovod_elastic.wire import CHANNEL_OPTIONS
 
 ATTACH = "/flexo.v1.JobService/Attach"
-CONFIG = "/etc/flexo/flexo.toml"
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 30.0
 REFUSED_RETRY_S = 60.0
 REPORT_INTERVAL_S = 5.0
@@ -43,22 +39,6 @@ _BROKEN_OFF = (
     grpc.StatusCode.CANCELLED,
 )
 """What gRPC itself says where nobody answers, or no more. All other codes somebody has chosen."""
-
-
-def daemon_address() -> str | None:
-    """flexod's host:port, several of them with commas between.
-
-    $FLEXO_DAEMON, else [high_availability] hosts or [service] address in $FLEXO_CONFIG or in
-    /etc/flexo/flexo.toml.
-    """
-    if address := os.environ.get("FLEXO_DAEMON"):
-        return address
-    try:
-        with Path(os.environ.get("FLEXO_CONFIG", CONFIG)).open("rb") as file:
-            found = flexods.configured(tomllib.load(file))
-    except (OSError, ValueError):  # TOMLDecodeError and UnicodeDecodeError are both of the latter
-        return None
-    return found[0] if found else None
 
 
 class _Outdated(Exception):

@@ -1,0 +1,27 @@
+"""Where flexod is, as this job's environment or this host's configuration file says."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+from flexo_protos import flexods
+
+CONFIG = "/etc/flexo/flexo.toml"
+
+
+def daemon_address() -> str | None:
+    """flexod's host:port, several of them with commas between.
+
+    $FLEXO_DAEMON, else [high_availability] hosts or [service] address in $FLEXO_CONFIG or in
+    /etc/flexo/flexo.toml.
+    """
+    if address := os.environ.get("FLEXO_DAEMON"):
+        return address
+    try:
+        with Path(os.environ.get("FLEXO_CONFIG", CONFIG)).open("rb") as file:
+            found = flexods.configured(tomllib.load(file))
+    except (OSError, ValueError):  # TOMLDecodeError and UnicodeDecodeError are both of the latter
+        return None
+    return found[0] if found else None
