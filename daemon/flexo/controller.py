@@ -57,9 +57,9 @@ from flexo.control.unreadable import UnreadableJobs
 from flexo.control.views import ControllerStatus, JobView, LoansView, UnknownJob, View
 from flexo.control.watch import DONE, MISTAKE, UNREACHABLE, Unwatched, Watch
 from flexo.control.wishes import Wishes
+from flexo.events import ROUTINE, Event
 from flexo.grant_signatures import GrantSigner
 from flexo.grants import GrantBook, Rules, Sight
-from flexo.journal import ROUTINE, Event
 from flexo.loaning.lending import Lending
 from flexo.model.elastic import ElasticJob, Grant, LeaderReport, SatelliteState
 from flexo.model.measured import ScalingPoint

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
+from flexo.events import Event
 from flexo.grant_signatures import GrantSigner
 from flexo.issued_grants import (
     LONGEST_LIMIT_S,
@@ -23,7 +24,6 @@ from flexo.issued_grants import (
     is_satellite,
     shape_within,
 )
-from flexo.journal import Event
 from flexo.model.elastic import (
     ElasticJob,
     FailureReason,

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from flexo.control.leaders import Orders, Saved
+from flexo.events import Event
 from flexo.issued_grants import IssuedGrant
-from flexo.journal import Event
 from flexo.model.elastic import GrantFailure, LeaderReport
 from flexo.model.loans import Demand, LeftAlone, Loan, PastLoan
 from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu, SlowGpuReport

@@ -21,7 +21,8 @@ from chaos.system.plan import Target
 from chaos.system.stage import cluster
 
 from flexo import config
-from flexo.journal import Event, Journal
+from flexo.events import Event
+from flexo.journal import Journal
 from flexo_lab import Lab, LabError, why_unavailable
 from flexo_lab.ports import free_ports
 from soak import picture, report

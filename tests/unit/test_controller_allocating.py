@@ -12,7 +12,8 @@ from flexo.clusters.simulated.cluster import SimulatedCluster
 from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
 from flexo.config import ControllerSettings, Settings
 from flexo.controller import Controller
-from flexo.journal import Event, Journal
+from flexo.events import Event
+from flexo.journal import Journal
 from flexo.model.nodes import WorkerShape
 from flexo.model.plans import Allocate, Drop, Note, Plan
 from flexo.model.queue import JobKey

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexo import journal_grants
+from flexo.events import Event
 from flexo.grant_signatures import LONGEST, GrantSigner
 from flexo.issued_grants import IssuedGrant, is_satellite, shape_within
-from flexo.journal import Event, Journal
+from flexo.journal import Journal
 from flexo.model.elastic import SatelliteReport, SatelliteState
 from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey

@@ -13,7 +13,9 @@ from dataclasses import replace
 
 import pytest
 
-from flexo.journal import Event, Journal, _is_damage
+from flexo.events import Event
+from flexo.journal import Journal
+from flexo.journal_file import is_damage
 from flexo.model.loans import Demand, LeftAlone, Loan, LoanState, PastLoan
 from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu
 from flexo.model.queue import JobKey
@@ -246,8 +248,8 @@ def test_a_row_that_makes_no_sense_is_skipped_and_the_file_stays(journal, path):
 def test_only_sqlites_own_word_for_corruption_counts_as_damage(code, damaged):
     error = sqlite3.DatabaseError("as the test says")
     error.sqlite_errorcode = code
-    assert _is_damage(error) is damaged
-    assert not _is_damage(ValueError("as the test says"))
+    assert is_damage(error) is damaged
+    assert not is_damage(ValueError("as the test says"))
 
 
 def test_loans_and_what_became_of_them_outlive_a_restart(journal, path):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flexo import journal
-from flexo.journal import Event, Journal
+from flexo import journal_file
+from flexo.events import Event
+from flexo.journal import Journal
 from flexo.model.queue import JobKey
 
 NOW = 1_000_000.0
@@ -47,8 +48,8 @@ def test_a_newer_release_that_follows_keeps_everything_and_the_older_one_that_wa
     older = opened(path, 4)
     older.set_cap(JOB, 3)
     with monkeypatch.context() as upgraded:
-        upgraded.setattr(journal, "_SCHEMAS", (*journal._SCHEMAS, ("CREATE TABLE later (x)",)))
-        upgraded.setattr(journal, "_VERSION", journal._VERSION + 1)
+        upgraded.setattr(journal_file, "_SCHEMAS", (*journal_file._SCHEMAS, ("CREATE TABLE later (x)",)))
+        upgraded.setattr(journal_file, "_VERSION", journal_file._VERSION + 1)
         newer = opened(path, 5)
         assert newer.caps() == {JOB: 3}
         newer.record(NOW, (Event(NOW, "grow", JOB, "by the newer"),))

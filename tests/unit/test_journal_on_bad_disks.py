@@ -16,7 +16,8 @@ import pytest
 import structlog
 from controller_world import World
 
-from flexo.journal import Event, Journal
+from flexo.events import Event
+from flexo.journal import Journal
 from flexo.journal_search import Search
 from flexo.model.loans import Demand, Loan, LoanState, PastLoan
 from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flexo import journal_search
-from flexo.journal import Event, Journal
+from flexo.events import Event
+from flexo.journal import Journal
 from flexo.journal_search import Search
 from flexo.model.queue import JobKey
 from flexo.words import names_in

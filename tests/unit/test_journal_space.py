@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from flexo.config import ConfigError, parse
-from flexo.journal import Event, Journal
+from flexo.events import Event
+from flexo.journal import Journal
 from flexo.model.measured import ScalingPoint
 from flexo.model.queue import JobKey
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flexo.clusters.base import Cluster, JobEnd, KnowsEnds
-from flexo.journal import Event
+from flexo.events import Event
 from flexo.model.elastic import ElasticJob
 from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.words import workers

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from flexo.clusters.base import ClusterState
+from flexo.events import Event
 from flexo.grants import Sight
-from flexo.journal import Event
 from flexo.model.plans import Action, Allocate, Grow, Plan
 from flexo.model.queue import JobState
 from flexo.model.training import TrainingJob

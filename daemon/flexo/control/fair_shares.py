@@ -7,7 +7,7 @@ from typing import Final
 
 from flexo.clusters.base import ActionRefused, Cluster, ClusterUnreachable, SharesByUser, UserShares, cannot
 from flexo.control.refusals import Refusals
-from flexo.journal import Event
+from flexo.events import Event
 
 _EVERY_S: Final = 300.0
 """Between two looks: clusters compute the factors anew every few minutes."""

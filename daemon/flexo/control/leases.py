@@ -16,7 +16,7 @@ from typing import Final
 
 from flexo.clusters.base import ActionRefused, Cluster, ClusterState, ClusterUnreachable, MayNotAct
 from flexo.control.refusals import Refusals
-from flexo.journal import Event
+from flexo.events import Event
 from flexo.model.elastic import ElasticJob, SatelliteState
 from flexo.model.queue import JobKey, JobState, QueuedJob
 

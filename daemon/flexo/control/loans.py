@@ -27,8 +27,8 @@ from flexo.control.logbook import Logbook
 from flexo.control.refusals import Refusals
 from flexo.control.views import LoansView
 from flexo.control.watch import Unwatched, Watch
+from flexo.events import Event
 from flexo.grants import GrantBook, Sight
-from flexo.journal import Event
 from flexo.loaning.lending import Lending
 from flexo.loaning.turn import LendingPlan, View
 from flexo.loaning.vacating import Preempt, Saving, ScaleIn

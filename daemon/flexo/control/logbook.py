@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from flexo.events import Event
 from flexo.issued_grants import IssuedGrant
-from flexo.journal import Event
 from flexo.model.loans import Demand, LeftAlone, Loan, PastLoan
 from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu
 from flexo.model.queue import JobKey

@@ -15,8 +15,8 @@ import structlog
 
 from flexo.clusters.base import ActionRefused, Cluster
 from flexo.control.refusals import Refusals
+from flexo.events import Event
 from flexo.grants import Sight
-from flexo.journal import Event
 from flexo.model.queue import JobKey, JobState, QueuedJob
 
 _RETRY_S: Final = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from flexo.journal import Event
+from flexo.events import Event
 
 _PASS_OVER_S: Final = 1800.0
 

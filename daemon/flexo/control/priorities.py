@@ -15,7 +15,7 @@ from typing import Final
 from flexo.clusters.base import ActionRefused, Cluster, Prioritizes, Priority
 from flexo.control.logbook import Logbook
 from flexo.control.refusals import Refusals
-from flexo.journal import Event
+from flexo.events import Event
 from flexo.model.plans import Snapshot
 from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.policies.pending import waits_for_resources

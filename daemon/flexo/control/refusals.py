@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from flexo.journal import Event
+from flexo.events import Event
 from flexo.model.queue import JobKey
 
 _SHOWN_S: Final = 120.0

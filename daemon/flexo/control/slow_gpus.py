@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from flexo.control.logbook import Logbook
-from flexo.journal import Event
+from flexo.events import Event
 from flexo.model.elastic import ElasticJob
 from flexo.model.measured import SlowGpu, SlowGpuReport
 from flexo.model.queue import JobKey

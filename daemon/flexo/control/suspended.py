@@ -11,8 +11,8 @@ from typing import Final
 
 from flexo.clusters.base import ActionRefused, Cluster
 from flexo.control.refusals import Refusals
+from flexo.events import Event
 from flexo.grants import GrantBook
-from flexo.journal import Event
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, QueuedJob

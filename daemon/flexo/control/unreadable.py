@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from flexo.journal import Event
+from flexo.events import Event
 from flexo.model.queue import QueuedJob
 
 

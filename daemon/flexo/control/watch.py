@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from flexo.journal import Event
+from flexo.events import Event
 from flexo.model.loans import PastLoan
 
 DONE: Final = "done"

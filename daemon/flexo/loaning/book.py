@@ -42,7 +42,7 @@ class LoanEvent:
     """What happened to a loan, for the journal."""
 
     kind: str
-    """One of flexo.journal.KINDS."""
+    """One of flexo.events.KINDS."""
     text: str
     job: JobKey | None = None
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 
 from flexo.clusters.base import ANSWERED, FAILED, SILENT
 from flexo.control.watch import DONE, MISTAKE, UNREACHABLE
-from flexo.journal import KINDS, Event
+from flexo.events import KINDS, Event
 from flexo.model.loans import PastLoan
 
 _CYCLE_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)

@@ -24,7 +24,8 @@ import flexo
 from flexo.control.views import ControllerStatus, JobView, UnknownJob, View
 from flexo.control.wishes import BadScale, Busy, NotSteered
 from flexo.controller import Controller
-from flexo.journal import KINDS, Event, Journal
+from flexo.events import KINDS, Event
+from flexo.journal import Journal
 from flexo.journal_search import Search
 from flexo.model.measured import ScalingPoint
 from flexo.model.nodes import Node

@@ -16,7 +16,7 @@ from typing import Final
 
 from logging_journald import JournaldTransport
 
-from flexo.journal import KINDS
+from flexo.events import KINDS
 
 JOURNAL: Final = Path("/run/systemd/journal/socket")
 STREAM_VARIABLE: Final = "JOURNAL_STREAM"

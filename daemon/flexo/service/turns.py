@@ -17,7 +17,8 @@ import structlog
 import flexo
 from flexo.availability.leader_elector import LeaderElector
 from flexo.availability.places import open_store
-from flexo.journal import Event, Journal
+from flexo.events import Event
+from flexo.journal import Journal
 from flexo.service.active import Active
 from flexo.service.process import CannotServe, Process
 from flexo.service.server import Switchboard

@@ -136,7 +136,11 @@ class Toys:
         self.ada = Ada(self.cluster)
         self.leaders = FakeLeaders()
         self.leaders.attached[self.ada.base.key] = self.ada  # type: ignore[assignment]
-        self.journal = Journal(folder / "journal.sqlite", 30)
+        self.folder = folder
+        self.restart()
+
+    def restart(self) -> None:
+        self.journal = Journal(self.folder / "journal.sqlite", 30)
         self.controller = Controller(
             self.settings, self.cluster, self.leaders, self.journal, clock=lambda: self.at, signer=SIGNER
         )
@@ -162,6 +166,20 @@ def test_a_job_grows_and_its_time_limits_are_extended_under_every_policy(
     assert (grown > 0) == (policy not in OF_FIXED_SIZE)
     assert grown <= 7
     assert all(job.time_limit_s > LIMIT_S for job in toys.satellites)
+
+
+def test_its_owners_have_names_and_a_flexod_that_is_started_again_knows_their_grants(
+    toy: Any, tmp_path: Path
+) -> None:
+    toys = Toys(tmp_path, "lyra")
+    toys.go(60.0)
+    granted = {each.grant_id for each in toys.journal.grants() if each.owner == ADA}
+    assert granted
+    toys.restart()
+    assert {each.grant_id for each in toys.journal.grants()} == granted
+    toys.go(300.0)
+    assert {job.satellite.grant_id for job in toys.satellites if job.satellite} == granted
+    assert not toys.controller.status().trouble
 
 
 def test_what_the_kind_cannot_do_is_said_and_ends_nothing(toy: Any, tmp_path: Path) -> None:

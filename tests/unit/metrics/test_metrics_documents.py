@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from flexod_told import LENDING, Told
 
-from flexo.journal import KINDS
+from flexo.events import KINDS
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "monitoring.md"

@@ -16,7 +16,7 @@ from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm.commands import SlurmCommands
 from flexo.control.refusals import Refusals
 from flexo.controller import Controller
-from flexo.journal import KINDS
+from flexo.events import KINDS
 from flexo.metrics.happenings import Happenings
 from flexo.metrics.present import Present
 from flexo.model.loans import PastLoan

@@ -12,7 +12,8 @@ import structlog
 
 from flexo.config import ConfigError, LogSettings, load
 from flexo.control.slow_gpus import MOST_OF_A_JOB, SlowGpus
-from flexo.journal import Event, Journal
+from flexo.events import Event
+from flexo.journal import Journal
 from flexo.model.measured import SlowGpuReport
 from flexo.model.queue import JobKey
 from flexo.service import logs

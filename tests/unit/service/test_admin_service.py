@@ -24,7 +24,8 @@ from service_doubles import PlainAuthenticator
 from flexo.clusters.base import ClusterState
 from flexo.control.views import ControllerStatus, JobView, TimeLeft, UnknownJob, View
 from flexo.control.wishes import BadScale, Busy, NotSteered
-from flexo.journal import KINDS, Event, Found, Journal
+from flexo.events import KINDS, Event
+from flexo.journal import Found, Journal
 from flexo.journal_search import Search
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.loans import Demand

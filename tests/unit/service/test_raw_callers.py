@@ -24,7 +24,8 @@ from service_doubles import PlainAuthenticator
 from flexo.availability.mandate import ALONE
 from flexo.config import Settings
 from flexo.controller import Controller
-from flexo.journal import Event, Journal
+from flexo.events import Event
+from flexo.journal import Journal
 from flexo.service.admin_service import AdminService
 from flexo.service.budgets import Budgets
 from flexo.service.inference_service import InferenceService
