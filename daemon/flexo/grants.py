@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final
 
 from flexo.events import Event
+from flexo.grant_backoffs import NO_FAULT, Backoffs
 from flexo.grant_signatures import GrantSigner
 from flexo.issued_grants import (
     LONGEST_LIMIT_S,
@@ -36,9 +37,6 @@ from flexo.model.elastic import (
 from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey, JobState, QueuedJob
 
-FIRST_BACKOFF_S: Final = 60.0
-"""Also the least time between two tries of one job after a satellite that came to nothing."""
-LONGEST_BACKOFF_S: Final = 900.0
 START_MARGIN_S: Final = 30.0
 """Beyond start_within_s: for the leader to submit, to cancel, and to say so."""
 PENDING_MARGIN_S: Final = 2 * START_MARGIN_S
@@ -48,21 +46,7 @@ JOB_ENDS_WITHIN_S: Final = 60.0
 """After its satellites: a job whose leader is gone, and whose base runs on for longer, has lost them."""
 
 _ALIVE = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
-_NO_FAULT = frozenset({FailureReason.PREEMPTED, FailureReason.SLOW_GPU})
-"""Reasons after which the job does not rest, because it has done nothing wrong."""
 _SETTLED = frozenset({SatelliteState.WARMING, SatelliteState.TRAINING, SatelliteState.LEAVING})
-
-
-@dataclass(frozen=True, slots=True)
-class _Backoff:
-    """After the n-th failure in a row nothing is tried for 60, 120, ... seconds."""
-
-    failures: int = 0
-    until: float = 0.0
-
-    def again(self, now: float) -> _Backoff:
-        wait = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0**self.failures)
-        return _Backoff(self.failures + 1, now + wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +112,12 @@ class GrantBook:
         """Of those: the cluster has shown a satellite that ran, in any cycle."""
         self._trained: set[_Name] = set()
         """Of those: the leader has said that it trains, in any cycle."""
-        self._relieved: set[JobKey] = set()
-        """Jobs of which a satellite has begun to train since the last grant that was not used."""
         self._unasked: dict[_Name, tuple[Grant, float]] = {}
         """Grants whose satellites have ended, and since when, while no leader says why."""
         self._failed: set[_Name] = set()
         self._given_back: set[_Name] = set()
         """By their leaders or owners."""
-        self._nodes: dict[tuple[JobKey, str], _Backoff] = {}
-        self._jobs: dict[JobKey, _Backoff] = {}
+        self._backoffs = Backoffs()
         self._resized_at: dict[JobKey, float] = {}
         for each in issued:
             self._remember(each, now)
@@ -232,35 +213,15 @@ class GrantBook:
         self._failed.add(name)
         self._given_back.add(name)
         self._end(*name, now)
-        self._back_off(grant, failure.reason, now)
+        ran = name in self._ran
+        self._backoffs.failed(grant, failure.reason, ran=ran, now=now)
+        if ran and failure.reason in NO_FAULT:
+            self._resized_at[grant.job] = now
         where = f"{grant.workers} workers on {grant.node}"
         return Event(now, "failure", grant.job, f"{where}: {failure.reason.value}: {failure.message}")
 
     def _no_longer_said(self, key: JobKey, grant_id: str) -> None:
         self._said.get(key, set()).discard(grant_id)
-
-    def _back_off(self, grant: Grant, reason: FailureReason, now: float) -> None:
-        name = grant.job, grant.grant_id
-        if reason in _NO_FAULT and name in self._ran:
-            # preempted: no fault of the node's, but it is left to the job that it was taken for;
-            # slow: the GPU itself is remembered for longer, and for every job
-            here = self._nodes.get((grant.job, grant.node), _Backoff())
-            until = max(here.until, now + FIRST_BACKOFF_S)
-            self._nodes[grant.job, grant.node] = _Backoff(here.failures, until)
-            self._resized_at[grant.job] = now
-            return
-        job = self._jobs.get(grant.job, _Backoff())
-        if reason is FailureReason.REFUSED:
-            self._jobs[grant.job] = job.again(now)
-            return
-        node = self._nodes.get((grant.job, grant.node), _Backoff())
-        self._nodes[grant.job, grant.node] = node.again(now)
-        until = max(job.until, grant.since_at + FIRST_BACKOFF_S)
-        if name in self._ran:
-            self._jobs[grant.job] = _Backoff(job.failures, until)
-        else:
-            self._jobs[grant.job] = _after_unused(job, until, now)
-            self._relieved.discard(grant.job)
 
     # What the controller asks.
 
@@ -323,10 +284,8 @@ class GrantBook:
                 if (grant := self._grant_of(satellite, report, rules, now, events)) is not None
             ]
             grants.extend(self._still_said(key, rules.start_within_s, now, events))
-            if key in self._relieved and not self._said.get(key):
-                # not while it has others that it does not use
-                self._relieved.discard(key)
-                self._jobs.pop(key, None)
+            if not self._said.get(key):  # not while it has others that it does not use
+                self._backoffs.relieve(key)
             elastic.append(self._job_of(base, report, tuple(grants), caps.get(key), now))
         self._forget_jobs_not_in(bases, rules, now)
         return Sight(tuple(elastic), orphans, tuple(events), unknown)
@@ -428,7 +387,7 @@ class GrantBook:
         if not matches:
             return False
         if issued.satellite_job_id != job.job_id or (issued.job, issued.grant_id) not in self._issued:
-            self._name(_seen_as(issued, job), now)
+            self._name(issued.seen_as(job), now)
         self._seen_at[issued.job, issued.grant_id] = now
         return True
 
@@ -508,7 +467,7 @@ class GrantBook:
         assert tag is not None
         name = tag.base, tag.grant_id
         issued, known = self._issued[name], self._known.get(name)
-        told = _report_of(satellite, report)
+        told = report.about(satellite.job_id) if report else None
         grant = Grant(
             grant_id=tag.grant_id,
             job=tag.base,
@@ -524,8 +483,7 @@ class GrantBook:
             events.append(Event(now, "adopt", tag.base, text))
         if grant.state is SatelliteState.TRAINING and name not in self._trained:
             self._trained.add(name)
-            self._relieved.add(grant.job)
-            self._nodes.pop((grant.job, grant.node), None)
+            self._backoffs.trains(grant)
         self._known[name] = grant
         self._no_longer_said(*name)
         if satellite.state is not JobState.PENDING:
@@ -590,12 +548,8 @@ class GrantBook:
             scalable=report is not None and report.scalable and running,
             wanted=cap,
             last_resize_at=self._resized_at.get(base.key, newest),
-            retry_at={
-                node: backoff.until
-                for (key, node), backoff in self._nodes.items()
-                if key == base.key and backoff.until > now
-            },
-            rest_until=self._jobs.get(base.key, _Backoff()).until,
+            retry_at=self._backoffs.nodes_until(base.key, now),
+            rest_until=self._backoffs.job_until(base.key),
             batch=base.elastic.batch,
             changing=report is not None and report.changing,
             errand=report.errand if report else "",
@@ -609,9 +563,7 @@ class GrantBook:
         self._bases = running
         self._said = {key: said for key, said in self._said.items() if key in running and said}
         self._shapes = {key: shape for key, shape in self._shapes.items() if key in running}
-        self._nodes = {place: backoff for place, backoff in self._nodes.items() if place[0] in running}
-        self._jobs = {key: backoff for key, backoff in self._jobs.items() if key in running}
-        self._relieved.intersection_update(running)
+        self._backoffs.keep(running)
         self._resized_at = {key: at for key, at in self._resized_at.items() if key in running}
         for name, seen_at in list(self._seen_at.items()):
             if now - seen_at > rules.forgotten_after_s:
@@ -630,27 +582,9 @@ class GrantBook:
         self._signed.pop(name, None)
 
 
-def _after_unused(job: _Backoff, until: float, now: float) -> _Backoff:
-    """After a grant of which no satellite ever ran. From the second time in a row on the job rests longer."""
-    if job.until > now:  # it was given together with others that came to nothing
-        return _Backoff(job.failures, until)
-    longer = _Backoff(job.failures - 1, 0.0).again(now).until if job.failures else 0.0
-    return _Backoff(job.failures + 1, max(longer, until))
-
-
 def _since(satellite: QueuedJob, now: float) -> float:
     """When a grant began that is taken over. The clock may have been set meanwhile."""
     return now if satellite.state is JobState.PENDING else min(satellite.submitted_at, now)
-
-
-def _seen_as(issued: IssuedGrant, job: QueuedJob) -> IssuedGrant:
-    """`issued`, with its satellite; of an older release's grant the rest, too."""
-    seen = replace(issued, satellite_job_id=job.job_id)
-    if issued.gpus != NOT_KNOWN:
-        return seen
-    return replace(
-        seen, owner=job.owner, gpus=job.gpus, cpus=max(1, job.cpus), memory_mib=max(0, job.memory_mib)
-    )
 
 
 def _has_ended(key: JobKey, bases: Mapping[JobKey, QueuedJob]) -> bool:
@@ -659,9 +593,3 @@ def _has_ended(key: JobKey, bases: Mapping[JobKey, QueuedJob]) -> bool:
 
 def _left(grant: Grant) -> str:
     return f"satellite {grant.satellite_job_id} with {grant.workers} workers has left {grant.node}"
-
-
-def _report_of(satellite: QueuedJob, report: LeaderReport | None) -> SatelliteReport | None:
-    if report is None:
-        return None
-    return next((told for told in report.satellites if told.satellite_job_id == satellite.job_id), None)

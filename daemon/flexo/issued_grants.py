@@ -6,7 +6,7 @@ job decides: owner, node, partition, size and base must be those that flexod gra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from flexo.model.elastic import Grant
@@ -60,6 +60,15 @@ class IssuedGrant:
             cpus=max(1, shape.cpus) * workers,
             memory_mib=shape.memory_mib * workers,
             issued_at=grant.since_at,
+        )
+
+    def seen_as(self, job: QueuedJob) -> IssuedGrant:
+        """With its satellite; of an older release's grant the rest, too."""
+        seen = replace(self, satellite_job_id=job.job_id)
+        if self.gpus != NOT_KNOWN:
+            return seen
+        return replace(
+            seen, owner=job.owner, gpus=job.gpus, cpus=max(1, job.cpus), memory_mib=max(0, job.memory_mib)
         )
 
 

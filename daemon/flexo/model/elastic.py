@@ -77,6 +77,10 @@ class LeaderReport:
     progress: float = 0.0
     """The part of its training that is done, 0 to 1; 0: not known."""
 
+    def about(self, satellite_job_id: int) -> SatelliteReport | None:
+        """What it says of one satellite; None: nothing."""
+        return next((told for told in self.satellites if told.satellite_job_id == satellite_job_id), None)
+
 
 class FailureReason(enum.Enum):
     """Why a grant did not become, or did not stay, a satellite. Words of GrantFailed in jobs.proto."""
