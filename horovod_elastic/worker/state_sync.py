@@ -21,7 +21,7 @@ import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import torch
@@ -30,9 +30,16 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import mpi_ops
 from horovod.torch.elastic import state as horovods
 
-from horovod_elastic import stateful
 from horovod_elastic.core.interface import Courier
-from horovod_elastic.worker import attached, sampler_order, spare_memory
+from horovod_elastic.worker.state_parts import (
+    Part,
+    is_plain,
+    orders_of,
+    parts_of,
+    settle,
+    small,
+    synced_by_horovod,
+)
 
 ROOT = 0
 FIRST_BYTES = 64 * 1024
@@ -51,25 +58,25 @@ _SIZE_BYTES = 8
 
 def broadcast(state: State) -> None:
     """What `state.sync()` does, by all workers at once; a state with a sync of its own does it so."""
-    if not _synced_by_horovod(state):
+    if not synced_by_horovod(state):
         state.sync()
         return
-    parts = _parts(state)
+    parts = parts_of(state)
     _broadcast(parts)
-    _settle(state, parts)
+    settle(state, parts)
 
 
 def can_hand_over(state: State) -> bool:
     """Whether `hand_over` knows what the state consists of; others have a sync of their own."""
-    return _synced_by_horovod(state)
+    return synced_by_horovod(state)
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
     """Rank 0's samplers and attributes, which count once `hand_over` is called."""
 
-    parts: Sequence[_Part]
-    small: Sequence[_Part]
+    parts: Sequence[Part]
+    small: Sequence[Part]
     """Those of them that are shared."""
     theirs: Sequence[Any] | None
     """What rank 0 has sent of them; None on rank 0."""
@@ -81,9 +88,9 @@ def share(state: State) -> Shared:
     Nothing of the state changes yet: if somebody is lost meanwhile all go back to what they have saved.
     Raises HorovodInternalError if a peer is gone.
     """
-    parts = _parts(state)
-    small = [part for part in parts if not isinstance(part, _Model | _Optimizer)]
-    return Shared(parts, small, _from_root_to_all(small, in_place=False))
+    parts = parts_of(state)
+    few = small(parts)
+    return Shared(parts, few, _from_root_to_all(few, in_place=False))
 
 
 def hand_over(
@@ -96,13 +103,13 @@ def hand_over(
     """
     if shared.theirs is not None:
         _take_over(shared.small, shared.theirs)
-    rest: list[_Part] = [part for part in shared.parts if part not in shared.small]
-    rest.append(_Orders(state))
+    rest: list[Part] = [part for part in shared.parts if part not in shared.small]
+    rest.append(orders_of(state))
     if source is not None:
         _receive(rest, functools.partial(_from, courier, source))
     elif receivers:
         _send(rest, functools.partial(_to, courier, receivers))
-    _settle(state, shared.parts)
+    settle(state, shared.parts)
 
 
 def carry_on(state: State) -> None:
@@ -110,10 +117,10 @@ def carry_on(state: State) -> None:
 
     As Horovod does then. Samplers divide what is left among those who are left, which Horovod's forget.
     """
-    if not _synced_by_horovod(state):
+    if not synced_by_horovod(state):
         state.sync()
         return
-    _settle(state, _parts(state))
+    settle(state, parts_of(state))
 
 
 def save_after_carry_on(state: State) -> None:
@@ -121,7 +128,7 @@ def save_after_carry_on(state: State) -> None:
 
     After `hand_over`, too, for those who had them.
     """
-    if not _synced_by_horovod(state) or type(state).save is not horovods.TorchState.save:
+    if not synced_by_horovod(state) or type(state).save is not horovods.TorchState.save:
         state.save()
         return
     for handler in state._handlers.values():
@@ -141,180 +148,19 @@ def keep_saved_apart(state: State) -> None:
             handler._saved_optimizer_state = copy.deepcopy(handler._saved_optimizer_state)
 
 
-def _parts(state: State) -> list[_Part]:
-    parts = [part for handler in state._handlers.values() if (part := _part(handler)) is not None]
-    return [*parts, _Objects(state)]
-
-
-def _settle(state: State, parts: Iterable[_Part]) -> None:
-    for part in parts:
-        part.settle()
-    for handler in state._handlers.values():
-        if _part(handler) is None:
-            handler.sync()
-
-
-# --- what a state consists of -----------------------------------------------------------------------------
-
-
-class _Part(Protocol):
-    def own(self) -> Any:
-        """Its state: tensors and what can be pickled, in dictionaries, lists and tuples."""
-
-    def room(self) -> Any:
-        """As `own`: what a giver's tensors are received into where they fit."""
-
-    def take_over(self, theirs: Any) -> None:
-        """The giver's state; tensors of `room` that fitted are in it, and have the giver's values."""
-
-    def settle(self) -> None:
-        """What is to be done afterwards on all ranks, the giver too."""
-
-
-class _Model:
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-
-    def own(self) -> Any:
-        return self._model.state_dict()
-
-    room = own
-
-    def take_over(self, theirs: Any) -> None:
-        own = self._model.state_dict()
-        written = [name for name, value in theirs.items() if _is_same_memory(own.get(name), value)]
-        if len(written) < len(own) or own.keys() != theirs.keys():
-            self._model.load_state_dict(theirs)
-
-    def settle(self) -> None:
-        pass
-
-
-class _Optimizer:
-    def __init__(self, handler: horovods.OptimizerStateHandler) -> None:
-        self._optimizer: torch.optim.Optimizer = handler.value
-        self._handler = handler
-
-    def own(self) -> Any:
-        return self._optimizer.state_dict()
-
-    def room(self) -> Any:
-        own = self.own()
-        return own if own["state"] else {**own, "state": spare_memory.to_receive(self._handler)}
-
-    def take_over(self, theirs: Any) -> None:
-        own = self._optimizer.state_dict()
-        if _structure(own) != _structure(theirs):  # it has no state yet
-            stateful.load_optimizer(self._optimizer, theirs)
-            return
-        for key, values in theirs["state"].items():
-            own["state"][key].update(values)
-        for group, values in zip(self._optimizer.param_groups, theirs["param_groups"], strict=True):
-            group.update({name: value for name, value in values.items() if name != "params"})
-
-    def settle(self) -> None:
-        pass
-
-
-class _Sampler:
-    """Anything with state_dict and load_state_dict that is handled as Horovod handles a sampler."""
-
-    def __init__(self, sampler: Any) -> None:
-        self._sampler = sampler
-        self._theirs: Any = None
-
-    def own(self) -> Any:
-        return self._sampler.state_dict()
-
-    room = own
-
-    def take_over(self, theirs: Any) -> None:
-        self._theirs = theirs
-
-    def settle(self) -> None:
-        # On the root, too: it divides what is left among the workers that there are now.
-        self._sampler.load_state_dict(self.own() if self._theirs is None else self._theirs)
-
-
-class _Orders:
-    """Of the samples in this epoch: a sampler takes longer to make its own than to be told of it."""
-
-    def __init__(self, state: ObjectState) -> None:
-        self._handlers = state._handlers
-
-    def own(self) -> Any:
-        return {name: sampler_order.told(handler.value) for name, handler in self._handlers.items()}
-
-    def room(self) -> Any:
-        return None
-
-    def take_over(self, theirs: Any) -> None:
-        for name, told in theirs.items():
-            sampler_order.tell(self._handlers[name].value, told)
-
-    def settle(self) -> None:
-        pass
-
-
-class _Objects:
-    """The attributes of a state as they were last saved: that is what Horovod synchronises."""
-
-    def __init__(self, state: ObjectState) -> None:
-        self._state = state
-        self._taken = False
-
-    def own(self) -> Any:
-        return self._state._saved_state
-
-    room = own
-
-    def take_over(self, theirs: Any) -> None:
-        self._state._saved_state = theirs
-        self._taken = True
-
-    def settle(self) -> None:
-        attached.set_attributes(self._state, from_another=self._taken)
-
-
-def _synced_by_horovod(state: State) -> bool:
-    definers = {kind for kind in type(state).__mro__ if "sync" in vars(kind)}
-    return isinstance(state, horovods.TorchState) and definers == {horovods.TorchState, ObjectState, State}
-
-
-def _part(handler: horovods.StateHandler) -> _Part | None:
-    """None if it synchronises in a way of its own."""
-    sync = type(handler).sync
-    if sync is horovods.ModelStateHandler.sync:
-        return _Model(handler.value)
-    if sync is horovods.OptimizerStateHandler.sync:
-        return _Optimizer(handler)
-    if sync is not horovods.SamplerStateHandler.sync:
-        return None
-    return _Sampler(handler if hasattr(handler, "state_dict") else handler.value)
-
-
-def _structure(optimizer_state: Any) -> Any:
-    states = {key: sorted(map(str, values)) for key, values in optimizer_state["state"].items()}
-    return states, [len(group["params"]) for group in optimizer_state["param_groups"]]
-
-
-def _is_same_memory(one: Any, other: Any) -> bool:
-    return _is_plain(one) and _is_plain(other) and bool(one.data_ptr() == other.data_ptr())
-
-
 # --- how messages travel ----------------------------------------------------------------------------------
 
 _Carry = Callable[[torch.Tensor, str], Callable[[], object]]
 """Begins to send or to receive a message (flat, uint8) of that name; what it returns waits for the end."""
 
 
-def _broadcast(parts: Sequence[_Part]) -> None:
+def _broadcast(parts: Sequence[Part]) -> None:
     theirs = _from_root_to_all(parts, in_place=True)
     if theirs is not None:
         _take_over(parts, theirs)
 
 
-def _from_root_to_all(parts: Sequence[_Part], *, in_place: bool) -> Sequence[Any] | None:
+def _from_root_to_all(parts: Sequence[Part], *, in_place: bool) -> Sequence[Any] | None:
     """What rank 0 has of these parts, `in_place` where it fits; None on rank 0."""
     if mpi_ops.rank() != ROOT:
         return _received([part.room() if in_place else None for part in parts], _from_root)
@@ -412,7 +258,7 @@ class _Packing:
             return _alike(value, {key: self.replace(each) for key, each in value.items()})
         if type(value) in (list, tuple):
             return type(value)(self.replace(each) for each in value)
-        return self._slot(value) if _is_plain(value) else value
+        return self._slot(value) if is_plain(value) else value
 
     def _slot(self, tensor: torch.Tensor) -> _Slot:
         view = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
@@ -456,7 +302,7 @@ class _Unpacking:
         return theirs
 
     def _tensor(self, slot: _Slot, own: Any) -> torch.Tensor:
-        if _is_plain(own) and own.dtype == slot.dtype and tuple(own.shape) == slot.shape:
+        if is_plain(own) and own.dtype == slot.dtype and tuple(own.shape) == slot.shape:
             tensor: torch.Tensor = own
         else:
             device = "cuda" if self._messages[slot.message].on_gpu else "cpu"
@@ -474,7 +320,7 @@ def _alike(model: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
     return made
 
 
-def _send(parts: Iterable[_Part], carry: _Carry) -> None:
+def _send(parts: Iterable[Part], carry: _Carry) -> None:
     packing = _Packing()
     replaced = [packing.replace(part.own()) for part in parts]
     _send_structure(cloudpickle.dumps((packing.messages, replaced)), carry)
@@ -489,11 +335,11 @@ def _send(parts: Iterable[_Part], carry: _Carry) -> None:
     under_way.finish()
 
 
-def _receive(parts: Sequence[_Part], carry: _Carry) -> None:
+def _receive(parts: Sequence[Part], carry: _Carry) -> None:
     _take_over(parts, _received([part.room() for part in parts], carry))
 
 
-def _take_over(parts: Sequence[_Part], theirs: Sequence[Any]) -> None:
+def _take_over(parts: Sequence[Part], theirs: Sequence[Any]) -> None:
     for part, each in zip(parts, theirs, strict=True):
         part.take_over(each)
 
@@ -596,13 +442,3 @@ def _memory_of(placed: _Placed, message: _Message) -> torch.Tensor | None:
     ):
         return None
     return tensor.view(-1).view(torch.uint8)
-
-
-def _is_plain(value: Any) -> bool:
-    """A tensor of bytes in memory; others (sparse, quantised, of a kind of their own) are pickled whole."""
-    return bool(
-        type(value) in (torch.Tensor, torch.nn.Parameter)
-        and value.layout is torch.strided
-        and not value.is_quantized
-        and not value.is_meta
-    )
