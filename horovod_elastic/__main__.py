@@ -13,9 +13,9 @@ def main() -> int:
 
         return launcher.main(arguments)
     if command == "agent":
-        from horovod_elastic.agent import agent
+        from horovod_elastic.agent import process
 
-        agent.end_process(lambda: agent.main(arguments))
+        process.end_process(lambda: process.main(arguments))
     if command == "hosts":
         from horovod_elastic import hosts
 

@@ -18,7 +18,6 @@ of their own and only post events.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import queue
@@ -28,29 +27,25 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NoReturn
 
 from flexo_protos import lease_place
-from flexo_protos.credentials import Authenticator, NotAuthentic, new_authenticator
-from flexo_protos.leader_leases.lease import StoreAway
+from flexo_protos.credentials import Authenticator
 from flexo_protos.v1 import workers_pb2 as pb
-from horovod_elastic import job_plan, network, open_files, threads, wire
-from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED, STEADY_S
-from horovod_elastic.agent.keeper_link import KeeperLink, NoKeeper
+from horovod_elastic import network, threads, wire
+from horovod_elastic.agent.keeper import CANNOT_WORK, STEADY_S
+from horovod_elastic.agent.keeper_link import KeeperLink
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
 from horovod_elastic.agent.tenure import Tenure
+from horovod_elastic.agent.worker_environment import Place, environment_of
 from horovod_elastic.election.election import Closed, Election, Following, Leading, Over, Role
 from horovod_elastic.election.lease_client import JobRun, LeaseClient
 from horovod_elastic.election.lease_places import open_lease
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.leader import Leader, Outcome
 from horovod_elastic.leader.leader_service import LeaderPort
-from horovod_elastic.platforms import registry
-from horovod_elastic.platforms.base import NotInAJob, Platform, agent_name
+from horovod_elastic.platforms.base import Platform, agent_name
 from horovod_elastic.trace import say, say_error
-from horovod_elastic.worker.sigterm import SATELLITE
 
 TICK_S = 0.25
 ALIVE_INTERVAL_S = 1.0
@@ -78,7 +73,6 @@ LEADERS_FAIL = 3
 """So often within STEADY_S the leader of this process may fail; then the process is started again."""
 TERMINATED = 128 + signal.SIGTERM
 _WAITING = (pb.WORKER_PHASE_READY, pb.WORKER_PHASE_ARRIVED)
-INJECT = Path(__file__).resolve().parents[1] / "inject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,48 +494,9 @@ class Agent:
         if self._exit_code is not None:
             return
         self._workers[order.worker_id] = LocalWorker(order)
-        environment, deaf = self._worker_environment(order), not self._post.base
-        self._keeper.start(order, self._post.command, environment, deaf=deaf)
-
-    def _worker_environment(self, order: pb.StartWorker) -> dict[str, str]:
-        environment = dict(os.environ)
-        outlook = order.outlook
-        place = (
-            *(outlook.rank, outlook.size, outlook.local_rank),
-            *(outlook.local_size, outlook.cross_rank, outlook.cross_size),
-        )
-        environment.update(
-            PYTHONPATH=os.pathsep.join(filter(None, [str(INJECT), environment.get("PYTHONPATH", "")])),
-            FLEXO_AGENT=self._keeper.endpoint,
-            FLEXO_WORKER_ID=order.worker_id,
-            FLEXO_WORKER_SECRET=self._keeper.secret,
-            FLEXO_NEWCOMER="1" if order.newcomer else "0",
-            FLEXO_OUTLOOK=",".join(map(str, place)),
-            FLEXO_JOB_ID=self._plan.base.job_id,
-            FLEXO_ELASTIC_BATCH=self._plan.base.batch,
-            HOROVOD_ELASTIC="1",
-            HOROVOD_CONTROLLER="gloo",
-            HOROVOD_CPU_OPERATIONS="gloo",
-            HOROVOD_RANK="0",
-            HOROVOD_SIZE="1",
-            HOROVOD_LOCAL_RANK=str(order.slot),
-            HOROVOD_LOCAL_SIZE=str(self._post.slots),
-            HOROVOD_CROSS_RANK="0",
-            HOROVOD_CROSS_SIZE="1",
-            HOROVOD_HOSTNAME=self._node,
-            HOROVOD_GLOO_IFACE=self._interface,
-        )
-        if order.newcomer:
-            # Alone until it joins: the native core takes local and cross ranks at their word.
-            environment.update(HOROVOD_LOCAL_RANK="0", HOROVOD_LOCAL_SIZE="1")
-        if not self._post.base:
-            environment[SATELLITE] = "1"
-        environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")
-        if devices := environment.get("CUDA_VISIBLE_DEVICES", ""):
-            gpus = self._plan.base.shape.gpus
-            seen = devices_seen(devices.split(","), gpus, order.slot, outlook.local_rank)
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
-        return environment
+        place = Place(self._node, self._interface, self._post.slots, base=self._post.base)
+        environment = environment_of(order, place, self._keeper, self._plan.base)
+        self._keeper.start(order, self._post.command, environment, deaf=not self._post.base)
 
     def _ended(self, worker_id: str, exit_code: int, error: str) -> None:
         worker = self._workers.get(worker_id)
@@ -613,67 +568,3 @@ def _role(post: Post, keeper: KeeperLink) -> Role:
     if not post.base:
         return Role.SATELLITE
     return Role.BASE if post.again or keeper.again else Role.FOUNDER
-
-
-def devices_seen(devices: list[str], gpus: int, slot: int, local_rank: int) -> list[str]:
-    """The GPUs that the worker in `slot` sees: its own ones, or all if it has one only.
-
-    Horovod scripts pick their GPU by local rank, once. Where that is not the slot, because a worker that was
-    started again stands behind the one that lives, the slot's GPU is put where the script will look.
-    """
-    if gpus > 1:
-        return devices[slot * gpus :][:gpus]
-    if max(slot, local_rank) < len(devices):
-        devices[slot], devices[local_rank] = devices[local_rank], devices[slot]
-    return devices
-
-
-def end_process(run: Callable[[], int]) -> NoReturn:
-    """Run, and end this process at once, with the code that comes of it.
-
-    At once, because Python would wait for the threads of its pools, and one of them may wait for the cluster.
-    """
-    try:
-        code = run()
-    except Exception as error:
-        say_error(error)
-        code = CRASHED
-    os._exit(code)
-
-
-def main(arguments: list[str]) -> int:
-    """Entry point of `python -m horovod_elastic agent`, for `end_process`."""
-    parser = argparse.ArgumentParser(prog="horovod_elastic agent")
-    parser.add_argument("--slots", type=int, required=True, help="workers that fit here")
-    parser.add_argument("--job", required=True, help="the job's plan (job_plan.py)")
-    parser.add_argument("--base", action="store_true", help="this node belongs to the base")
-    parser.add_argument("--grant", default="", help="the grant that this satellite makes real")
-    parser.add_argument("--again", action="store_true", help="the agent that was here has ended")
-    parser.add_argument("--pass-signals", action="store_true", help="the cluster signals the agent alone")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the training command")
-    options = parser.parse_args(arguments)
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    post = Post(
-        slots=options.slots,
-        base=options.base,
-        grant_id=options.grant,
-        again=options.again,
-        pass_signals=options.pass_signals,
-        command=tuple(command),
-    )
-    there_before = False
-    open_files.allow_most()
-    try:
-        keeper = KeeperLink()
-        there_before = keeper.again or post.again
-        plan, platform = job_plan.from_text(options.job), registry.find(os.environ)
-        agent = Agent(plan, post, platform, new_authenticator(), keeper)
-    except (NotAuthentic, StoreAway, network.NoAddress) as error:
-        # MUNGE, an address, a client library: an agent before this one had them here.
-        code, why = CANNOT_WORK_NOW if there_before else CANNOT_WORK, str(error)
-    except (NoKeeper, ValueError, NotInAJob) as error:
-        code, why = CANNOT_WORK, str(error)
-    else:
-        return agent.run()
-    say(f"the agent on {os.uname().nodename} cannot work: {why}")
-    return code

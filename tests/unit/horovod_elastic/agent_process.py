@@ -18,7 +18,7 @@ from trusting import Trusting
 from flexo_protos.credentials import NotAuthentic
 from flexo_protos.leader_leases.lease import StoreAway
 from horovod_elastic import job_plan
-from horovod_elastic.agent import agent
+from horovod_elastic.agent import agent, process
 from horovod_elastic.agent.agent import Agent
 from horovod_elastic.agent.keeper import Keeper
 from horovod_elastic.agent.keeper_link import KeeperLink
@@ -103,7 +103,7 @@ def main(node: str, slots: int, plan: str, base: bool, again: bool, command: lis
     if FAULTS_VARIABLE in os.environ:
         Faults(Path(os.environ[FAULTS_VARIABLE]) / node).install()
     platform = registry.find(os.environ)
-    agent.end_process(
+    process.end_process(
         lambda: agent.Agent(job_plan.from_text(plan), post, platform, Trusting(), KeeperLink()).run()
     )
 

@@ -12,10 +12,11 @@ import pytest
 from flexo_protos.credentials import NotAuthentic
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan
-from horovod_elastic.agent import agent as agents
-from horovod_elastic.agent.agent import TERMINATED, Agent, LocalWorker, Post, devices_seen
+from horovod_elastic.agent import process
+from horovod_elastic.agent.agent import TERMINATED, Agent, LocalWorker, Post
 from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW
 from horovod_elastic.agent.keeper_link import KeeperLink
+from horovod_elastic.agent.worker_environment import devices_seen
 
 
 @pytest.mark.parametrize(
@@ -80,10 +81,10 @@ def test_what_was_there_for_the_agent_before_is_away_only_for_now(
     def fail(*_: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(agents, "KeeperLink", lambda: SimpleNamespace(again=again))
+    monkeypatch.setattr(process, "KeeperLink", lambda: SimpleNamespace(again=again))
     monkeypatch.setattr(job_plan, "from_text", lambda text: None)
-    monkeypatch.setattr(agents, "Agent", fail)
-    assert agents.main(["--slots", "1", "--job", "{}", "--base", "--", "train"]) == code
+    monkeypatch.setattr(process, "Agent", fail)
+    assert process.main(["--slots", "1", "--job", "{}", "--base", "--", "train"]) == code
     assert str(error) in capsys.readouterr().err
 
 

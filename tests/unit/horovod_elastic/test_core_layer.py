@@ -18,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("horovod")
 
-from horovod_elastic.agent.agent import INJECT  # noqa: E402
+from horovod_elastic.agent.worker_environment import INJECT  # noqa: E402
 from horovod_elastic.core import choice  # noqa: E402
 from horovod_elastic.core.c10d.layer import Layer  # noqa: E402
 from horovod_elastic.core.c10d.requests import Operation, Reduction, Request  # noqa: E402

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod_elastic.agent.agent import INJECT
+from horovod_elastic.agent.worker_environment import INJECT
 
 BOUND_S = 30.0
 Start = Callable[..., subprocess.Popen[str]]

@@ -1,0 +1,69 @@
+"""The agent as a process: what it is started with, why it cannot work, and how it ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import NoReturn
+
+from flexo_protos.credentials import NotAuthentic, new_authenticator
+from flexo_protos.leader_leases.lease import StoreAway
+from horovod_elastic import job_plan, network, open_files
+from horovod_elastic.agent.agent import Agent, Post
+from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED
+from horovod_elastic.agent.keeper_link import KeeperLink, NoKeeper
+from horovod_elastic.platforms import registry
+from horovod_elastic.platforms.base import NotInAJob
+from horovod_elastic.trace import say, say_error
+
+
+def end_process(run: Callable[[], int]) -> NoReturn:
+    """Run, and end this process at once, with the code that comes of it.
+
+    At once, because Python would wait for the threads of its pools, and one of them may wait for the cluster.
+    """
+    try:
+        code = run()
+    except Exception as error:
+        say_error(error)
+        code = CRASHED
+    os._exit(code)
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of `python -m horovod_elastic agent`, for `end_process`."""
+    parser = argparse.ArgumentParser(prog="horovod_elastic agent")
+    parser.add_argument("--slots", type=int, required=True, help="workers that fit here")
+    parser.add_argument("--job", required=True, help="the job's plan (job_plan.py)")
+    parser.add_argument("--base", action="store_true", help="this node belongs to the base")
+    parser.add_argument("--grant", default="", help="the grant that this satellite makes real")
+    parser.add_argument("--again", action="store_true", help="the agent that was here has ended")
+    parser.add_argument("--pass-signals", action="store_true", help="the cluster signals the agent alone")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the training command")
+    options = parser.parse_args(arguments)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    post = Post(
+        slots=options.slots,
+        base=options.base,
+        grant_id=options.grant,
+        again=options.again,
+        pass_signals=options.pass_signals,
+        command=tuple(command),
+    )
+    there_before = False
+    open_files.allow_most()
+    try:
+        keeper = KeeperLink()
+        there_before = keeper.again or post.again
+        plan, platform = job_plan.from_text(options.job), registry.find(os.environ)
+        agent = Agent(plan, post, platform, new_authenticator(), keeper)
+    except (NotAuthentic, StoreAway, network.NoAddress) as error:
+        # MUNGE, an address, a client library: an agent before this one had them here.
+        code, why = CANNOT_WORK_NOW if there_before else CANNOT_WORK, str(error)
+    except (NoKeeper, ValueError, NotInAJob) as error:
+        code, why = CANNOT_WORK, str(error)
+    else:
+        return agent.run()
+    say(f"the agent on {os.uname().nodename} cannot work: {why}")
+    return code

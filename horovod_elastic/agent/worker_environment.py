@@ -1,0 +1,81 @@
+"""The environment that a worker is started with: Horovod's variables, flexo's, and the GPUs that it sees."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from flexo_protos.v1 import workers_pb2 as pb
+from horovod_elastic.agent.keeper_link import KeeperLink
+from horovod_elastic.job_plan import BaseJob
+from horovod_elastic.worker.sigterm import SATELLITE
+
+INJECT = Path(__file__).resolve().parents[1] / "inject"
+"""First on a worker's PYTHONPATH: what is in it runs before the script does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an agent starts workers."""
+
+    node: str
+    interface: str
+    """Of the network on which workers meet."""
+    slots: int
+    base: bool
+    """The node belongs to the base, not to a satellite."""
+
+
+def environment_of(order: pb.StartWorker, place: Place, keeper: KeeperLink, job: BaseJob) -> dict[str, str]:
+    """This process's own environment, with what the worker of `order` needs."""
+    environment = dict(os.environ)
+    outlook = order.outlook
+    ranks = (
+        *(outlook.rank, outlook.size, outlook.local_rank),
+        *(outlook.local_size, outlook.cross_rank, outlook.cross_size),
+    )
+    environment.update(
+        PYTHONPATH=os.pathsep.join(filter(None, [str(INJECT), environment.get("PYTHONPATH", "")])),
+        FLEXO_AGENT=keeper.endpoint,
+        FLEXO_WORKER_ID=order.worker_id,
+        FLEXO_WORKER_SECRET=keeper.secret,
+        FLEXO_NEWCOMER="1" if order.newcomer else "0",
+        FLEXO_OUTLOOK=",".join(map(str, ranks)),
+        FLEXO_JOB_ID=job.job_id,
+        FLEXO_ELASTIC_BATCH=job.batch,
+        HOROVOD_ELASTIC="1",
+        HOROVOD_CONTROLLER="gloo",
+        HOROVOD_CPU_OPERATIONS="gloo",
+        HOROVOD_RANK="0",
+        HOROVOD_SIZE="1",
+        HOROVOD_LOCAL_RANK=str(order.slot),
+        HOROVOD_LOCAL_SIZE=str(place.slots),
+        HOROVOD_CROSS_RANK="0",
+        HOROVOD_CROSS_SIZE="1",
+        HOROVOD_HOSTNAME=place.node,
+        HOROVOD_GLOO_IFACE=place.interface,
+    )
+    if order.newcomer:
+        # Alone until it joins: the native core takes local and cross ranks at their word.
+        environment.update(HOROVOD_LOCAL_RANK="0", HOROVOD_LOCAL_SIZE="1")
+    if not place.base:
+        environment[SATELLITE] = "1"
+    environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")
+    if devices := environment.get("CUDA_VISIBLE_DEVICES", ""):
+        seen = devices_seen(devices.split(","), job.shape.gpus, order.slot, outlook.local_rank)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
+    return environment
+
+
+def devices_seen(devices: list[str], gpus: int, slot: int, local_rank: int) -> list[str]:
+    """The GPUs that the worker in `slot` sees: its own ones, or all if it has one only.
+
+    Horovod scripts pick their GPU by local rank, once. Where that is not the slot, because a worker that was
+    started again stands behind the one that lives, the slot's GPU is put where the script will look.
+    """
+    if gpus > 1:
+        return devices[slot * gpus :][:gpus]
+    if max(slot, local_rank) < len(devices):
+        devices[slot], devices[local_rank] = devices[local_rank], devices[slot]
+    return devices
