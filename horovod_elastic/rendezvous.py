@@ -17,6 +17,7 @@ interfaces, cloudpickle, left open).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -42,6 +43,8 @@ REQUEST_TIMEOUT_S = 10.0
 HOLD_S = 5.0
 """After this a held request is answered 404: the core looks at its own time limit only between requests."""
 SWEEP_S = 0.5
+NO_ROOM_REST_S = 0.1
+"""Where this process or the host may open nothing more, a caller that waits would be seen again at once."""
 
 
 class Rendezvous:
@@ -117,7 +120,9 @@ class Rendezvous:
         while True:
             try:
                 accepted, _ = self._listener.accept()
-            except OSError:  # none left; or gone again
+            except OSError as error:  # none left; or gone again
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    time.sleep(NO_ROOM_REST_S)
                 return
             accepted.setblocking(False)
             connection = _Connection(accepted, time.monotonic())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from subprocess import PIPE
 
 import pytest
 from hypothesis import given, settings
@@ -280,6 +283,39 @@ def test_the_largest_value_is_taken_and_given(server: Rendezvous) -> None:
 def test_the_number_of_keys_is_bounded(server: Rendezvous, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "MAX_KEYS", 2)
     assert [ask(server, "PUT", f"/a/{n}", b"x")[0] for n in range(3)] == [200, 200, 507]
+
+
+WITHOUT_DESCRIPTORS = """
+import os, resource, sys, time
+from horovod_elastic.rendezvous import Rendezvous
+server = Rendezvous("127.0.0.1", {"n1-17:0": "0,1,0,1,0,1"})
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0), hard))
+print(server.port, flush=True)
+sys.stdin.readline()
+before = time.process_time()
+time.sleep(1)
+print(time.process_time() - before, flush=True)
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+sys.stdin.readline()
+server.close()
+"""
+
+
+def test_without_file_descriptors_it_rests_and_answers_when_there_are_some() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_DESCRIPTORS], stdin=PIPE, stdout=PIPE, text=True, bufsize=1
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        caller = http.client.HTTPConnection(HOST, int(process.stdout.readline()), timeout=BOUND_S)
+        caller.request("GET", "/rank_and_size/n1-17:0")
+        process.stdin.write("it is called\n")
+        cpu_s = float(process.stdout.readline())
+        assert caller.getresponse().read() == b"0,1,0,1,0,1"
+        process.stdin.write("it has answered\n")
+    assert cpu_s < 0.5  # a loop that does not rest takes the whole second
+    assert process.returncode == 0
 
 
 def test_a_client_that_hangs_up_says_nothing_in_the_jobs_output(
