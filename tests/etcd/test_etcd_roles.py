@@ -12,7 +12,7 @@ from flexo.availability.places import KEY
 from flexo.config import parse
 from flexo.issued_grants import IssuedGrant
 from flexo.model.elastic import SatelliteReport, SatelliteState
-from flexo.model.queue import JobKey
+from flexo.model.queue import JobKey, Principal
 from flexo.service.grant_key import grant_signer
 from flexo_bench.etcd_process import Etcd
 from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
@@ -73,7 +73,7 @@ def test_all_flexods_find_one_key_of_grants_and_nobody_else_reads_it(own_etcd: E
         text += f'[lease]\netcd_user = "{user}"\netcd_password_file = "{tmp_path / user}"\n'
         return grant_signer(parse(text, "t"))
 
-    granted = IssuedGrant(JobKey(7), "g1", 1000, "t2", 3, "flex", 3, 3, 0, 5.0)
+    granted = IssuedGrant(JobKey(7), "g1", Principal("1000"), "t2", 3, "flex", 3, 3, 0, 5.0)
     told = SatelliteReport(0, "g1", "t2", 3, SatelliteState.PENDING, signer("flexo").sign(granted, 300.0))
     other = signer("flexo")
     assert not other.trouble

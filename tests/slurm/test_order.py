@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 from conftest import LabFactory
-from flexo.control.priority_band import in_band
 
+from flexo.clusters.slurm.priority_band import in_band
 from flexo_lab import Lab, Profile
 
 BOUND_S = 90

@@ -139,7 +139,9 @@ def flexod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flexod]:
     controller.cycle()
 
     async def start() -> tuple[grpc.aio.Server, JobService, InferenceService, int]:
-        jobs = JobService(desk, controller, QUICK, budgets=Budgets(misbehaved_burst=1 << 20))
+        # one job's leader says it all, hundreds of times, and waits for none of it
+        leaders = Budgets(misbehaved_burst=1 << 20, attached_burst=1 << 20)
+        jobs = JobService(desk, controller, QUICK, budgets=leaders)
         admin = AdminService(controller, journal, desk, ())
         pushed = PushedDemand("infer", stale_s=120.0)
         inference = InferenceService(pushed, frozenset(), desk.wake.set)
