@@ -139,17 +139,21 @@ def flexod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flexod]:
     controller.cycle()
 
     async def start() -> tuple[grpc.aio.Server, JobService, InferenceService, int]:
-        # one job's leader says it all, hundreds of times, and waits for none of it
-        leaders = Budgets(misbehaved_burst=1 << 20, attached_burst=1 << 20)
-        jobs = JobService(desk, controller, QUICK, budgets=leaders)
-        admin = AdminService(controller, journal, desk, ())
+        # one connection of one caller makes all calls here, and waits for none of them
+        budgets = Budgets(
+            refusals_of_a_connection=1 << 20,
+            misbehaved_burst=1 << 20,
+            attached_burst=1 << 20,
+            steering_burst=1 << 20,
+            job_steering_burst=1 << 20,
+        )
+        jobs = JobService(desk, controller, QUICK, budgets=budgets)
+        admin = AdminService(controller, journal, desk, (), budgets=budgets)
         pushed = PushedDemand("infer", stale_s=120.0)
-        inference = InferenceService(pushed, frozenset(), desk.wake.set)
+        inference = InferenceService(pushed, frozenset(), desk.wake.set, budgets=budgets)
         port = _free_port()
         switchboard = Switchboard()
         switchboard.activate(all_services(jobs, admin, inference), ALONE)
-        # one connection makes all calls here, those without a credential too
-        budgets = Budgets(refusals_of_a_connection=1 << 20)
         server = await listen(f"127.0.0.1:{port}", PlainAuthenticator(), switchboard, budgets=budgets)
         return server, jobs, inference, port
 
