@@ -246,7 +246,7 @@ def test_the_others_are_extended_where_slurm_refuses_some(quiet_lab: Lab, cluste
     state = _seen(cluster, lambda state: all(_runs(job_id)(state) for job_id in running))
     assert {_job(state, job_id).time_limit_s for job_id in running} == {60}
     with pytest.raises(ActionRefused) as refused:
-        cluster.extend([running[0], held, 999_999, running[1]], 600)
+        cluster.extend([str(job_id) for job_id in (running[0], held, 999_999, running[1])], 600)
     assert refused.value.jobs == {str(held), "999999"}
     assert str(refused.value).count("for job") == 2
     state = cluster.observe()

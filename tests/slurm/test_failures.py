@@ -249,14 +249,14 @@ def test_what_administrators_do_to_satellites_is_seen_as_it_is(failing: Lab) -> 
     failing.run(["scontrol", "suspend", str(satellite)])
     _until(lambda: seen().state is JobState.SUSPENDED, "it is suspended")
     with pytest.raises(ActionRefused):
-        cluster.extend([satellite], 300)
+        cluster.extend([str(satellite)], 300)
     failing.run(["scontrol", "resume", str(satellite)])
     _until(lambda: seen().state is JobState.RUNNING, "it is resumed")
 
     failing.run(["scontrol", "update", "PartitionName=flex", "State=DOWN"])
     try:
         assert not next(part for part in _fresh(failing).observe().partitions if part.name == "flex").up
-        cluster.extend([satellite], 300)
+        cluster.extend([str(satellite)], 300)
         waiting = _submit(failing, "--partition=flex", "--hold")
         assert seen(waiting).state is JobState.PENDING
         assert seen(waiting).reason.startswith("JobHeld")
