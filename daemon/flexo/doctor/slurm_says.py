@@ -76,7 +76,6 @@ class SchedulerStats:
     """How long a job that only backfill can start waits for its turn: the interval and the slowest cycle."""
     main_max_s: float
     """The slowest cycle of the main scheduler."""
-    backfill_cycles: int
     backfill_queue: int
     """Jobs that the last cycle of backfill had before it."""
 
@@ -117,7 +116,6 @@ def parse_stats(config: str, diagnosis: str) -> SchedulerStats:
         at=float(at[1]) if at else 0.0,
         backfill_turn_s=parse_traits(config, diagnosis).starts.turn_s,
         main_max_s=_figure(main, "Max cycle") / 1e6,
-        backfill_cycles=_figure(backfill, "Total cycles"),
         backfill_queue=_figure(backfill, "Last queue length"),
     )
 
