@@ -77,9 +77,12 @@ class Budgets:
     misbehaved_burst: int = 5
     misbehaved_per_s: float = 0.2
     """Streams and calls of a user that flexod refused. After more of them the next ones wait."""
-    attached_burst: int = 20
-    attached_per_s: float = 0.2
+    attached_burst: int = 200
+    attached_per_s: float = 50.0
     """Leaders that attach. More of them wait."""
+    attached_logged_burst: int = 20
+    attached_logged_per_s: float = 0.2
+    """Of these, how many the log names."""
     longest_wait_s: float = 5.0
     """Beyond which nothing more is added to a wait for refusals."""
     messages_burst: int = 60

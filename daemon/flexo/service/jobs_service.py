@@ -113,6 +113,7 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         self._unattached: Counter[int] = Counter()
         self._refusals = Refusals(budgets)
         self._attached = Buckets(budgets.attached_per_s, budgets.attached_burst)
+        self._logged = Buckets(budgets.attached_logged_per_s, budgets.attached_logged_burst)
         self._log = LimitedLog(_LOGGED_BURST)
         self._last_seen: _Seen | None = None
 
@@ -179,13 +180,14 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             self._desk.attach(line)
         except StaleLeader as error:
             raise Refused(grpc.StatusCode.ABORTED, str(error)) from error
-        _log.info(
-            "leader attached",
-            job=str(introduced.key),
-            owner=line.report.owner,
-            peer=line.peer,
-            release=introduced.release or "unknown",
-        )
+        if logged := self._logged.take(introduced.key):
+            _log.info(
+                "leader attached",
+                job=str(introduced.key),
+                owner=line.report.owner,
+                peer=line.peer,
+                release=introduced.release or "unknown",
+            )
         ends = [
             asyncio.ensure_future(end)
             for end in (
@@ -205,7 +207,8 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
             await mouth.finish()
-            _log.info("leader detached", job=str(introduced.key), peer=line.peer)
+            if logged:
+                _log.info("leader detached", job=str(introduced.key), peer=line.peer)
 
     async def _hear(self, line: Line, introduced: wire.Introduction, context: _Context) -> None:
         """Take what the leader says until it says goodbye or closes."""
@@ -225,8 +228,9 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                 return
             message = _parsed(raw)
             if message.WhichOneof("body") == "goodbye":
-                why = wire.one_line(message.goodbye.reason)
-                _log.info("leader says goodbye", job=str(introduced.key), why=why)
+                if self._logged.take(introduced.key):
+                    why = wire.one_line(message.goodbye.reason)
+                    _log.info("leader says goodbye", job=str(introduced.key), why=why)
                 return
             with _malformed_is_refused():
                 self._heed(message, line, introduced)

@@ -357,6 +357,31 @@ def test_a_leader_that_attaches_again_and_again_waits_and_others_do_not() -> Non
     run(story)
 
 
+def test_of_a_leader_that_attaches_again_and_again_the_log_names_some_and_others_all() -> None:
+    async def story() -> None:
+        async with house(slurm_job(), slurm_job(8, owner=BOB)) as h:
+            for _ in range(60):
+                (await attached(h)).cancel()
+            await attached(h, 2000, 8)
+
+    with structlog.testing.capture_logs() as logged:
+        run(story)
+    named = [entry["job"] for entry in logged if entry["event"] == "leader attached"]
+    assert 0 < named.count("7") < 30
+    assert named.count("8") == 1
+
+
+def test_an_honest_leader_may_attach_again_and_again_without_waiting() -> None:
+    async def story() -> None:
+        async with house(slurm_job()) as h:
+            began = time.monotonic()
+            for _ in range(100):
+                (await attached(h)).cancel()
+            assert time.monotonic() - began < 0.2 * 100
+
+    run(story)
+
+
 def test_a_report_holds_no_more_satellites_than_the_job_may_have() -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:
