@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from flexo_protos.v1 import shards_pb2 as pb
+
 from horovod_elastic.ranges import Range, RangeSet
 
 MOST_PARTITIONS = 4096

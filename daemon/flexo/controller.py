@@ -40,17 +40,14 @@ from flexo.control.leases import Leases
 from flexo.control.loans import Loans
 from flexo.control.logbook import Logbook
 from flexo.control.node_speeds import node_speeds
-from flexo.control.orphans import Orphans
 from flexo.control.pace import Pace
-from flexo.control.patience import Patience
 from flexo.control.priorities import Priorities, in_training
 from flexo.control.profiles import Profiles
 from flexo.control.quotas import guarantees
 from flexo.control.refusals import Refusals
-from flexo.control.roll_call import RollCall
+from flexo.control.safeguards import Orphans, Patience, RollCall, not_more_than_start
 from flexo.control.seen_speeds import SeenSpeeds
 from flexo.control.slow_gpus import SlowGpus, nodes_of
-from flexo.control.startable import not_more_than_start
 from flexo.control.stays import Stays
 from flexo.control.suspended import SuspendedBases, without_reasons_of
 from flexo.control.unreadable import UnreadableJobs

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flexo_protos.v1 import admin_pb2
+
 from flexo_cli import flexods, loans
 from flexo_cli.output import Json
-from flexo_protos.v1 import admin_pb2
 
 
 def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from flexo_cli.output import ago, clock, span
 from flexo_protos.v1 import admin_pb2
+
+from flexo_cli.output import ago, clock, span
 
 _TRAINING = "training"
 

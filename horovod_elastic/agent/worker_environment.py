@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flexo_protos.v1 import workers_pb2 as pb
+
 from horovod_elastic.agent.keeper_link import KeeperLink
 from horovod_elastic.job_plan import BaseJob
 from horovod_elastic.worker.sigterm import SATELLITE

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
+
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.accounting import Accounting

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from flexo_protos import lease_place
 from flexo_protos.v1 import jobs_pb2
+
+from flexo_protos import lease_place
 from horovod_elastic import wire
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.borrowing import Borrowing

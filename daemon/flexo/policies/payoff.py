@@ -1,13 +1,21 @@
-"""Whether a resize pays within the time that its GPUs are likely to stay (Amoeba, section 3.2).
+"""What a change of size is worth: whether it pays, how long GPUs stay, how long faster ones take to come.
 
-Wu et al., "Elastic deep learning in multi-tenant GPU cluster": a job on 4 GPUs that takes 2 more for 120 s
-and stands still for 30 s each way does 6 * 60 = 360 GPU s of work instead of 480; it pays from 180 s on.
+Wu et al., "Elastic deep learning in multi-tenant GPU cluster" (Amoeba), section 3.2: a job on 4 GPUs that
+takes 2 more for 120 s and stands still for 30 s each way does 6 * 60 = 360 GPU s of work instead of 480; it
+pays from 180 s on.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heappop, heappush
 from typing import Final
+
+from flexo.model.elastic import ElasticJob
+from flexo.model.plans import Snapshot
+from flexo.model.queue import QueuedJob
+from flexo.policies.pending import waiting_jobs
 
 PAUSE_S: Final = 0.09
 """A job stands still for so long at a resize, as `make bench-runtime` found it with 11.8 million parameters
@@ -29,3 +37,88 @@ def pays(now: float, grown: float, stay_s: float, change_s: float) -> bool:
     if stay_s == math.inf:
         return grown > now
     return work_if_grown(grown, stay_s, change_s) > now * stay_s
+
+
+def stays(snapshot: Snapshot, nodes: Iterable[str]) -> Mapping[str, float]:
+    """Seconds for which idle GPUs beside bases are likely to stay with who is given them, by node.
+
+    Infinite where nothing is known. Nodes that the cluster has planned for a pending job are not idle, and
+    what a pending job could start on is kept for it. So what is left to know is how long satellites lately
+    stayed, and when a job is planned to start that has no choice of nodes.
+    """
+    wanted_at: dict[str, float] = {}
+    for job in waiting_jobs(snapshot):
+        if job.started_at is not None and job.started_at > snapshot.at:
+            for name in _needed(job, snapshot):
+                wanted_at[name] = min(job.started_at, wanted_at.get(name, job.started_at))
+    return {
+        name: min(snapshot.stay_s, wanted_at[name] - snapshot.at) if name in wanted_at else snapshot.stay_s
+        for name in nodes
+    }
+
+
+def _needed(job: QueuedJob, snapshot: Snapshot) -> frozenset[str]:
+    """Nodes that it cannot do without."""
+    if job.required_nodes:
+        return job.required_nodes
+    allowed = frozenset[str]().union(
+        *(partition.nodes for partition in snapshot.partitions if partition.name in job.partitions)
+    )
+    allowed -= job.excluded_nodes
+    return allowed if len(allowed) <= job.num_nodes else frozenset()
+
+
+class Waits:
+    """How long a base would wait for GPUs of some types that are alike to it: for faster ones (Lyra).
+
+    A run keeps its GPUs to its end, so that on slower ones it loses time for as long as it runs. Lyra's
+    slides do not say when that is worth it. Here it is where the wait for faster ones would take at least as
+    long, if all that waits started in order, each as soon as it has room, and nothing else came. Mutable:
+    belongs to one plan in the making.
+    """
+
+    def __init__(self, now: float, room: int, ends: Iterable[tuple[float, int]]) -> None:
+        """`room`: GPUs that are free; `ends`: when runs end, and what they give back."""
+        self._now = self._at = now
+        self._room = room
+        self._ends = list(ends)
+        heapify(self._ends)
+
+    def starts(self, gpus: int, ends_at: float) -> None:
+        """A base starts now on so many of them."""
+        self._room -= gpus
+        heappush(self._ends, (ends_at, gpus))
+
+    def waits(self, gpus: int, seconds: float) -> None:
+        """A base that runs for so long waits for them, before any that is asked for from now on."""
+        self._at, self._room = _until(gpus, self._at, self._room, self._ends)
+        if self._at < math.inf:
+            self._room -= gpus
+            heappush(self._ends, (self._at + seconds, gpus))
+
+    def for_s(self, gpus: int) -> float:
+        """How long one that needs `gpus` would wait after those; infinite where there are never enough."""
+        return _until(gpus, self._at, self._room, self._ends.copy())[0] - self._now
+
+
+def _until(gpus: int, at: float, room: int, ends: list[tuple[float, int]]) -> tuple[float, int]:
+    """From `at` on, when `gpus` are free, and how many are then; the `ends` until then are removed."""
+    while room < gpus:
+        if not ends:
+            return math.inf, room
+        ends_at, given = heappop(ends)
+        at, room = max(at, ends_at), room + given
+    return at, room
+
+
+def batch_of(job: ElasticJob, workers: int) -> int | None:
+    """Samples of all `workers` in a step; None for a job that accepts no other batch than its script's.
+
+    The batch a worker stays what it is at the job's minimum: the smallest batch on the fewest workers, and
+    in proportion up to the largest. So a step takes about as long at any size, while its communication is
+    paid for by more samples. (IBM, section III, reads `b` in the same way: the batch of the whole job,
+    within [min, max].)
+    """
+    if job.batch is None:
+        return None
+    return job.batch.clamp(job.batch.min * workers // job.workers.min)

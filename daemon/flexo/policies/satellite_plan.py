@@ -18,7 +18,7 @@ from flexo.policies import satellite_words as words
 from flexo.policies.base import Target
 from flexo.policies.demand import rate
 from flexo.policies.openings import Kind, Openings
-from flexo.policies.payoff import PAUSE_S, START_S, pays
+from flexo.policies.payoff import PAUSE_S, START_S, pays, stays
 from flexo.policies.pending import Claim
 from flexo.policies.rooms import (
     Resources,
@@ -28,7 +28,6 @@ from flexo.policies.rooms import (
     satellite_nodes,
     satellite_partition,
 )
-from flexo.policies.stays import stays
 
 
 @dataclass(slots=True)

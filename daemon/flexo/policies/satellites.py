@@ -22,7 +22,7 @@ from flexo.model.plans import Batch, Grow, Note, Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.policies import satellite_words as words
 from flexo.policies.base import Policy, Target
-from flexo.policies.batches import batch_of
+from flexo.policies.payoff import batch_of
 from flexo.policies.pending import settle_claims
 from flexo.policies.rooms import Room, Standing
 from flexo.policies.satellite_dealing import deal_idle

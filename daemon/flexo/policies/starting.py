@@ -15,10 +15,10 @@ from flexo.model.queue import JobKey
 from flexo.model.training import TrainingJob
 from flexo.policies.demand import least
 from flexo.policies.flexible import RunningTimes, count
+from flexo.policies.payoff import Waits
 from flexo.policies.reservation import Reservation
 from flexo.policies.servers import Servers, Shares
 from flexo.policies.taking import Taking
-from flexo.policies.waits import Waits
 
 Start = tuple[TrainingJob, Shares]
 """A job that starts, and the place of its base."""

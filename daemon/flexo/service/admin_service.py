@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import grpc
 import grpc.aio
 import structlog
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 from google.protobuf.message import Message
 
 import flexo
@@ -38,7 +39,6 @@ from flexo.service.leaders import LeaderBusy, LeaderDesk, NoLeader
 from flexo.service.loans_reply import lending_view, loans_reply
 from flexo.service.logs import LimitedLog
 from flexo.service.wire import MAX_PATH, one_line
-from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     from typing import Any

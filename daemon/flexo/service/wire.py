@@ -12,6 +12,8 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from flexo_protos.v1 import jobs_pb2
+
 from flexo.control.leaders import Orders
 from flexo.grant_signatures import LONGEST as LONGEST_SIGNATURE
 from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
@@ -21,7 +23,6 @@ from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
 from flexo.service.errands import CheckpointOrder, Command, Outcome, ProfileOrder, Progress, Result
 from flexo.service.leaders import UNFENCED, Fence
-from flexo_protos.v1 import jobs_pb2
 
 MAX_WORKERS = 100_000
 MAX_NODES = 10_000

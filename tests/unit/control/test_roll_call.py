@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from controller_world import KEY, World
 
-from flexo.control.roll_call import PATIENCE_S
+from flexo.control.safeguards import ROLL_CALL_S
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_nothing_is_granted_before_all_leaders_of_running_jobs_are_back(world: W
 def test_a_leader_that_does_not_come_back_is_waited_for_only_so_long(world: World) -> None:
     world.leaders.attached.clear()
     second = world.job(2, "1-4", "t3")
-    world.go(PATIENCE_S - 5)
+    world.go(ROLL_CALL_S - 5)
     assert second.own == {}
     world.go(15)
     assert second.own

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-
 from flexo_protos.v1 import jobs_pb2, workers_pb2
+
 from horovod_elastic import rendezvous
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
 from horovod_elastic.leader import attendance, base_watch, borrowing

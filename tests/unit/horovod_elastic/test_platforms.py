@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import toy_platform
+from flexo_protos.v1 import jobs_pb2, workers_pb2
 from toy_platform import ToyCluster
 
 import horovod_elastic
-from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic import hosts, job_plan, launcher, wire
 from horovod_elastic.agent.keeper import NODE_VARIABLE as NODE_OF_THE_KEEPER
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site

@@ -15,8 +15,8 @@ from flexo.model.plans import Batch, Grow, Shrink
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.policies import satellites
-from flexo.policies.batches import batch_of
 from flexo.policies.greedy import Greedy
+from flexo.policies.payoff import batch_of
 
 
 def planned(seen):

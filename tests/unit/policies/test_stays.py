@@ -12,8 +12,7 @@ from flexo.model.plans import Snapshot
 from flexo.model.training import TrainingJob
 from flexo.policies import satellites
 from flexo.policies.greedy import Greedy
-from flexo.policies.payoff import PAUSE_S, START_S
-from flexo.policies.stays import stays
+from flexo.policies.payoff import PAUSE_S, START_S, stays
 
 NODES = [node("n1", 8), node("n2", 8), node("t1", 8, used=8)]
 

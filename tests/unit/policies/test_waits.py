@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from flexo.policies.waits import Waits
+from flexo.policies.payoff import Waits
 
 NOW = 1000.0
 

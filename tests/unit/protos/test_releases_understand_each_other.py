@@ -11,9 +11,8 @@ import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
-
 import flexo_protos.v1
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 
 RELEASED = Path(__file__).with_name("released.txt")
 TYPES = {

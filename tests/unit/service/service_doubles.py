@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import grpc.aio
+from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
 from flexo.availability.mandate import ALONE, Mandate
 from flexo.clusters.base import ClusterState
@@ -20,7 +21,6 @@ from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import LeaderDesk
 from flexo.service.server import MAX_MESSAGE_BYTES
 from flexo_protos.credentials import METADATA_KEY, Caller, NotAuthentic
-from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
 ATTACH = "/flexo.v1.JobService/Attach"
 QUICK = Pace(report_interval_s=5, hello_within_s=5, observed_within_s=1)

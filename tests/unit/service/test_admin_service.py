@@ -16,6 +16,8 @@ import grpc
 import grpc.aio
 import pytest
 import structlog
+from flexo_protos.v1 import admin_pb2 as pb
+from flexo_protos.v1 import admin_pb2_grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_in_thread import LoopThread
@@ -41,8 +43,6 @@ from flexo.service.budgets import STANDARD, Budgets
 from flexo.service.errands import CheckpointOrder, Errand, Order, Outcome, ProfileOrder, Progress, Result
 from flexo.service.leaders import LeaderBusy, NoLeader
 from flexo_protos.credentials import METADATA_KEY
-from flexo_protos.v1 import admin_pb2 as pb
-from flexo_protos.v1 import admin_pb2_grpc
 
 OWNER, STRANGER, ADMINISTRATOR = 61_000, 61_001, pwd.getpwnam("games").pw_uid
 

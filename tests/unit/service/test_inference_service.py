@@ -14,6 +14,8 @@ import grpc
 import grpc.aio
 import pytest
 import structlog
+from flexo_protos.v1 import inference_pb2 as pb
+from flexo_protos.v1 import inference_pb2_grpc
 from service_doubles import PlainAuthenticator
 
 from flexo.loaning.demand import DemandMissing
@@ -24,8 +26,6 @@ from flexo.service.authentication import Authentication
 from flexo.service.inference_service import InferenceService
 from flexo.service.wire import MAX_TEXT
 from flexo_protos.credentials import METADATA_KEY
-from flexo_protos.v1 import inference_pb2 as pb
-from flexo_protos.v1 import inference_pb2_grpc
 
 SCHEDULER, STRANGER = pwd.getpwnam("games").pw_uid, 61_001
 NODES = tuple(Node(name, 4, 0, 8, 0, 1000, 0, frozenset({"infer"})) for name in ("i1", "i2", "i3"))

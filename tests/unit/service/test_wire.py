@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from flexo_protos.v1 import jobs_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
 from flexo.service import wire
 from flexo.service.errands import CancelOrder, CheckpointOrder, Command, ProfileOrder, Result
-from flexo_protos.v1 import jobs_pb2 as pb
 
 NODES = frozenset({"n1", "n2"})
 
