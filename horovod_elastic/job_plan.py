@@ -7,19 +7,11 @@ with it. Agents of other releases of flexo read the same line: its keys stay.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from flexo_protos.resources import Devices, Resources, amount
 from horovod_elastic import wire
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What one worker takes: GPUs, CPUs, memory in MiB (0: whatever the cluster's default gives)."""
-
-    gpus: int
-    cpus: int
-    memory_mib: int
-    gpu_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +29,8 @@ class BaseJob:
     job_id: str
     restart_count: int
     nodes: tuple[BaseNode, ...]
-    shape: Shape
+    shape: Resources
+    """What one worker takes of a node."""
     minimum: int
     maximum: int
     account: str
@@ -87,6 +80,7 @@ class JobPlan:
     def to_text(self) -> str:
         """One line, for a command line's argument."""
         fields = asdict(self)
+        fields["base"]["shape"] = _shape_fields(self.base.shape)
         fields["base"]["job_id"] = wire.job_number(self.base.job_id)
         return json.dumps(fields, separators=(",", ":"))
 
@@ -97,9 +91,30 @@ def from_text(text: str) -> JobPlan:
         fields = json.loads(text)
         base = fields.pop("base")
         base["job_id"] = wire.job_id(base["job_id"])
-        shape, nodes = Shape(**base.pop("shape")), tuple(BaseNode(**node) for node in base.pop("nodes"))
+        shape, nodes = _shape_of(**base.pop("shape")), tuple(BaseNode(**node) for node in base.pop("nodes"))
         return JobPlan(
             base=BaseJob(**base, shape=shape, nodes=nodes), site=Site(**fields.pop("site")), **fields
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"'{text[:200]}' is no job's plan: {error!r}") from error
+
+
+def _shape_fields(shape: Resources) -> dict[str, object]:
+    """As older releases read it, as long as it is nothing that they do not know."""
+    fields: dict[str, object] = {
+        "gpus": shape.gpus if isinstance(shape.gpus, int) else str(shape.gpus),
+        "cpus": shape.cpus,
+        "memory_mib": shape.memory_mib,
+        "gpu_type": shape.gpu_type,
+    }
+    if shape.devices:
+        fields["devices"] = [[each.name, each.type, str(each.amount)] for each in shape.devices]
+    return fields
+
+
+def _shape_of(
+    gpus: int | str, cpus: int, memory_mib: int, gpu_type: str, devices: Iterable[tuple[str, str, str]] = ()
+) -> Resources:
+    """The inverse."""
+    others = tuple(Devices(name, kind, amount(many)) for name, kind, many in devices)
+    return Resources(amount(gpus), cpus, memory_mib, gpu_type, others)

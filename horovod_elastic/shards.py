@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from flexo_protos.v1 import shards_pb2 as pb
-
 from horovod_elastic.ranges import Range, RangeSet
 
 MOST_PARTITIONS = 4096

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from flexo_protos.v1 import leases_pb2 as pb
-
 from flexo.availability.leader_elector import LeaderElector
 from flexo_protos.leader_leases.lease import LeaderLease, LeaseStore
+from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election.lease_client import LeaseClient
 
 A = LeaderLease("ta", "a:1", 5)

@@ -69,6 +69,7 @@ from flexo.policies.gpu_speeds import GpuSpeeds
 from flexo.policies.placement import Placement
 from flexo.training_jobs import History, Known, TrainingJobs
 from flexo.words import names_in
+from flexo_protos.resources import total
 
 _START_TURNS: Final = 2
 _START_EXTRA_S: Final = 5
@@ -257,8 +258,8 @@ class Controller:
                 filter(None, (*trouble, self._unreadable.trouble, self._signer.trouble, lending, *shown))
             ),
             nodes=len(nodes),
-            gpus=sum(node.gpus for node in nodes),
-            gpus_idle=sum(node.gpus_idle for node in nodes),
+            gpus=total(node.gpus for node in nodes),
+            gpus_idle=total(node.gpus_idle for node in nodes),
             gpus_in_satellites=view.gpus_in_satellites,
             elastic_jobs=len(view.jobs),
             leaders=view.leaders,

@@ -16,6 +16,8 @@ from typing import Final
 from flexo.issued_grants import IssuedGrant
 from flexo.model.elastic import SatelliteReport
 from flexo.model.queue import JobKey, Principal
+from flexo_protos.resources import Resources, of_message, rounded_up, to_message
+from flexo_protos.v1 import jobs_pb2
 
 KEY_BYTES: Final = 32
 LONGEST: Final = 512
@@ -24,6 +26,8 @@ _BY_UID: Final = b"\x01"
 """A signature's first byte: the owner is a uid, in the fields."""
 _BY_NAME: Final = b"\x02"
 """The owner is a name, in one byte for its length and so many after the fields."""
+_OF_ANYTHING: Final = b"\x03"
+"""The same, and after the name, in two bytes for its length, all that the grant gives: not GPUs alone."""
 _FIELDS: Final = struct.Struct(">qIIQdd")
 """The owner's uid or 0, GPUs, CPUs, MiB, issued at, not after."""
 _MAC_BYTES: Final = hashlib.sha256().digest_size
@@ -47,12 +51,17 @@ class GrantSigner:
     def sign(self, grant: IssuedGrant, not_after: float) -> bytes:
         """The signature of `grant`, which nobody believes after `not_after`."""
         uid = int(grant.owner) if grant.owner.isdecimal() else 0
-        fields = _FIELDS.pack(uid, grant.gpus, grant.cpus, grant.memory_mib, grant.issued_at, not_after)
-        if grant.owner.isdecimal():
-            told = _BY_UID + fields + grant.partition.encode()
+        given = grant.resources or Resources()
+        whole_gpus = rounded_up(given.gpus, 1)
+        told = _FIELDS.pack(uid, whole_gpus, given.cpus, given.memory_mib, grant.issued_at, not_after)
+        name, partition = grant.owner.encode(), grant.partition.encode()
+        if not given.plain:
+            all_of_it = to_message(given).SerializeToString()
+            told = _OF_ANYTHING + told + _with_length("B", name) + _with_length("H", all_of_it) + partition
+        elif grant.owner.isdecimal():
+            told = _BY_UID + told + partition
         else:
-            name = grant.owner.encode()
-            told = _BY_NAME + fields + bytes([len(name)]) + name + grant.partition.encode()
+            told = _BY_NAME + told + _with_length("B", name) + partition
         return told + self._mac(grant.job, grant.grant_id, grant.node, grant.workers, told)
 
     def verify(self, job: JobKey, told: SatelliteReport, now: float, longest_s: float) -> IssuedGrant | None:
@@ -62,19 +71,23 @@ class GrantSigner:
         """
         body, mac = told.signature[:-_MAC_BYTES], told.signature[-_MAC_BYTES:]
         version, fields = body[:1], body[1:]
-        if version not in (_BY_UID, _BY_NAME) or len(fields) < _FIELDS.size:
+        if version not in (_BY_UID, _BY_NAME, _OF_ANYTHING) or len(fields) < _FIELDS.size:
             return None
         if not hmac.compare_digest(mac, self._mac(job, told.grant_id, told.node, told.workers, body)):
             return None
         uid, gpus, cpus, memory_mib, issued_at, not_after = _FIELDS.unpack(fields[: _FIELDS.size])
         if not now <= not_after <= now + longest_s + _CLOCKS_DIFFER_S:
             return None
-        rest, owner = fields[_FIELDS.size :], str(uid)
-        if version == _BY_NAME:
-            owner, rest = rest[1 : 1 + rest[0]].decode(), rest[1 + rest[0] :]
+        rest, owner, given = fields[_FIELDS.size :], str(uid), Resources(gpus, cpus, memory_mib)
+        if version != _BY_UID:
+            name, rest = _first_of("B", rest)
+            owner = name.decode()
+        if version == _OF_ANYTHING:
+            all_of_it, rest = _first_of("H", rest)
+            given = of_message(jobs_pb2.Resources.FromString(all_of_it))
         return IssuedGrant(
             *(job, told.grant_id, Principal(owner), told.node, told.workers, rest.decode()),
-            *(gpus, cpus, memory_mib, min(issued_at, now)),
+            *(given, min(issued_at, now)),
         )
 
     def _mac(self, job: JobKey, grant_id: str, node: str, workers: int, told: bytes) -> bytes:
@@ -83,3 +96,14 @@ class GrantSigner:
         parts = (b"flexo grant", numbers, grant_id.encode(), node.encode(), told)
         text = b"".join(struct.pack(">I", len(part)) + part for part in parts)
         return hmac.digest(self._key, text, "sha256")
+
+
+def _with_length(form: str, part: bytes) -> bytes:
+    """`form`: of the number before it, as struct has it."""
+    return struct.pack(f">{form}", len(part)) + part
+
+
+def _first_of(form: str, parts: bytes) -> tuple[bytes, bytes]:
+    """The part that begins here, with its length before it, and all behind it."""
+    (length,), begins = struct.unpack_from(f">{form}", parts), struct.calcsize(f">{form}")
+    return parts[begins : begins + length], parts[begins + length :]

@@ -18,7 +18,6 @@ from flexo.grant_backoffs import NO_FAULT, Backoffs
 from flexo.grant_signatures import GrantSigner
 from flexo.issued_grants import (
     LONGEST_LIMIT_S,
-    NOT_KNOWN,
     UNKNOWN_OWNER,
     IssuedGrant,
     is_left_over,
@@ -34,8 +33,8 @@ from flexo.model.elastic import (
     SatelliteReport,
     SatelliteState,
 )
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey, JobState, QueuedJob
+from flexo_protos.resources import Resources
 
 START_MARGIN_S: Final = 30.0
 """Beyond start_within_s: for the leader to submit, to cancel, and to say so."""
@@ -100,7 +99,7 @@ class GrantBook:
         self._signed: dict[_Name, tuple[bytes, float]] = {}
         """The last signature of each, and until when it is good."""
         self._bases: Mapping[JobKey, QueuedJob] = {}
-        self._shapes: dict[JobKey, WorkerShape] = {}
+        self._shapes: dict[JobKey, Resources] = {}
         """Of a worker of each job that runs, as of the last join."""
         self._known: dict[_Name, Grant] = {}
         """Grants in their last known state."""
@@ -164,7 +163,7 @@ class GrantBook:
         if good_until - now >= lease_s / 2:
             return token
         issued = self._issued.get((key, grant_id))
-        if issued is None or NOT_KNOWN in (issued.gpus, issued.cpus, issued.memory_mib):
+        if issued is None or issued.resources is None:
             return b""
         token = self._signer.sign(issued, now + lease_s)
         self._signed[key, grant_id] = token, now + lease_s
@@ -540,7 +539,7 @@ class GrantBook:
             key=base.key,
             user=base.user,
             workers=base.elastic.workers,
-            shape=replace(shape, gpu_type="") if base.elastic.heterogeneous else shape,
+            shape=shape.of_any_type() if base.elastic.heterogeneous else shape,
             base_nodes=base.nodes,
             base_workers=base.elastic.workers.min,
             grants=grants,

@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flexo.model.elastic import Grant
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
+from flexo_protos.resources import Resources, rounded_up
 
-NOT_KNOWN: Final = -1
-"""An amount that an older release did not record."""
 UNKNOWN_OWNER: Final = Principal("")
-"""Nor whose grant it was."""
+"""An older release did not record whose grant it was."""
 LONGEST_LIMIT_S: Final = 3600.0
 """The longest time limit that flexod sets (control/leases.py), where `lease_s` is not longer."""
 _LIMIT_SLACK_S: Final = 120.0
@@ -34,11 +32,9 @@ class IssuedGrant:
     node: str
     workers: int
     partition: str
-    """"": not known, like `NOT_KNOWN`."""
-    gpus: int
-    cpus: int
-    memory_mib: int
-    """0: the base did not ask for memory."""
+    """"": not known."""
+    resources: Resources | None
+    """Without memory: the base did not ask for any. None: an older release did not record it."""
     issued_at: float
     satellite_job_id: int = 0
     """The one queued job that counts for this grant; 0: none was seen yet."""
@@ -46,7 +42,7 @@ class IssuedGrant:
     """When flexod withdrew it, or its leader gave it back; None: it stands."""
 
     @classmethod
-    def of(cls, grant: Grant, owner: Principal, shape: WorkerShape) -> IssuedGrant:
+    def of(cls, grant: Grant, owner: Principal, shape: Resources) -> IssuedGrant:
         """`grant`, issued now to a job of `owner` whose workers have this shape."""
         workers = grant.workers
         return cls(
@@ -56,40 +52,28 @@ class IssuedGrant:
             node=grant.node,
             workers=workers,
             partition=grant.partition,
-            gpus=shape.gpus * workers,
-            cpus=max(1, shape.cpus) * workers,
-            memory_mib=shape.memory_mib * workers,
+            resources=shape * workers,
             issued_at=grant.since_at,
         )
 
     def seen_as(self, job: QueuedJob) -> IssuedGrant:
         """With its satellite; of an older release's grant the rest, too."""
         seen = replace(self, satellite_job_id=job.job_id)
-        if self.gpus != NOT_KNOWN:
-            return seen
-        return replace(
-            seen, owner=job.owner, gpus=job.gpus, cpus=max(1, job.cpus), memory_mib=max(0, job.memory_mib)
-        )
+        return seen if self.resources is not None else replace(seen, owner=job.owner, resources=job.resources)
 
 
-def shape_within(base: QueuedJob, workers: int, said: WorkerShape | None) -> WorkerShape:
+def shape_within(base: QueuedJob, workers: int, said: Resources | None) -> Resources:
     """What one worker takes. The record of a base of `workers` workers bounds what its leader says."""
-    recorded = WorkerShape(
-        gpus=base.gpus // workers,
-        cpus=max(1, base.cpus // workers),
-        memory_mib=0,
-        gpu_type=base.gpu_type,
-    )
+    held = base.resources
+    gpus, most = held.gpus_of_each(workers), held.share(workers)
     if said is None:
-        return recorded
-    memory_mib = said.memory_mib
-    if base.memory_mib:
-        memory_mib = min(memory_mib, _share(base.memory_mib, workers))
-    return WorkerShape(
-        gpus=min(said.gpus, recorded.gpus),
-        cpus=min(said.cpus, _share(base.cpus, workers)),
-        memory_mib=memory_mib,
+        return Resources(gpus, max(1, held.cpus // workers), gpu_type=held.gpu_type)
+    return Resources(
+        gpus=min(said.gpus, gpus),
+        cpus=max(1, min(said.cpus, most.cpus)),
+        memory_mib=min(said.memory_mib, most.memory_mib) if held.memory_mib else said.memory_mib,
         gpu_type=said.gpu_type,
+        devices=tuple(each for each in said.devices if most.holds(Resources(devices=(each,)))),
     )
 
 
@@ -131,22 +115,24 @@ def _has_its_size(
     job: QueuedJob, issued: IssuedGrant, base: QueuedJob, base_workers: int, threads_per_core: int
 ) -> bool:
     """Clusters round CPUs up to cores, and raise them and memory by rules of the site: for the base, too."""
-    gpus = base.gpus // base_workers * issued.workers
-    if issued.gpus != NOT_KNOWN and job.gpus != issued.gpus:
+    granted, held = issued.resources or Resources(), job.resources
+    if issued.resources is not None and held.gpus != granted.gpus:
         return False
-    if job.gpus > gpus:
+    if held.gpus > base.resources.gpus_of_each(base_workers) * issued.workers:
         return False
-    cpus = max(issued.cpus, _share(base.cpus, base_workers) * issued.workers)
-    if job.cpus > _share(cpus, threads_per_core) * threads_per_core:
+    its_share, devices = base.resources.share(base_workers) * issued.workers, Resources(devices=held.devices)
+    if not (granted.holds(devices) or its_share.holds(devices)):
         return False
-    if not base.memory_mib:
+    cpus = max(granted.cpus, its_share.cpus)
+    if held.cpus > rounded_up(cpus, threads_per_core) * threads_per_core:
+        return False
+    if not base.resources.memory_mib:
         return True
-    memory_mib = max(issued.memory_mib, _share(base.memory_mib, base_workers) * issued.workers)
-    if (
-        issued.memory_mib <= 0
-    ):  # by default a cluster may give a job so much on each node, whatever it holds there
-        memory_mib = max(memory_mib, _share(base.memory_mib, max(1, base.num_nodes)))
-    return job.memory_mib <= memory_mib
+    memory_mib = max(granted.memory_mib, its_share.memory_mib)
+    if not granted.memory_mib:
+        # by default a cluster may give a job so much on each node, whatever it holds there
+        memory_mib = max(memory_mib, base.resources.share(base.num_nodes).memory_mib)
+    return held.memory_mib <= memory_mib
 
 
 def _ends_in_time(job: QueuedJob, limit_s: float, now: float) -> bool:
@@ -157,8 +143,3 @@ def _ends_in_time(job: QueuedJob, limit_s: float, now: float) -> bool:
     if now < job.started_at:
         return True  # the clock was set back
     return job.started_at + job.time_limit_s - now <= limit_s
-
-
-def _share(amount: int, parts: int) -> int:
-    """One of so many equal parts, rounded up."""
-    return -(-amount // max(1, parts))

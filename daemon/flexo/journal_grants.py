@@ -6,13 +6,18 @@ the grants that stood as well as an id: a job has one satellite a node.
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from collections.abc import Iterable
 from typing import Final
 
-from flexo.issued_grants import NOT_KNOWN, UNKNOWN_OWNER, IssuedGrant
+from flexo.issued_grants import UNKNOWN_OWNER, IssuedGrant
 from flexo.model.queue import JobKey, Principal
+from flexo_protos.resources import Devices, Resources, amount
+
+_NOT_KNOWN: Final = -1
+"""An amount, or an owner, that an older release did not record."""
 
 SCHEMA: Final = (
     "CREATE TABLE issued_grant (job_id INTEGER NOT NULL, restart_count INTEGER NOT NULL,"
@@ -43,8 +48,11 @@ def read(connection: sqlite3.Connection) -> tuple[IssuedGrant, ...]:
     """All grants that are remembered."""
     rows = connection.execute(f"SELECT {_COLUMNS} FROM issued_grant ORDER BY issued_at, grant_id, node")
     return tuple(
-        IssuedGrant(JobKey(job, restart), grant_id, _owner(user), *rest)
-        for job, restart, grant_id, user, *rest in rows
+        IssuedGrant(
+            *(JobKey(job, restart), grant_id, _owner(user), node, workers, partition),
+            *(_resources(gpus, cpus, memory_mib), *times),
+        )
+        for job, restart, grant_id, user, node, workers, partition, gpus, cpus, memory_mib, *times in rows
     )
 
 
@@ -81,30 +89,40 @@ def take_from_events(connection: sqlite3.Connection) -> None:
 
 def _unnamed(key: JobKey, begun: re.Match[str], at: float) -> IssuedGrant:
     found = begun.groupdict()
-    size = (NOT_KNOWN, NOT_KNOWN, NOT_KNOWN)
-    return IssuedGrant(
-        *(
-            key,
-            "",
-            UNKNOWN_OWNER,
-            found["node"],
-            int(found["workers"]),
-            "",
-            *size,
-            at,
-            int(found.get("job", 0)),
-        )
-    )
+    size = int(found["workers"]), "", None
+    return IssuedGrant(key, "", UNKNOWN_OWNER, found["node"], *size, at, int(found.get("job", 0)))
 
 
 def _owner(user_id: int | str) -> Principal:
     """Of the column: a uid is a number there, and whom an older release did not record is -1."""
-    return UNKNOWN_OWNER if user_id == NOT_KNOWN else Principal(str(user_id))
+    return UNKNOWN_OWNER if user_id == _NOT_KNOWN else Principal(str(user_id))
+
+
+def _resources(gpus: int | str, cpus: int, memory_mib: int) -> Resources | None:
+    """Of the columns. What older releases do not know stands in the first one, as a text."""
+    if gpus == _NOT_KNOWN:
+        return None
+    if isinstance(gpus, int):
+        return Resources(gpus, cpus, memory_mib)
+    share, *devices = json.loads(gpus)
+    others = tuple(Devices(name, kind, amount(many)) for name, kind, many in devices)
+    return Resources(amount(share), cpus, memory_mib, devices=others)
+
+
+def _columns(resources: Resources | None) -> tuple[object, ...]:
+    """The inverse."""
+    if resources is None:
+        return (_NOT_KNOWN,) * 3
+    gpus: object = resources.gpus
+    if not resources.plain:
+        devices = ([each.name, each.type, str(each.amount)] for each in resources.devices)
+        gpus = json.dumps([str(resources.gpus), *devices])
+    return gpus, resources.cpus, resources.memory_mib
 
 
 def _row(grant: IssuedGrant) -> tuple[object, ...]:
     return (
-        *(grant.job.job_id, grant.job.restart_count, grant.grant_id, grant.owner or NOT_KNOWN, grant.node),
-        *(grant.workers, grant.partition, grant.gpus, grant.cpus, grant.memory_mib),
+        *(grant.job.job_id, grant.job.restart_count, grant.grant_id, grant.owner or _NOT_KNOWN, grant.node),
+        *(grant.workers, grant.partition, *_columns(grant.resources)),
         *(grant.issued_at, grant.satellite_job_id, grant.ended_at),
     )

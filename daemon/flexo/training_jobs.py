@@ -13,13 +13,14 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from flexo.issued_grants import shape_within
 from flexo.model.elastic import ElasticJob, LeaderReport
 from flexo.model.measured import RunningTime, ScalingPoint, Source, Speed
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.model.ranges import Range
 from flexo.model.training import TrainingJob
 from flexo.scalability.measured import speed_of
+from flexo_protos.resources import Amount
 
 _LIKE_JOBS: Final = 10
 """The last so many of a kind are gone by."""
@@ -36,8 +37,8 @@ class History:
     """How long the last jobs of each user and size ran. For the controller's thread alone."""
 
     def __init__(self, times: Iterable[RunningTime]) -> None:
-        self._times: dict[tuple[str, int], deque[float]] = {}
-        self._whole_s: dict[tuple[str, int], float] = {}
+        self._times: dict[tuple[str, Amount], deque[float]] = {}
+        self._whole_s: dict[tuple[str, Amount], float] = {}
         """Their medians, as far as they were asked for: thousands of pending jobs ask in each turn."""
         self._running: dict[JobKey, QueuedJob] = {}
         self._missed_at: dict[JobKey, float] = {}
@@ -58,10 +59,14 @@ class History:
         running = {
             job.key: job
             for job in jobs
-            if job.gpus and job.satellite is None and job.state in (JobState.RUNNING, JobState.SUSPENDED)
+            if job.resources.gpus
+            and job.satellite is None
+            and job.state in (JobState.RUNNING, JobState.SUSPENDED)
         }
         ended = tuple(
-            RunningTime(job.user, job.gpus, self._missed_at[key] - job.started_at, self._missed_at[key])
+            RunningTime(
+                job.user, job.resources.gpus, self._missed_at[key] - job.started_at, self._missed_at[key]
+            )
             for key, job in self._running.items()
             if key in self._missed_at and key not in running
             if job.started_at is not None and job.started_at <= self._missed_at[key]
@@ -79,7 +84,7 @@ class History:
         The median of those that took longer. A job that has outrun them all is taken to be half way: to take
         it for nearly done would take all satellites from it for the rest of its life.
         """
-        kind = job.user, job.gpus
+        kind = job.user, job.resources.gpus
         if kind not in self._times:
             return None
         if ran_s:
@@ -88,7 +93,7 @@ class History:
             self._whole_s[kind] = self._longer_s(kind, 0.0)
         return self._whole_s[kind]
 
-    def _longer_s(self, kind: tuple[str, int], ran_s: float) -> float:
+    def _longer_s(self, kind: tuple[str, Amount], ran_s: float) -> float:
         longer = [seconds - ran_s for seconds in self._times[kind] if seconds > ran_s]
         return statistics.median(longer) if longer else ran_s
 
@@ -125,7 +130,7 @@ class TrainingJobs:
         shown = []
         made, self._made = self._made, {}
         for job in queue:
-            if job.satellite is not None or not job.gpus:
+            if job.satellite is not None or not job.resources.gpus:
                 continue
             if job.key in running:
                 shown.append(_running(job, running[job.key], known))
@@ -147,7 +152,7 @@ def tenant_of(job: QueuedJob) -> str:
 def _running(base: QueuedJob, job: ElasticJob, known: Known) -> TrainingJob:
     speed = speed_of(known.scaling.get(job.key, ()))
     service_gpu_s = _service(base, job, known.now)
-    done_s = service_gpu_s / max(1, job.shape.gpus) / job.base_workers
+    done_s = service_gpu_s / float(job.shape.gpus or 1) / job.base_workers
     left_s, source = _time_left(base, known, done_s)
     return TrainingJob(
         key=job.key,
@@ -182,7 +187,7 @@ def _pending(job: QueuedJob, left_s: float | None, source: Source) -> TrainingJo
         key=job.key,
         user=job.user,
         workers=asked.workers if asked else Range(1, 1),
-        shape=WorkerShape(job.gpus // workers, max(1, job.cpus // workers), 0, job.gpu_type),
+        shape=shape_within(job, workers, None),
         submitted_at=job.submitted_at,
         requested_workers=workers,
         waiting_since=job.submitted_at,
@@ -227,4 +232,4 @@ def _service(base: QueuedJob, job: ElasticJob, now: float) -> float:
     the clock."""
     started = base.started_at if base.started_at is not None else now
     satellites = sum((now - grant.since_at) * grant.workers for grant in job.grants)
-    return max(0.0, (now - started) * job.base_workers + satellites) * job.shape.gpus
+    return max(0.0, (now - started) * job.base_workers + satellites) * float(job.shape.gpus)

@@ -36,7 +36,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from flexo_protos.v1 import leases_pb2 as pb
 
 from flexo.availability import mandate
 from flexo.service.admin_service import AdminService
@@ -46,6 +45,7 @@ from flexo.service.server import Switchboard, all_services, listen
 from flexo_bench.etcd_process import running
 from flexo_protos.credentials import SOCKET_VARIABLE, new_authenticator
 from flexo_protos.lease_place import Kind, LeasePlace, parse
+from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election.lease_client import JobRun, LeaseClient
 from horovod_elastic.election.lease_places import open_lease
 

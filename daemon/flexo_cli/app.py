@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from flexo_protos.v1 import admin_pb2
 
 import flexo
 from flexo_cli import (
@@ -30,6 +29,7 @@ from flexo_cli.connection import Busy, Daemon, Refusal, Unreachable, find_addres
 from flexo_cli.exit_codes import ExitCode
 from flexo_cli.options import DaemonOption, JsonOption
 from flexo_cli.output import ago, clock, complain, print_json, print_line, print_pairs, print_table
+from flexo_protos.v1 import admin_pb2
 
 RETRY_S = 2.0
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexo_protos.v1 import admin_pb2
-
-from flexo_cli import flexods, loans
+from flexo_cli import flexods, job_words, loans
 from flexo_cli.output import Json
+from flexo_protos.v1 import admin_pb2
 
 
 def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
@@ -20,7 +19,7 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
         "max": job.max,
         "workers": job.workers,
         "granted": job.granted,
-        "gpus_per_worker": job.gpus_per_worker,
+        "gpus_per_worker": job_words.gpus_per_worker(job),
         "wanted": job.wanted or None,
         "attached": job.attached,
         "scalable": job.scalable,
@@ -113,8 +112,8 @@ def node_as_json(node: admin_pb2.NodeView) -> dict[str, Json]:
     """One of `flexo top`."""
     return {
         "name": node.name,
-        "gpus": node.gpus,
-        "gpus_allocated": node.gpus_allocated,
+        "gpus": job_words.gpus_of(node.capacity, node.gpus),
+        "gpus_allocated": job_words.gpus_of(node.allocated, node.gpus_allocated),
         "gpu_type": node.gpu_type or None,
         "unusable": node.unusable or None,
         "partitions": list(node.partitions),

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
-from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from flexo_protos import flexods, keepalive, tls
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic, new_authenticator
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 ADDRESS_VARIABLE = "FLEXO_DAEMON"
 CONFIG_VARIABLE = "FLEXO_CONFIG"

@@ -12,12 +12,12 @@ from itertools import islice
 from typing import Annotated, Final
 
 import typer
-from flexo_protos.v1 import admin_pb2
 
 from flexo_cli.as_json import event_as_json
 from flexo_cli.connection import Daemon, Refusal, Unreachable, find_address
 from flexo_cli.options import DaemonOption, JsonOption
 from flexo_cli.output import clock, complain, print_json, print_line, print_table
+from flexo_protos.v1 import admin_pb2
 
 LOOK_EVERY_S: Final = 2.0
 _PAGE: Final = 1000

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flexo_protos.v1 import admin_pb2
-
 from flexo_cli.connection import Address, Daemon, Refusal, Unreachable
 from flexo_cli.output import Json, ago
+from flexo_protos.v1 import admin_pb2
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flexo_protos.v1 import admin_pb2
-
 from flexo_cli.output import ago, clock, span
+from flexo_protos.resources import as_number, of_message
+from flexo_protos.v1 import admin_pb2, jobs_pb2
 
 _TRAINING = "training"
 
@@ -71,3 +71,13 @@ def unknown_satellites(reply: admin_pb2.GetStatusReply) -> list[tuple[str, str]]
         return []
     count = reply.unknown_satellites
     return [("not granted", f"{count} jobs have a satellite's comment, but no grant of flexod's")]
+
+
+def gpus_per_worker(job: admin_pb2.ElasticJob) -> int | float:
+    """A whole number, or a part of one."""
+    return gpus_of(job.worker, job.gpus_per_worker)
+
+
+def gpus_of(said: jobs_pb2.Resources, whole: int) -> int | float:
+    """What flexod said exactly, or, of an older one, the `whole` number that it said."""
+    return as_number(of_message(said).gpus) if said.ByteSize() else whole

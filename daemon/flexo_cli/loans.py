@@ -6,10 +6,10 @@ import time
 from typing import Annotated
 
 import typer
-from flexo_protos.v1 import admin_pb2
 
 from flexo_cli.connection import Daemon, find_address
 from flexo_cli.output import Json, clock, print_json, print_line, print_pairs, print_table, span
+from flexo_protos.v1 import admin_pb2
 
 _ALL = 10_000
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
+from flexo_protos.resources import Amount, Resources
 from flexo_simulation.workload import TraceJob
 
 
@@ -13,7 +14,7 @@ class Capacity:
     """The GPUs of an empty cluster."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes: dict[str, list[int]] = {}
+        self._nodes: dict[str, list[Amount]] = {}
         for node in nodes:
             self._nodes.setdefault(node.gpu_type, []).append(node.gpus)
         self._workers = cache(self._count)
@@ -22,7 +23,7 @@ class Capacity:
         """Whether the fewest workers of `job` fit, all on one GPU type unless it may mix them."""
         return self._workers(job.shape, job.fungible, job.heterogeneous) >= job.workers.min
 
-    def _count(self, shape: WorkerShape, fungible: bool, heterogeneous: bool) -> int:
+    def _count(self, shape: Resources, fungible: bool, heterogeneous: bool) -> int:
         anywhere = not shape.gpu_type or fungible or heterogeneous
         by_type = [
             sum(gpus // shape.gpus if shape.gpus else 1 << 30 for gpus in nodes)

@@ -38,13 +38,13 @@ def course_of(records: Sequence[JobRecord], stretches: int, span: tuple[float, f
     """From the beginning of `span` to its end, in so many stretches."""
     begin, end = span
     edges = np.linspace(begin, end, stretches + 1)
-    used: list[tuple[float, float, int]] = []
-    wanted: list[tuple[float, float, int]] = []
+    used: list[tuple[float, float, float]] = []
+    wanted: list[tuple[float, float, float]] = []
     for record in records:
         asked = record.job.requested_workers
         for each in stretches_of(record, end):
             kind, workers = (used, each.workers) if each.workers else (wanted, asked)
-            kind.append((each.begin, each.end, workers * record.job.shape.gpus))
+            kind.append((each.begin, each.end, workers * float(record.job.shape.gpus)))
     return Course(edges, _means(used, edges), _means(wanted, edges))
 
 
@@ -70,7 +70,7 @@ def stretches_of(record: JobRecord, until: float) -> Iterator[Stretch]:
         yield Stretch(at, end, workers)
 
 
-def _means(pieces: Sequence[tuple[float, float, int]], edges: Numbers) -> Numbers:
+def _means(pieces: Sequence[tuple[float, float, float]], edges: Numbers) -> Numbers:
     """Of the sum of steps from begin to end, the mean between each two edges."""
     if not pieces:
         return np.zeros(len(edges) - 1)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flexo.model.measured import Source, Speed
+from flexo_protos.resources import Amount
 from flexo_simulation.workload import TraceJob
 
 _LIKE_JOBS: Final = 10
@@ -64,7 +65,7 @@ class Estimator:
 
     def __init__(self, settings: Estimates) -> None:
         self._settings = settings
-        self._like: dict[tuple[str, str, int], deque[float]] = {}
+        self._like: dict[tuple[str, str, Amount], deque[float]] = {}
         self._all: list[float] = []
         """Sorted."""
 
@@ -111,7 +112,7 @@ def _not_outrun(believed_s: float, limit_s: float, done_s: float) -> float:
     return believed_s
 
 
-def _kind(job: TraceJob) -> tuple[str, str, int]:
+def _kind(job: TraceJob) -> tuple[str, str, Amount]:
     return job.user, job.application, job.requested_workers * job.shape.gpus
 
 

@@ -25,9 +25,9 @@ from itertools import cycle
 from typing import Final
 
 from flexo.model.measured import Source
-from flexo.model.nodes import WorkerShape
 from flexo.model.ranges import Range
 from flexo.scalability.jsa import AllReduceTimes, JobScalability, ProcessingTimes
+from flexo_protos.resources import Resources
 from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.workload import TraceJob, Workload
 
@@ -141,7 +141,7 @@ def _job(number: int, at: float, category: Category, speed: JobScalability, most
         submitted_at=at,
         workers=Range(1, min(most, category.batch.max)),
         requested_workers=1,
-        shape=WorkerShape(gpus=1, cpus=1),
+        shape=Resources(gpus=1, cpus=1),
         training=LinearTraining(work, speed, Source.PROGRESS),
         application=category.model,
         batch=category.batch,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexo.model.loans import PastLoan
+from flexo_protos.resources import Amount
 from flexo_simulation.records import JobRecord
 
 Numbers = NDArray[np.float64]
@@ -29,11 +30,11 @@ class Moment:
     """Servers that it uses."""
     away: int
     """Servers lent to training, or not yet left by it."""
-    held: int
+    held: Amount
     """GPUs of those that jobs hold."""
 
     @property
-    def state(self) -> tuple[float, int, int, int]:
+    def state(self) -> tuple[float, int, int, Amount]:
         """All but the time."""
         return self.needed, self.used, self.away, self.held
 
@@ -105,7 +106,7 @@ class LoanFigures:
 
 
 def loan_figures(
-    story: LoanStory, records: Sequence[JobRecord], training_gpus: int, span: tuple[float, float]
+    story: LoanStory, records: Sequence[JobRecord], training_gpus: Amount, span: tuple[float, float]
 ) -> LoanFigures:
     """The figures of a story; what is over time, over `span`. `training_gpus`: besides those servers."""
     on_loan = [record for record in records if record.on_loan]

@@ -93,7 +93,7 @@ def distributions(curves: Sequence[tuple[str, Sequence[float]]], what: str) -> s
         return _svg(figure, f"Distribution of {what}")
 
 
-def gpus_over_time(records: Sequence[JobRecord], gpus: int, span: tuple[float, float]) -> str:
+def gpus_over_time(records: Sequence[JobRecord], gpus: float, span: tuple[float, float]) -> str:
     """In use, idle, and wanted by jobs that wait; from the beginning of `span` to its end."""
     course = course_of(records, _STRETCHES, span)
     size, unit = _unit(course.edges[-1] - course.edges[0])

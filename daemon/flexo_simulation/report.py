@@ -73,7 +73,7 @@ def courses(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         yield page.heading(title(outcome))
         yield page.heading(f"The {outcome.gpus} GPUs over time", 3)
-        yield pictures.gpus_over_time(outcome.records, outcome.gpus, span)
+        yield pictures.gpus_over_time(outcome.records, float(outcome.gpus), span)
         if outcome.loans is not None:
             yield page.heading(f"The {outcome.loans.servers} inference servers over time", 3)
             yield pictures.servers_over_time(outcome.loans, span)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from flexo.model.training import Share
+from flexo_protos.resources import Amount
 from flexo_simulation.course import span_of
 from flexo_simulation.loan_story import LoanFigures, LoanStory, loan_figures
 from flexo_simulation.records import End, JobRecord
@@ -84,7 +85,7 @@ class Outcome:
     result: Result
     records: tuple[JobRecord, ...]
     """In the order of submission."""
-    gpus: int
+    gpus: Amount
     """Of the cluster; without those of inference servers."""
     loans: LoanStory | None = None
     """What became of inference servers; None: there are none."""
@@ -99,7 +100,7 @@ def _without_nan(figures: dict[str, object]) -> dict[str, object]:
 
 def summarize(
     records: Sequence[JobRecord],
-    gpus: int,
+    gpus: Amount,
     loans: LoanStory | None = None,
     *,
     wall_s: float = 0.0,

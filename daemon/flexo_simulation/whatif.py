@@ -268,9 +268,10 @@ class _Use:
 def _use(outcome: Outcome, window: Window) -> _Use:
     course = course_of(outcome.records, _STRETCHES, window.simulated)
     hours = np.diff(course.edges) / _HOUR
-    idle = np.maximum(0.0, outcome.gpus - course.used)
+    gpus = float(outcome.gpus)
+    idle = np.maximum(0.0, gpus - course.used)
     return _Use(
-        utilization=float((course.used * hours).sum() / (outcome.gpus * hours.sum())),
+        utilization=float((course.used * hours).sum() / (gpus * hours.sum())),
         idle_gpu_h=float((idle * hours).sum()),
         idle_wanted_gpu_h=float((np.minimum(idle, course.wanted) * hours).sum()),
     )

@@ -73,7 +73,7 @@ def _pictures(findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[O
     yield page.heading("GPUs over time")
     for label, outcome in _extremes(findings, outcomes):
         yield page.heading(label, 3)
-        yield pictures.gpus_over_time(outcome.records, outcome.gpus, window.simulated)
+        yield pictures.gpus_over_time(outcome.records, float(outcome.gpus), window.simulated)
 
 
 def _extremes(findings: Findings, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Outcome]]:

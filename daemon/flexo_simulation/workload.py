@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.ranges import Range
+from flexo_protos.resources import Resources
 from flexo_simulation.training import Training
 
 
@@ -20,7 +20,7 @@ class TraceJob:
     """min == max: not elastic."""
     requested_workers: int
     """As the trace has it."""
-    shape: WorkerShape
+    shape: Resources
     training: Training
     user: str = ""
     tenant: str = ""

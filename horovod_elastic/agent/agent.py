@@ -28,10 +28,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from flexo_protos.v1 import workers_pb2 as pb
-
 from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator
+from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import network, threads, wire
 from horovod_elastic.agent.keeper import CANNOT_WORK, STEADY_S
 from horovod_elastic.agent.keeper_link import KeeperLink

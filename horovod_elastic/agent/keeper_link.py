@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from flexo_protos.v1 import workers_pb2 as pb
-
 from horovod_elastic import threads
 from horovod_elastic.agent.keeper import SOCKET_VARIABLE
 

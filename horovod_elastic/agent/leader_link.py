@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import grpc
-from flexo_protos.v1 import workers_pb2 as pb
-from flexo_protos.v1 import workers_pb2_grpc as rpc
 
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_protos.v1 import workers_pb2 as pb
+from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic import wire
 from horovod_elastic.trace import say_error
 

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import grpc
+
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
-
 from horovod_elastic.network import NoAddress
 from horovod_elastic.streams import CLOSE_WITHIN_S, MAX_STREAMS, converse, first
 from horovod_elastic.wire import SECRET_KEY, server_options

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from flexo_protos.resources import rounded_up
 from flexo_protos.v1 import workers_pb2 as pb
-
 from horovod_elastic.agent.keeper_link import KeeperLink
 from horovod_elastic.job_plan import BaseJob
 from horovod_elastic.worker.sigterm import SATELLITE
@@ -64,7 +64,7 @@ def environment_of(order: pb.StartWorker, place: Place, keeper: KeeperLink, job:
         environment[SATELLITE] = "1"
     environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")
     if devices := environment.get("CUDA_VISIBLE_DEVICES", ""):
-        seen = devices_seen(devices.split(","), job.shape.gpus, order.slot, outlook.local_rank)
+        seen = devices_seen(devices.split(","), rounded_up(job.shape.gpus, 1), order.slot, outlook.local_rank)
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
     return environment
 

@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from flexo_protos.v1 import shards_pb2 as pb
 from flexo_protos.v1 import workers_pb2
-
 from horovod_elastic.data.allotment import Opening, Whole
 from horovod_elastic.ranges import Range
 

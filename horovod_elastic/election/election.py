@@ -24,9 +24,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flexo_protos.v1 import leases_pb2 as pb
-
 from flexo_protos.leader_leases.lease import HeldLease, LeaderLease, StoreAway
+from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic import threads, wire
 from horovod_elastic.election.lease_client import LeaseClient
 

@@ -11,10 +11,9 @@ import threading
 from dataclasses import dataclass
 from typing import Protocol
 
-from flexo_protos.v1 import leases_pb2 as pb
-
 from flexo_protos.leader_leases import protocol
 from flexo_protos.leader_leases.lease import LeaderLease, LeaseStore
+from flexo_protos.v1 import leases_pb2 as pb
 
 ANSWER_WITHIN_S = 2.0
 """A server that says nothing for so long is away."""

@@ -15,8 +15,6 @@ from types import TracebackType
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
-from flexo_protos.v1 import leases_pb2 as pb
-from flexo_protos.v1 import leases_pb2_grpc as rpc
 from google.protobuf.message import DecodeError
 
 from flexo_protos import tls
@@ -25,6 +23,8 @@ from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
 from flexo_protos.leader_leases import table
 from flexo_protos.leader_leases.lease import LeaderLease, StoreAway
 from flexo_protos.lease_place import Kind, LeasePlace
+from flexo_protos.v1 import leases_pb2 as pb
+from flexo_protos.v1 import leases_pb2_grpc as rpc
 from horovod_elastic.election.lease_client import ANSWER_WITHIN_S, JobRun
 from horovod_elastic.network import NoAddress
 from horovod_elastic.streams import first

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from flexo_protos.resources import Amount
 from flexo_protos.v1 import workers_pb2 as pb
 
 
@@ -64,9 +65,9 @@ class Accounting:
             generation=self._generation,
         )
 
-    def sentence(self, gpus: int) -> str:
+    def sentence(self, gpus: Amount) -> str:
         """ "412 GPU minutes on satellites, 7 resizes, 0.3 s paused"; `gpus` is how many a worker has."""
-        minutes = self._satellite_worker_s * max(1, gpus) / 60
+        minutes = self._satellite_worker_s * float(gpus or 1) / 60
         number = f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}".removesuffix(".0")
         what = f"{'GPU' if gpus else 'worker'} minute{'' if number == '1' else 's'}"
         resizes = f"{self._resizes} resize{'' if self._resizes == 1 else 's'}"

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from flexo_protos.v1 import jobs_pb2, workers_pb2
-
 from horovod_elastic import threads, wire
 from horovod_elastic.platforms.base import (
     Found,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from flexo_protos.v1 import workers_pb2
-
 from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.agent_links import AgentLinks
 from horovod_elastic.leader.membership.commands import (

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import grpc
-from flexo_protos.v1 import jobs_pb2 as pb
-from flexo_protos.v1 import jobs_pb2_grpc as rpc
 
 from flexo_protos import flexods, tls
 from flexo_protos.credentials import METADATA_KEY, NotAuthentic, new_authenticator
+from flexo_protos.v1 import jobs_pb2 as pb
+from flexo_protos.v1 import jobs_pb2_grpc as rpc
 from horovod_elastic.trace import say_error
 from horovod_elastic.wire import CHANNEL_OPTIONS
 

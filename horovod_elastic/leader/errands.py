@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from flexo_protos.v1 import jobs_pb2, tasks_pb2, workers_pb2
-
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.profiling import Profile, ProfilePoint
 

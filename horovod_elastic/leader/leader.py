@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flexo_protos.resources import rounded_up
 from flexo_protos.v1 import jobs_pb2, workers_pb2
-
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.accounting import Accounting
@@ -486,7 +486,7 @@ class Leader:
         link = self._agents.by_name.get(self._agents.homes.get(worker_id, ""))
         if worker is None or link is None:
             return None
-        gpus = self.plan.base.shape.gpus
+        gpus = rounded_up(self.plan.base.shape.gpus, 1)
         here = len(self._agents.workers_of(worker.agent))
         mine = link.gpus[worker.slot * gpus :][:gpus]
         return Home(worker.agent, link.node, link.base, here, mine)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import grpc
-from flexo_protos.v1 import workers_pb2 as pb
-from flexo_protos.v1 import workers_pb2_grpc as rpc
 
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_protos.v1 import workers_pb2 as pb
+from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic import wire
 from horovod_elastic.leader.leader import Leader
 from horovod_elastic.platforms.base import agent_name

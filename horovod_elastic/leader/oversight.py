@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flexo_protos.v1 import jobs_pb2, tasks_pb2, workers_pb2
-
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.errands import Effect, Errands, Limit, Tell, Training
 from horovod_elastic.leader.stragglers import Straggler, StragglerWatch, advice

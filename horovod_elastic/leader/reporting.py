@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from flexo_protos.v1 import jobs_pb2
-
 from flexo_protos import lease_place
+from flexo_protos.resources import Resources, rounded_up, to_message
+from flexo_protos.v1 import jobs_pb2
 from horovod_elastic import wire
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.leader.borrowing import Borrowing
@@ -82,12 +82,8 @@ class Reporter:
             job_id=wire.job_number(base.job_id),
             restart_count=base.restart_count,
             workers=jobs_pb2.WorkerRange(min=base.minimum, max=base.maximum),
-            shape=jobs_pb2.WorkerShape(
-                gpus=base.shape.gpus,
-                cpus=base.shape.cpus,
-                memory_mib=base.shape.memory_mib,
-                gpu_type=base.shape.gpu_type,
-            ),
+            shape=_for_older_flexods(base.shape),
+            worker=to_message(base.shape),
             base_nodes=[node.name for node in base.nodes],
             report=self._last or jobs_pb2.Report(),
             flexo_version=_release(),
@@ -134,3 +130,12 @@ def _without_progress(report: jobs_pb2.Report | None) -> bytes:
     copy.batches_committed = 0
     copy.progress = 0.0
     return copy.SerializeToString()
+
+
+def _for_older_flexods(shape: Resources) -> jobs_pb2.WorkerShape:
+    return jobs_pb2.WorkerShape(
+        gpus=rounded_up(shape.gpus, 1),
+        cpus=shape.cpus,
+        memory_mib=shape.memory_mib,
+        gpu_type=shape.gpu_type,
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from flexo_protos.v1 import workers_pb2
-
 from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.agent_links import AgentLinks, AgentOutbox
 from horovod_elastic.leader.borrowing import Borrowing

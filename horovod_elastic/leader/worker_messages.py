@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from flexo_protos.v1 import workers_pb2
-
 from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.agent_links import AgentLinks
 from horovod_elastic.leader.membership.commands import Command

@@ -13,7 +13,6 @@ from typing import Any
 
 from flexo_protos.v1 import tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
-
 from horovod_elastic import checkpoints, training
 from horovod_elastic.platforms import registry
 from horovod_elastic.platforms.base import JOB_VARIABLE

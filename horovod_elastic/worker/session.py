@@ -20,10 +20,10 @@ from functools import cache
 from typing import NoReturn
 
 import grpc
+
 from flexo_protos.v1 import shards_pb2, tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
-
 from horovod_elastic import threads
 from horovod_elastic.core.interface import Core, CoreFailed, Place
 from horovod_elastic.phase import Phase

@@ -12,12 +12,12 @@ import uuid
 from pathlib import Path
 
 import pytest
-from flexo_protos.v1 import leases_pb2 as pb
 
 from flexo_bench.etcd_process import Etcd, running
 from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
 from flexo_protos.leader_leases.lease import OF_JOBS, StoreAway
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
+from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election.election import Election, Following, Leading, Role
 from horovod_elastic.election.lease_client import ANSWER_WITHIN_S, JobRun, LeaseClient, StoredLease
 from horovod_elastic.election.lease_places import open_lease, settled

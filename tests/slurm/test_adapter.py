@@ -15,10 +15,11 @@ from flexo.clusters.slurm.adapter import SlurmCluster
 from flexo.clusters.slurm.connecting import connect
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader, is_installed
 from flexo.clusters.slurm.settings import SlurmSettings
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
 from flexo.model.queue import ElasticRequest, JobKey, JobState, QueuedJob, SatelliteTag
 from flexo.model.ranges import Range
 from flexo_lab import Lab, Profile
+from flexo_protos.resources import Resources
 
 _SLEEP = "exec sleep 600"
 _TAG = "flexo-satellite base={base} restart=0 grant=g-1 workers=2"
@@ -90,7 +91,7 @@ def test_idle_nodes_are_seen_with_all_they_have(quiet_lab: Lab, cluster: SlurmCl
         "t2": (4, "v100", 4),
         "i1": (4, "v100", 4),
     }
-    assert _node(state, "t1").room_for(WorkerShape(gpus=1, cpus=2, gpu_type="v100")) == 4
+    assert _node(state, "t1").room_for(Resources(gpus=1, cpus=2, gpu_type="v100")) == 4
     tiers = {partition.name: partition.priority_tier for partition in state.partitions}
     assert tiers["infer"] > tiers["train"] > tiers["flex"]
     assert {part.name: part.nodes for part in state.partitions}["train"] == frozenset({"t1", "t2"})
@@ -112,11 +113,12 @@ def test_a_running_job_is_seen_with_what_it_holds(quiet_lab: Lab, cluster: Slurm
     state = _seen(cluster, _runs(job_id))
     job, node = _job(state, job_id), _node(state, "t1")
     assert (job.owner, job.user, job.partitions, job.nodes) == ("0", "root", ("train",), ("t1",))
-    assert (job.cpus, job.gpus, job.gpus_per_node, job.gpu_type, job.memory_mib) == (2, 3, 3, "v100", 100)
+    assert job.resources == Resources(gpus=3, cpus=2, memory_mib=100, gpu_type="v100")
+    assert job.requests[0].unit.gpus == 3
     assert (job.time_limit_s, job.restart_count, job.reason, job.account) == (300, 0, "None", "")
     assert before - 2 <= job.submitted_at <= (job.started_at or 0) <= time.time()
-    assert (node.gpus_allocated, node.gpus_idle, node.cpus_allocated) == (3, 1, 2)
-    assert node.memory_allocated_mib == 100
+    assert (node.allocated.gpus, node.gpus_idle, node.allocated.cpus) == (3, 1, 2)
+    assert node.allocated.memory_mib == 100
 
 
 def test_pending_jobs_have_reasons_and_planned_starts(quiet_lab: Lab, cluster: SlurmCluster) -> None:
@@ -129,7 +131,7 @@ def test_pending_jobs_have_reasons_and_planned_starts(quiet_lab: Lab, cluster: S
     state = _seen(cluster, lambda state: reasons(state) and _job(state, waiting).started_at is not None)
     job = _job(state, waiting)
     assert job.state is JobState.PENDING
-    assert (job.gpus, job.gpus_per_node, job.nodes) == (2, 0, ())
+    assert (job.resources.gpus, job.requests[0].per_node, job.nodes) == (2, 2, ())
     assert (job.required_nodes, job.excluded_nodes) == (frozenset({"t1"}), frozenset({"t2"}))
     assert job.started_at == pytest.approx((_job(state, holder).started_at or 0) + 300, abs=2)
     assert (_job(state, held).gpus, _job(state, held).num_nodes) == (2, 2)

@@ -15,8 +15,6 @@ import grpc
 import psutil
 import pytest
 from conftest import LabFactory, cancel_all_jobs
-from flexo_protos.v1 import jobs_pb2 as pb
-from flexo_protos.v1 import jobs_pb2_grpc as rpc
 
 from flexo.clusters.base import ActionRefused
 from flexo.clusters.slurm.adapter import SlurmCluster
@@ -25,6 +23,8 @@ from flexo.model.queue import JobState, QueuedJob
 from flexo_lab import Lab
 from flexo_lab.bringup import start_munged
 from flexo_protos.credentials import METADATA_KEY, Munge
+from flexo_protos.v1 import jobs_pb2 as pb
+from flexo_protos.v1 import jobs_pb2_grpc as rpc
 
 ATTACH = "/flexo.v1.JobService/Attach"
 BOUND_S = 90

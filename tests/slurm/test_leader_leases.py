@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
-from flexo_protos.v1 import leases_pb2, leases_pb2_grpc
 
 from flexo_lab import Lab
 from flexo_protos.credentials import METADATA_KEY, Munge
 from flexo_protos.lease_place import Kind, LeasePlace
+from flexo_protos.v1 import leases_pb2, leases_pb2_grpc
 from horovod_elastic.election.election import Election, Following, Leading, Role
 from horovod_elastic.election.lease_client import JobRun
 from horovod_elastic.election.lease_places import open_lease

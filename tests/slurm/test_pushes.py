@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 from conftest import LabFactory
-from flexo_protos.v1 import inference_pb2 as pb
-from flexo_protos.v1 import inference_pb2_grpc
 
 from flexo_lab import Lab
 from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.v1 import inference_pb2 as pb
+from flexo_protos.v1 import inference_pb2_grpc
 
 SCHEDULER, STRANGER = "games", "nobody"
 BOUND_S = 90

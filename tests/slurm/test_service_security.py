@@ -11,10 +11,10 @@ from pathlib import Path
 import grpc
 import pytest
 from certificates import MadeAuthority
-from flexo_protos.v1 import admin_pb2, admin_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 
 from flexo_lab import Lab
 from flexo_protos.credentials import METADATA_KEY, Munge, NotAuthentic
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 
 ATTACH = "/flexo.v1.JobService/Attach"
 STATUS = "/flexo.v1.AdminService/GetStatus"

@@ -25,9 +25,10 @@ sys.path.insert(0, str(HERE.parent / "unit" / "horovod_elastic"))
 from trusting import Trusting  # noqa: E402
 
 from flexo_protos.lease_place import Kind, LeasePlace  # noqa: E402
+from flexo_protos.resources import Resources  # noqa: E402
 from horovod_elastic.core.choice import TORCH, VARIABLE  # noqa: E402
 from horovod_elastic.election.lease_grpc import LeaseServer  # noqa: E402
-from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site  # noqa: E402
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site  # noqa: E402
 
 BOUND_S = 150.0
 BASE = 17
@@ -122,7 +123,7 @@ def local_job(
     (folder / "logs").mkdir(parents=True)
     with LeaseServer("127.0.0.1", Trusting()) as server:
         nodes = (BaseNode("base", workers),)
-        base = BaseJob(str(BASE), 0, nodes, Shape(0, 1, 0, ""), workers, 9, "")
+        base = BaseJob(str(BASE), 0, nodes, Resources(0, 1, 0, ""), workers, 9, "")
         plan = JobPlan(base, Site(), "", "", str(LeasePlace(Kind.RUN, (server.endpoint,))))
         command = [sys.executable, str(script), "--log-dir", str(folder / "logs"), *arguments]
         environment = {VARIABLE: TORCH, "OMP_NUM_THREADS": "1", **variables}

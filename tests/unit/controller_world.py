@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from flat_records import change_job, make_job, make_node
 from slurm_says import job_as_slurm_says
 
 from flexo.clusters.base import (
@@ -32,9 +33,10 @@ from flexo.grant_signatures import GrantSigner
 from flexo.journal import Journal
 from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
 from flexo.model.measured import SlowGpuReport
-from flexo.model.nodes import Node, Partition, WorkerShape
+from flexo.model.nodes import Partition
 from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
+from flexo_protos.resources import Resources
 
 LEASE_S = 300
 STEP_S = 2.0
@@ -45,7 +47,7 @@ ADA, BOB = Principal("1000"), Principal("2000")
 
 
 def slurm_job(job_id: int, owner: Principal = ADA, **changes) -> QueuedJob:
-    plain = QueuedJob(
+    plain = make_job(
         job_id=job_id,
         owner=owner,
         user={ADA: "ada", BOB: "bob"}[owner],
@@ -63,7 +65,7 @@ def slurm_job(job_id: int, owner: Principal = ADA, **changes) -> QueuedJob:
         gpus=1,
         memory_mib=0,
     )
-    return replace(plain, **changes)
+    return change_job(plain, **changes)
 
 
 class FakeCluster:
@@ -109,7 +111,7 @@ class FakeCluster:
             raise ClusterUnreachable(self.unreachable)
         names, held = frozenset(self.sizes), self._held()
         nodes = tuple(
-            Node(name, gpus, held[name], 2 * gpus, held[name], 8000, 0, frozenset({"train", "flex"}))
+            make_node(name, gpus, held[name], 2 * gpus, held[name], 8000, 0, frozenset({"train", "flex"}))
             for name, gpus in self.sizes.items()
         )
         partitions = (Partition("train", 10, names), Partition("flex", 1, names))
@@ -124,7 +126,7 @@ class FakeCluster:
         for job in self.queue.values():
             if job.state in (JobState.RUNNING, JobState.SUSPENDED):
                 for node in job.nodes:
-                    held[node] += job.gpus
+                    held[node] += job.resources.gpus
         return held
 
     def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
@@ -169,7 +171,7 @@ class FakeCluster:
     def base(self, job_id: int = 1, workers: str = "1-4", node: str = "t1", **changes) -> QueuedJob:
         size = Range.parse(workers)
         plain = slurm_job(job_id, nodes=(node,), gpus=size.min, cpus=size.min, elastic=ElasticRequest(size))
-        return self.add(replace(plain, **changes))
+        return self.add(change_job(plain, **changes))
 
     def submit(
         self, base: JobKey, owner: Principal, grant_id: str, node: str, workers: int, lease_s: int
@@ -202,13 +204,13 @@ class FakeCluster:
             node = next(iter(job.nodes or job.required_nodes))
             room = self.sizes[node] - held[node]
             may_start = self.starts and job.reason != "JobHeldUser"
-            if job.state is JobState.PENDING and may_start and room >= job.gpus:
-                held[node] += job.gpus
+            if job.state is JobState.PENDING and may_start and room >= job.resources.gpus:
+                held[node] += job.resources.gpus
                 self.queue[job.job_id] = replace(
                     job, state=JobState.RUNNING, nodes=(node,), started_at=self.now
                 )
             elif job.state is JobState.RUNNING and self._ends_at(job) < self.now:
-                held[node] -= job.gpus
+                held[node] -= job.resources.gpus
                 del self.queue[job.job_id]
 
     @staticmethod
@@ -239,7 +241,7 @@ class FakeLeader:
         self.speeds: tuple[NodeSpeed, ...] = ()
         self.own: dict[str, int] = {}
         self.signatures: dict[str, bytes] = {}
-        self.shape = WorkerShape(1, 1)
+        self.shape = Resources(1, 1)
         self.says: dict[str, object] = {}
         """Of its report, what a test wants otherwise."""
 
@@ -365,7 +367,7 @@ class World:
             cpus=gpus,
             gpus_per_node=gpus,
         )
-        self.cluster.add(replace(plain, **changes))
+        self.cluster.add(change_job(plain, **changes))
 
     def go(self, seconds: float = STEP_S) -> None:
         """Cycles every two seconds."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from controller_world import FakeCluster, FakeLeader, FakeLeaders, World, slurm_job
+from flat_records import change_node
 
 from flexo.clusters.base import ActionRefused, ClusterState
 from flexo.controller import Controller
@@ -40,7 +41,9 @@ class LendingCluster(FakeCluster):
     def observe(self) -> ClusterState:
         state = super().observe()
         nodes = tuple(
-            replace(node, gpu_type=self.types.get(node.name, ""), partitions=self.partitions_of(node.name))
+            change_node(
+                node, gpu_type=self.types.get(node.name, ""), partitions=self.partitions_of(node.name)
+            )
             for node in state.nodes
         )
         training = frozenset(self.sizes) - set(INFERENCE)

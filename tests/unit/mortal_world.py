@@ -183,7 +183,7 @@ class MortalWorld(LendingWorld):
     def _start_rigid(self) -> None:
         for job in list(self.cluster.queue.values()):
             waits = job.owner == BOB and job.state is JobState.PENDING
-            if waits and self.cluster.sizes["t2"] - self.cluster.held("t2") >= job.gpus:
+            if waits and self.cluster.sizes["t2"] - self.cluster.held("t2") >= job.resources.gpus:
                 self.cluster.add(replace(job, state=JobState.RUNNING, nodes=("t2",), reason="None"))
 
     def slow_job(self, job_id: int, workers: str, node: str) -> None:
@@ -238,7 +238,7 @@ class MortalWorld(LendingWorld):
         ids = [job.satellite.grant_id for job in satellites]
         assert len(ids) == len(set(ids)), "two satellites of one grant"
         promised = {
-            job.satellite.grant_id: (next(iter(job.nodes or job.required_nodes)), job.gpus)
+            job.satellite.grant_id: (next(iter(job.nodes or job.required_nodes)), job.resources.gpus)
             for job in satellites
         }
         for leader in self.everybody:
@@ -246,7 +246,7 @@ class MortalWorld(LendingWorld):
                 promised[grant.grant_id] = grant.node, grant.workers
         for node, gpus in self.cluster.sizes.items():
             others = sum(
-                job.gpus
+                job.resources.gpus
                 for job in self.cluster.queue.values()
                 if not job.satellite and node in job.nodes and job.state is JobState.RUNNING
             )

@@ -19,6 +19,7 @@ from flexo.model.measured import ScalingPoint, SlowGpuReport, Source
 from flexo.model.queue import ElasticRequest, JobKey, JobState
 from flexo.model.ranges import Range
 from flexo.policies import registry
+from flexo_protos.resources import Resources
 
 
 @pytest.fixture
@@ -207,7 +208,7 @@ def test_a_leader_that_stays_away_keeps_its_satellites_for_two_leases_at_most(wo
 def test_what_a_leader_was_about_to_submit_when_flexod_was_restarted_stands(world):
     leader = world.job()
     leader.submits = False
-    old = IssuedGrant(KEY, "old", ADA, "t2", 3, "flex", 3, 3, 0, world.cluster.now)
+    old = IssuedGrant(KEY, "old", ADA, "t2", 3, "flex", Resources(3, 3), world.cluster.now)
     signature = SIGNER.sign(old, world.cluster.now + LEASE_S)
     reported = SatelliteReport(0, "old", "t2", 3, SatelliteState.PENDING, signature)
     leader.report = lambda: replace(FakeLeader.report(leader), satellites=(reported,))

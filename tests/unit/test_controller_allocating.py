@@ -14,13 +14,13 @@ from flexo.config import ControllerSettings, Settings
 from flexo.controller import Controller
 from flexo.events import Event
 from flexo.journal import Journal
-from flexo.model.nodes import WorkerShape
 from flexo.model.plans import Allocate, Drop, Note, Plan
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.placement import Placement
+from flexo_protos.resources import Resources
 from flexo_simulation.silence import NoJournal, NoLeaders
 
 
@@ -66,7 +66,7 @@ class World:
             clock=lambda: self.now,
         )
         for number in (1, 2):
-            job = TrainingJob(JobKey(number), "ada", Range(1, 4), WorkerShape(1, 1), 90.0)
+            job = TrainingJob(JobKey(number), "ada", Range(1, 4), Resources(1, 1), 90.0)
             self.cluster.submit(job)
 
     def do(self, *words: Allocate | Drop) -> None:

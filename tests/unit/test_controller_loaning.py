@@ -19,13 +19,14 @@ from flexo.loaning.lending import Lending
 from flexo.loaning.orchestrator import Rules
 from flexo.loaning.turn import LendingSettings
 from flexo.model.loans import Demand, LoanState
-from flexo.model.nodes import Partition, WorkerShape
+from flexo.model.nodes import Partition
 from flexo.model.plans import Allocate
 from flexo.model.queue import ElasticRequest, JobKey
 from flexo.model.ranges import Range
 from flexo.model.training import TrainingJob
 from flexo.policies import registry
 from flexo.policies.lyra import Lyra
+from flexo_protos.resources import Resources
 from flexo_simulation.silence import NoJournal, NoLeaders
 
 KEY = JobKey(1)
@@ -368,7 +369,7 @@ class AllocatingWorld:
 
     def submit(self, job_id: int, workers: str) -> None:
         self.cluster.submit(
-            TrainingJob(JobKey(job_id), "ada", Range.parse(workers), WorkerShape(1, 1), self.now)
+            TrainingJob(JobKey(job_id), "ada", Range.parse(workers), Resources(1, 1), self.now)
         )
 
     def go(self, seconds: float) -> None:

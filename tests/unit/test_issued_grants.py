@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from contextlib import closing
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from controller_world import ADA, BOB, KEY, LEASE_S, SIGNER, FakeLeader, World
+from flat_records import change_job
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,12 +22,13 @@ from flexo.grant_signatures import LONGEST, GrantSigner
 from flexo.issued_grants import IssuedGrant, is_satellite, shape_within
 from flexo.journal import Journal
 from flexo.model.elastic import SatelliteReport, SatelliteState
-from flexo.model.nodes import WorkerShape
-from flexo.model.queue import JobKey
+from flexo.model.queue import JobKey, Principal
 from flexo.service.grant_key import KeyUnusable, key_in_file
+from flexo_protos.resources import Devices, Resources
 
 NOW = 1_000_000.0
-GRANT = IssuedGrant(JobKey(7, 1), "g1", ADA, "t2", 3, "flex", 6, 12, 3000, NOW)
+SHARED = Resources(Fraction(3, 2), 12, 3000, devices=(Devices("nic"), Devices("spare", "s1", Fraction(1, 2))))
+GRANT = IssuedGrant(JobKey(7, 1), "g1", ADA, "t2", 3, "flex", Resources(6, 12, 3000), NOW)
 
 
 def shown(signature: bytes, **changes: object) -> SatelliteReport:
@@ -35,10 +39,39 @@ def shown(signature: bytes, **changes: object) -> SatelliteReport:
 # Signatures.
 
 
-def test_a_signature_brings_back_the_whole_grant() -> None:
-    signature = SIGNER.sign(GRANT, NOW + 300)
+@pytest.mark.parametrize("owner", [ADA, Principal("ada@SITE")])
+@pytest.mark.parametrize("resources", [GRANT.resources, SHARED])
+def test_a_signature_brings_back_the_whole_grant(owner: Principal, resources: Resources) -> None:
+    grant = replace(GRANT, owner=owner, resources=resources)
+    signature = SIGNER.sign(grant, NOW + 300)
     assert len(signature) <= LONGEST
-    assert SIGNER.verify(GRANT.job, shown(signature), NOW + 299, 300) == GRANT
+    assert SIGNER.verify(grant.job, shown(signature), NOW + 299, 300) == grant
+
+
+@pytest.mark.parametrize("resources", [GRANT.resources, SHARED, None])
+def test_a_journal_brings_back_the_whole_grant(tmp_path: Path, resources: Resources | None) -> None:
+    grant = replace(GRANT, resources=resources)
+    with closing(sqlite3.connect(tmp_path / "journal")) as file:
+        file.execute(*journal_grants.SCHEMA)
+        journal_grants.write(file, [grant], [])
+        assert journal_grants.read(file) == (grant,)
+
+
+def test_a_satellite_that_holds_devices_beyond_its_grant_and_its_base_is_none(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    owner = world.cluster.base(1, "2-8", devices=(Devices("nic", amount=2),))
+    job_id = world.cluster.submit(KEY, ADA, "g1", "t2", 3, LEASE_S)
+    granted = IssuedGrant(KEY, "g1", ADA, "t2", 3, "flex", Resources(3, 3), NOW)
+
+    def counts(grant: IssuedGrant, *devices: Devices) -> bool:
+        job = change_job(world.cluster.queue[job_id], devices=devices)
+        return is_satellite(job, grant, owner, 1, LEASE_S, world.cluster.now)
+
+    spare = Devices("spare", "s1")
+    assert counts(granted, Devices("nic", amount=3))
+    assert not counts(granted, Devices("nic", amount=4))
+    assert not counts(granted, spare)
+    assert counts(replace(granted, resources=Resources(3, 3, devices=(spare,))), spare)
 
 
 @pytest.mark.parametrize(
@@ -299,13 +332,13 @@ def test_a_satellite_holds_what_was_granted_as_slurm_rounds_it(
     world = World(tmp_path)
     owner = world.cluster.base(1, "2-8", **base)
     job_id = world.cluster.submit(KEY, ADA, "g1", "t2", 3, LEASE_S)
-    asked = IssuedGrant(KEY, "g1", ADA, "t2", 3, "flex", 3, 3, 0, NOW)
-    job = replace(world.cluster.queue[job_id], **satellite)
+    asked = IssuedGrant(KEY, "g1", ADA, "t2", 3, "flex", Resources(3, 3), NOW)
+    job = change_job(world.cluster.queue[job_id], **satellite)
     assert is_satellite(job, asked, owner, threads, LEASE_S, world.cluster.now) is counts
 
 
 def test_a_leaders_word_on_its_workers_is_bounded_by_slurms_record_of_the_base(tmp_path: Path) -> None:
     base = World(tmp_path).cluster.base(1, "2-8", gpus=4, cpus=7, memory_mib=999)
-    assert shape_within(base, 2, WorkerShape(8, 64, 1 << 20, "v100")) == WorkerShape(2, 4, 500, "v100")
-    assert shape_within(base, 2, WorkerShape(1, 2, 100)) == WorkerShape(1, 2, 100)
-    assert shape_within(base, 2, None) == WorkerShape(2, 3)
+    assert shape_within(base, 2, Resources(8, 64, 1 << 20, "v100")) == Resources(2, 4, 500, "v100")
+    assert shape_within(base, 2, Resources(1, 2, 100)) == Resources(1, 2, 100)
+    assert shape_within(base, 2, None) == Resources(2, 3)

@@ -7,10 +7,11 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-import flexo_protos.v1
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+import flexo_protos.v1
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

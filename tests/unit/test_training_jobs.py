@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from flat_records import change_job, make_job
 
 from flexo.model.elastic import ElasticJob, Grant, LeaderReport, SatelliteState
 from flexo.model.measured import RunningTime, ScalingPoint, Source
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
 from flexo.training_jobs import History, Known, TrainingJobs
+from flexo_protos.resources import Resources
 
 NOW = 10_000.0
-GPU = WorkerShape(1, 1)
+GPU = Resources(1, 1)
 
 
 def queued(job_id: int, **changes) -> QueuedJob:
     """Ada's job on two GPUs, which has run for 1,000 s of its hour."""
-    plain = QueuedJob(
+    plain = make_job(
         job_id=job_id,
         owner=Principal("1000"),
         user="ada",
@@ -38,11 +39,11 @@ def queued(job_id: int, **changes) -> QueuedJob:
         memory_mib=0,
         elastic=ElasticRequest(Range(2, 8)),
     )
-    return replace(plain, **changes)
+    return change_job(plain, **changes)
 
 
 def waiting(job_id: int, **changes) -> QueuedJob:
-    return replace(
+    return change_job(
         queued(job_id, state=JobState.PENDING, nodes=(), started_at=NOW + 500.0, elastic=None), **changes
     )
 

@@ -10,6 +10,7 @@ from controller_world import LEASE_S, World
 
 from flexo.clusters.slurm.adapter import with_earlier_records
 from flexo.clusters.slurm.parse_jobs import unreadable_job
+from flexo_protos.resources import Resources
 
 
 @pytest.fixture
@@ -42,8 +43,8 @@ def test_satellites_of_a_base_that_cannot_be_read_are_no_orphans(world: World) -
 
 
 def test_a_job_that_was_read_before_stays_as_it_was() -> None:
-    world_job = replace(unreadable_job(7, ""), user="ada", gpus=4)
+    world_job = replace(unreadable_job(7, ""), user="ada", resources=Resources(gpus=4))
     (kept,) = with_earlier_records((unreadable_job(7, "why"),), (world_job,))
-    assert (kept.user, kept.gpus, kept.unreadable) == ("ada", 4, "why")
+    assert (kept.user, kept.resources.gpus, kept.unreadable) == ("ada", 4, "why")
     (unknown,) = with_earlier_records((unreadable_job(8, "why"),), (world_job,))
     assert (unknown.job_id, unknown.user) == (8, "")

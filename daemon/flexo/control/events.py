@@ -13,6 +13,7 @@ from flexo.model.plans import Action, Allocate, Grow, Plan
 from flexo.model.queue import JobState
 from flexo.model.training import TrainingJob
 from flexo.words import workers
+from flexo_protos.resources import as_number
 
 _FACTS_OF_PENDING: Final = 50
 
@@ -54,14 +55,14 @@ def facts(state: ClusterState, sight: Sight) -> str:
     """What a plan went by: JSON."""
     pending = [job for job in state.jobs if job.state is JobState.PENDING and job.satellite is None]
     told = {
-        "idle": {node.name: node.gpus_idle for node in state.nodes if node.gpus_idle},
+        "idle": {node.name: as_number(node.gpus_idle) for node in state.nodes if node.gpus_idle},
         "unusable": {node.name: node.unusable for node in state.nodes if node.unusable},
         "pending": [
             {
                 "job": job.job_id,
                 "user": job.user,
                 "reason": job.reason,
-                "gpus": job.gpus,
+                "gpus": as_number(job.resources.gpus),
                 "nodes": job.num_nodes,
                 "partitions": job.partitions,
             }

@@ -5,7 +5,7 @@ Nothing is remembered: the cluster says when jobs started, so the answer is the 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.model.training import Quota
 from flexo.training_jobs import tenant_of
+from flexo_protos.resources import Amount
 
 _HOLDS: Final = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 
@@ -32,13 +33,13 @@ def guarantees(quotas: Mapping[str, int], queue: Iterable[QueuedJob]) -> Guarant
 
     Satellites use no quota: they are taken at any time.
     """
-    used: Counter[str] = Counter()
+    used: defaultdict[str, Amount] = defaultdict(int)
     within = set()
-    running = [job for job in queue if job.satellite is None and job.gpus and job.state in _HOLDS]
+    running = [job for job in queue if job.satellite is None and job.resources.gpus and job.state in _HOLDS]
     for job in sorted(running, key=lambda job: (job.started_at or 0.0, job.key)):
         tenant = tenant_of(job)
-        if used[tenant] + job.gpus <= quotas.get(tenant, 0):
-            used[tenant] += job.gpus
+        if used[tenant] + job.resources.gpus <= quotas.get(tenant, 0):
+            used[tenant] += job.resources.gpus
             within.add(job.key)
     return Guarantees(
         frozenset(within), tuple(Quota(tenant, gpus, used[tenant]) for tenant, gpus in quotas.items())

@@ -12,6 +12,7 @@ from flexo.model.loans import LeftAlone, Loan
 from flexo.model.measured import ScalingPoint, SlowGpu, Source
 from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
+from flexo_protos.resources import Amount, total
 
 
 class UnknownJob(Exception):
@@ -51,9 +52,9 @@ class ControllerStatus:
     trouble: str
     """"" when all is well."""
     nodes: int
-    gpus: int
-    gpus_idle: int
-    gpus_in_satellites: int
+    gpus: Amount
+    gpus_idle: Amount
+    gpus_in_satellites: Amount
     elastic_jobs: int
     leaders: int
     slow_gpus: tuple[SlowGpu, ...] = ()
@@ -113,10 +114,10 @@ class View:
         return found
 
     @cached_property
-    def gpus_in_satellites(self) -> int:
+    def gpus_in_satellites(self) -> Amount:
         """GPUs that running satellites hold; counted once, though many ask again and again."""
-        return sum(
-            job.gpus
+        return total(
+            job.resources.gpus
             for job in (self.state.jobs if self.state else ())
             if job.satellite is not None and job.state is JobState.RUNNING
         )

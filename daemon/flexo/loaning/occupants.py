@@ -14,6 +14,7 @@ from flexo.loaning.reclaim import BaseOn, Server
 from flexo.model.elastic import ElasticJob, SatelliteState
 from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.model.training import TrainingJob
+from flexo_protos.resources import Amount
 
 _RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 
@@ -37,7 +38,7 @@ class Base:
     """A job with base workers on a server."""
 
     job: JobKey
-    gpus: int
+    gpus: Amount
     """Of its whole base."""
     leaving: bool = False
     """It has ended, and its epilog runs."""
@@ -115,7 +116,7 @@ class _Sheet:
             tag = job.satellite
             self.flexible.append(Flexible(tag.base, tag.workers, "", job.job_id, ending))
         elif partition in job.partitions:
-            self._bases.append(Base(job.key, job.gpus, ending))
+            self._bases.append(Base(job.key, job.resources.gpus, ending))
         elif inference_partition in job.partitions and not ending:
             self._inference.append(job.job_id)
 

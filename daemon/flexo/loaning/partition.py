@@ -44,7 +44,7 @@ def _servers_for(jobs: Iterable[QueuedJob], servers: Sequence[Node]) -> int:
 
     Jobs that no server of the partition can hold are not counted: they wait in vain.
     """
-    kinds = {(node.gpus, node.cpus, node.memory_mib, node.gpu_type): node for node in servers}.values()
+    kinds = {node.capacity: node for node in servers}.values()
     parts = [(share, job) for job in jobs if (share := _share(job, kinds)) is not None]
     free: list[float] = []
     for share, job in sorted(parts, key=lambda part: (-part[0], part[1].job_id)):
@@ -71,13 +71,12 @@ def _share(job: QueuedJob, servers: Iterable[Node]) -> float | None:
 
 
 def _share_of(job: QueuedJob, server: Node) -> float:
-    """The part of `server` that `job` takes on each node: of GPUs, CPUs or memory, whichever is most."""
-    if job.gpu_type and job.gpu_type != server.gpu_type:
+    """The part of `server` that `job` takes on each node: of GPUs, CPUs or memory, whichever is most.
+
+    Infinite where it does not fit there at all.
+    """
+    each, has = job.resources.share(job.num_nodes), server.capacity
+    if not has.holds(each):
         return math.inf
-    nodes = max(1, job.num_nodes)
-    asked = (
-        (job.gpus_per_node or -(-job.gpus // nodes), server.gpus),
-        (-(-job.cpus // nodes), server.cpus),
-        (-(-job.memory_mib // nodes), server.memory_mib),
-    )
-    return max((part / whole if whole else math.inf for part, whole in asked if part), default=0.0)
+    asked = ((each.gpus, has.gpus), (each.cpus, has.cpus), (each.memory_mib, has.memory_mib))
+    return max((float(part / whole) for part, whole in asked if part), default=0.0)

@@ -12,13 +12,15 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from flexo_protos.resources import Amount, total
+
 
 @dataclass(frozen=True, slots=True)
 class BaseOn:
     """A job that has base workers on a server: it is preempted if that server is vacated."""
 
     job: str
-    gpus: int = 1
+    gpus: Amount = 1
     """Of its whole base, wherever that is."""
 
 
@@ -101,8 +103,8 @@ def exact(servers: Sequence[Server], wanted: int) -> tuple[str, ...]:
 def smallest_jobs_first(servers: Sequence[Server], wanted: int) -> tuple[str, ...]:
     """The servers whose jobs are the smallest in GPUs, each server judged by itself: for comparison."""
 
-    def order(server: Server) -> tuple[int, int, str]:
-        return sum(base.gpus for base in server.bases), server.satellite_workers, server.name
+    def order(server: Server) -> tuple[Amount, int, str]:
+        return total(base.gpus for base in server.bases), server.satellite_workers, server.name
 
     return tuple(server.name for server in sorted(servers, key=order)[: max(0, wanted)])
 

@@ -272,4 +272,4 @@ class Turn:
 
 
 def _is_idle(node: Node) -> bool:
-    return not node.unusable and not node.gpus_allocated and not node.cpus_allocated
+    return not node.unusable and not node.allocated.gpus and not node.allocated.cpus

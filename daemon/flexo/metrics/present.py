@@ -18,6 +18,7 @@ from flexo.model.elastic import SatelliteState
 from flexo.model.loans import LoanState
 from flexo.model.nodes import Node
 from flexo.model.queue import JobState
+from flexo_protos.resources import Amount, total
 
 _JOB_STATES: Final = ("pending", "suspended", "no leader", "starting", "errand", "resizing", "training")
 
@@ -118,16 +119,16 @@ def _node_state(node: Node) -> str:
     return "idle" if node.gpus_idle else "full"
 
 
-def _gpus(nodes: Sequence[Node], in_satellites: int) -> Mapping[str, float]:
+def _gpus(nodes: Sequence[Node], in_satellites: Amount) -> Mapping[str, float]:
     """What is in use counts as in use on unusable nodes, too."""
-    used = sum(node.gpus_allocated for node in nodes)
-    idle = sum(node.gpus_idle for node in nodes)
-    satellites = min(used, in_satellites)
+    used = float(total(node.allocated.gpus for node in nodes))
+    idle = float(total(node.gpus_idle for node in nodes))
+    satellites = min(used, float(in_satellites))
     return {
         "idle": idle,
         "satellites": satellites,
         "other jobs": used - satellites,
-        "unusable": sum(node.gpus for node in nodes) - used - idle,
+        "unusable": float(total(node.gpus for node in nodes)) - used - idle,
     }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
+from flexo_protos.resources import Resources
 
 
 class SatelliteState(enum.Enum):
@@ -61,7 +61,8 @@ class LeaderReport:
     key: JobKey
     owner: Principal
     workers: Range
-    shape: WorkerShape
+    shape: Resources
+    """What one worker (one rank) takes of a node."""
     base_nodes: tuple[str, ...]
     training_workers: int
     generation: int
@@ -110,7 +111,7 @@ class ElasticJob:
     key: JobKey
     user: str
     workers: Range
-    shape: WorkerShape
+    shape: Resources
     """Without a GPU type if it is heterogeneous, whatever its base has asked for."""
     base_nodes: tuple[str, ...]
     base_workers: int

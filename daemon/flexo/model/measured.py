@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flexo.model.queue import JobKey
+from flexo_protos.resources import Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,6 @@ class RunningTime:
     """How long a job of `user` on `gpus` GPUs (its base's) ran until it ended."""
 
     user: str
-    gpus: int
+    gpus: Amount
     seconds: float
     ended_at: float

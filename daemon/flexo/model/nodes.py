@@ -5,17 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class WorkerShape:
-    """What one worker (one Horovod rank) takes on a node."""
-
-    gpus: int
-    cpus: int
-    memory_mib: int = 0
-    """0: not asked for; the cluster's default decides."""
-    gpu_type: str = ""
-    """"" matches every type."""
+from flexo_protos.resources import Amount, Resources
 
 
 class NodeCondition(enum.Enum):
@@ -50,14 +40,9 @@ class Node:
     """A node at one instant."""
 
     name: str
-    gpus: int
-    gpus_allocated: int
-    cpus: int
-    cpus_allocated: int
-    memory_mib: int
-    memory_allocated_mib: int
+    capacity: Resources
+    allocated: Resources
     partitions: frozenset[str]
-    gpu_type: str = ""
     features: frozenset[str] = frozenset()
     unusable: str = ""
     """Why nothing may be placed here, in the cluster's words; "" when it may."""
@@ -78,20 +63,19 @@ class Node:
         return not self.unusable or (bool(self.conditions) and self.conditions <= healthy)
 
     @property
-    def gpus_idle(self) -> int:
-        """GPUs that nobody holds, on a node that may be used."""
-        return 0 if self.unusable else max(0, self.gpus - self.gpus_allocated)
+    def gpus(self) -> Amount:
+        """GPUs that it has."""
+        return self.capacity.gpus
 
-    def room_for(self, shape: WorkerShape) -> int:
-        """How many workers of `shape` fit into what is idle: GPUs *with* CPUs and memory."""
-        if self.unusable or (shape.gpu_type and shape.gpu_type != self.gpu_type):
-            return 0
-        fits = [(self.cpus - self.cpus_allocated) // max(1, shape.cpus)]
-        if shape.gpus:
-            fits.append(self.gpus_idle // shape.gpus)
-        if shape.memory_mib:
-            fits.append((self.memory_mib - self.memory_allocated_mib) // shape.memory_mib)
-        return max(0, min(fits))
+    @property
+    def gpu_type(self) -> str:
+        """Of its GPUs; "": it has none, or several types."""
+        return self.capacity.gpu_type
+
+    @property
+    def gpus_idle(self) -> Amount:
+        """GPUs that nobody holds, on a node that may be used."""
+        return 0 if self.unusable else max(0, self.capacity.gpus - self.allocated.gpus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
 from flexo.model.ranges import Range
+from flexo_protos.resources import Resources, rounded_up
 
 Principal = NewType("Principal", str)
 """Who owns a job, as callers prove it (docs/security.md): with MUNGE a uid, in digits."""
@@ -77,6 +78,43 @@ class SatelliteTag:
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """A part of what a job asks for: `units` times a `unit`, each on one node."""
+
+    unit: Resources
+    units: int
+    per_node: int
+    """At most so many of the units are on one node."""
+    min_nodes: int = 1
+    """At least so many nodes have one."""
+    whole_nodes: bool = False
+    """What else its nodes have is its own, too."""
+    required_nodes: frozenset[str] = frozenset()
+    """Among its nodes are all of these."""
+    divisible: bool = False
+    """The job starts with fewer units as well; else it needs all of them at once."""
+
+    @classmethod
+    def on_each_node(
+        cls,
+        nodes: int,
+        unit: Resources,
+        whole_nodes: bool = False,
+        required_nodes: frozenset[str] = frozenset(),
+    ) -> Request:
+        """`unit` on each of so many nodes."""
+        return cls(unit, nodes, 1, nodes, whole_nodes, required_nodes)
+
+    @classmethod
+    def in_all(
+        cls, total: Resources, min_nodes: int = 1, required_nodes: frozenset[str] = frozenset()
+    ) -> Request:
+        """`total`, spread in any way, by GPUs, or by CPUs where there are none."""
+        units = rounded_up(total.gpus, 1) or max(1, total.cpus)
+        return cls(total.share(units), units, units, min(min_nodes, units), required_nodes=required_nodes)
+
+
+@dataclass(frozen=True, slots=True)
 class QueuedJob:
     """A pending or running job as the cluster's queue shows it."""
 
@@ -100,16 +138,12 @@ class QueuedJob:
     nodes: tuple[str, ...]
     """Where it runs; empty while it waits."""
     num_nodes: int
-    cpus: int
-    gpus: int
-    memory_mib: int
-    gpus_per_node: int = 0
-    """0: no per-node request (then `gpus` may be spread in any way)."""
-    gpu_type: str = ""
-    required_nodes: frozenset[str] = frozenset()
+    resources: Resources
+    """What it holds, or asks for in all."""
+    requests: tuple[Request, ...] = ()
+    """What it asks for, part by part: it starts once all are met, of divisible ones at least a unit."""
     excluded_nodes: frozenset[str] = frozenset()
     features: str = ""
-    exclusive: bool = False
     restart_count: int = 0
     elastic: ElasticRequest | None = None
     satellite: SatelliteTag | None = None
@@ -130,3 +164,13 @@ class QueuedJob:
             object.__setattr__(self, "identifier", str(self.job_id))
         if not self.time_limit_id:
             object.__setattr__(self, "time_limit_id", self.identifier)
+
+    @property
+    def required_nodes(self) -> frozenset[str]:
+        """Nodes that it cannot do without."""
+        return frozenset().union(*(request.required_nodes for request in self.requests))
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether the nodes that it runs on are its own."""
+        return any(request.whole_nodes for request in self.requests)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flexo.model.measured import Source, Speed
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
+from flexo_protos.resources import Amount, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ class TrainingJob:
     user: str
     workers: Range
     """min == max: not elastic."""
-    shape: WorkerShape
+    shape: Resources
+    """What one worker (one rank) takes of a node."""
     submitted_at: float
     requested_workers: int = 0
     """What it would run with if it were not elastic; 0: `workers.min`."""
@@ -139,7 +140,7 @@ class TrainingJob:
         return workers
 
     @property
-    def gpus(self) -> int:
+    def gpus(self) -> Amount:
         """GPUs that it holds now."""
         return self.allocated * self.shape.gpus
 
@@ -149,6 +150,6 @@ class Quota:
     """GPUs that a tenant is guaranteed (AntMan, section 3.3)."""
 
     tenant: str
-    gpus: int
-    used: int = 0
+    gpus: Amount
+    used: Amount = 0
     """Of those, by jobs that run and are not among those that a policy is shown."""

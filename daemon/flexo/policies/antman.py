@@ -14,6 +14,7 @@ from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import requested
 from flexo.policies.placement import Placement
+from flexo_protos.resources import Amount
 
 Shares = tuple[Share, ...]
 
@@ -139,7 +140,7 @@ class _Decision:
             return shares
         return self._open.place(job.shape, workers)
 
-    def _reserve(self, job: TrainingJob, unused: int) -> None:
+    def _reserve(self, job: TrainingJob, unused: Amount) -> None:
         """Keep as much of its quota, and of the GPUs, as there is for it."""
         self._use_quota(job, min(_gpus(job), unused))
         gpus = max(1, job.shape.gpus)
@@ -189,16 +190,16 @@ class _Decision:
             return True
         return self._now - job.waiting_since >= self._rules.patience_s
 
-    def _use_quota(self, job: TrainingJob, gpus: int) -> None:
+    def _use_quota(self, job: TrainingJob, gpus: Amount) -> None:
         self._unused[job.tenant] = self._unused.get(job.tenant, 0) - gpus
 
 
-def _gpus(job: TrainingJob) -> int:
+def _gpus(job: TrainingJob) -> Amount:
     """GPUs of all that its user asked for."""
     return job.gpus if job.shares else requested(job) * job.shape.gpus
 
 
-def _may_be_guaranteed(job: TrainingJob, quotas: Mapping[str, int]) -> bool:
+def _may_be_guaranteed(job: TrainingJob, quotas: Mapping[str, Amount]) -> bool:
     return not job.opportunistic and _gpus(job) <= quotas.get(job.tenant, 0)
 
 

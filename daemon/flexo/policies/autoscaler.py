@@ -20,6 +20,7 @@ from flexo.policies.demand import least
 from flexo.policies.gpu_optimizer import Choices, optimize
 from flexo.policies.placement import FreeGpus, Placement, dearest_first
 from flexo.policies.scaling_factors import Cluster, choices
+from flexo_protos.resources import Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,9 @@ class _Pool:
     """The GPUs of one type, and the jobs on them."""
 
     gpu_type: str
-    gpus: int = 0
+    gpus: Amount = 0
     """Idle, or held by `taken`."""
-    fewest: int = 0
+    fewest: Amount = 0
     """What the smallest choices of `taken` take."""
     taken: list[tuple[TrainingJob, Choices]] = field(default_factory=list)
 
@@ -201,7 +202,9 @@ class _Decision:
         return Target(job.key, workers, why, samples)
 
 
-def _place(job: TrainingJob, gpu_type: str, sizes: Sequence[int], free: FreeGpus) -> tuple[Share, ...] | None:
+def _place(
+    job: TrainingJob, gpu_type: str, sizes: Sequence[Amount], free: FreeGpus
+) -> tuple[Share, ...] | None:
     """Where it goes with the largest of `sizes` (GPUs, ascending) that has a place; taken there.
 
     None where it stays as it is: GPUs are enough, but may lie apart where a worker has several of them.

@@ -15,6 +15,7 @@ from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import requested, seconds_left
 from flexo.policies.fifo import start
 from flexo.policies.placement import FreeGpus, Placement
+from flexo_protos.resources import Amount, total
 
 _Running = tuple[float, TrainingJob, tuple[Share, ...]]
 """When a job is expected to end, it, and where it runs."""
@@ -161,14 +162,14 @@ class _Reservation:
         self._free.give(job.shape, shares)
         return False
 
-    def _count_spare(self) -> int:
+    def _count_spare(self) -> Amount:
         return self._free.total - requested(self.head) * self.head.shape.gpus
 
 
 def _ending(jobs: Jobs, placement: Placement) -> list[_Running]:
     """Running jobs that are known to end. Not all of a long queue is gone through to find them."""
     found: list[_Running] = []
-    held = sum([node.gpus_allocated for node in placement.nodes])
+    held = total([node.allocated.gpus for node in placement.nodes])
     for job in jobs.training:
         if not job.shares:
             continue

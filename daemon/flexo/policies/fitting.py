@@ -15,6 +15,7 @@ from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Target, Targets
 from flexo.policies.demand import least
 from flexo.policies.placement import FreeGpus, Placement, dearest_first
+from flexo_protos.resources import Amount
 
 _ByKey = Mapping[JobKey, TrainingJob]
 
@@ -81,7 +82,7 @@ def _grow(free: FreeGpus, job: TrainingJob, workers: int, kept: tuple[Share, ...
     return shares
 
 
-def _evenly(wanted: Sequence[Target], jobs: _ByKey, gpus: int) -> list[Target]:
+def _evenly(wanted: Sequence[Target], jobs: _ByKey, gpus: Amount) -> list[Target]:
     """At most the same targets, which `gpus` suffice for: workers one by one to the job that has the fewest.
 
     Jobs that run come before those that would start.

@@ -16,6 +16,7 @@ from flexo.model.queue import JobKey
 from flexo.model.training import Share, TrainingJob
 from flexo.policies.demand import least, rate, seconds_left
 from flexo.policies.gpu_speeds import Paces
+from flexo_protos.resources import Amount
 
 _LONGEST_S = 10 * 365 * 86_400.0
 """No running time is taken to be longer, so that savings are finite."""
@@ -106,7 +107,7 @@ class RunningTimes:
     """How long jobs would still run: Lyra's estimates."""
 
     now: float
-    node_gpus: int
+    node_gpus: Amount
     """Of the largest node: a job is taken to lie on as few nodes as it can."""
     unknown_s: float
     """Taken for the running time on the base alone where nothing is known."""

@@ -26,6 +26,7 @@ from flexo.policies.demand import least, rate, requested
 from flexo.policies.knapsack import Group, choose
 from flexo.policies.placement import FreeGpus, Placement, dearest_first
 from flexo.policies.serving import movable
+from flexo_protos.resources import total
 
 _SHORTEST_S = 60.0
 """No job counts as nearer to its end than this."""
@@ -97,7 +98,7 @@ class _Round:
     def targets(self) -> Targets:
         offers = [self._offer(job) for job in self._jobs]
         free = self._placement.free(self._jobs)
-        held = sum(offer.held * offer.job.shape.gpus for offer in offers)
+        held = total(offer.held * offer.job.shape.gpus for offer in offers)
         chosen = choose([offer.group() for offer in offers], max(0, free.total - held))
         changed: list[tuple[TrainingJob, int]] = []
         for offer, item in zip(offers, chosen.items, strict=True):

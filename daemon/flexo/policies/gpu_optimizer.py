@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flexo.policies.knapsack import Group, choose
+from flexo_protos.resources import Amount, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,13 @@ class Choices:
     Without those that are worth no more than a smaller number. None at all: it cannot run.
     """
 
-    gpus: tuple[int, ...]
+    gpus: tuple[Amount, ...]
     worth: tuple[float, ...]
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[int, float]]) -> Choices:
+    def of(cls, pairs: Iterable[tuple[Amount, float]]) -> Choices:
         """Of (GPUs, worth), each number once. With a worth of 0 or less it cannot run with so many."""
-        gpus: list[int] = []
+        gpus: list[Amount] = []
         worth: list[float] = []
         for number, value in sorted(pairs):
             if value > (worth[-1] if worth else 0.0):
@@ -42,23 +43,23 @@ class Choices:
         return cls(tuple(gpus), tuple(worth))
 
     @property
-    def fewest(self) -> int | None:
+    def fewest(self) -> Amount | None:
         """The fewest GPUs that it runs with; None: it cannot."""
         return self.gpus[0] if self.gpus else None
 
-    def worth_of(self, gpus: int) -> float:
+    def worth_of(self, gpus: Amount) -> float:
         """What it is worth with one of its choices."""
         return self.worth[self.gpus.index(gpus)]
 
 
-def optimize(jobs: Sequence[Choices], gpus: int) -> tuple[int, ...] | None:
+def optimize(jobs: Sequence[Choices], gpus: Amount) -> tuple[Amount, ...] | None:
     """GPUs of each job, one choice of each and at most `gpus` in all; None: infeasible.
 
     GPUs may stay unused, as P(0, K) = 0 says. Exact up to the size that `knapsack` states, which is 690 GPUs
     whatever the choices; what is gained beyond the smallest choices is within 0.1% of the best above that.
     """
     fewest = [job.fewest for job in jobs]
-    spare = gpus - sum(each or 0 for each in fewest)
+    spare = gpus - total(each or 0 for each in fewest)
     if None in fewest or spare < 0:
         return None
     groups = {job: _beyond_fewest(job) for job in set(jobs)}

@@ -14,11 +14,15 @@ as in Pisinger, "A minimal algorithm for the multiple-choice knapsack problem" (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+
+from flexo_protos.resources import Amount
 
 EXACT_CELLS = 50_000_000
 """Items times capacity up to which the choice is always optimal."""
@@ -39,9 +43,10 @@ _Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Items of which at most one is chosen. Weights: whole, not negative; a value of -inf bars an item."""
+    """Items of which at most one is chosen. Weights are not negative; a value of -inf bars an item."""
 
-    weights: Sequence[int] | _Ints
+    weights: Sequence[Amount] | _Ints
+    """An array has whole numbers, or fractions as objects."""
     values: Sequence[float] | _Floats
 
 
@@ -52,7 +57,7 @@ class Choice:
     items: tuple[int, ...]
     """By group, the index of its item; -1: none."""
     value: float
-    weight: int
+    weight: Amount
     bound: float
     """No choice within the capacity is worth more."""
 
@@ -62,7 +67,7 @@ class Choice:
         return 0.0 if self.bound <= self.value else (self.bound - self.value) / self.bound
 
 
-def choose(groups: Sequence[Group], capacity: int) -> Choice:
+def choose(groups: Sequence[Group], capacity: Amount) -> Choice:
     """The choice of greatest value whose weights sum to at most `capacity` (not negative).
 
     Optimal where items times capacity is at most EXACT_CELLS, else of a gap of at most SMALL_GAP. Equal
@@ -72,7 +77,24 @@ def choose(groups: Sequence[Group], capacity: int) -> Choice:
         raise ValueError(f"a knapsack of capacity {capacity}")
     if not groups:
         return Choice((), 0.0, 0, 0.0)
-    return _Problem(groups, capacity).solve()
+    parts = _common_denominator(groups)
+    if parts > 1:
+        whole = [Group([int(weight * parts) for weight in each.weights], each.values) for each in groups]
+        found = choose(whole, int(capacity * parts))
+        return replace(found, weight=Fraction(1, parts) * found.weight)
+    return _Problem(groups, int(capacity)).solve()
+
+
+def _common_denominator(groups: Sequence[Group]) -> int:
+    """Of all weights; mostly they are whole."""
+    fractions = (
+        weight.denominator
+        for group in groups
+        if not (isinstance(group.weights, np.ndarray) and group.weights.dtype.kind in "iu")
+        for weight in group.weights
+        if not isinstance(weight, int | np.integer)
+    )
+    return math.lcm(*fractions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flexo.model.nodes import WorkerShape
 from flexo.policies.rooms import Room
+from flexo_protos.resources import Resources
 
 Pays = Callable[[int, float], bool]
 """Whether a job does more with so many workers' room, for so many seconds, than a resize costs it."""
@@ -22,7 +22,7 @@ Pays = Callable[[int, float], bool]
 class Kind:
     """Whose workers: jobs of one kind fit on the same nodes."""
 
-    shape: WorkerShape
+    shape: Resources
     gpu_types: frozenset[str] | None = None
     """Of the nodes that suit; None: all do."""
 
@@ -93,4 +93,4 @@ class Openings:
         room = self._rooms[name]
         if kind.gpu_types is not None and room.node.gpu_type not in kind.gpu_types:
             return 0
-        return room.fits(kind.shape, room.idle)
+        return room.idle.holds(kind.shape)

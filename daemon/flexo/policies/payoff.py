@@ -16,6 +16,7 @@ from flexo.model.elastic import ElasticJob
 from flexo.model.plans import Snapshot
 from flexo.model.queue import QueuedJob
 from flexo.policies.pending import waiting_jobs
+from flexo_protos.resources import Amount
 
 PAUSE_S: Final = 0.09
 """A job stands still for so long at a resize, as `make bench-runtime` found it with 11.8 million parameters
@@ -77,31 +78,31 @@ class Waits:
     belongs to one plan in the making.
     """
 
-    def __init__(self, now: float, room: int, ends: Iterable[tuple[float, int]]) -> None:
+    def __init__(self, now: float, room: Amount, ends: Iterable[tuple[float, Amount]]) -> None:
         """`room`: GPUs that are free; `ends`: when runs end, and what they give back."""
         self._now = self._at = now
         self._room = room
         self._ends = list(ends)
         heapify(self._ends)
 
-    def starts(self, gpus: int, ends_at: float) -> None:
+    def starts(self, gpus: Amount, ends_at: float) -> None:
         """A base starts now on so many of them."""
         self._room -= gpus
         heappush(self._ends, (ends_at, gpus))
 
-    def waits(self, gpus: int, seconds: float) -> None:
+    def waits(self, gpus: Amount, seconds: float) -> None:
         """A base that runs for so long waits for them, before any that is asked for from now on."""
         self._at, self._room = _until(gpus, self._at, self._room, self._ends)
         if self._at < math.inf:
             self._room -= gpus
             heappush(self._ends, (self._at + seconds, gpus))
 
-    def for_s(self, gpus: int) -> float:
+    def for_s(self, gpus: Amount) -> float:
         """How long one that needs `gpus` would wait after those; infinite where there are never enough."""
         return _until(gpus, self._at, self._room, self._ends.copy())[0] - self._now
 
 
-def _until(gpus: int, at: float, room: int, ends: list[tuple[float, int]]) -> tuple[float, int]:
+def _until(gpus: Amount, at: float, room: Amount, ends: list[tuple[float, Amount]]) -> tuple[float, Amount]:
     """From `at` on, when `gpus` are free, and how many are then; the `ends` until then are removed."""
     while room < gpus:
         if not ends:

@@ -10,30 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from operator import attrgetter
 
 from flexo.model.nodes import Node, Partition
 from flexo.model.plans import Snapshot
-from flexo.model.queue import JobState, QueuedJob, WaitReason
-from flexo.policies.rooms import Resources, Room, Standing
+from flexo.model.queue import JobState, QueuedJob, Request, WaitReason
+from flexo.policies.rooms import Room, Standing
+from flexo_protos.resources import Resources
 
 _PLAIN_FEATURES = re.compile(r"[\w.:-]+(&[\w.:-]+)*")
-_kind = attrgetter(
-    "num_nodes",
-    "gpus",
-    "gpus_per_node",
-    "cpus",
-    "memory_mib",
-    "exclusive",
-    "partitions",
-    "gpu_type",
-    "required_nodes",
-    "excluded_nodes",
-    "features",
-)
+_kind = attrgetter("requests", "partitions", "excluded_nodes", "features")
 """All of a job that says where it can start: jobs of one kind fit or do not fit together."""
 _SUBSETS_UP_TO = 8
 """Satellites on one node of which every combination is tried; beyond, one by one and all together."""
@@ -49,39 +38,17 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ask:
-    """What a job needs: `units` of `unit`, at most `per_node` of them on a node, on at least `min_nodes`."""
+class _Choice:
+    """A partition that a job may start in."""
 
-    unit: Resources
-    units: int
-    per_node: int
-    min_nodes: int
-    whole_nodes: bool
+    requests: tuple[Request, ...]
+    """What it needs there, all at once: of divisible requests the largest part that would fit."""
+    rooms: list[Room]
 
-    @classmethod
-    def of(cls, job: QueuedJob) -> _Ask:
-        nodes = max(1, job.num_nodes)
-        if job.gpus_per_node or job.exclusive:
-            gpus = job.gpus_per_node or -(-job.gpus // nodes)
-            unit = Resources(gpus, -(-job.cpus // nodes), -(-job.memory_mib // nodes))
-            return cls(unit, nodes, 1, nodes, job.exclusive)
-        units = job.gpus or max(1, job.cpus)
-        unit = Resources(min(1, job.gpus), -(-job.cpus // units), -(-job.memory_mib // units))
-        return cls(unit, units, units, min(nodes, units), False)
 
-    def times(self, amount: Resources, node: Node) -> int:
-        """How many units `amount` of `node` holds."""
-        unit = self.unit
-        if self.whole_nodes:
-            unit = Resources(max(node.gpus, unit.gpus), max(node.cpus, unit.cpus), unit.memory_mib)
-        return min(self.per_node, amount.times(unit))
-
-    def size_on(self, node: Node, units: int) -> Resources:
-        """What `units` of it take of `node`."""
-        if self.whole_nodes:
-            return Resources(node.gpus, node.cpus, node.memory_mib)
-        unit = self.unit
-        return Resources(unit.gpus * units, unit.cpus * units, unit.memory_mib * units)
+_Free = Sequence[tuple[Room, Resources]]
+_Chosen = dict[str, tuple[Room, Resources]]
+"""By node, what a job takes of it."""
 
 
 def waiting_jobs(snapshot: Snapshot) -> Iterator[QueuedJob]:
@@ -170,129 +137,209 @@ def _claim(
     job: QueuedJob, partitions: Sequence[Partition], rooms: dict[str, Room], *, may_take_back: bool
 ) -> Claim | None:
     """The cheapest way to let `job` start, carried out in `rooms`; None if there is none."""
-    ask = _Ask.of(job)
-    choices = [_candidates(job, partition, rooms) for partition in partitions]
-    chosen = _first_choice(job, ask, choices)
+    choices = [
+        choice
+        for partition in partitions
+        if (choice := _choice(job, partition, rooms, may_take_back=may_take_back)) is not None
+    ]
+    chosen = _first_choice(choices)
     taken_back: tuple[Standing, ...] = ()
     if chosen is None and may_take_back:
-        ways = [way for choice in choices if (way := _take_back(job, ask, choice)) is not None]
+        ways = [way for choice in choices if (way := _take_back(choice)) is not None]
         if ways:
             taken_back = min(ways, key=_loss)
             for standing in taken_back:
                 rooms[standing.grant.node].take_back(standing)
-            chosen = _first_choice(job, ask, choices)
+            chosen = _first_choice(choices)
     if chosen is None:
         return None
-    for room, units in chosen.values():
-        room.take(ask.size_on(room.node, units))
+    for room, amount in chosen.values():
+        room.take(amount)
     return Claim(job, tuple(chosen), taken_back)
 
 
-def _first_choice(
-    job: QueuedJob, ask: _Ask, choices: Sequence[Sequence[Room]]
-) -> dict[str, tuple[Room, int]] | None:
+def _first_choice(choices: Sequence[_Choice]) -> _Chosen | None:
     """A way to start on what is idle, else on what is idle or coming."""
     for choice in choices:
-        if chosen := _choose(job, ask, [(room, room.idle) for room in choice]):
+        if chosen := _choose(choice.requests, [(room, room.idle) for room in choice.rooms]):
             return chosen
     for choice in choices:
-        if chosen := _choose(job, ask, [(room, room.idle + room.coming) for room in choice]):
+        if chosen := _choose(choice.requests, [(room, room.idle + room.coming) for room in choice.rooms]):
             return chosen
     return None
 
 
-def _candidates(job: QueuedJob, partition: Partition, rooms: dict[str, Room]) -> list[Room]:
-    return [
+def _choice(
+    job: QueuedJob, partition: Partition, rooms: dict[str, Room], *, may_take_back: bool
+) -> _Choice | None:
+    """What `job` would need of `partition`; None where it cannot start there whatever is taken back."""
+    suitable = [
         rooms[name]
         for name in sorted(partition.nodes - job.excluded_nodes)
-        if name in rooms and rooms[name].usable and _suits(job, rooms[name].node)
+        if name in rooms and rooms[name].usable and _has_features(job, rooms[name].node)
     ]
+    # those that need most of a node go first: the others fit in more easily beside them
+    requests = tuple(sorted(job.requests, key=lambda each: (-each.unit.gpus, -each.unit.cpus)))
+    if not any(request.divisible for request in requests):
+        return _Choice(requests, suitable)
+    standing = [each for room in suitable for each in room.standing] if may_take_back else ()
+    parts = _largest_parts(requests, _free_without(suitable, standing))
+    return None if parts is None else _Choice(parts, suitable)
 
 
-def _suits(job: QueuedJob, node: Node) -> bool:
-    if job.gpu_type and (job.gpus or job.gpus_per_node) and job.gpu_type != node.gpu_type:
-        return False
+def _largest_parts(requests: Iterable[Request], free: _Free) -> tuple[Request, ...] | None:
+    """All of each request, or as much as `free` holds of a divisible one; None: not even that."""
+    parts = []
+    for request in requests:
+        part = request
+        if request.divisible:
+            units = min(request.units, sum(_times(request, amount, room.node) for room, amount in free))
+            part = replace(request, units=units, min_nodes=min(units, request.min_nodes), divisible=False)
+        chosen = _choose_for(part, free) if part.units else None
+        if chosen is None:
+            return None
+        parts.append(part)
+        free = _less(free, chosen)
+    return tuple(parts)
+
+
+def _has_features(job: QueuedJob, node: Node) -> bool:
     plain = _PLAIN_FEATURES.fullmatch(job.features)
     return plain is None or node.features.issuperset(job.features.split("&"))
 
 
-def _choose(
-    job: QueuedJob, ask: _Ask, free: Sequence[tuple[Room, Resources]]
-) -> dict[str, tuple[Room, int]] | None:
-    """Nodes and units on each that hold the whole job; None if they do not.
+def _times(request: Request, amount: Resources, node: Node) -> int:
+    """How many units `amount` of `node` holds."""
+    unit = request.unit
+    if request.whole_nodes:
+        has = node.capacity
+        unit = replace(unit, gpus=max(has.gpus, unit.gpus), cpus=max(has.cpus, unit.cpus))
+    return min(request.per_node, amount.holds(unit))
+
+
+def _size_on(request: Request, node: Node, units: int) -> Resources:
+    """What `units` of it take of `node`."""
+    return node.capacity if request.whole_nodes else request.unit * units
+
+
+def _less(free: _Free, chosen: _Chosen) -> _Free:
+    """What is left of `free` without what was chosen."""
+    return [
+        (room, amount.minus(chosen[room.node.name][1]) if room.node.name in chosen else amount)
+        for room, amount in free
+    ]
+
+
+def _choose(requests: Sequence[Request], free: _Free) -> _Chosen | None:
+    """What each request takes, one after the other; None if one finds no place."""
+    chosen: _Chosen = {}
+    for request in requests:
+        found = _choose_for(request, free)
+        if found is None:
+            return None
+        if not chosen and request is requests[-1]:
+            return found
+        for name, (room, amount) in found.items():
+            chosen[name] = room, chosen[name][1] + amount if name in chosen else amount
+        free = _less(free, found)
+    return chosen
+
+
+def _choose_for(request: Request, free: _Free) -> _Chosen | None:
+    """Nodes that hold the whole request, and what it takes of each; None if they do not.
 
     Required nodes first; then the smallest node that could ever hold all that is wanted, else the largest;
     not the fullest: who gets which node must not change with every satellite that comes or goes.
     """
     holds = {
-        room.node.name: (room, times) for room, amount in free if (times := ask.times(amount, room.node))
+        room.node.name: (room, times)
+        for room, amount in free
+        if (times := _times(request, amount, room.node))
     }
-    if not job.required_nodes <= holds.keys():
+    if not request.required_nodes <= holds.keys():
         return None
-    wanted = ask.units - ask.min_nodes + 1
+    wanted = request.units - request.min_nodes + 1
 
     def order(name: str) -> tuple[bool, int, str]:
         node = holds[name][0].node
-        times = ask.times(Resources(node.gpus, node.cpus, node.memory_mib), node)
+        times = _times(request, node.capacity, node)
         return times < wanted, times if times >= wanted else -times, name
 
-    chosen: dict[str, tuple[Room, int]] = {}
-    left, nodes_left = ask.units, ask.min_nodes
-    for name in [*sorted(job.required_nodes), *sorted(holds.keys() - job.required_nodes, key=order)]:
-        if left <= 0 and name not in job.required_nodes:
+    chosen: _Chosen = {}
+    left, nodes_left = request.units, request.min_nodes
+    required = request.required_nodes
+    for name in [*sorted(required), *sorted(holds.keys() - required, key=order)]:
+        if left <= 0 and name not in required:
             break
         room, times = holds[name]
         # the nodes still to come get at least one unit each
         units = max(1, min(times, left - max(0, nodes_left - 1)))
-        chosen[name] = room, units
+        chosen[name] = room, _size_on(request, room.node, units)
         left, nodes_left = left - units, nodes_left - 1
     return chosen if left <= 0 and nodes_left <= 0 else None
 
 
-def _take_back(job: QueuedJob, ask: _Ask, choice: list[Room]) -> tuple[Standing, ...] | None:
-    """Satellites, as few workers as possible, without which `job` could start; None: not even so."""
+def _free_without(rooms: Sequence[Room], gone: Iterable[Standing]) -> _Free:
+    """What is idle or coming, and what these satellites hold."""
+    left = {room.node.name: room.idle + room.coming for room in rooms}
+    for standing in gone:
+        left[standing.grant.node] += standing.resources
+    return [(room, left[room.node.name]) for room in rooms]
+
+
+def _take_back(choice: _Choice) -> tuple[Standing, ...] | None:
+    """Satellites, as few workers as possible, without which a job could start; None: not even so."""
+    everything = [standing for room in choice.rooms for standing in room.standing]
     gone: list[Standing] = []
 
-    def free(without: Iterable[Standing]) -> list[tuple[Room, Resources]]:
-        left: dict[str, Resources] = {room.node.name: room.idle + room.coming for room in choice}
-        for standing in without:
-            left[standing.grant.node] += standing.resources
-        return [(room, left[room.node.name]) for room in choice]
+    def can_start(without: Iterable[Standing]) -> bool:
+        return _choose(choice.requests, _free_without(choice.rooms, without)) is not None
 
-    if _choose(job, ask, free(standing for room in choice for standing in room.standing)) is None:
+    if not can_start(everything):
         return None
-    while _choose(job, ask, free(gone)) is None:
-        gone.extend(_best_step(job, ask, free(gone), gone))
+    while not can_start(gone):
+        gone.extend(_best_step(choice, gone) or [each for each in everything if each not in gone])
     for standing in sorted(gone, key=lambda each: (-each.workers_lost, -each.started_at)):
         without = [each for each in gone if each is not standing]
-        if _choose(job, ask, free(without)) is not None:
+        if can_start(without):
             gone = without
     return tuple(gone)
 
 
-def _best_step(
-    job: QueuedJob, ask: _Ask, free: Sequence[tuple[Room, Resources]], gone: list[Standing]
-) -> tuple[Standing, ...]:
+def _best_step(choice: _Choice, gone: list[Standing]) -> tuple[Standing, ...]:
     """The satellites of one node that give most for the fewest workers; among equals the oldest.
 
-    In that order the cluster itself takes one-node satellites until the job fits.
+    In that order the cluster itself takes one-node satellites until the job fits. What counts is the first
+    request that finds no place. (): no node's satellites help it by themselves.
     """
-    have = {room.node.name: ask.times(amount, room.node) for room, amount in free}
-    missing_required = {name for name in job.required_nodes if not have.get(name)}
-    missing = max(1, ask.units - sum(have.values()))
+    request, free = _first_unmet(choice.requests, _free_without(choice.rooms, gone))
+    have = {room.node.name: _times(request, amount, room.node) for room, amount in free}
+    missing_required = {name for name in request.required_nodes if not have.get(name)}
+    missing = max(1, request.units - sum(have.values()))
 
     def steps() -> Iterator[tuple[tuple[bool, float, int, float, str], tuple[Standing, ...]]]:
         for room, amount in free:
             name = room.node.name
             for some in _combinations([each for each in room.standing if each not in gone]):
                 freed = sum((each.resources for each in some), amount)
-                gain = min(missing, ask.times(freed, room.node) - have[name])
+                gain = min(missing, _times(request, freed, room.node) - have[name])
                 if gain > 0:
                     lost = sum(each.workers_lost for each in some)
                     youngest = max(each.started_at for each in some)
                     yield (name not in missing_required, lost / gain, -gain, youngest, name), some
 
-    return min(steps(), key=lambda step: step[0])[1]
+    best = min(steps(), key=lambda step: step[0], default=None)
+    return () if best is None else best[1]
+
+
+def _first_unmet(requests: Sequence[Request], free: _Free) -> tuple[Request, _Free]:
+    """The first that finds no place, with what those before it leave."""
+    for request in requests[:-1]:
+        chosen = _choose_for(request, free)
+        if chosen is None:
+            return request, free
+        free = _less(free, chosen)
+    return requests[-1], free
 
 
 def _combinations(standing: list[Standing]) -> Iterator[tuple[Standing, ...]]:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
 from flexo.model.queue import JobKey
 from flexo.model.training import Share, TrainingJob
-
-_UNBOUNDED = 1 << 30
-"""How many workers without GPUs fit anywhere."""
+from flexo_protos.resources import UNBOUNDED, Amount, Resources, total
 
 
 class Placement:
@@ -27,7 +25,7 @@ class Placement:
     @property
     def any_idle(self) -> bool:
         """Whether any GPU can be had without taking it from anybody."""
-        return any(node.gpus > node.gpus_allocated and not node.unusable for node in self.nodes)
+        return any(node.gpus_idle for node in self.nodes)
 
     def free(self, taken: Iterable[TrainingJob] = ()) -> FreeGpus:
         """The idle GPUs of usable nodes, and the shares of `taken`, as if those jobs did not run.
@@ -65,11 +63,11 @@ class _Pool:
     __slots__ = ("counts", "heaps")
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        self.heaps: dict[int, list[int]] = {}
+        self.counts: dict[Amount, int] = {}
+        self.heaps: dict[Amount, list[int]] = {}
         """Indexes of nodes. One that has more or fewer free GPUs by now is passed over when it comes up."""
 
-    def enter(self, index: int, free: int) -> None:
+    def enter(self, index: int, free: Amount) -> None:
         """Node `index` has `free` free GPUs from now on."""
         if free in self.counts:
             self.counts[free] += 1
@@ -78,15 +76,15 @@ class _Pool:
             self.counts[free] = 1
             self.heaps[free] = [index]
 
-    def leave(self, free: int) -> None:
+    def leave(self, free: Amount) -> None:
         """One of the nodes with `free` free GPUs has another number by now."""
         self.counts[free] -= 1
 
-    def most_first(self) -> list[int]:
+    def most_first(self) -> list[Amount]:
         """The numbers of free GPUs that nodes have."""
         return sorted((free for free, count in self.counts.items() if count), reverse=True)
 
-    def workers(self, gpus: int) -> int:
+    def workers(self, gpus: Amount) -> int:
         """How many workers of `gpus` GPUs each fit, each on one node."""
         return sum(_fitting(free, gpus) * count for free, count in self.counts.items() if count)
 
@@ -103,7 +101,7 @@ class FreeGpus:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._names = [node.name for node in nodes]
         self._index = {name: index for index, name in enumerate(self._names)}
-        self._free = [0 if node.unusable else max(0, node.gpus - node.gpus_allocated) for node in nodes]
+        self._free = [node.gpus_idle for node in nodes]
         self._pools: dict[str, _Pool] = {}
         self._pool_of: list[_Pool | None] = []
         for index, node in enumerate(nodes):
@@ -115,19 +113,19 @@ class FreeGpus:
                 pool = self._pools[node.gpu_type] = _Pool()
             pool.enter(index, self._free[index])
             self._pool_of.append(pool)
-        self.total = sum(self._free)
+        self.total = total(self._free)
         """Free GPUs of usable nodes in all."""
 
-    def of_node(self, name: str) -> int:
+    def of_node(self, name: str) -> Amount:
         """Free GPUs that may be placed on; 0 of a node that is unusable or unknown."""
         index = self._index.get(name)
         return 0 if index is None or self._pool_of[index] is None else self._free[index]
 
-    def workers(self, shape: WorkerShape) -> int:
+    def workers(self, shape: Resources) -> int:
         """How many workers of `shape` fit in all; of the best GPU type where it names none."""
         return max((pool.workers(shape.gpus) for pool in self._matching(shape)), default=0)
 
-    def place(self, shape: WorkerShape, workers: int, keep: Sequence[Share] = ()) -> tuple[Share, ...] | None:
+    def place(self, shape: Resources, workers: int, keep: Sequence[Share] = ()) -> tuple[Share, ...] | None:
         """Where `workers` go, or None where they do not fit. Takes nothing.
 
         `keep` (in order of importance) stays where it is as far as it still fits and counts; more go beside
@@ -144,7 +142,7 @@ class FreeGpus:
             chosen = self._spread_beside(kept, shape, left)
         return None if chosen is None else self._shares(chosen)
 
-    def place_widest(self, shape: WorkerShape, workers: int) -> tuple[Share, ...] | None:
+    def place_widest(self, shape: Resources, workers: int) -> tuple[Share, ...] | None:
         """Like `place`, but each time from the node with the most free GPUs, never the one that fits best.
 
         In the order in which they were taken.
@@ -155,17 +153,17 @@ class FreeGpus:
                 return tuple(Share(self._names[index], count) for index, count in chosen.items())
         return None
 
-    def take(self, shape: WorkerShape, shares: Sequence[Share]) -> None:
+    def take(self, shape: Resources, shares: Sequence[Share]) -> None:
         """These GPUs are not free any more."""
         for share in shares:
             self._change(share.node, -shape.gpus * share.workers)
 
-    def give(self, shape: WorkerShape, shares: Sequence[Share]) -> None:
+    def give(self, shape: Resources, shares: Sequence[Share]) -> None:
         """These GPUs are free again."""
         for share in shares:
             self._change(share.node, shape.gpus * share.workers)
 
-    def _change(self, name: str, gpus: int) -> None:
+    def _change(self, name: str, gpus: Amount) -> None:
         index = self._index.get(name)
         if index is None:
             return  # a node that the cluster does not have any more
@@ -177,12 +175,12 @@ class FreeGpus:
             pool.enter(index, before + gpus)
             self.total += gpus
 
-    def _matching(self, shape: WorkerShape) -> Iterable[_Pool]:
+    def _matching(self, shape: Resources) -> Iterable[_Pool]:
         if not shape.gpu_type:
             return self._pools.values()
         return (self._pools[shape.gpu_type],) if shape.gpu_type in self._pools else ()
 
-    def _kept(self, gpus: int, workers: int, keep: Sequence[Share]) -> dict[int, int]:
+    def _kept(self, gpus: Amount, workers: int, keep: Sequence[Share]) -> dict[int, int]:
         """Workers by node index that stay, at most `workers`."""
         kept: dict[int, int] = {}
         for share in keep:
@@ -196,7 +194,7 @@ class FreeGpus:
                 workers -= stay
         return kept
 
-    def _spread_beside(self, kept: dict[int, int], shape: WorkerShape, left: int) -> dict[int, int] | None:
+    def _spread_beside(self, kept: dict[int, int], shape: Resources, left: int) -> dict[int, int] | None:
         """`left` more workers: first on the nodes of `kept`, then on others of their type."""
         chosen = dict(kept)
         for index in sorted(kept, key=lambda index: (kept[index] * shape.gpus - self._free[index], index)):
@@ -214,7 +212,7 @@ class FreeGpus:
         self.give(shape, full)
         return None if rest is None else chosen | rest
 
-    def _spread(self, pools: Iterable[_Pool], gpus: int, workers: int) -> dict[int, int] | None:
+    def _spread(self, pools: Iterable[_Pool], gpus: Amount, workers: int) -> dict[int, int] | None:
         """The placement on fewest nodes of one type."""
         best: dict[int, int] | None = None
         for pool in pools:
@@ -223,7 +221,7 @@ class FreeGpus:
                 best = chosen
         return best
 
-    def _spread_in(self, pool: _Pool, gpus: int, workers: int) -> dict[int, int] | None:
+    def _spread_in(self, pool: _Pool, gpus: Amount, workers: int) -> dict[int, int] | None:
         tightest = self._tightest(pool, gpus * workers)
         if tightest is not None:
             return {tightest: workers}
@@ -240,7 +238,7 @@ class FreeGpus:
                 break  # what is left, if anything, is less than such a node holds
         return chosen | self._last_part(pool, gpus, left, chosen)
 
-    def _last_part(self, pool: _Pool, gpus: int, left: int, chosen: dict[int, int]) -> dict[int, int]:
+    def _last_part(self, pool: _Pool, gpus: Amount, left: int, chosen: dict[int, int]) -> dict[int, int]:
         """`left` workers, fewer than the nodes looked at hold, on the tightest that is not chosen yet."""
         if not left:
             return {}
@@ -253,7 +251,7 @@ class FreeGpus:
                 return {next(index for index in nodes if index not in chosen): left}
         raise AssertionError("a pool has room for workers that no node of it has room for")
 
-    def _widest(self, pool: _Pool, gpus: int, workers: int) -> dict[int, int]:
+    def _widest(self, pool: _Pool, gpus: Amount, workers: int) -> dict[int, int]:
         """`workers`, which are known to fit, from the nodes with most free GPUs."""
         chosen: dict[int, int] = {}
         for free in pool.most_first():
@@ -265,12 +263,12 @@ class FreeGpus:
                 break
         return chosen
 
-    def _tightest(self, pool: _Pool, gpus: int) -> int | None:
+    def _tightest(self, pool: _Pool, gpus: Amount) -> int | None:
         """The node with at least `gpus` free that has the fewest."""
         fits = min((free for free, count in pool.counts.items() if count and free >= gpus), default=None)
         return None if fits is None else self._first(pool, fits, 1)[0]
 
-    def _first(self, pool: _Pool, free: int, many: int) -> list[int]:
+    def _first(self, pool: _Pool, free: Amount, many: int) -> list[int]:
         """The first `many` nodes with `free` free GPUs; there are that many."""
         heap = pool.heaps[free]
         found: list[int] = []
@@ -296,5 +294,5 @@ def dearest_first(job: TrainingJob) -> tuple[Share, ...]:
     return (*job.base, *sorted(rest, key=lambda share: -share.workers))
 
 
-def _fitting(free: int, gpus: int) -> int:
-    return free // gpus if gpus else _UNBOUNDED
+def _fitting(free: Amount, gpus: Amount) -> int:
+    return free // gpus if gpus else UNBOUNDED

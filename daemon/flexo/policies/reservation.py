@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from flexo_protos.resources import Amount
+
 
 @dataclass(slots=True)
 class Reservation:
@@ -16,10 +18,10 @@ class Reservation:
 
     at: float
     """Infinite: by no estimate will it ever fit, and nothing is kept for it."""
-    spare: int
+    spare: Amount
 
     @classmethod
-    def of(cls, gpus: int, room: int, ends: Iterable[tuple[float, int]], now: float) -> Reservation:
+    def of(cls, gpus: Amount, room: Amount, ends: Iterable[tuple[float, Amount]], now: float) -> Reservation:
         """For `gpus`. `room`: what it may have now; `ends`: when others will end, and what they give."""
         spare, at = room - gpus, now
         for ends_at, given in sorted(ends):
@@ -28,11 +30,11 @@ class Reservation:
             spare, at = spare + given, ends_at
         return cls(at if spare >= 0 else math.inf, max(0, spare))
 
-    def allows(self, gpus: int, ends_at: float) -> bool:
+    def allows(self, gpus: Amount, ends_at: float) -> bool:
         """Whether another may start now with so many of these GPUs and end so without delaying it."""
         return ends_at <= self.at or gpus <= self.spare
 
-    def started(self, gpus: int, ends_at: float) -> None:
+    def started(self, gpus: Amount, ends_at: float) -> None:
         """Another has started so."""
         if ends_at > self.at:
             self.spare -= gpus

@@ -10,53 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
 from flexo.model.plans import Snapshot
 from flexo.model.queue import JobState, QueuedJob
-
-_UNBOUNDED = 1 << 30
+from flexo_protos.resources import Resources
 
 NOT_ALLOCATED = frozenset({SatelliteState.GRANTED, SatelliteState.PENDING})
 """In these states the cluster does not count a grant's resources as taken yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """An amount of what a node has."""
-
-    gpus: int = 0
-    cpus: int = 0
-    memory_mib: int = 0
-
-    @classmethod
-    def of_workers(cls, shape: WorkerShape, workers: int) -> Resources:
-        """What `workers` workers of `shape` take."""
-        return cls(shape.gpus * workers, max(1, shape.cpus) * workers, shape.memory_mib * workers)
-
-    @classmethod
-    def of_node(cls, node: Node) -> Resources:
-        """All that it has."""
-        return cls(node.gpus, node.cpus, node.memory_mib)
-
-    def __add__(self, other: Resources) -> Resources:
-        return Resources(self.gpus + other.gpus, self.cpus + other.cpus, self.memory_mib + other.memory_mib)
-
-    def minus(self, other: Resources) -> Resources:
-        """What is left; never below zero, because what somebody else has taken meanwhile is simply gone."""
-        return Resources(
-            max(0, self.gpus - other.gpus),
-            max(0, self.cpus - other.cpus),
-            max(0, self.memory_mib - other.memory_mib),
-        )
-
-    def times(self, unit: Resources) -> int:
-        """How many of `unit` fit into this."""
-        pairs = (
-            (self.gpus, unit.gpus),
-            (self.cpus, unit.cpus),
-            (self.memory_mib, unit.memory_mib),
-        )
-        return min((have // need for have, need in pairs if need), default=_UNBOUNDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +41,8 @@ class Room:
     node: Node
     usable: bool
     """Whether jobs start here, now or in a moment."""
-    idle: Resources = field(default_factory=Resources)
-    coming: Resources = field(default_factory=Resources)
+    idle: Resources
+    coming: Resources
     standing: list[Standing] = field(default_factory=list)
 
     def copy(self) -> Room:
@@ -91,7 +51,7 @@ class Room:
 
     def arrive(self) -> None:
         """What was coming is idle now."""
-        self.idle, self.coming = self.idle + self.coming, Resources()
+        self.idle, self.coming = self.idle + self.coming, _nothing_of(self.node)
 
     def take(self, amount: Resources) -> None:
         """Set `amount` aside: idle first, the rest from what is coming."""
@@ -109,12 +69,6 @@ class Room:
         if self.usable:
             self.coming += amount
 
-    def fits(self, shape: WorkerShape, amount: Resources) -> int:
-        """Workers of `shape` that `amount` of this node holds."""
-        if shape.gpu_type and shape.gpu_type != self.node.gpu_type:
-            return 0
-        return amount.times(Resources.of_workers(shape, 1))
-
 
 def build_rooms(snapshot: Snapshot) -> dict[str, Room]:
     """The piles as the snapshot shows them, by node name in order."""
@@ -130,28 +84,29 @@ def build_rooms(snapshot: Snapshot) -> dict[str, Room]:
         # belongs to no running base any more: its cluster or the controller ends it
         if satellite.job_id not in granted and satellite.state is JobState.RUNNING:
             for name in rooms.keys() & set(satellite.nodes):
-                rooms[name].leave(Resources(satellite.gpus, satellite.cpus, satellite.memory_mib))
+                rooms[name].leave(satellite.resources)
     return rooms
 
 
 def _room(node: Node) -> Room:
-    free = Resources(
-        max(0, node.gpus - node.gpus_allocated),
-        max(0, node.cpus - node.cpus_allocated),
-        max(0, node.memory_mib - node.memory_allocated_mib),
-    )
+    free, nothing = node.capacity.minus(node.allocated), _nothing_of(node)
     if not node.unusable:
-        return Room(node, usable=True, idle=free)
+        return Room(node, usable=True, idle=free, coming=nothing)
     if node.soon_free:
-        return Room(node, usable=True, coming=free)
-    return Room(node, usable=False)
+        return Room(node, usable=True, idle=nothing, coming=free)
+    return Room(node, usable=False, idle=nothing, coming=nothing)
+
+
+def _nothing_of(node: Node) -> Resources:
+    """A pile with nothing in it, which is of the node's GPU type all the same."""
+    return Resources(gpu_type=node.gpu_type)
 
 
 def _put(room: Room, grant: Grant, job: ElasticJob, satellite: QueuedJob | None) -> None:
-    amount = Resources.of_workers(job.shape, grant.workers)
+    amount = job.shape * grant.workers
     started_at = grant.since_at
     if satellite is not None and satellite.nodes:
-        amount = Resources(satellite.gpus, satellite.cpus, satellite.memory_mib)
+        amount = satellite.resources
         started_at = satellite.started_at or grant.since_at
     if grant.state is SatelliteState.LEAVING:
         # the resources of a completing job count as free already

@@ -6,7 +6,7 @@ import heapq
 from functools import partial
 
 from flexo.model.queue import JobKey
-from flexo.policies.rooms import Resources, Room
+from flexo.policies.rooms import Room
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
 
 
@@ -38,15 +38,15 @@ def _deal_one(plan: PlanInMaking, job: JobInPlan, expected: int) -> bool:
         return False
     shape, workers = job.job.shape, 1
     room = plan.rooms.get(job.open_node)
-    if room is None or not room.fits(shape, room.idle):
+    if room is None or not room.idle.holds(shape):
         wanted = max(1, expected - job.workers)
         room = _best_room(plan, job, wanted) if plan.satellites_left else None
         if room is None:
             return False
         plan.satellites_left -= 1
         if plan.satellites_are_few:
-            workers = min(wanted, room.fits(shape, room.idle), job.target.workers - job.workers)
-    room.take(Resources.of_workers(shape, workers))
+            workers = min(wanted, room.idle.holds(shape), job.target.workers - job.workers)
+    room.take(shape * workers)
     plan.openings.changed(room.node.name)
     job.open_node = room.node.name
     job.dealt[room.node.name] = job.dealt.get(room.node.name, 0) + workers

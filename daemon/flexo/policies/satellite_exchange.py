@@ -6,8 +6,9 @@ from collections.abc import Container, Sequence, Set
 
 from flexo.policies import satellite_words as words
 from flexo.policies.openings import Kind
-from flexo.policies.rooms import Resources, Room, Standing
+from flexo.policies.rooms import Room, Standing
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
+from flexo_protos.resources import Resources
 
 _REBALANCE_GAIN = 0.25
 """A satellite is taken for a poorer job only if that job gets at least this part of its workers."""
@@ -62,8 +63,7 @@ def _roomy(plan: PlanInMaking, spare: Sequence[Standing], short: Sequence[JobInP
 def _makes_room(plan: PlanInMaking, room: Room, leaving: Resources, short: Sequence[JobInPlan]) -> bool:
     free = room.idle + room.coming
     gains = {
-        shape: room.fits(shape, free + leaving) > room.fits(shape, free)
-        for shape in {job.job.shape for job in short}
+        shape: (free + leaving).holds(shape) > free.holds(shape) for shape in {job.job.shape for job in short}
     }
     name = room.node.name
     return name in plan.stays and any(gains[job.job.shape] and plan.may_open(job, name) for job in short)
@@ -107,7 +107,7 @@ def _may_donate(plan: PlanInMaking, rich: JobInPlan, standing: Standing) -> bool
 
 
 def _fits_soon(kind: Kind, room: Room) -> bool:
-    return room.fits(kind.shape, room.idle + room.coming) > 0
+    return (room.idle + room.coming).holds(kind.shape) > 0
 
 
 def _least_needed(
@@ -121,7 +121,7 @@ def _least_needed(
             continue
         room = plan.rooms[name]
         free = room.idle + room.coming + standing.resources
-        gain = min(poor.target.workers - poor.workers, room.fits(poor.job.shape, free))
+        gain = min(poor.target.workers - poor.workers, free.holds(poor.job.shape))
         lost = standing.grant.workers - (rich.workers - rich.target.workers)
         rank = lost, standing.started_at, standing.grant.grant_id
         if gain > max(0, lost) and (best is None or rank < best[0]):
@@ -172,9 +172,9 @@ def _share_out(
     while open_to:
         is_poor = min(open_to, key=lambda who: (sizes[who], jobs[who].job.key))
         job = jobs[is_poor].job
-        if sizes[is_poor] >= job.ceiling or not room.fits(job.shape, free):
+        if sizes[is_poor] >= job.ceiling or not free.holds(job.shape):
             open_to.discard(is_poor)
             continue
-        free = free.minus(Resources.of_workers(job.shape, 1))
+        free = free.minus(job.shape)
         sizes[is_poor] += 1
     return sizes[True], sizes[False]

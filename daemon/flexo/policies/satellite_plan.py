@@ -21,7 +21,6 @@ from flexo.policies.openings import Kind, Openings
 from flexo.policies.payoff import PAUSE_S, START_S, pays, stays
 from flexo.policies.pending import Claim
 from flexo.policies.rooms import (
-    Resources,
     Standing,
     build_rooms,
     lent_nodes,
@@ -171,7 +170,7 @@ class PlanInMaking:
     def pays(self, job: JobInPlan, node: str) -> bool:
         """Whether a satellite there does more than it costs until its GPUs are likely to be wanted back."""
         room, shape = self.rooms[node], job.job.shape
-        fits = room.fits(shape, room.idle) or room.fits(shape, Resources.of_node(room.node))
+        fits = room.idle.holds(shape) or room.node.capacity.holds(shape)
         return self.pays_with(job, fits, self.stays[node])
 
     def pays_with(self, job: JobInPlan, fits: int, stay_s: float) -> bool:

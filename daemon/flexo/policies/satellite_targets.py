@@ -12,15 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from flexo.model.elastic import ElasticJob
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
 from flexo.model.plans import Snapshot
 from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.fitting import fitted
 from flexo.policies.placement import Placement
-from flexo.policies.rooms import Resources, Room
+from flexo.policies.rooms import Room
+from flexo_protos.resources import Amount, Resources
 
-_CPUS_FOR_ALL = 1 << 20
+_PLENTY = 1 << 20
 """Only GPUs are counted here: those without CPUs or memory for a worker are left out before."""
 
 
@@ -73,7 +74,7 @@ def _nodes(
 ) -> tuple[Node, ...]:
     """What is free and what the shown jobs hold, on each node; nothing else is there to plan with."""
     shapes = {job.shape for job in jobs if job.shape.gpus and job.granted_workers < job.ceiling}
-    held: dict[str, int] = {}
+    held: dict[str, Amount] = {}
     for job in shown:
         for share in job.shares:
             held[share.node] = held.get(share.node, 0) + share.workers * job.shape.gpus
@@ -84,23 +85,20 @@ def _nodes(
         nodes.append(
             Node(
                 name=name,
-                gpus=mine + free,
-                gpus_allocated=mine,
-                cpus=_CPUS_FOR_ALL,
-                cpus_allocated=0,
-                memory_mib=_CPUS_FOR_ALL,
-                memory_allocated_mib=0,
+                capacity=Resources(
+                    *(mine + free, _PLENTY, _PLENTY), gpu_type=room.node.gpu_type if room else ""
+                ),
+                allocated=Resources(mine),
                 partitions=room.node.partitions if room else frozenset(),
-                gpu_type=room.node.gpu_type if room else "",
             )
         )
     return tuple(nodes)
 
 
-def _free_gpus(room: Room, shapes: Iterable[WorkerShape]) -> int:
+def _free_gpus(room: Room, shapes: Iterable[Resources]) -> Amount:
     """GPUs idle or coming that one of these workers at least could use: with CPUs and memory for it.
 
     `shapes`: of the jobs that may still grow.
     """
-    free: Resources = room.idle + room.coming
-    return max((room.fits(shape, free) * shape.gpus for shape in shapes), default=0)
+    free = room.idle + room.coming
+    return max((free.holds(shape) * shape.gpus for shape in shapes), default=0)

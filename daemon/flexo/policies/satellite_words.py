@@ -157,7 +157,7 @@ class Words:
         slow = self._plan.slow_of.get(job.job.user, {}).keys()
         for name in sorted((job.closed & self._plan.stays.keys()) - slow):
             room = self._plan.rooms[name]
-            if not room.fits(job.job.shape, room.idle):
+            if not room.idle.holds(job.job.shape):
                 continue
             retry_at = job.job.retry_at.get(name, 0.0)
             if retry_at > now:
@@ -169,7 +169,7 @@ class Words:
         of_user = self._plan.slow_of.get(job.job.user, {})
         for name in sorted(self._plan.rooms.keys() & {*self._plan.left_alone, *of_user}):
             room, slow = self._plan.rooms[name], self._plan.slow.get(name) or of_user[name]
-            if room.fits(job.job.shape, room.idle):
+            if room.idle.holds(job.job.shape):
                 left_s = slow.until_at - self._plan.now
                 yield f"{name} is left alone for {left_s:.0f} s more: {slow}"
 
@@ -190,7 +190,7 @@ class Words:
     def _gpus_without_cpus(self, job: JobInPlan) -> Iterator[str]:
         shape = job.job.shape
         for room in self._with_idle_gpus:
-            if not shape.gpus or room.idle.gpus < shape.gpus or room.fits(shape, room.idle):
+            if not shape.gpus or room.idle.gpus < shape.gpus or room.idle.holds(shape):
                 continue
             if shape.gpu_type and shape.gpu_type != room.node.gpu_type:
                 yield f"the idle GPUs of {room.node.name} are not of type {shape.gpu_type}"

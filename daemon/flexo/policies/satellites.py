@@ -158,7 +158,7 @@ class _Planner:
         for name in plan.nodes:
             room = plan.rooms[name]
             node = room.node
-            alike = plan.stays[name], node.gpu_type, room.idle, node.gpus, node.cpus, node.memory_mib
+            alike = plan.stays[name], node.gpu_type, room.idle, node.capacity
             if alike not in known:
                 known[alike] = any(plan.pays(job, name) for job in plan.jobs.values())
             if known[alike]:

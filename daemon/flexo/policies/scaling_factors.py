@@ -11,6 +11,7 @@ from flexo.model.nodes import Node
 from flexo.model.training import TrainingJob
 from flexo.policies.demand import least
 from flexo.policies.gpu_optimizer import Choices
+from flexo_protos.resources import Amount, total
 
 _KEEPS = 1e-6
 """A job's present size counts for so much more, so that nothing is changed for less. It is also the worth of
@@ -21,17 +22,17 @@ a size that a job has although its speed says that it cannot train so."""
 class Cluster:
     """What the factors of a job depend on besides the job."""
 
-    gpus: int
+    gpus: Amount
     """In all."""
-    gpus_of_node: int
+    gpus_of_node: Amount
     """Of the largest node."""
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> Cluster:
         """These nodes."""
-        return cls(sum(node.gpus for node in nodes), max((node.gpus for node in nodes), default=0))
+        return cls(total(node.gpus for node in nodes), max((node.gpus for node in nodes), default=0))
 
-    def fewest_nodes(self, workers: int, gpus: int) -> int:
+    def fewest_nodes(self, workers: int, gpus: Amount) -> int:
         """Nodes that `workers` of `gpus` GPUs each need at least."""
         each = self.gpus_of_node // gpus
         return -(-workers // each) if each else 1
@@ -53,39 +54,39 @@ def choices(job: TrainingJob, cluster: Cluster, batch: int) -> Choices:
 
 
 @lru_cache(maxsize=1 << 14)  # the same jobs are asked about again and again, and a speed never changes
-def _choices(speed: Speed | None, gpus: int, low: int, high: int, cluster: Cluster, batch: int) -> Choices:
+def _choices(speed: Speed | None, gpus: Amount, low: int, high: int, cluster: Cluster, batch: int) -> Choices:
     """For `low` to `high` workers of `gpus` GPUs each."""
     single = _single_gpu_rate(speed, gpus, cluster)
     sizes = range(low, high + 1)
     return Choices.of((size * gpus, _rate(speed, gpus, size, cluster, batch) / single) for size in sizes)
 
 
-def _rate(speed: Speed | None, gpus: int, workers: int, cluster: Cluster, batch: int) -> float:
+def _rate(speed: Speed | None, gpus: Amount, workers: int, cluster: Cluster, batch: int) -> float:
     return (
         float(workers) if speed is None else speed.rate(workers, cluster.fewest_nodes(workers, gpus), batch)
     )
 
 
 @lru_cache(maxsize=1 << 14)
-def _single_gpu_rate(speed: Speed | None, gpus: int, cluster: Cluster) -> float:
+def _single_gpu_rate(speed: Speed | None, gpus: Amount, cluster: Cluster) -> float:
     """T_j(b_max, 1): on one GPU, with the largest batch that fits there, or on a worker's part of one.
 
     Where no batch that the job accepts fits one worker, b_max is what a worker has of the best batch of the
     fewest workers that can train it. 1 where nothing can.
     """
     if speed is None:
-        return 1 / gpus
+        return 1 / float(gpus)
     for workers in range(1, cluster.gpus // gpus + 1):
         rate = _rate(speed, gpus, workers, cluster, 0)
         if rate <= 0:
             continue
         part = -(-speed.best_batch(workers, cluster.fewest_nodes(workers, gpus)) // workers)
         alone = speed.rate(1, 1, part) if workers > 1 and part else 0.0
-        return (alone or rate / workers) / gpus
+        return (alone or rate / workers) / float(gpus)
     return 1.0
 
 
-def _with_present(choices: Choices, gpus: int) -> Choices:
+def _with_present(choices: Choices, gpus: Amount) -> Choices:
     """A little more for what the job has; and that as a choice, if it is less than all others."""
     if gpus in choices.gpus:
         at = choices.gpus.index(gpus)

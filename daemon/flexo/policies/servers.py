@@ -12,12 +12,13 @@ so that it is on a slower GPU only where no faster one is to be had.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
 from flexo.model.training import Share, TrainingJob
 from flexo.policies.gpu_speeds import Paces
 from flexo.policies.placement import FreeGpus
+from flexo_protos.resources import Amount, Resources, total
 
 Shares = tuple[Share, ...]
 
@@ -60,20 +61,20 @@ class Servers:
         """Of all nodes; those that inference servers have come first."""
 
     @property
-    def total(self) -> int:
+    def total(self) -> Amount:
         """Free GPUs in all."""
-        return sum(group.free.total for group in self._groups)
+        return total(group.free.total for group in self._groups)
 
-    def free(self, gpu_type: str) -> int:
+    def free(self, gpu_type: str) -> Amount:
         """Free GPUs of one type."""
-        return sum(group.free.total for group in self._groups if group.kind.gpu_type == gpu_type)
+        return total(group.free.total for group in self._groups if group.kind.gpu_type == gpu_type)
 
     def gpu_type_of(self, share: Share) -> str | None:
         """On which GPU type it is; None: on a node that the cluster does not have any more."""
         group = self._group_of.get(share.node)
         return None if group is None else group.kind.gpu_type
 
-    def of_node(self, name: str) -> int:
+    def of_node(self, name: str) -> Amount:
         """Free GPUs of one node."""
         group = self._group_of.get(name)
         return 0 if group is None else group.free.of_node(name)
@@ -126,21 +127,21 @@ class Servers:
             return _spread(groups, _plain(job.shape), job.workers.min)  # as many fast ones as there are
         return _place(groups, job.shape, job.workers.min)
 
-    def place_flexible(self, shape: WorkerShape, workers: int, gpu_type: str) -> Shares | None:
+    def place_flexible(self, shape: Resources, workers: int, gpu_type: str) -> Shares | None:
         """Where so many more workers of a running job go, or None where they do not fit. Takes nothing."""
         return _place(self._for_flexible(gpu_type), shape, workers)
 
-    def room(self, shape: WorkerShape, gpu_type: str) -> int:
+    def room(self, shape: Resources, gpu_type: str) -> int:
         """How many workers of `shape` fit on one type."""
         plain = _plain(shape)
         return sum(group.free.workers(plain) for group in self._for_flexible(gpu_type))
 
-    def take(self, shape: WorkerShape, shares: Iterable[Share]) -> None:
+    def take(self, shape: Resources, shares: Iterable[Share]) -> None:
         """These GPUs are not free any more."""
         for group, share in self._by_group(shares):
             group.free.take(shape, (share,))
 
-    def give(self, shape: WorkerShape, shares: Iterable[Share]) -> None:
+    def give(self, shape: Resources, shares: Iterable[Share]) -> None:
         """These GPUs are free again."""
         for group, share in self._by_group(shares):
             group.free.give(shape, (share,))
@@ -169,12 +170,12 @@ def _flexible_rank(group: _Group) -> int:
     return 2 * group.kind.hosts_base + (not group.kind.inference)
 
 
-def _plain(shape: WorkerShape) -> WorkerShape:
+def _plain(shape: Resources) -> Resources:
     """`shape` where the GPU type has been chosen already."""
-    return replace(shape, gpu_type="") if shape.gpu_type else shape
+    return shape.of_any_type()
 
 
-def _place(groups: Sequence[_Group], shape: WorkerShape, workers: int) -> Shares | None:
+def _place(groups: Sequence[_Group], shape: Resources, workers: int) -> Shares | None:
     """On one group if one holds it: where it needs the fewest nodes, the first of equals. Else on several."""
     plain = _plain(shape)
     best: Shares | None = None
@@ -185,7 +186,7 @@ def _place(groups: Sequence[_Group], shape: WorkerShape, workers: int) -> Shares
     return _spread(groups, plain, workers) if best is None and len(groups) > 1 else best
 
 
-def _spread(groups: Sequence[_Group], plain: WorkerShape, workers: int) -> Shares | None:
+def _spread(groups: Sequence[_Group], plain: Resources, workers: int) -> Shares | None:
     shares: list[Share] = []
     for group in groups:
         part = min(workers, group.free.workers(plain))

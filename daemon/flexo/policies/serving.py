@@ -16,6 +16,7 @@ from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Target
 from flexo.policies.demand import least
 from flexo.policies.placement import FreeGpus, Placement, dearest_first
+from flexo_protos.resources import Amount
 
 Size = Callable[[TrainingJob], int]
 """Workers that a job is to run with."""
@@ -41,7 +42,7 @@ class Budget:
     __slots__ = ("_nodes", "_one_type", "left")
 
     def __init__(self, nodes: Sequence[Node], jobs: Sequence[TrainingJob]) -> None:
-        self.left: dict[str, int] = {}
+        self.left: dict[str, Amount] = {}
         """By GPU type."""
         for node in nodes:
             self.left[node.gpu_type] = self.left.get(node.gpu_type, 0) + node.gpus_idle
@@ -207,6 +208,6 @@ class _Settling:
         return Target(job.key, workers, f"{what} {workers} of {job.workers} workers: {self._why(job)}")
 
 
-def _kept(job: TrainingJob) -> int:
+def _kept(job: TrainingJob) -> Amount:
     """GPUs that cannot be taken from a job."""
     return 0 if job.preemptible or not job.shares else least(job) * job.shape.gpus

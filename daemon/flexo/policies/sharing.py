@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.training import Share
 from flexo.policies.flexible import Demand, Floats, RunningTimes, count, cut
 from flexo.policies.knapsack import Group, choose
 from flexo.policies.payoff import pays
 from flexo.policies.servers import Servers
+from flexo_protos.resources import Resources
 
 _LEAST_COST_S = 1e-3
 """What a change costs at least: of equally good sizes a job keeps the one that it has."""
@@ -84,7 +84,7 @@ class Sharing:
         most = max(count(here), demand.job.workers.max - elsewhere)
         return _Holding(demand, here, others, elsewhere, types, most)
 
-    def _room(self, shape: WorkerShape) -> int:
+    def _room(self, shape: Resources) -> int:
         """No more workers than that find GPUs here, however many a job allows: users may write any number."""
         free = self._servers.free(self._gpu_type)
         return free // shape.gpus if shape.gpus else self._servers.room(shape, self._gpu_type)
@@ -119,7 +119,9 @@ class Sharing:
             else:
                 values -= cost * job.weight
             values[held:][~self._pays(rates, seconds, held, cost)] = -np.inf
-        return Group(here[1:] * job.shape.gpus, values)
+        gpus = job.shape.gpus
+        weights = here[1:] * gpus if isinstance(gpus, int) else [int(many) * gpus for many in here[1:]]
+        return Group(weights, values)
 
     def _pays(self, rates: Floats, seconds: Floats, held: int, cost_s: float) -> NDArray[np.bool_]:
         """Whether growing from `held` pays: until the GPUs have to be given back, or to the job's end."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey
 from flexo.model.training import TrainingJob
 from flexo.policies.demand import least
@@ -19,6 +18,7 @@ from flexo.policies.payoff import Waits
 from flexo.policies.reservation import Reservation
 from flexo.policies.servers import Servers, Shares
 from flexo.policies.taking import Taking
+from flexo_protos.resources import Amount, Resources, total
 
 Start = tuple[TrainingJob, Shares]
 """A job that starts, and the place of its base."""
@@ -46,7 +46,7 @@ class Starting:
         """GPUs that are idle, or of flexible workers."""
         self._all_types = frozenset(servers.gpu_types)
         self._starts: dict[JobKey, Start] = {}
-        self._refused: dict[tuple[WorkerShape, bool, bool, bool], int] = {}
+        self._refused: dict[tuple[Resources, bool, bool, bool], int] = {}
         """By all that matters for a place but the number of workers, a number that found none."""
         self._running: Sequence[TrainingJob] = ()
         self._waits: dict[frozenset[str], Waits] = {}
@@ -110,11 +110,11 @@ class Starting:
             _gpus(head), self._room_on(gpu_types), self._ends(gpu_types), self._times.now
         ), gpu_types
 
-    def _room_on(self, gpu_types: Iterable[str]) -> int:
+    def _room_on(self, gpu_types: Iterable[str]) -> Amount:
         """GPUs of these types that are idle, or of flexible workers."""
-        return sum(self._servers.free(each) + self._taking.gpus_on(each) for each in gpu_types)
+        return total(self._servers.free(each) + self._taking.gpus_on(each) for each in gpu_types)
 
-    def _ends(self, gpu_types: Container[str]) -> Iterator[tuple[float, int]]:
+    def _ends(self, gpu_types: Container[str]) -> Iterator[tuple[float, Amount]]:
         """When all that runs or starts with this plan ends, and the GPUs of these types that it has."""
         now = self._times.now
         for job in self._running:
@@ -130,7 +130,7 @@ class Starting:
     def _types_for(self, job: TrainingJob) -> frozenset[str]:
         return frozenset(chain.from_iterable(self._servers.base_types(job)))
 
-    def _gpus_on(self, gpu_types: Container[str], job: TrainingJob, shares: Shares) -> int:
+    def _gpus_on(self, gpu_types: Container[str], job: TrainingJob, shares: Shares) -> Amount:
         there = [share for share in shares if self._servers.gpu_type_of(share) in gpu_types]
         return count(there) * job.shape.gpus
 
@@ -249,11 +249,11 @@ def _is_overdue(job: TrainingJob, times: RunningTimes, patience: Patience) -> bo
     return waited_s >= patience.seconds and waited_s >= patience.running_times * times.on_base(job)
 
 
-def _gpus(job: TrainingJob) -> int:
+def _gpus(job: TrainingJob) -> Amount:
     """GPUs that it needs to start."""
     return job.workers.min * job.shape.gpus
 
 
-def _base_gpus(job: TrainingJob) -> int:
+def _base_gpus(job: TrainingJob) -> Amount:
     """GPUs of a running job that are not flexible."""
     return least(job) * job.shape.gpus

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from flexo.model.training import Share, TrainingJob
 from flexo.policies.flexible import Demand, RunningTimes, count, cut
 from flexo.policies.servers import Servers, Shares
+from flexo_protos.resources import Amount, total
 
 _Types = tuple[str, ...]
 
@@ -24,17 +25,17 @@ class Taking:
         self._queues: dict[_Types, list[tuple[float, int]]] = {}
         """By GPU types: what the last worker is worth, and whose it is. An entry that is out of date is
         passed over: whoever changes a demand enters it anew."""
-        self._gpus: Counter[str] = Counter()
+        self._gpus: defaultdict[str, Amount] = defaultdict(int)
         """That flexible workers hold, by type."""
         for demand in demands:
             self._count(demand, demand.flexible, 1)
 
     @property
-    def total(self) -> int:
+    def total(self) -> Amount:
         """GPUs of flexible workers in all."""
-        return self._gpus.total()
+        return total(self._gpus.values())
 
-    def gpus_on(self, gpu_type: str) -> int:
+    def gpus_on(self, gpu_type: str) -> Amount:
         """GPUs of flexible workers on one type."""
         return self._gpus[gpu_type]
 
@@ -43,15 +44,15 @@ class Taking:
 
         What is taken is free in the servers from then on; the base itself is not placed yet.
         """
-        lacks = job.workers.min * job.shape.gpus - sum(map(self._servers.free, gpu_types))
-        if lacks > sum(self._gpus[each] for each in gpu_types):
+        lacks = job.workers.min * job.shape.gpus - total(map(self._servers.free, gpu_types))
+        if lacks > total(self._gpus[each] for each in gpu_types):
             return None
         enough = (
             self._anywhere(job, lacks, gpu_types) if job.shape.gpus <= 1 else self._vacate(job, gpu_types)
         )
         return self._servers.place_base(job, gpu_types) if enough else None
 
-    def _anywhere(self, job: TrainingJob, lacks: int, gpu_types: _Types) -> bool:
+    def _anywhere(self, job: TrainingJob, lacks: Amount, gpu_types: _Types) -> bool:
         """Take so many GPUs, wherever they are: the base's workers fit on any."""
         while lacks > 0:
             victim = self._cheapest(gpu_types)
@@ -67,7 +68,7 @@ class Taking:
             idle = self._servers.of_node(node)
             gained = (idle + flexible) // each - idle // each
             if gained:
-                places.append((_to_take(idle, each, gained) / gained, node, gained))
+                places.append((float(_to_take(idle, each, gained)) / gained, node, gained))
         if sum(gained for _, _, gained in places) < lacks:
             return False
         for _, node, gained in sorted(places):
@@ -78,24 +79,24 @@ class Taking:
             lacks -= part
         return True
 
-    def _vacate_node(self, job: TrainingJob, node: str, gpus: int) -> None:
+    def _vacate_node(self, job: TrainingJob, node: str, gpus: Amount) -> None:
         """Take so many GPUs there, which flexible workers hold."""
         there = [demand for demand in self._demands if any(share.node == node for share in demand.flexible)]
         for victim in sorted(there, key=self._times.last_saves_s):
             if gpus > 0:
                 gpus -= self._take(job, victim, gpus, lambda share: share.node == node)
 
-    def _flexible_by_node(self, gpu_types: _Types) -> Iterator[tuple[str, int]]:
-        gpus: Counter[str] = Counter()
+    def _flexible_by_node(self, gpu_types: _Types) -> Iterator[tuple[str, Amount]]:
+        gpus: defaultdict[str, Amount] = defaultdict(int)
         for demand in self._demands:
             for share in demand.flexible:
                 if self._is_on(share, gpu_types):
                     gpus[share.node] += share.workers * demand.job.shape.gpus
         return iter(gpus.items())
 
-    def _take(self, job: TrainingJob, victim: Demand, gpus: int, where: Callable[[Share], bool]) -> int:
+    def _take(self, job: TrainingJob, victim: Demand, gpus: Amount, where: Callable[[Share], bool]) -> Amount:
         """Take so many GPUs from `victim`, or all that it has there; how many were taken."""
-        each = max(1, victim.job.shape.gpus)
+        each = victim.job.shape.gpus or 1
         removed = cut(victim.flexible, -(-gpus // each), where)
         self._servers.give(victim.job.shape, removed)
         self._count(victim, removed, -1)
@@ -135,6 +136,6 @@ class Taking:
                 self._gpus[gpu_type] += sign * share.workers * demand.job.shape.gpus
 
 
-def _to_take(idle: int, each: int, workers: int) -> int:
+def _to_take(idle: Amount, each: Amount, workers: int) -> Amount:
     """GPUs missing until so many more workers of `each` GPUs fit beside those that fit into `idle`."""
     return (idle // each + workers) * each - idle

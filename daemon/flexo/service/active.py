@@ -15,7 +15,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
-from flexo_protos.v1 import admin_pb2
 from prometheus_client import CollectorRegistry
 
 import flexo
@@ -34,6 +33,7 @@ from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import LeaderDesk
 from flexo.service.lending_setup import lending_of, pushed_demand
 from flexo.service.server import Services, all_services
+from flexo_protos.v1 import admin_pb2
 
 _log = structlog.get_logger("flexo.service")
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import grpc
 import grpc.aio
 import structlog
-from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 from google.protobuf.message import Message
 
 import flexo
@@ -39,6 +38,8 @@ from flexo.service.leaders import LeaderBusy, LeaderDesk, NoLeader
 from flexo.service.loans_reply import lending_view, loans_reply
 from flexo.service.logs import LimitedLog
 from flexo.service.wire import MAX_PATH, one_line
+from flexo_protos.resources import rounded_up, to_message
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     from typing import Any
@@ -375,9 +376,9 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
         read_cost_s=status.read_cost_s,
         trouble=status.trouble,
         nodes=status.nodes,
-        gpus=status.gpus,
-        gpus_idle=status.gpus_idle,
-        gpus_in_satellites=status.gpus_in_satellites,
+        gpus=rounded_up(status.gpus, 1),
+        gpus_idle=int(status.gpus_idle),
+        gpus_in_satellites=rounded_up(status.gpus_in_satellites, 1),
         elastic_jobs=status.elastic_jobs,
         leaders=status.leaders,
         slow_gpus=[
@@ -447,11 +448,13 @@ def _end(key: JobKey, facts: str) -> admin_pb2.JobEnd:
 def _node(node: Node) -> admin_pb2.NodeView:
     return admin_pb2.NodeView(
         name=node.name,
-        gpus=node.gpus,
-        gpus_allocated=node.gpus_allocated,
+        gpus=rounded_up(node.gpus, 1),
+        gpus_allocated=rounded_up(node.allocated.gpus, 1),
         gpu_type=node.gpu_type,
         unusable=node.unusable,
         partitions=sorted(node.partitions),
+        capacity=to_message(node.capacity),
+        allocated=to_message(node.allocated),
     )
 
 
@@ -473,7 +476,8 @@ def _job(view: JobView, reasons: Sequence[str]) -> admin_pb2.ElasticJob:
         max=job.workers.max,
         workers=job.training_workers,
         granted=job.granted_workers,
-        gpus_per_worker=job.shape.gpus,
+        gpus_per_worker=rounded_up(job.shape.gpus, 1),
+        worker=to_message(job.shape),
         wanted=job.wanted or 0,
         attached=view.attached,
         scalable=job.scalable,

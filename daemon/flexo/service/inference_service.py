@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, NoReturn
 import grpc
 import grpc.aio
 import structlog
-from flexo_protos.v1 import inference_pb2 as pb
-from flexo_protos.v1 import inference_pb2_grpc
 
 from flexo.loaning.pushed import BadPush, Called, Fault, PushedDemand, Standing
 from flexo.service.authentication import account, caller
 from flexo.service.budgets import STANDARD, Budgets, Refusals
 from flexo.service.logs import LimitedLog
 from flexo.service.wire import one_line
+from flexo_protos.v1 import inference_pb2 as pb
+from flexo_protos.v1 import inference_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     from typing import Any

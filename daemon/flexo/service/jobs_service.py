@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import grpc
 import grpc.aio
 import structlog
-from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 from google.protobuf.message import DecodeError
 
 import flexo
@@ -31,6 +30,7 @@ from flexo.service.budgets import STANDARD, Buckets, Budgets, Refusals, TokenBuc
 from flexo.service.leaders import LeaderDesk, Line, StaleLeader
 from flexo.service.logs import LimitedLog
 from flexo_protos.connections import hang_up_on
+from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Context = grpc.aio.ServicerContext[bytes, bytes]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
-from flexo_protos.v1 import leases_pb2, leases_pb2_grpc
 
 from flexo.service.authentication import caller
 from flexo_protos.leader_leases import table
+from flexo_protos.v1 import leases_pb2, leases_pb2_grpc
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Context = grpc.aio.ServicerContext[Any, Any]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flexo_protos.v1 import admin_pb2
-
 from flexo.control.views import LoansView
 from flexo.controller import Controller
 from flexo.loaning.occupants import NOBODY, Occupants, in_queue
 from flexo.model.loans import Loan, PastLoan
+from flexo_protos.v1 import admin_pb2
 
 
 def loans_reply(controller: Controller, past: Iterable[PastLoan]) -> admin_pb2.ListLoansReply:

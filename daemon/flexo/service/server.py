@@ -10,16 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
-from flexo_protos.v1 import (
-    admin_pb2,
-    admin_pb2_grpc,
-    inference_pb2,
-    inference_pb2_grpc,
-    jobs_pb2,
-    jobs_pb2_grpc,
-    leases_pb2,
-    leases_pb2_grpc,
-)
 
 from flexo.availability.mandate import ALONE, Mandate
 from flexo.service.admin_service import AdminService
@@ -31,6 +21,16 @@ from flexo.service.lease_service import LeaseService
 from flexo_protos import keepalive
 from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import Authenticator
+from flexo_protos.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    jobs_pb2,
+    jobs_pb2_grpc,
+    leases_pb2,
+    leases_pb2_grpc,
+)
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Handler = grpc.RpcMethodHandler[Any, Any]

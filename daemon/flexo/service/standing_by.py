@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
-from flexo_protos.v1 import admin_pb2
 
 import flexo
 from flexo.availability.leader_elector import LeaderElector
 from flexo_protos.flexods import STANDS_BY_KEY
+from flexo_protos.v1 import admin_pb2
 
 if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Context = grpc.aio.ServicerContext[Any, Any]

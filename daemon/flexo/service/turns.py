@@ -13,7 +13,6 @@ from contextlib import closing
 from typing import Final
 
 import structlog
-from flexo_protos.v1 import admin_pb2
 
 import flexo
 from flexo.availability.leader_elector import LeaderElector
@@ -24,6 +23,7 @@ from flexo.service.active import Active
 from flexo.service.process import CannotServe, Process
 from flexo.service.server import Switchboard
 from flexo.service.standing_by import StandingBy, availability_of
+from flexo_protos.v1 import admin_pb2
 
 _LOOK_S: Final = 0.1
 """Between two looks at whether the turn has come, or is over."""

@@ -12,21 +12,22 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from flexo_protos.v1 import jobs_pb2
-
 from flexo.control.leaders import Orders
 from flexo.grant_signatures import LONGEST as LONGEST_SIGNATURE
 from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
 from flexo.model.measured import ScalingPoint, SlowGpuReport
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
 from flexo.service.errands import CheckpointOrder, Command, Outcome, ProfileOrder, Progress, Result
 from flexo.service.leaders import UNFENCED, Fence
+from flexo_protos.resources import BadAmount, Resources, of_message
+from flexo_protos.v1 import jobs_pb2
 
 MAX_WORKERS = 100_000
 MAX_NODES = 10_000
 MAX_GPUS = 1_024
+_MAX_PARTS = 1_000_000
+_MAX_DEVICES = 16
 MAX_CPUS = 65_536
 MAX_MEMORY_MIB = 1 << 30
 MAX_TEXT = 500
@@ -70,7 +71,7 @@ class Introduction:
 
     key: JobKey
     workers: Range
-    shape: WorkerShape
+    shape: Resources
     base_nodes: tuple[str, ...]
     release: str = ""
     """Of the leader; "": it is older than that it would say so."""
@@ -84,12 +85,7 @@ def introduction(hello: jobs_pb2.Hello) -> Introduction:
     if not 1 <= hello.workers.min <= hello.workers.max <= MAX_WORKERS:
         said = f"{hello.workers.min}-{hello.workers.max}"
         raise Malformed(f"workers {said}: 1 <= MIN <= MAX <= {MAX_WORKERS} is allowed")
-    shape = WorkerShape(
-        gpus=_at_most("shape.gpus", hello.shape.gpus, MAX_GPUS),
-        cpus=_at_most("shape.cpus", hello.shape.cpus, MAX_CPUS),
-        memory_mib=_at_most("shape.memory_mib", hello.shape.memory_mib, MAX_MEMORY_MIB),
-        gpu_type=_matching("shape.gpu_type", hello.shape.gpu_type, _GPU_TYPE),
-    )
+    shape = _worker(hello)
     if not shape.cpus:
         raise Malformed("shape.cpus is 0: a worker takes at least one CPU")
     if not 1 <= len(hello.base_nodes) <= MAX_NODES:
@@ -102,6 +98,35 @@ def introduction(hello: jobs_pb2.Hello) -> Introduction:
         release=one_line(hello.flexo_version, _LONGEST_RELEASE),
         fence=Fence(_matching("run", hello.run, _RUN), hello.term),
     )
+
+
+def _worker(hello: jobs_pb2.Hello) -> Resources:
+    if hello.HasField("worker"):
+        return _resources("worker", hello.worker)
+    said = hello.shape
+    older = jobs_pb2.Resources(
+        gpus=said.gpus, cpus=said.cpus, memory_mib=said.memory_mib, gpu_type=said.gpu_type
+    )
+    return _resources("shape", older)
+
+
+def _resources(name: str, said: jobs_pb2.Resources) -> Resources:
+    _at_most(f"{name}.gpus", said.gpus, MAX_GPUS)
+    _at_most(f"{name}.gpu_parts", said.gpu_parts, _MAX_PARTS)
+    _at_most(f"{name}.cpus", said.cpus, MAX_CPUS)
+    _at_most(f"{name}.memory_mib", said.memory_mib, MAX_MEMORY_MIB)
+    _matching(f"{name}.gpu_type", said.gpu_type, _GPU_TYPE)
+    if len(said.devices) > _MAX_DEVICES:
+        raise Malformed(f"{len(said.devices)} kinds of {name}.devices: at most {_MAX_DEVICES} are allowed")
+    for each in said.devices:
+        _matching(f"{name}.devices.name", each.name, _NAME)
+        _matching(f"{name}.devices.type", each.type, _GPU_TYPE)
+        _at_most(f"{name}.devices.count", each.count, MAX_GPUS)
+        _at_most(f"{name}.devices.parts", each.parts, _MAX_PARTS)
+    try:
+        return of_message(said)
+    except BadAmount as error:
+        raise Malformed(f"{name}: {error}") from error
 
 
 def leader_report(

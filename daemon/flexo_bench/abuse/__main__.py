@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from flexo_bench.abuse.attacks import AIMED_AT_GROWTH, ATTACKS, WORKERS_MAX
 from flexo_bench.runtime.rivals import interrupt_on_sigterm
@@ -30,6 +29,7 @@ from flexo_lab.lab import Lab
 from flexo_lab.processes import Account
 from flexo_lab.spec import LabSpec
 from flexo_protos.credentials import METADATA_KEY, new_authenticator
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = ROOT / "build" / "bench"

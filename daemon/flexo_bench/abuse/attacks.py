@@ -19,10 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import grpc
-from flexo_protos.v1 import admin_pb2, jobs_pb2
 
 from flexo_bench.abuse.raw_http2 import RawConnection
 from flexo_protos.credentials import METADATA_KEY, new_authenticator
+from flexo_protos.v1 import admin_pb2, jobs_pb2
 from horovod_elastic.daemon_address import daemon_address
 from horovod_elastic.leader.daemon_link import ATTACH
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 
 import grpc
-from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc, leases_pb2, leases_pb2_grpc
 
 from flexo_protos.credentials import METADATA_KEY, Authenticator, new_authenticator
+from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc, leases_pb2, leases_pb2_grpc
 from horovod_elastic.daemon_address import daemon_address
 from horovod_elastic.leader.daemon_link import ATTACH
 from horovod_elastic.wire import CHANNEL_OPTIONS

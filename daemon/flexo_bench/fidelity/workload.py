@@ -7,9 +7,9 @@ import random
 from dataclasses import dataclass
 
 from flexo.model.measured import Source
-from flexo.model.nodes import WorkerShape
 from flexo.model.ranges import Range
 from flexo.scalability.table import TableSpeed
+from flexo_protos.resources import Resources
 from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.workload import TraceJob, Workload
 
@@ -96,7 +96,7 @@ def _trace_job(job: Job, speed: TableSpeed) -> TraceJob:
         submitted_at=job.at_s,
         workers=Range(job.least, job.most),
         requested_workers=job.least,
-        shape=WorkerShape(gpus=1, cpus=1),
+        shape=Resources(gpus=1, cpus=1),
         training=training,
         user=USER,
         time_limit_s=60 * job.limit_minutes,

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc.aio
-from flexo_protos.v1 import jobs_pb2 as pb
-from flexo_protos.v1 import jobs_pb2_grpc as rpc
 
 from flexo_protos.credentials import METADATA_KEY, new_authenticator
+from flexo_protos.v1 import jobs_pb2 as pb
+from flexo_protos.v1 import jobs_pb2_grpc as rpc
 from horovod_elastic.daemon_address import daemon_address
 from horovod_elastic.leader.daemon_link import ATTACH
 from horovod_elastic.wire import CHANNEL_OPTIONS

@@ -7,19 +7,20 @@ import statistics
 import time
 from dataclasses import dataclass, replace
 
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
 from flexo.model.plans import Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.model.training import Share, TrainingJob
 from flexo.policies import allocating
 from flexo.policies.lyra import Lyra
+from flexo_protos.resources import Resources
 
 GPUS_PER_NODE = 8
 ELASTIC_SHARE = 0.2
 REPEATS = 3
 _NOW = 100_000.0
-_GPU = WorkerShape(1, 1)
+_GPU = Resources(1, 1)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,12 @@ def _snapshot(size: Size) -> Snapshot:
                 shares = (Share(f"n{at}", least),)
         jobs.append(_job(number, Range(least, most), shares, dice))
     nodes = tuple(
-        Node(f"n{index}", GPUS_PER_NODE, GPUS_PER_NODE - left, 64, 0, 1, 0, frozenset({"train"}))
+        Node(
+            f"n{index}",
+            Resources(GPUS_PER_NODE, 64, 1),
+            Resources(GPUS_PER_NODE - left),
+            frozenset({"train"}),
+        )
         for index, left in enumerate(free)
     )
     return Snapshot(_NOW, nodes, (), (), (), "", training=tuple(jobs))

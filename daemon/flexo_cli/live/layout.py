@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from flexo_protos.v1 import admin_pb2
 from rich.text import Text
 
 from flexo_cli import job_words
 from flexo_cli.live.picture import Picture
 from flexo_cli.loans import due, lending_line
 from flexo_cli.output import ago, printable, span
+from flexo_protos.v1 import admin_pb2
 
 _OTHERS_ROWS: Final = 3
 """Of a list that the user does not look at."""

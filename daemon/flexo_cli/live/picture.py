@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flexo_protos.v1 import admin_pb2
-
 from flexo_cli.as_json import job_as_json, node_as_json, status_as_json
 from flexo_cli.connection import Daemon
 from flexo_cli.loans import loans_as_json
 from flexo_cli.output import Json
+from flexo_protos.v1 import admin_pb2
 
 
 @dataclass(frozen=True, slots=True)

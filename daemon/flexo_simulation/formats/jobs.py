@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.ranges import Range
+from flexo_protos.resources import Resources
 from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.workload import TraceJob
 
 
 @lru_cache(maxsize=256)
-def one_gpu(gpu_type: str = "") -> WorkerShape:
+def one_gpu(gpu_type: str = "") -> Resources:
     """The worker of a trace, which says GPUs and nothing else. One object for all jobs."""
-    return WorkerShape(gpus=1, cpus=1, gpu_type=gpu_type)
+    return Resources(gpus=1, cpus=1, gpu_type=gpu_type)
 
 
 def linear_job(

@@ -13,9 +13,19 @@ from typing import Final
 
 from flexo.clusters.base import ClusterState, ClusterTraits, Priority, StartBounds
 from flexo.clusters.slurm import priority_band
-from flexo.model.nodes import Node, Partition, WorkerShape
-from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
+from flexo.model.nodes import Node, Partition
+from flexo.model.queue import (
+    ElasticRequest,
+    JobKey,
+    JobState,
+    Principal,
+    QueuedJob,
+    Request,
+    SatelliteTag,
+    WaitReason,
+)
 from flexo.model.training import Share
+from flexo_protos.resources import Amount, Resources, rounded_up
 from flexo_simulation.on_slurm.timeline import Ask, Release, Timeline
 from flexo_simulation.workload import TraceJob
 
@@ -31,7 +41,7 @@ class Entry:
     """One job in the queue: as Slurm shows it, and what it holds or is about to."""
 
     job: QueuedJob
-    shape: WorkerShape
+    shape: Resources
     workers: int
     shares: tuple[Share, ...] = ()
     """Where it runs, or will as soon as satellites have left."""
@@ -48,7 +58,7 @@ class Entry:
         limit_s = self.job.time_limit_s
         return math.inf if limit_s is None else (self.job.started_at or 0.0) + limit_s
 
-    def gpus(self) -> Iterator[tuple[str, int]]:
+    def gpus(self) -> Iterator[tuple[str, Amount]]:
         """By node."""
         return ((share.node, share.workers * self.shape.gpus) for share in self.shares)
 
@@ -87,7 +97,7 @@ class SimulatedSlurm:
         """The queue, and the nodes with what is held."""
         held = self._held()
         nodes = tuple(
-            replace(node, gpus_allocated=held[node.name], cpus_allocated=held[node.name])
+            replace(node, allocated=Resources(held[node.name], rounded_up(held[node.name], 1)))
             for node in self._nodes
         )
         jobs = tuple(entry.job for entry in self._queue.values())
@@ -137,11 +147,10 @@ class SimulatedSlurm:
         """A satellite of a base that runs waits for its node."""
         owner = self._queue[base.job_id]
         mixes = owner.job.elastic is not None and owner.job.elastic.heterogeneous
-        shape = replace(owner.shape, gpu_type="") if mixes else owner.shape
+        shape = owner.shape.of_any_type() if mixes else owner.shape
         queued = replace(
-            _queued(job_id, owner.job.user, FLEX, workers, shape, self.now),
+            _queued(job_id, owner.job.user, FLEX, workers, shape, self.now, frozenset({node})),
             time_limit_s=lease_s,
-            required_nodes=frozenset({node}),
             satellite=SatelliteTag(base, grant_id, workers),
         )
         self._queue[job_id] = Entry(queued, shape, workers, (Share(node, workers),))
@@ -219,17 +228,17 @@ class SimulatedSlurm:
         waiting.sort(key=lambda entry: (-entry.job.priority, entry.job.submitted_at, entry.job.job_id))
         return waiting[:_LOOKED_AT]
 
-    def _held(self) -> dict[str, int]:
+    def _held(self) -> dict[str, Amount]:
         """GPUs of each node that somebody holds."""
-        held = dict.fromkeys((node.name for node in self._nodes), 0)
+        held: dict[str, Amount] = dict.fromkeys((node.name for node in self._nodes), 0)
         for entry in self._queue.values():
             if entry.runs:
                 for node, gpus in entry.gpus():
                     held[node] += gpus
         return held
 
-    def _of_satellites(self) -> dict[str, int]:
-        held: dict[str, int] = {}
+    def _of_satellites(self) -> dict[str, Amount]:
+        held: dict[str, Amount] = {}
         for entry in self._queue.values():
             if entry.runs and entry.job.satellite is not None:
                 for node, gpus in entry.gpus():
@@ -269,10 +278,17 @@ class SimulatedSlurm:
 
 
 def _queued(
-    job_id: int, user: str, partition: str, workers: int, shape: WorkerShape, now: float
+    job_id: int,
+    user: str,
+    partition: str,
+    workers: int,
+    shape: Resources,
+    now: float,
+    required_nodes: frozenset[str] = frozenset(),
 ) -> QueuedJob:
     """A job that has just been submitted. CPUs are not simulated: one for each GPU."""
     gpus = workers * shape.gpus
+    resources = Resources(gpus, max(1, rounded_up(gpus, 1)), gpu_type=shape.gpu_type)
     return QueuedJob(
         job_id=job_id,
         owner=NOBODY,
@@ -287,10 +303,8 @@ def _queued(
         time_limit_s=None,
         nodes=(),
         num_nodes=1,
-        cpus=max(1, gpus),
-        gpus=gpus,
-        memory_mib=0,
-        gpu_type=shape.gpu_type,
+        resources=resources,
+        requests=(Request.in_all(resources, required_nodes=required_nodes),),
     )
 
 

@@ -16,16 +16,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
 from flexo.model.training import Share
 from flexo.policies.placement import FreeGpus
+from flexo_protos.resources import Amount, Resources
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a waiting job needs."""
 
-    shape: WorkerShape
+    shape: Resources
     workers: int
     limit_s: float
     """Its time limit; infinite for none."""
@@ -37,14 +38,14 @@ class Release:
 
     at: float
     node: str
-    gpus: int
+    gpus: Amount
 
 
 class Timeline:
     """Mutable. Times are those of the simulation."""
 
     def __init__(
-        self, nodes: Sequence[Node], free: Mapping[str, int], releases: Iterable[Release], now: float
+        self, nodes: Sequence[Node], free: Mapping[str, Amount], releases: Iterable[Release], now: float
     ) -> None:
         """`free`: GPUs of each of `nodes` that are free now."""
         self._nodes = nodes
@@ -68,7 +69,7 @@ class Timeline:
                 return at, shares
         return None
 
-    def place_now(self, ask: Ask, held: Mapping[str, int]) -> tuple[Share, ...] | None:
+    def place_now(self, ask: Ask, held: Mapping[str, Amount]) -> tuple[Share, ...] | None:
         """Where the job fits from now on, beside so many GPUs of nodes that are held besides."""
         free = self._least(0, self._times[0] + ask.limit_s)
         for node, gpus in held.items():
@@ -79,7 +80,7 @@ class Timeline:
         if ask.workers * ask.shape.gpus > int(np.maximum(free, 0).sum()):
             return None  # most questions end here
         nodes = [
-            replace(node, gpus_allocated=node.gpus - max(0, int(gpus)))
+            replace(node, allocated=Resources(node.gpus - max(0, int(gpus))))
             for node, gpus in zip(self._nodes, free, strict=True)
         ]
         return FreeGpus(nodes).place(ask.shape, ask.workers)

@@ -24,6 +24,7 @@ from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, Satel
 from flexo.model.queue import JobKey
 from flexo.model.training import Share
 from flexo.policies.base import Policy
+from flexo_protos.resources import Amount
 from flexo_simulation.capacity import Capacity
 from flexo_simulation.costs import Costs
 from flexo_simulation.live_job import LiveJob
@@ -76,7 +77,7 @@ class _Job:
         return self.live.trace.workers.max > self.live.trace.workers.min
 
     @property
-    def gpus_each(self) -> int:
+    def gpus_each(self) -> Amount:
         """Of a worker."""
         return self.live.trace.shape.gpus
 

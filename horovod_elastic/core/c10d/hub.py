@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from flexo_protos.v1 import collectives_pb2 as pb
 from google.protobuf.message import DecodeError
 
+from flexo_protos.v1 import collectives_pb2 as pb
 from horovod_elastic.core.c10d import lines
 from horovod_elastic.core.c10d.channel import Listener
 from horovod_elastic.core.c10d.negotiation import Decision, Negotiation

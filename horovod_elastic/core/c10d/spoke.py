@@ -8,7 +8,6 @@ import threading
 from collections.abc import Sequence
 
 from flexo_protos.v1 import collectives_pb2 as pb
-
 from horovod_elastic.core.c10d.channel import Listener
 from horovod_elastic.core.c10d.lines import Line
 from horovod_elastic.core.c10d.words import RankNumbers, Step

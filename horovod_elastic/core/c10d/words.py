@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flexo_protos.v1 import collectives_pb2 as pb
-
 from horovod_elastic.core.c10d.negotiation import Decision
 from horovod_elastic.core.c10d.requests import Key, Operation, Reduction, Request, key_of
 

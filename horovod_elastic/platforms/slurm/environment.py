@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from horovod_elastic.job_plan import BaseJob, BaseNode, Shape
+from flexo_protos.resources import Resources
+from horovod_elastic.job_plan import BaseJob, BaseNode
 from horovod_elastic.platforms.base import Allocation, NotInAJob
 from horovod_elastic.platforms.slurm import commands
 
@@ -101,13 +102,13 @@ def _tasks_per_node(environment: Mapping[str, str], nodes: int) -> list[int]:
     return counts
 
 
-def _shape(environment: Mapping[str, str], tasks: list[int]) -> Shape:
+def _shape(environment: Mapping[str, str], tasks: list[int]) -> Resources:
     gpu_type, gpus = _gpus(environment, tasks)
     cpus = int(environment.get("SLURM_CPUS_PER_TASK", "0"))
     if not cpus:
         on_node = int(environment.get("SLURM_CPUS_ON_NODE", "1"))
         cpus = max(1, on_node // tasks[0])
-    return Shape(gpus, cpus, _memory(environment, gpus, cpus, tasks), gpu_type)
+    return Resources(gpus, cpus, _memory(environment, gpus, cpus, tasks), gpu_type)
 
 
 def _gpus(environment: Mapping[str, str], tasks: list[int]) -> tuple[str, int]:

@@ -109,8 +109,8 @@ class SlurmJobControl:
 
     def submit(self, grant: Grant) -> str:
         """Submit the satellite of a grant; its Slurm job id. Raises Refused."""
-        base, gpus, output = self._plan.base, self._gpus(grant.workers), self._plan.output or "/dev/null"
-        shape = base.shape
+        base, output = self._plan.base, self._plan.output or "/dev/null"
+        shape, gres = base.shape, self._gres(grant.workers)
         tag = (
             f"flexo-satellite base={base.job_id} restart={base.restart_count} "
             f"grant={grant.grant_id} workers={grant.workers}"
@@ -118,7 +118,7 @@ class SlurmJobControl:
         options = [
             *("sbatch", "--parsable", "--no-requeue", "--export=ALL", "--input=none"),
             *("--nodes=1", "--ntasks=1", f"--nodelist={grant.node}", f"--partition={grant.partition}"),
-            *(f"--cpus-per-task={shape.cpus * grant.workers}", *([f"--gres=gpu:{gpus}"] if gpus else [])),
+            *(f"--cpus-per-task={shape.cpus * grant.workers}", *([f"--gres={gres}"] if gres else [])),
             *([f"--mem={shape.memory_mib * grant.workers}M"] if shape.memory_mib else []),
             *([f"--account={base.account}"] if base.account else []),
             *([f"--qos={grant.qos}"] if grant.qos else []),
@@ -245,6 +245,13 @@ class SlurmJobControl:
         base, shape = self._plan.base, self._plan.base.shape
         kind = f"{shape.gpu_type}:" if shape.gpu_type and not base.heterogeneous else ""
         return f"{kind}{shape.gpus * workers}" if shape.gpus else ""
+
+    def _gres(self, workers: int) -> str:
+        """GPUs and other devices of so many workers on a node; "" if they have none."""
+        gpus = self._gpus(workers)
+        others = (self._plan.base.shape * workers).devices
+        words = (":".join(filter(None, (each.name, each.type, str(each.amount)))) for each in others)
+        return ",".join([*([f"gpu:{gpus}"] if gpus else []), *words])
 
     def _run(self, command: list[str], script: str = "", node: str = "") -> str:
         """`node`: where the script will run."""

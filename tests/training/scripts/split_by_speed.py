@@ -9,9 +9,9 @@ import sys
 
 import horovod.torch as hvd
 import torch
-from flexo_protos.v1 import tasks_pb2, workers_pb2
 from torch.utils.data import TensorDataset
 
+from flexo_protos.v1 import tasks_pb2, workers_pb2
 from horovod_elastic.data import ElasticDataset
 from horovod_elastic.training import AggregateBatch
 from horovod_elastic.worker import session

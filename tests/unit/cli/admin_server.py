@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import grpc
 import pytest
-from flexo_protos.v1 import admin_pb2_grpc
 
 from flexo_cli import connection
 from flexo_protos.credentials import Caller
+from flexo_protos.v1 import admin_pb2_grpc
 
 
 class SayingWho:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import grpc
+
 from flexo_protos.v1 import admin_pb2 as pb
 from flexo_protos.v1 import admin_pb2_grpc
 

@@ -11,10 +11,10 @@ import grpc
 import pytest
 from admin_server import serving
 from command_line import Run
-from flexo_protos.v1 import admin_pb2 as pb
-from flexo_protos.v1 import admin_pb2_grpc
 
 from flexo_cli import events
+from flexo_protos.v1 import admin_pb2 as pb
+from flexo_protos.v1 import admin_pb2_grpc
 
 
 class Admin(admin_pb2_grpc.AdminServiceServicer):

@@ -13,12 +13,12 @@ import grpc
 import pytest
 from admin_server import SayingWho, serving
 from command_line import Run
-from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 import flexo
 from flexo.config import DEFAULT_ADDRESS
 from flexo_cli import app, connection
 from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 
 def _point(workers: int, efficiency: float) -> admin_pb2.ScalingPoint:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from admin_server import SayingWho, serving
 from command_line import Run
-from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from flexo_cli import connection
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from admin_server import serving
-from flexo_protos.v1 import admin_pb2 as pb
-from flexo_protos.v1 import admin_pb2_grpc
 
 from flexo_cli import app
+from flexo_protos.v1 import admin_pb2 as pb
+from flexo_protos.v1 import admin_pb2_grpc
 
 NOW = time.time()
 

@@ -12,9 +12,9 @@ import grpc
 import pytest
 from admin_server import serving
 from command_line import Run
-from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from flexo_cli import connection
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 
 class One(admin_pb2_grpc.AdminServiceServicer):

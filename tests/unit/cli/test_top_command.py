@@ -22,7 +22,6 @@ from pathlib import Path
 import pytest
 from admin_server import SayingWho, serving
 from busy_flexod import BusyFlexod, job
-from flexo_protos.v1 import admin_pb2 as pb
 
 from flexo_cli import app
 from flexo_cli.connection import Address, Daemon
@@ -30,6 +29,7 @@ from flexo_cli.live.layout import List, Place, Size, screen
 from flexo_cli.live.picture import Picture, take
 from flexo_cli.live.terminal import keys_in
 from flexo_cli.live.watching import moved
+from flexo_protos.v1 import admin_pb2 as pb
 
 NOW = 1_700_000_000.0
 WITHIN_S = 60.0

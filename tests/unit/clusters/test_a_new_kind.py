@@ -6,12 +6,12 @@ import re
 import sys
 import types
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from controller_world import SIGNER, FakeLeaders
+from flat_records import change_job, make_job
 
 from flexo import config
 from flexo.clusters import registry
@@ -21,10 +21,10 @@ from flexo.control.leaders import Orders
 from flexo.controller import Controller
 from flexo.journal import Journal
 from flexo.model.elastic import LeaderReport, SatelliteReport, SatelliteState
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import ElasticRequest, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
 from flexo.policies import registry as policies
+from flexo_protos.resources import Resources
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "write-a-cluster.md"
 ADA = Principal("ada@EXAMPLE.ORG")
@@ -55,7 +55,7 @@ class Ada:
         cluster.start(self.base, "n1")
 
     def job(self, number: int, identifier: str, **changes: object) -> QueuedJob:
-        plain = QueuedJob(
+        plain = make_job(
             job_id=number,
             owner=ADA,
             user="ada",
@@ -74,7 +74,7 @@ class Ada:
             memory_mib=0,
             identifier=identifier,
         )
-        return replace(plain, **changes)  # type: ignore[arg-type]
+        return change_job(plain, **changes)  # type: ignore[arg-type]
 
     def hear(self, orders: Orders) -> None:
         mine = {job.satellite.grant_id for job in self.cluster.queue.values() if job.satellite}
@@ -112,7 +112,7 @@ class Ada:
             key=self.base.key,
             owner=ADA,
             workers=Range(1, 8),
-            shape=WorkerShape(1, 1),
+            shape=Resources(1, 1),
             base_nodes=("n1",),
             training_workers=1 + sum(each.workers for each in satellites),
             generation=1,
@@ -162,7 +162,7 @@ def test_a_job_grows_and_its_time_limits_are_extended_under_every_policy(
     toys = Toys(tmp_path, policy)
     toys.go(600.0)
     assert not toys.controller.status().trouble
-    grown = sum(job.gpus for job in toys.satellites)
+    grown = sum(job.resources.gpus for job in toys.satellites)
     assert (grown > 0) == (policy not in OF_FIXED_SIZE)
     assert grown <= 7
     assert all(job.time_limit_s > LIMIT_S for job in toys.satellites)

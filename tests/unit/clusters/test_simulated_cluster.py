@@ -9,11 +9,11 @@ import pytest
 from flexo.clusters.base import ActionRefused, Allocates, ImpossiblePlan
 from flexo.clusters.simulated.cluster import SimulatedCluster
 from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
-from flexo.model.nodes import WorkerShape
 from flexo.model.plans import Allocate, Drop
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.model.training import Quota, Share, TrainingJob
+from flexo_protos.resources import Resources
 
 GROUPS = (NodeGroup(2, 4, "v100", "v"), NodeGroup(1, 8, "t4", "t", frozenset({"inference"})))
 
@@ -38,13 +38,13 @@ class Fixture:
         self.cluster = SimulatedCluster(make_nodes(GROUPS), self.trainer, lambda: 5.0, quotas)
 
     def submit(self, number: int, workers: str = "1-8", gpus: int = 1, **changes) -> TrainingJob:
-        shape = WorkerShape(gpus, 1, gpu_type=changes.pop("gpu_type", ""))
+        shape = Resources(gpus, 1, gpu_type=changes.pop("gpu_type", ""))
         job = TrainingJob(JobKey(number), "ada", Range.parse(workers), shape, 0.0, **changes)
         self.cluster.submit(job)
         return job
 
     def held(self) -> dict[str, int]:
-        return {node.name: node.gpus_allocated for node in self.cluster.observe().nodes}
+        return {node.name: node.allocated.gpus for node in self.cluster.observe().nodes}
 
     def shares(self, number: int) -> tuple[Share, ...]:
         return next(job for job in self.cluster.observe().training if job.key.job_id == number).shares

@@ -8,11 +8,12 @@ from test_simulated_cluster import PlainTrainer
 from flexo.clusters.base import ActionRefused, ImpossiblePlan
 from flexo.clusters.simulated.cluster import SimulatedCluster
 from flexo.clusters.simulated.nodes import BORROWED, INFERENCE, NodeGroup, make_nodes
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
 from flexo.model.plans import Allocate
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.model.training import Share, TrainingJob
+from flexo_protos.resources import Resources
 
 
 class Fixture:
@@ -25,7 +26,7 @@ class Fixture:
         )
         assert self.cluster.inference is not None
         self.servers = self.cluster.inference
-        job = TrainingJob(JobKey(1), "ada", Range(1, 8), WorkerShape(1, 1), 0.0, heterogeneous=True)
+        job = TrainingJob(JobKey(1), "ada", Range(1, 8), Resources(1, 1), 0.0, heterogeneous=True)
         self.cluster.submit(job)
 
     def place(self, *shares: tuple[str, int]) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from captured_outputs import RELEASES, SEPARATOR, Recorded, jobs_of
+from flat_records import make_node
 
 from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm.adapter import SlurmCluster, without_exclusive_nodes, without_foreign_tags
 from flexo.clusters.slurm.settings import SlurmSettings
-from flexo.model.nodes import Node
 from flexo.model.queue import JobKey, JobState, Principal, SatelliteTag
 
 
@@ -155,5 +155,5 @@ def test_the_tag_of_another_users_satellite_does_not_count() -> None:
 
 
 def test_what_made_a_node_unusable_before_stays_said() -> None:
-    node = Node("t3", 4, 0, 8, 0, 4000, 0, frozenset({"train"}), unusable="MIXED+DRAIN: fan")
+    node = make_node("t3", 4, 0, 8, 0, 4000, 0, frozenset({"train"}), unusable="MIXED+DRAIN: fan")
     assert without_exclusive_nodes([node], [jobs_of("22.05")["exclusive"]]) == (node,)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from captured_outputs import RELEASES, SATELLITES, SEPARATOR, captured, jobs_of, records_of
+from flat_records import make_job
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +42,7 @@ def job_of(**changes: str) -> QueuedJob:
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_field_of_a_running_job_is_read(release: str) -> None:
     job = jobs_of(release)["elastic"]
-    assert job == QueuedJob(
+    assert job == make_job(
         job_id=job.job_id,
         owner=Principal("0"),
         user="root",
@@ -75,14 +76,14 @@ def test_a_pending_job_has_its_reason_and_its_planned_start(release: str) -> Non
     assert job.started_at is not None
     assert job.started_at > job.submitted_at
     assert job.nodes == ()
-    assert (job.gpus, job.gpus_per_node, job.gpu_type) == (2, 2, "")
+    assert (job.resources.gpus, job.requests[0].unit.gpus, job.resources.gpu_type) == (2, 2, "")
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_waits_of_a_job_array_is_one_job_with_the_arrays_id(release: str) -> None:
     jobs = jobs_of(release)
     assert jobs["array"].state is JobState.PENDING
-    assert jobs["array"].gpus == 1
+    assert jobs["array"].resources.gpus == 1
     assert {jobs["array task"].state, jobs["array task 2"].state} == {JobState.RUNNING}
 
 
@@ -94,10 +95,10 @@ def test_the_excluded_nodes_of_a_waiting_job_are_known(release: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_gpus_asked_per_task_socket_and_job_are_multiplied(release: str) -> None:
     jobs = jobs_of(release)
-    assert (jobs["per task"].gpus, jobs["per task"].gpu_type) == (2, "v100")
-    assert jobs["per task"].gpus_per_node == 0
-    assert jobs["per socket"].gpus == 2
-    assert (jobs["held"].gpus, jobs["held"].priority, jobs["held"].time_limit_s) == (10, 0, None)
+    assert (jobs["per task"].resources.gpus, jobs["per task"].resources.gpu_type) == (2, "v100")
+    assert jobs["per task"].requests[0].units == 2
+    assert jobs["per socket"].resources.gpus == 2
+    assert (jobs["held"].resources.gpus, jobs["held"].priority, jobs["held"].time_limit_s) == (10, 0, None)
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -111,8 +112,8 @@ def test_a_job_that_has_its_nodes_for_itself_is_exclusive_and_no_other(release: 
 @pytest.mark.parametrize("release", RELEASES)
 def test_memory_is_that_of_all_nodes(release: str) -> None:
     jobs = jobs_of(release)
-    assert jobs["exclusive"].memory_mib == 1536
-    assert jobs["per task"].memory_mib == 600
+    assert jobs["exclusive"].resources.memory_mib == 1536
+    assert jobs["per task"].resources.memory_mib == 600
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -156,7 +157,7 @@ def test_slurms_states_are_told_apart_as_far_as_flexo_does(word: str, state: Job
 
 def test_where_gpus_are_tracked_slurms_own_sum_counts() -> None:
     job = job_of(tres="cpu=4,mem=4G,node=2,gres/gpu=6,gres/gpu:v100=6", tres_per_job="gres:gpu:8")
-    assert (job.gpus, job.gpu_type) == (6, "v100")
+    assert (job.resources.gpus, job.resources.gpu_type) == (6, "v100")
 
 
 def test_a_requeued_job_is_another_job() -> None:

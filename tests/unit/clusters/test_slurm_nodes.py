@@ -6,11 +6,13 @@ import re
 
 import pytest
 from captured_outputs import RELEASES, captured
+from flat_records import make_node
 
 from flexo.clusters.slurm.parse_config import parse_traits
 from flexo.clusters.slurm.parse_nodes import parse_nodes, parse_partitions
 from flexo.clusters.slurm.text import BadValue
-from flexo.model.nodes import Node, Partition, WorkerShape
+from flexo.model.nodes import Node, Partition
+from flexo_protos.resources import Resources
 
 
 def nodes_of(release: str) -> dict[str, Node]:
@@ -26,7 +28,7 @@ def node_in_state(state: str) -> Node:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_node_in_use_is_read_with_all_its_resources(release: str) -> None:
-    assert nodes_of(release)["t2"] == Node(
+    assert nodes_of(release)["t2"] == make_node(
         name="t2",
         gpus=4,
         gpus_allocated=4,
@@ -44,7 +46,7 @@ def test_a_node_in_use_is_read_with_all_its_resources(release: str) -> None:
 def test_a_node_with_gpus_of_two_types_has_no_type(release: str) -> None:
     node = nodes_of(release)["u1"]
     assert (node.gpus, node.gpu_type) == (4, "")
-    assert node.room_for(WorkerShape(gpus=1, cpus=1, gpu_type="v100")) == 0
+    assert node.capacity.holds(Resources(gpus=1, cpus=1, gpu_type="v100")) == 0
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -94,13 +96,12 @@ def test_a_node_on_which_slurm_starts_nothing_is_unusable_and_names_its_state(st
     node = node_in_state(state)
     assert node.unusable == state.replace("+CLOUD", "")
     assert node.gpus_idle == 0
-    assert node.room_for(WorkerShape(gpus=0, cpus=1)) == 0
 
 
 def test_cpus_and_memory_that_the_node_keeps_for_itself_are_not_counted() -> None:
     line = captured("22.05", "nodes").splitlines()[1]
     (node,) = parse_nodes(line.replace("CPUEfctv=8", "CPUEfctv=6") + " MemSpecLimit=500")
-    assert (node.cpus, node.memory_mib) == (6, 3500)
+    assert (node.capacity.cpus, node.capacity.memory_mib) == (6, 3500)
 
 
 def test_a_node_whose_gpus_are_in_use_in_pieces_is_unusable() -> None:
@@ -113,7 +114,7 @@ def test_a_node_whose_gpus_are_in_use_in_pieces_is_unusable() -> None:
 def test_a_reason_cannot_forge_another_field() -> None:
     line = captured("22.05", "nodes").splitlines()[1]
     (node,) = parse_nodes(line + " Comment=Partitions=flex State=IDLE GresUsed=gpu:9")
-    assert (node.partitions, node.gpus_allocated) == (frozenset({"infer"}), 0)
+    assert (node.partitions, node.allocated.gpus) == (frozenset({"infer"}), 0)
     assert node.unusable == "IDLE+DRAIN: two"
 
 

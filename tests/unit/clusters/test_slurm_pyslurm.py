@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 from captured_outputs import Recorded
+from flat_records import make_node
 
 from flexo.clusters.base import ClusterUnreachable, Site
 from flexo.clusters.slurm.connecting import connect
 from flexo.clusters.slurm.from_pyslurm import to_jobs, to_node, why_not_enough
 from flexo.clusters.slurm.reader_pyslurm import PyslurmReader
 from flexo.clusters.slurm.settings import SlurmSettings
-from flexo.model.nodes import Node
 from flexo.model.queue import JobState, SatelliteTag
 
 SATELLITES = frozenset({"flex"})
@@ -142,7 +142,7 @@ def a_job(**changes: object) -> Job:
 
 
 def test_gpus_in_use_that_are_tracked_with_their_type_are_not_counted_twice() -> None:
-    assert to_node(a_node()) == Node(
+    assert to_node(a_node()) == make_node(
         "t1", 4, 3, 8, 3, 4000, 300, frozenset({"train", "flex"}), "v100", frozenset({"v100"})
     )
 
@@ -154,9 +154,14 @@ def test_a_drained_node_is_unusable_in_the_words_that_the_commands_have_for_it()
 
 def test_a_running_satellite_is_read_with_its_tag() -> None:
     (job,) = to_jobs([a_job()], SATELLITES)
-    assert (job.state, job.nodes, job.gpus, job.gpus_per_node) == (JobState.RUNNING, ("t1", "t2"), 2, 1)
-    assert (job.memory_mib, job.time_limit_s, job.started_at) == (600, 300, 200.0)
-    assert (job.gpu_type, job.excluded_nodes) == ("v100", frozenset({"u1"}))
+    assert (job.state, job.nodes, job.resources.gpus, job.requests[0].unit.gpus) == (
+        JobState.RUNNING,
+        ("t1", "t2"),
+        2,
+        1,
+    )
+    assert (job.resources.memory_mib, job.time_limit_s, job.started_at) == (600, 300, 200.0)
+    assert (job.resources.gpu_type, job.excluded_nodes) == ("v100", frozenset({"u1"}))
     assert isinstance(job.satellite, SatelliteTag)
 
 

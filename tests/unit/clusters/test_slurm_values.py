@@ -15,10 +15,8 @@ from flexo.clusters.slurm.hostlist import BadHostlist, expand
 from flexo.clusters.slurm.marks import elastic_request, satellite_tag
 from flexo.clusters.slurm.text import (
     BadValue,
-    Gpus,
-    Tres,
     epoch,
-    gpus,
+    generic_resources,
     memory_mib,
     shared_gpus_in_use,
     time_limit_s,
@@ -26,6 +24,7 @@ from flexo.clusters.slurm.text import (
 )
 from flexo.model.queue import ElasticRequest, JobKey, SatelliteTag
 from flexo.model.ranges import Range
+from flexo_protos.resources import Devices, Resources
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,8 @@ def test_a_time_that_slurm_does_not_know_is_no_time() -> None:
     ],
 )
 def test_gpus_are_counted_in_every_spelling(text: str, count: int, gpu_type: str) -> None:
-    assert gpus(text) == Gpus(count, gpu_type)
+    read = generic_resources(text)
+    assert (read.gpus, read.gpu_type) == (count, gpu_type)
 
 
 def test_gpus_in_use_in_pieces_are_noticed() -> None:
@@ -153,12 +153,17 @@ def test_gpus_in_use_in_pieces_are_noticed() -> None:
 
 def test_typed_gpus_in_a_tres_list_are_not_counted_twice() -> None:
     text = "cpu=2,mem=1.50G,node=1,billing=2,gres/gpu=3,gres/gpu:v100=3"
-    assert tres(text) == Tres(1536, Gpus(3, "v100"))
-    assert tres("cpu=1,mem=1G,gres/gpu:a100=1,gres/gpu:v100=2") == Tres(1024, Gpus(3, ""))
+    assert tres(text) == Resources(gpus=3, memory_mib=1536, gpu_type="v100")
+    assert tres("cpu=1,mem=1G,gres/gpu:a100=1,gres/gpu:v100=2") == Resources(gpus=3, memory_mib=1024)
 
 
-def test_a_site_that_does_not_track_gpus_is_told_from_a_job_without_any() -> None:
-    assert tres("cpu=2,mem=200M,node=1,billing=2").gpus is None
+def test_other_devices_beside_gpus_are_counted_by_name_and_type() -> None:
+    text = "gpu:h100:2(S:0-1),spare:s1:1,spare:s0:2(IDX:0),nic,tmp:no_consume:4G,scratch:20G,shard:8,mps:100"
+    assert generic_resources(text) == Resources(
+        gpus=2,
+        gpu_type="h100",
+        devices=(Devices("nic"), Devices("spare", "s0", 2), Devices("spare", "s1", 1)),
+    )
 
 
 def test_an_elastic_request_is_found_behind_what_the_site_wrote() -> None:

@@ -6,16 +6,16 @@ from flexo.control.explanations import explain
 from flexo.control.views import JobView, View
 from flexo.model.elastic import ElasticJob
 from flexo.model.measured import ScalingPoint
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
+from flexo_protos.resources import Resources
 
 
 def why(training: int, **rates: float) -> list[str]:
     """Of a job of 1 to 8 workers that was profiled with these: `w2=100.0` is two workers."""
     points = tuple(ScalingPoint(int(name[1:]), rate, 0.1, 0.0, 1.0, 20, 0.0) for name, rate in rates.items())
     job = ElasticJob(
-        JobKey(1), "ada", Range(1, 8), WorkerShape(1, 1), ("n1",), 1, training_workers=training, scalable=True
+        JobKey(1), "ada", Range(1, 8), Resources(1, 1), ("n1",), 1, training_workers=training, scalable=True
     )
     sentences = explain(1, View(jobs=(JobView(job, 1000, True, 0, points),)))
     return [sentence for sentence in sentences if "its efficiency" in sentence]

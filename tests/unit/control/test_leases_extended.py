@@ -13,8 +13,8 @@ from flexo.control.at_once import AtOnce
 from flexo.control.leases import MOST_AT_ONCE, Leases, lease_for
 from flexo.control.refusals import Refusals
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey, SatelliteTag
+from flexo_protos.resources import Resources
 
 
 class Crowd(FakeCluster):
@@ -51,7 +51,7 @@ class Crowd(FakeCluster):
                 )
             )
         assert base.elastic
-        shape = WorkerShape(1, 1, 0)
+        shape = Resources(1, 1, 0)
         self.jobs.append(
             ElasticJob(key, "ada", base.elastic.workers, shape, ("t1",), 1, grants=tuple(grants))
         )

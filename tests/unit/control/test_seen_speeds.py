@@ -8,14 +8,14 @@ import pytest
 
 from flexo.control.seen_speeds import SeenSpeeds
 from flexo.model.elastic import LeaderReport
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.scalability.measured import speed_of
+from flexo_protos.resources import Resources
 
 KEY = JobKey(1)
 QUIET = LeaderReport(
-    KEY, 1000, Range(1, 8), WorkerShape(1, 1), ("n1",), 2, 1, 0, scalable=True, satellites=(), progress=0.1
+    KEY, 1000, Range(1, 8), Resources(1, 1), ("n1",), 2, 1, 0, scalable=True, satellites=(), progress=0.1
 )
 
 

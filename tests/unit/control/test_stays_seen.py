@@ -9,9 +9,9 @@ import pytest
 
 from flexo.control.stays import Stays
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
+from flexo_protos.resources import Resources
 
 
 def job(number: int, *grants: str, state: SatelliteState = SatelliteState.TRAINING) -> ElasticJob:
@@ -21,7 +21,7 @@ def job(number: int, *grants: str, state: SatelliteState = SatelliteState.TRAINI
         key,
         "ada",
         Range(1, 8),
-        WorkerShape(1, 1),
+        Resources(1, 1),
         ("n1",),
         1,
         tuple(Grant(name, key, "n2", 1, "flex", 0.0, state) for name in grants),

@@ -15,7 +15,6 @@ from typing import Any
 
 from flexo_protos.v1 import shards_pb2 as pb
 from flexo_protos.v1 import workers_pb2
-
 from horovod_elastic.data import desk as desks
 from horovod_elastic.data.allotment import Batch, Record
 from horovod_elastic.data.communicator import Alone, decode, encode

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from flexo_protos.v1 import workers_pb2 as pb
 
+from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic.leader.accounting import Accounting
 
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import NoReturn, cast
 
 import pytest
-from flexo_protos.v1 import workers_pb2 as pb
 
 from flexo_protos.credentials import NotAuthentic
+from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan
 from horovod_elastic.agent import process
 from horovod_elastic.agent.agent import TERMINATED, Agent, LocalWorker, Post

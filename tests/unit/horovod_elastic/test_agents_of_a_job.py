@@ -22,11 +22,12 @@ from trusting import Trusting
 
 from flexo_protos import lease_place
 from flexo_protos.lease_place import Kind, LeasePlace
+from flexo_protos.resources import Resources
 from horovod_elastic import wire
 from horovod_elastic.election.lease_client import JobRun
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.election.lease_places import open_lease
-from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
 
 HERE = Path(__file__).resolve().parent
 BOUND_S = 120.0
@@ -123,7 +124,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
         def make(*nodes: str) -> Job:
             base = BaseJob(
-                "17", 0, tuple(BaseNode(node, 1) for node in nodes), Shape(0, 1, 0, ""), len(nodes), 9, ""
+                "17", 0, tuple(BaseNode(node, 1) for node in nodes), Resources(0, 1, 0, ""), len(nodes), 9, ""
             )
             place = LeasePlace(Kind.RUN, (server.endpoint,))
             jobs.append(Job(tmp_path, JobPlan(base, Site(), "", "", str(place))))

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from flexo_protos.v1 import collectives_pb2 as pb
 
+from flexo_protos.v1 import collectives_pb2 as pb
 from horovod_elastic.core.c10d import hub as hubs
 from horovod_elastic.core.c10d import lines
 from horovod_elastic.core.c10d.alone import Alone

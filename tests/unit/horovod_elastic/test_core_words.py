@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from flexo_protos.v1 import collectives_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flexo_protos.v1 import collectives_pb2 as pb
 from horovod_elastic.core.c10d import words
 from horovod_elastic.core.c10d.negotiation import Decision
 from horovod_elastic.core.c10d.requests import Operation, Reduction, Request, key_of

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from flexo_protos.v1 import jobs_pb2 as pb
-from flexo_protos.v1 import jobs_pb2_grpc as rpc
 
 from flexo_protos import flexods
 from flexo_protos.credentials import METADATA_KEY, NotAuthentic
+from flexo_protos.v1 import jobs_pb2 as pb
+from flexo_protos.v1 import jobs_pb2_grpc as rpc
 from horovod_elastic.daemon_address import daemon_address
 from horovod_elastic.leader import daemon_link
 from horovod_elastic.leader.daemon_link import DaemonLink

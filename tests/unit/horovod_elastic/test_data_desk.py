@@ -7,8 +7,8 @@ import time
 
 import pytest
 from data_job import Session
-from flexo_protos.v1 import shards_pb2 as pb
 
+from flexo_protos.v1 import shards_pb2 as pb
 from horovod_elastic.data import desk as desks
 from horovod_elastic.data.allotment import Opening, Whole
 from horovod_elastic.data.desk import Desk

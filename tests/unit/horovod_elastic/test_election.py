@@ -15,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from flexo_protos.v1 import leases_pb2 as pb
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flexo_protos.leader_leases.lease import HeldLease, LeaderLease, StoreAway
 from flexo_protos.leader_leases.table import LeaseKey, LeaseTable
+from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic import wire
 from horovod_elastic.election import election
 from horovod_elastic.election.election import (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from flexo_protos.v1 import jobs_pb2 as pb
 from flexo_protos.v1 import tasks_pb2, workers_pb2
-
 from horovod_elastic.leader.errands import Effect, Errands, Limit, Say, Tell, Training
 from horovod_elastic.leader.profiling import OPTED_OUT, WARM_UP_BATCHES
 

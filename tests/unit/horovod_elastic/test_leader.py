@@ -10,13 +10,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, cast
 
 import pytest
-from flexo_protos.v1 import jobs_pb2, workers_pb2
 
+from flexo_protos.resources import Devices, Resources
+from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic import rendezvous
-from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
 from horovod_elastic.leader import attendance, base_watch, borrowing
 from horovod_elastic.leader import leader as leaders
 from horovod_elastic.leader.leader import Leader, Outcome
@@ -183,7 +185,7 @@ def lead() -> Iterator[Callable[..., Job]]:
 
     def begin(slurm: Slurm | None = None, inherited: bool = False, name: str = "n1-17") -> Job:
         slurm, link, lease, outcomes = slurm or Slurm(), Link(), Lease(), list[Outcome]()
-        base = BaseJob("17", 0, (BaseNode("n1", 1),), Shape(1, 1, 0, ""), 1, 4, "")
+        base = BaseJob("17", 0, (BaseNode("n1", 1),), Resources(1, 1, 0, ""), 1, 4, "")
         plan = JobPlan(base, Site(), "", "", "run://n1:1#r7")
         leader = Leader(plan, name, "127.0.0.1", cast(JobControl, slurm), lease, inherited=inherited)
         leader._reporter.attach(cast(Any, link))
@@ -784,10 +786,13 @@ def test_a_plan_reaches_agents_unchanged() -> None:
     from horovod_elastic import job_plan
 
     base = BaseJob(
-        "17", 2, (BaseNode("n1", 2), BaseNode("n2", 1)), Shape(2, 4, 1500, "a100"), 3, 8, "physics"
+        "17", 2, (BaseNode("n1", 2), BaseNode("n2", 1)), Resources(2, 4, 1500, "a100"), 3, 8, "physics"
     )
     plan = JobPlan(base, Site(False, False, "head"), "/home/ü ser/o'ut", "head:1", "run://h:2#ab")
     assert job_plan.from_text(plan.to_text()) == plan
+    half = Resources(Fraction(1, 2), 4, devices=(Devices("spare", "s1"),))
+    shared = dataclasses.replace(plan, base=dataclasses.replace(base, shape=half))
+    assert job_plan.from_text(shared.to_text()) == shared
     for text in ("", "{}", "[]", plan.to_text()[:-1], dataclasses.replace(plan).to_text() + "x"):
         with pytest.raises(ValueError, match="no job's plan"):
             job_plan.from_text(text)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from flexo_protos.v1 import leases_pb2 as pb
 
 from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import Caller, NotAuthentic
 from flexo_protos.leader_leases.lease import StoreAway
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace, parse
+from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election import lease_places
 from horovod_elastic.election.lease_client import JobRun
 from horovod_elastic.election.lease_grpc import GrpcLease, LeaseServer

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from flexo_protos.v1 import jobs_pb2, tasks_pb2, workers_pb2
 
+from flexo_protos.v1 import jobs_pb2, tasks_pb2, workers_pb2
 from horovod_elastic.leader.errands import Training
 from horovod_elastic.leader.oversight import Home, Oversight
 from horovod_elastic.leader.profiling import OPTED_OUT

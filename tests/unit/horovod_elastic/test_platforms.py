@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 import toy_platform
-from flexo_protos.v1 import jobs_pb2, workers_pb2
 from toy_platform import ToyCluster
 
 import horovod_elastic
+from flexo_protos.resources import Resources
+from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic import hosts, job_plan, launcher, wire
 from horovod_elastic.agent.keeper import NODE_VARIABLE as NODE_OF_THE_KEEPER
-from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
 from horovod_elastic.leader import borrowing
 from horovod_elastic.leader.borrowing import Borrowing
 from horovod_elastic.platforms import registry
@@ -36,7 +37,7 @@ from horovod_elastic.trace import Trace
 BOUND_S = 20.0
 Failed = jobs_pb2.GrantFailed
 PLAN = JobPlan(
-    BaseJob("17", 2, (BaseNode("n1", 2),), Shape(1, 4, 1500, "a100"), 2, 8, "physics"),
+    BaseJob("17", 2, (BaseNode("n1", 2),), Resources(1, 4, 1500, "a100"), 2, 8, "physics"),
     Site(True, False, "head"),
     "/home/u/out",
     "head:1",

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from flexo_protos.v1 import leases_pb2, leases_pb2_grpc, workers_pb2
 from trusting import Trusting
 
 from flexo_bench.abuse.raw_http2 import Address, RawConnection, frame
 from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.v1 import leases_pb2, leases_pb2_grpc, workers_pb2
 from horovod_elastic import open_files, rendezvous
 from horovod_elastic.agent.local_service import LocalService
 from horovod_elastic.election.lease_grpc import LeaseServer

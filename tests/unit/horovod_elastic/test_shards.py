@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from flexo_protos.v1 import shards_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flexo_protos.v1 import shards_pb2 as pb
 from horovod_elastic.ranges import Range, RangeSet
 from horovod_elastic.shards import Progress, ShardDesk, default_partitions, handing_order
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from flexo_protos.resources import Devices, Resources
 from horovod_elastic import job_plan
-from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
 from horovod_elastic.platforms.base import (
     JOB_VARIABLE,
     NODE_VARIABLE,
@@ -71,8 +72,8 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return Recorder(tmp_path)
 
 
-def plan_of(shape: Shape | None = None, account: str = "", output: str = "/home/u/out.txt") -> JobPlan:
-    shape = shape or Shape(gpus=2, cpus=4, memory_mib=1500, gpu_type="a100")
+def plan_of(shape: Resources | None = None, account: str = "", output: str = "/home/u/out.txt") -> JobPlan:
+    shape = shape or Resources(gpus=2, cpus=4, memory_mib=1500, gpu_type="a100")
     base = BaseJob("17", 2, (BaseNode("n1", 2),), shape, 2, 8, account)
     return JobPlan(base, Site(), output, "head:1", "flexod://head:1#ab")
 
@@ -113,8 +114,14 @@ def test_a_satellite_of_a_heterogeneous_job_asks_for_gpus_of_any_type(recorder: 
     assert "--gpus=a100:6" in user(plan).step(3)
 
 
+def test_a_satellite_asks_for_the_other_devices_of_its_workers_too(recorder: Recorder) -> None:
+    worker = Resources(1, 2, devices=(Devices("nic"), Devices("spare", "s1")))
+    user(plan_of(worker)).submit(GRANT)
+    assert "--gres=gpu:3,nic:3,spare:s1:3" in recorder.call("sbatch")["argv"]
+
+
 def test_what_the_base_did_not_ask_for_the_satellite_does_not_either(recorder: Recorder) -> None:
-    user(plan_of(Shape(gpus=0, cpus=1, memory_mib=0, gpu_type=""), output="")).submit(GRANT)
+    user(plan_of(Resources(gpus=0, cpus=1, memory_mib=0, gpu_type=""), output="")).submit(GRANT)
     options = recorder.call("sbatch")["argv"]
     assert not [option for option in options if option.startswith(("--gres", "--mem", "--account", "--qos"))]
     assert "--output=/dev/null" in options

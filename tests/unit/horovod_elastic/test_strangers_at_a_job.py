@@ -22,7 +22,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from flexo_protos.v1 import leases_pb2, workers_pb2, workers_pb2_grpc
 from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,6 +29,7 @@ from protobuf_strategies import messages
 from trusting import Trusting
 
 from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.v1 import leases_pb2, workers_pb2, workers_pb2_grpc
 from horovod_elastic.agent import keeper
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from flexo_protos.v1 import workers_pb2
 
+from flexo_protos.v1 import workers_pb2
 from horovod_elastic.agent.local_service import LocalService
 from horovod_elastic.core.interface import Core, Place
 from horovod_elastic.worker.part import Called

@@ -9,7 +9,8 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Shape, Site
+from flexo_protos.resources import Resources
+from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
 from horovod_elastic.platforms.base import (
     ENDS_WITHIN_S,
     Allocation,
@@ -130,7 +131,7 @@ class ToyPlatform:
 
     def base_job(self) -> BaseJob:
         job_id = self._environment["TOY_JOB"]
-        return BaseJob(job_id, 0, (BaseNode("castle", 1),), Shape(1, 1, 0, ""), 1, 1, "")
+        return BaseJob(job_id, 0, (BaseNode("castle", 1),), Resources(1, 1, 0, ""), 1, 1, "")
 
     def site(self) -> Site:
         return Site(binds_cpus=False)

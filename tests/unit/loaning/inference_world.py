@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from flat_records import change_job, change_node, make_job, make_node
 from slurm_says import job_as_slurm_says
 
 from flexo.model.loans import Loan
@@ -15,8 +14,8 @@ NOW = 1_700_000_000.0
 
 def server(name: str, **changes) -> Node:
     """A server of the partition `infer` with four GPUs."""
-    plain = Node(name, 4, 0, 16, 0, 64_000, 0, frozenset({"infer"}))
-    return replace(plain, **changes)
+    plain = make_node(name, 4, 0, 16, 0, 64_000, 0, frozenset({"infer"}))
+    return change_node(plain, **changes)
 
 
 SERVERS = tuple(server(f"i{number}") for number in range(1, 7))
@@ -24,7 +23,7 @@ SERVERS = tuple(server(f"i{number}") for number in range(1, 7))
 
 def job(job_id: int, *nodes: str, gpus: int = 4, **changes) -> QueuedJob:
     """An inference job: running on `nodes`, or pending where none is named."""
-    plain = QueuedJob(
+    plain = make_job(
         job_id=job_id,
         owner=Principal("1000"),
         user="serve",
@@ -42,7 +41,7 @@ def job(job_id: int, *nodes: str, gpus: int = 4, **changes) -> QueuedJob:
         gpus=gpus,
         memory_mib=0,
     )
-    return job_as_slurm_says(replace(plain, **changes))
+    return job_as_slurm_says(change_job(plain, **changes))
 
 
 def loans(*nodes: str) -> tuple[Loan, ...]:

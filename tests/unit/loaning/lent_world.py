@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from flat_records import change_job, make_job, make_node
 from slurm_says import job_as_slurm_says, node_as_slurm_says
 
 from flexo.control.clock_watch import ClockWatch
@@ -18,9 +19,10 @@ from flexo.loaning.turn import LendingPlan, LendingSettings, View
 from flexo.loaning.vacating import Saving
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.loans import Demand, Loan
-from flexo.model.nodes import Node, NodeCondition, Partition, WorkerShape
+from flexo.model.nodes import Node, NodeCondition, Partition
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
+from flexo_protos.resources import Resources
 
 RULES = Rules(headroom_servers=1.0, hysteresis_servers=0.0, most_per_interval=8, interval_s=60.0, rest_s=0.0)
 GPUS = 4
@@ -131,9 +133,9 @@ class World:
         )
 
     def _node(self, name: str, gpu_type: str, partition: str) -> Node:
-        held = sum(job.gpus // len(job.nodes) for job in self.jobs.values() if name in job.nodes)
+        held = sum(job.resources.gpus // len(job.nodes) for job in self.jobs.values() if name in job.nodes)
         partitions = {partition} | ({"borrowed"} if name in self.borrowed else set())
-        node = Node(
+        node = make_node(
             name,
             GPUS,
             held,
@@ -155,7 +157,7 @@ class World:
                 key,
                 "ada",
                 Range(1, 8),
-                WorkerShape(1, 1),
+                Resources(1, 1),
                 ("t1",),
                 1,
                 grants=tuple(grant for grant in self.grants.values() if grant.job == key),
@@ -164,7 +166,7 @@ class World:
         )
 
     def _add(self, job_id: int, **changes) -> QueuedJob:
-        plain = QueuedJob(
+        plain = make_job(
             job_id=job_id,
             owner=Principal("1000"),
             user="ada",
@@ -182,7 +184,7 @@ class World:
             gpus=1,
             memory_mib=0,
         )
-        self.jobs[job_id] = job_as_slurm_says(replace(plain, **changes))
+        self.jobs[job_id] = job_as_slurm_says(change_job(plain, **changes))
         return self.jobs[job_id]
 
     def satellite(self, job_id: int, node: str, base: int = 1, workers: int = 2) -> None:

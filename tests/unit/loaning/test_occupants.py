@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flat_records import change_job, make_job
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flexo.loaning.occupants import NOBODY, in_queue, on_allocating
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
 from flexo.model.training import Share, TrainingJob
+from flexo_protos.resources import Resources
 
 SERVERS = ("i1", "i2")
 
 
 def job(job_id: int, partition: str, *nodes: str, **changes) -> QueuedJob:
-    plain = QueuedJob(
+    plain = make_job(
         job_id=job_id,
         owner=Principal("1"),
         user="ada",
@@ -36,11 +37,11 @@ def job(job_id: int, partition: str, *nodes: str, **changes) -> QueuedJob:
         gpus=4,
         memory_mib=0,
     )
-    return replace(plain, **changes)
+    return change_job(plain, **changes)
 
 
 def elastic(*grants: Grant) -> ElasticJob:
-    return ElasticJob(JobKey(1), "ada", Range(1, 8), WorkerShape(1, 1), ("t1",), 1, grants=grants)
+    return ElasticJob(JobKey(1), "ada", Range(1, 8), Resources(1, 1), ("t1",), 1, grants=grants)
 
 
 def on(*jobs: QueuedJob, grants: tuple[Grant, ...] = ()):
@@ -93,7 +94,7 @@ def training(workers: str, *shares: tuple[str, int], base: tuple[tuple[str, int]
         JobKey(1),
         "ada",
         Range.parse(workers),
-        WorkerShape(2, 1),
+        Resources(2, 1),
         0.0,
         shares=tuple(Share(*share) for share in shares),
         base=tuple(Share(*share) for share in base),

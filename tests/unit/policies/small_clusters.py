@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from flat_records import change_job, change_node, make_job, make_node
 from slurm_says import job_as_slurm_says, node_as_slurm_says
 
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
-from flexo.model.nodes import Node, Partition, WorkerShape
+from flexo.model.nodes import Node, Partition
 from flexo.model.plans import Grow, Plan, Shrink, Snapshot
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
 from flexo.model.training import Share
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.placement import Placement
+from flexo_protos.resources import Resources
 
 NOW = 10_000.0
-ONE_GPU = WorkerShape(gpus=1, cpus=1)
+ONE_GPU = Resources(gpus=1, cpus=1)
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Wishing(Policy):
 
 def node(name: str, gpus: int = 4, used: int = 0, **changes) -> Node:
     """A node with two CPUs a GPU; `used` GPUs, and as many CPUs, are taken."""
-    plain = Node(
+    plain = make_node(
         name=name,
         gpus=gpus,
         gpus_allocated=used,
@@ -50,7 +52,7 @@ def node(name: str, gpus: int = 4, used: int = 0, **changes) -> Node:
         memory_allocated_mib=0,
         partitions=frozenset({"train", "flex"}),
     )
-    return node_as_slurm_says(replace(plain, **changes))
+    return node_as_slurm_says(change_node(plain, **changes))
 
 
 def elastic(job_id: int, workers: str = "1-8", *, base: str = "t1", **changes) -> ElasticJob:
@@ -89,7 +91,7 @@ def granted(
 def pending(job_id: int, gpus_per_node: int = 1, nodes: int = 1, **changes) -> QueuedJob:
     """Bob's ordinary job, which waits for GPUs in partition train."""
     gpus = gpus_per_node * nodes
-    plain = QueuedJob(
+    plain = make_job(
         job_id=job_id,
         owner=Principal("2000"),
         user="bob",
@@ -108,13 +110,13 @@ def pending(job_id: int, gpus_per_node: int = 1, nodes: int = 1, **changes) -> Q
         memory_mib=0,
         gpus_per_node=gpus_per_node,
     )
-    return job_as_slurm_says(replace(plain, **changes))
+    return job_as_slurm_says(change_job(plain, **changes))
 
 
 def satellites_of(job: ElasticJob) -> tuple[QueuedJob, ...]:
     """The Slurm jobs behind the grants of `job` that have any."""
     return tuple(
-        replace(
+        change_job(
             pending(grant.satellite_job_id),
             user="ada",
             partitions=("flex",),

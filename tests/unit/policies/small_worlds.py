@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from flat_records import change_job, change_node
 from hypothesis import strategies as st
 from small_clusters import NOW, elastic, node, pending, satellites_of, snapshot
 
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
 from flexo.model.plans import Grow, Plan, Shrink, Snapshot
 from flexo.model.queue import QueuedJob
+from flexo_protos.resources import Resources
 
 REST_S = 60.0
 STEP_S = 20.0
@@ -38,17 +40,17 @@ class World:
                     memory=grant.workers * job.shape.memory_mib,
                 )
         nodes = [
-            replace(
+            change_node(
                 each,
-                gpus_allocated=each.gpus_allocated + held[each.name]["gpus"],
-                cpus_allocated=each.cpus_allocated + held[each.name]["cpus"],
-                memory_allocated_mib=each.memory_allocated_mib + held[each.name]["memory"],
+                gpus_allocated=each.allocated.gpus + held[each.name]["gpus"],
+                cpus_allocated=each.allocated.cpus + held[each.name]["cpus"],
+                memory_allocated_mib=each.allocated.memory_mib + held[each.name]["memory"],
             )
             for each in self.nodes
         ]
         seen = snapshot(nodes, list(self.jobs.values()), self.queue, at=self.now)
         satellites = tuple(
-            replace(satellite, memory_mib=satellite.satellite.workers * job.shape.memory_mib)
+            change_job(satellite, memory_mib=satellite.satellite.workers * job.shape.memory_mib)
             for job in self.jobs.values()
             for satellite in satellites_of(job)
         )
@@ -88,9 +90,9 @@ def check_is_safe(seen: Snapshot, decided: Plan) -> None:
     """Nothing granted twice, no job below its minimum or above its ceiling, only its own grants taken."""
     free = {
         each.name: Counter(
-            gpus=each.gpus - each.gpus_allocated,
-            cpus=each.cpus - each.cpus_allocated,
-            memory=each.memory_mib - each.memory_allocated_mib,
+            gpus=each.gpus - each.allocated.gpus,
+            cpus=each.capacity.cpus - each.allocated.cpus,
+            memory=each.capacity.memory_mib - each.allocated.memory_mib,
         )
         for each in seen.nodes
     }
@@ -151,7 +153,7 @@ def nodes_of(draw):
 @st.composite
 def elastic_jobs(draw, names):
     shapes = st.builds(
-        WorkerShape, gpus=st.integers(1, 2), cpus=st.integers(1, 3), memory_mib=st.sampled_from([0, 0, 1500])
+        Resources, gpus=st.integers(1, 2), cpus=st.integers(1, 3), memory_mib=st.sampled_from([0, 0, 1500])
     )
     count = draw(st.integers(1, 5))
     jobs = []

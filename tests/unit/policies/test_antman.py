@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from small_clusters import NOW
 from training_jobs import after, check_plan, job, node, pending_order, planned, snapshot, snapshots, workers
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.training import Quota, Share, TrainingJob
 from flexo.policies.antman import AntMan
+from flexo_protos.resources import Resources
 
 
 def cluster(nodes: Sequence, jobs: Sequence[TrainingJob], **quotas: int) -> Snapshot:
@@ -72,7 +72,7 @@ def test_the_opportunistic_job_that_started_last_is_taken_first():
 
 
 def test_an_opportunistic_job_that_is_taken_goes_on_elsewhere_if_it_can():
-    wide = WorkerShape(4, 1)
+    wide = Resources(4, 1)
     jobs = [of("b", 1, 2, {"n": 2}), of("a", 2, 1, shape=wide)]
     before = cluster([node("n", 4), node("m", 3)], jobs, a=4)
     plan = planned(AntMan(), before)
@@ -108,7 +108,7 @@ def test_gpus_that_do_not_suffice_for_all_of_a_job_are_kept_from_other_guarantee
     """The first needs a whole node and has two halves: nobody else's guarantee takes a half of them."""
     jobs = [
         of("b", 1, 3, {"n": 2, "m": 1}, guaranteed=True),
-        of("a", 2, 2, shape=WorkerShape(2, 1)),
+        of("a", 2, 2, shape=Resources(2, 1)),
         of("b", 3, 2),
     ]
     before = cluster([node("n", 4), node("m", 2)], jobs, a=4, b=5)

@@ -45,3 +45,10 @@ def test_plans_stay_right_as_time_goes_by(name: str, before: Snapshot, seconds: 
         plan = planned(policy, before)
         check_plan(before, plan)
         before = after(before, plan, seconds)
+
+
+@pytest.mark.parametrize("name", registry.names())
+@given(before=snapshots(types=("v100", "t4"), shared=True))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_workers_that_take_a_part_of_a_gpu_are_placed_like_others(name: str, before: Snapshot):
+    check_plan(before, planned(registry.make(name), before))

@@ -8,11 +8,11 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from training_jobs import NOW, TableSpeed, after, job, node, planned, snapshot, snapshots, workers
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.plans import Snapshot
 from flexo.model.training import TrainingJob
 from flexo.policies.backfill import Backfill
 from flexo.policies.fifo import Fifo
+from flexo_protos.resources import Resources
 
 
 def runs(job_id: int, count: int, on: str, seconds: float) -> TrainingJob:
@@ -71,7 +71,7 @@ def test_a_job_without_end_is_backfilled_where_the_head_has_room_enough_beside_i
 
 
 def test_the_head_reserves_workers_that_fit_on_nodes_not_just_gpus():
-    two_gpus = WorkerShape(2, 1)
+    two_gpus = Resources(2, 1)
     running = [
         replace(runs(1, 1, "n0", 100.0), shape=two_gpus),
         replace(runs(2, 1, "n1", 500.0), shape=two_gpus),

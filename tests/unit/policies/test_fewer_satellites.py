@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from flat_records import change_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_clusters import elastic, granted, grown, node, sentence, shrunk, snapshot
@@ -86,7 +87,7 @@ def test_there_are_never_more_and_it_comes_to_rest(policy, data):
     names = [each.name for each in nodes]
     jobs = data.draw(elastic_jobs(names))
     if policy == "lyra":  # it counts GPUs alone, and so may take for one what only another's CPUs allow
-        nodes = [replace(each, cpus=64, memory_mib=1_000_000) for each in nodes]
+        nodes = [change_node(each, cpus=64, memory_mib=1_000_000) for each in nodes]
     world = World(nodes, jobs, data.draw(queues(names)))
     most = data.draw(st.one_of(st.none(), st.integers(1, 4)))
     at_first = sum(len(job.grants) for job in world.jobs.values())

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+from flat_records import change_node, make_node
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from training_jobs import after, check_plan, planned, snapshots
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
 from flexo.model.plans import Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.model.training import Share, TrainingJob
 from flexo.policies.goodput import Goodput
+from flexo_protos.resources import Resources
 from flexo_simulation.costs import Costs
 from flexo_simulation.engine import simulate
 from flexo_simulation.linear_training import LinearTraining
@@ -23,7 +25,7 @@ from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import TraceJob, Workload
 
 NOW = 10_000.0
-GPU = WorkerShape(1, 1)
+GPU = Resources(1, 1)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Power:
 
 
 def nodes(*gpus: int) -> tuple[Node, ...]:
-    return tuple(Node(f"n{i}", each, 0, 64, 0, 1, 0, frozenset({"p"})) for i, each in enumerate(gpus, 1))
+    return tuple(make_node(f"n{i}", each, 0, 64, 0, 1, 0, frozenset({"p"})) for i, each in enumerate(gpus, 1))
 
 
 def job(number: int, workers: str = "1-8", work: float | None = 1000.0, **changes) -> TrainingJob:
@@ -56,7 +58,7 @@ def seen(machine: tuple[Node, ...], *jobs: TrainingJob) -> Snapshot:
     for each in jobs:
         for share in each.shares:
             held[share.node] += share.workers * each.shape.gpus
-    counted = tuple(replace(each, gpus_allocated=held[each.name]) for each in machine)
+    counted = tuple(change_node(each, gpus_allocated=held[each.name]) for each in machine)
     return Snapshot(NOW, counted, (), (), (), "flex", training=jobs)
 
 

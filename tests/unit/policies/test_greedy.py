@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 
 from flexo.model.measured import SlowGpu
-from flexo.model.nodes import WorkerShape
 from flexo.model.plans import Batch, Grow, Shrink
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.policies import satellites
 from flexo.policies.greedy import Greedy
 from flexo.policies.payoff import batch_of
+from flexo_protos.resources import Resources
 
 
 def planned(seen):
@@ -46,7 +46,7 @@ def test_an_odd_gpu_goes_to_the_older_job():
 
 
 def test_workers_need_cpus_and_memory_beside_gpus():
-    thick = elastic(1, shape=WorkerShape(gpus=1, cpus=3, memory_mib=6000))
+    thick = elastic(1, shape=Resources(gpus=1, cpus=3, memory_mib=6000))
     nodes = [node("t1", used=4), node("t2", 4), node("t3", 4, memory_mib=5000)]
     # t2: 8 CPUs hold two workers of 3, 16000 MiB two of 6000; t3 has not the memory for one
     decided = decide(nodes, [thick])
@@ -55,13 +55,13 @@ def test_workers_need_cpus_and_memory_beside_gpus():
 
 
 def test_a_worker_with_several_gpus_takes_them_from_one_node():
-    pair = elastic(1, "1-4", shape=WorkerShape(gpus=2, cpus=1))
+    pair = elastic(1, "1-4", shape=Resources(gpus=2, cpus=1))
     nodes = [node("t1", used=4), node("t2", 4, used=1), node("t3", 4, used=3)]
     assert grown(decide(nodes, [pair])) == [(1, "t2", 1)]
 
 
 def test_another_gpu_type_is_no_room():
-    typed = elastic(1, shape=WorkerShape(gpus=1, cpus=1, gpu_type="a100"))
+    typed = elastic(1, shape=Resources(gpus=1, cpus=1, gpu_type="a100"))
     nodes = [node("t1", used=4), node("t2", gpu_type="v100"), node("t3", gpu_type="a100")]
     assert grown(decide(nodes, [typed])) == [(1, "t3", 4)]
 
@@ -239,7 +239,7 @@ def test_every_elastic_job_is_told_why_it_has_no_more():
     assert sentence(decided, 2) == "1 of 3 workers: no idle GPU on any node of partition flex"
     waits = decide([node("t1", used=4), node("t2")], [stuck], [pending(77, 4)])
     assert sentence(waits, 2) == "1 of 3 workers: job 77 (pending, bob) is about to start on t2"
-    thick = elastic(2, shape=WorkerShape(gpus=1, cpus=9))
+    thick = elastic(2, shape=Resources(gpus=1, cpus=9))
     assert "t2 has idle GPUs but not the CPUs" in sentence(
         decide([node("t1", used=4), node("t2")], [thick]), 2
     )

@@ -8,14 +8,14 @@ import pytest
 from small_clusters import NOW
 from training_jobs import after, check_plan, job, node, pending_order, planned, snapshot, workers
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.model.training import Share, TrainingJob
 from flexo.policies.lyra import Lyra
+from flexo_protos.resources import Resources
 
-V100 = WorkerShape(1, 1, gpu_type="V100")
+V100 = Resources(1, 1, gpu_type="V100")
 
 
 def table_job(job_id: int, size: str, least_s: float, **changes):
@@ -119,7 +119,7 @@ def test_no_room_is_kept_for_a_base_that_will_never_fit():
     jobs = [
         job(1, 2, {"n": 2}, remaining_work=1000.0),
         overdue(2, 5),
-        overdue(3, 1, shape=WorkerShape(8, 1)),
+        overdue(3, 1, shape=Resources(8, 1)),
         job(4, 1, remaining_work=1e9),
     ]
     before = snapshot([node("n", 4)], jobs)
@@ -131,7 +131,7 @@ def test_room_that_is_kept_on_one_gpu_type_holds_nobody_up_on_another():
     jobs = [
         job(1, 2, {"v": 2}, shape=V100, remaining_work=1000.0),
         overdue(2, 3, shape=V100),
-        job(3, 1, shape=WorkerShape(1, 1, gpu_type="T4"), remaining_work=1e9),
+        job(3, 1, shape=Resources(1, 1, gpu_type="T4"), remaining_work=1e9),
         job(4, 1, shape=V100, remaining_work=1e9),
     ]
     before = snapshot([node("v", 3, gpu_type="V100"), node("t", 1, gpu_type="T4")], jobs)
@@ -169,7 +169,7 @@ def test_a_running_base_is_never_taken():
 
 
 def test_a_base_that_needs_a_whole_node_gets_one_vacated():
-    wide = WorkerShape(4, 1)
+    wide = Resources(4, 1)
     jobs = [
         job(1, "1-3", {"c": 1, "a": 2}, remaining_work=1e6),
         job(2, "1-5", {"c": 1, "b": 4}, remaining_work=1e3),
@@ -185,7 +185,7 @@ def test_a_job_whose_node_is_vacated_may_move_its_workers():
     jobs = [
         job(1, "1-3", {"c": 1, "a": 2}, remaining_work=1e6),
         job(2, "1-3", {"c": 1, "b": 2}, remaining_work=1e6),
-        job(3, 1, shape=WorkerShape(4, 1), remaining_work=100.0),
+        job(3, 1, shape=Resources(4, 1), remaining_work=100.0),
     ]
     before = snapshot([node("a"), node("b"), node("c", 2)], jobs)
     plan = planned(Lyra(), before)
@@ -198,7 +198,7 @@ def test_nothing_is_taken_for_a_base_that_does_not_fit_even_then():
     jobs = [
         job(1, "1-4", {"a": 4}, remaining_work=1e6),
         job(2, "1-4", {"b": 4}, remaining_work=1e6),
-        job(3, 1, shape=WorkerShape(4, 1), remaining_work=100.0),
+        job(3, 1, shape=Resources(4, 1), remaining_work=100.0),
     ]
     before = snapshot([node("a"), node("b")], jobs)
     assert planned(Lyra(), before).allocations == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from flat_records import change_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_jobs import after, check_plan, planned, snapshots
@@ -76,7 +77,7 @@ def ended(now: Snapshot) -> Snapshot:
         for share in each.shares:
             freed[share.node] = freed.get(share.node, 0) + share.workers * each.shape.gpus
     nodes = [
-        replace(each, gpus_allocated=each.gpus_allocated - freed.get(each.name, 0)) for each in now.nodes
+        change_node(each, gpus_allocated=each.allocated.gpus - freed.get(each.name, 0)) for each in now.nodes
     ]
     return replace(now, nodes=tuple(nodes), training=tuple(each for each in now.training if each not in gone))
 

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_clusters import node
 
-from flexo.model.nodes import WorkerShape
 from flexo.policies.openings import Kind, Openings
-from flexo.policies.rooms import Resources, Room
+from flexo.policies.rooms import Room
+from flexo_protos.resources import Resources
 
 KINDS = (
-    Kind(WorkerShape(gpus=1, cpus=1)),
-    Kind(WorkerShape(gpus=2, cpus=1, gpu_type="v100")),
-    Kind(WorkerShape(gpus=1, cpus=2), frozenset({"t4"})),
-    Kind(WorkerShape(gpus=0, cpus=3)),
+    Kind(Resources(gpus=1, cpus=1)),
+    Kind(Resources(gpus=2, cpus=1, gpu_type="v100")),
+    Kind(Resources(gpus=1, cpus=2), frozenset({"t4"})),
+    Kind(Resources(gpus=0, cpus=3)),
 )
 
 
@@ -30,7 +30,7 @@ class Site:
     def fits(self, kind: Kind, name: str) -> int:
         room = self.rooms[name]
         suits = kind.gpu_types is None or room.node.gpu_type in kind.gpu_types
-        return room.fits(kind.shape, room.idle) if suits else 0
+        return room.idle.holds(kind.shape) if suits else 0
 
 
 @st.composite
@@ -40,7 +40,9 @@ def sites(draw: st.DrawFn) -> Site:
         gpu_type = draw(st.sampled_from(("v100", "t4", "")))
         used = draw(st.integers(0, 4))
         each = node(f"n{number:02}", used=used, gpu_type=gpu_type)
-        rooms[each.name] = Room(each, usable=True, idle=Resources(4 - used, 8 - used, 16_000))
+        rooms[each.name] = Room(
+            each, usable=True, idle=Resources(4 - used, 8 - used, 16_000, gpu_type), coming=Resources()
+        )
         stays[each.name] = draw(st.sampled_from((60.0, 900.0, math.inf)))
     return Site(rooms, stays, Openings(rooms, sorted(rooms), stays))
 

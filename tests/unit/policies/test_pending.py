@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from flat_records import change_job
 from small_clusters import (
     NOW,
     elastic,
@@ -20,10 +21,11 @@ from small_clusters import (
 
 from flexo.model.nodes import Partition
 from flexo.model.plans import Shrink
-from flexo.model.queue import JobState, SatelliteTag
+from flexo.model.queue import JobState, QueuedJob, Request, SatelliteTag
 from flexo.policies import satellites
 from flexo.policies.greedy import Greedy
 from flexo.policies.pending import waits_for_resources
+from flexo_protos.resources import Devices, Resources
 
 
 def decide(*args, **changes):
@@ -197,7 +199,7 @@ def test_gpus_without_a_count_per_node_may_lie_anywhere():
     nodes = [node("t1", used=4), node("t2", used=2), node("t3")]
     assert shrunk(decide(nodes, [job], [spread])) == []
     assert grown(decide(nodes, [job], [spread])) == []
-    assert shrunk(decide(nodes, [job], [replace(spread, gpus=8, cpus=8)])) == ["g1-1"]
+    assert shrunk(decide(nodes, [job], [change_job(spread, gpus=8, cpus=8)])) == ["g1-1"]
 
 
 def test_an_exclusive_job_needs_whole_nodes():
@@ -244,3 +246,55 @@ def test_thousands_of_like_pending_jobs_are_planned_for_in_a_moment():
     queue = [pending(10_000 + number, 1 + number % 8, nodes=1 + number % 3) for number in range(5000)]
     decided = decide(nodes, [job], queue)
     assert len(shrunk(decided)) == 399
+
+
+def asks(*requests: Request) -> QueuedJob:
+    """A pending job with these requests."""
+    return replace(pending(7), requests=requests)
+
+
+def test_a_job_with_several_requests_needs_room_for_all_of_them():
+    leader = Request.on_each_node(1, Resources(0, 6))
+    workers = Request.in_all(Resources(4, 4))
+    job = granted(elastic(1), "t2", 4)
+    nodes = [node("t1", used=4), node("t2", used=4)]
+    assert shrunk(decide(nodes, [job], [asks(workers)])) == ["g1-1"]
+    assert shrunk(decide(nodes, [job], [asks(leader, workers)])) == []
+    assert shrunk(decide([*nodes, node("t3", 0, cpus=6)], [job], [asks(leader, workers)])) == ["g1-1"]
+
+
+def test_what_one_request_takes_is_not_there_for_the_next():
+    twice = asks(Request.in_all(Resources(3, 3)), Request.in_all(Resources(3, 3)))
+    job = elastic(1, "1-16", base="t1")
+    nodes = [node("t1", used=4), node("t2"), node("t3", used=2)]
+    assert decide(nodes, [job], [twice]).set_aside == (7,)
+    assert grown(decide(nodes, [job], [twice])) == []
+    assert decide(nodes[:2], [job], [twice]).set_aside == ()
+
+
+def test_of_a_divisible_request_what_fits_is_kept_and_the_rest_goes_to_others():
+    some = replace(Request.in_all(Resources(8, 8)), divisible=True)
+    job = elastic(1, "1-16", base="t1")
+    nodes = [node("t1", used=4), node("t2", used=1)]
+    assert decide(nodes, [job], [asks(some)]).set_aside == (7,)
+    assert decide(nodes, [job], [asks(replace(some, divisible=False))]).set_aside == ()
+    assert decide(nodes[:1], [job], [asks(some)]).set_aside == ()
+
+
+def test_for_a_divisible_request_as_many_satellites_go_as_it_can_use():
+    some = replace(Request.in_all(Resources(5, 5)), divisible=True)
+    job = granted(granted(granted(elastic(1, "1-16"), "t2", 4), "t3", 2), "t3", 2)
+    nodes = [node("t1", used=4), node("t2", used=4), node("t3", used=4)]
+    assert len(shrunk(decide(nodes, [job], [asks(some)]))) == 2
+    assert len(shrunk(decide(nodes, [job], [asks(replace(some, units=9))]))) == 3
+
+
+def test_a_second_resource_on_a_gpu_that_is_taken_keeps_a_job_waiting():
+    spare = Devices("spare", "s0")
+    asked = asks(Request.on_each_node(1, Resources(0, 1, devices=(spare,))))
+    has = Resources(4, 8, 16_000, devices=(spare,))
+    job = elastic(1, "1-16", base="t1")
+    free = replace(node("t2"), capacity=has)
+    taken = replace(free, allocated=Resources(0, 1, devices=(spare,)))
+    assert decide([node("t1", used=4), free], [job], [asked]).set_aside == (7,)
+    assert decide([node("t1", used=4), taken], [job], [asked]).set_aside == ()

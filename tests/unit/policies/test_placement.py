@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_jobs import ONE_GPU, job, node, snapshot
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.training import Share
 from flexo.policies.placement import FreeGpus, Placement, dearest_first
+from flexo_protos.resources import Resources
 
-TWO_GPUS = WorkerShape(gpus=2, cpus=1)
+TWO_GPUS = Resources(gpus=2, cpus=1)
 
 
 def sheet(*gpus: int, **changes) -> FreeGpus:
@@ -74,8 +74,8 @@ def test_a_placement_is_of_one_gpu_type():
     free = FreeGpus(nodes)
     assert free.workers(ONE_GPU) == 8
     assert free.place(ONE_GPU, 10) is None
-    assert free.place(WorkerShape(1, 1, gpu_type="v100"), 6) == (Share("a", 4), Share("c", 2))
-    assert free.place(WorkerShape(1, 1, gpu_type="a100"), 1) is None
+    assert free.place(Resources(1, 1, gpu_type="v100"), 6) == (Share("a", 4), Share("c", 2))
+    assert free.place(Resources(1, 1, gpu_type="a100"), 1) is None
 
 
 def test_a_job_keeps_what_it_has_on_an_unusable_node_and_nobody_else_gets_it():
@@ -105,7 +105,7 @@ def test_the_base_is_dearest_then_the_largest_share():
     wanted=st.integers(1, 20),
 )
 def test_a_placement_uses_as_few_nodes_as_any_could(gpus: list[int], each: int, wanted: int):
-    shape = WorkerShape(each, 1)
+    shape = Resources(each, 1)
     placed = sheet(*gpus).place(shape, wanted)
     rooms = [count // each for count in gpus]
     fewest = next(

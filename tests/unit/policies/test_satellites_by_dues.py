@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from small_clusters import NOW, Wishing, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.ranges import Range
 from flexo.model.training import Share, TrainingJob
 from flexo.policies import satellites
 from flexo.policies.throughput import Throughput
+from flexo_protos.resources import Resources
 
 
 def planned(seen: Snapshot, dues: Mapping[int, int]) -> Plan:
@@ -63,7 +63,7 @@ def test_a_satellite_that_is_partly_due_goes_to_a_job_that_gains_more_than_it_co
     assert not planned(seen, {1: 4, 2: 2}).actions  # it would lose three of its due for one
 
 
-TWO_GPUS = WorkerShape(gpus=2, cpus=1)
+TWO_GPUS = Resources(gpus=2, cpus=1)
 
 
 def test_nothing_is_given_back_for_a_job_that_finds_no_room_by_it():

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from flat_records import change_node
 from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 
 from flexo.model.elastic import ElasticJob
 from flexo.model.loans import Loan, LoanState
-from flexo.model.nodes import Partition, WorkerShape
+from flexo.model.nodes import Partition
 from flexo.model.plans import Grow, Plan, Snapshot
 from flexo.model.queue import QueuedJob
 from flexo.policies.greedy import Greedy
 from flexo.policies.rooms import lent_nodes, satellite_partition
 from flexo.policies.satellites import plan
+from flexo_protos.resources import Resources
 
 LENT = (Loan("i1", 0.0, "spare"), Loan("i2", 0.0, "spare"))
 
@@ -99,7 +101,10 @@ def test_a_heterogeneous_job_gets_servers_of_any_type_in_the_same_run():
 def test_a_base_on_a_server_on_loan_gets_no_other_type_of_the_training_cluster_unless_heterogeneous():
     job = elastic(1, "2-8", base="i1")
     seen = lending([job], LENT[:1], t1="V100", i1="T4", i2="V100")
-    idle_and_full = [node("t1", gpu_type="V100"), replace(seen.nodes[1], gpus_allocated=4, cpus_allocated=4)]
+    idle_and_full = [
+        node("t1", gpu_type="V100"),
+        change_node(seen.nodes[1], gpus_allocated=4, cpus_allocated=4),
+    ]
     seen = replace(seen, nodes=tuple(idle_and_full))
     assert grown(planned(seen)) == []
     assert "t1 has idle GPUs, but they are V100 and the job runs on another type" in sentence(
@@ -110,14 +115,16 @@ def test_a_base_on_a_server_on_loan_gets_no_other_type_of_the_training_cluster_u
 
 
 def test_of_a_job_without_gpus_no_type_matters():
-    without = elastic(1, "4-5", shape=WorkerShape(gpus=0, cpus=1))
+    without = elastic(1, "4-5", shape=Resources(gpus=0, cpus=1))
     seen = lending([without], t1="V100", i1="T4", i2="V100")
-    full = replace(seen, nodes=tuple(replace(each, cpus_allocated=each.cpus) for each in seen.nodes[:1]))
+    full = replace(
+        seen, nodes=tuple(change_node(each, cpus_allocated=each.capacity.cpus) for each in seen.nodes[:1])
+    )
     assert grown(planned(replace(full, nodes=(*full.nodes, seen.nodes[1])))) == [(1, "i1", 1)]
 
 
 def test_a_job_that_names_a_type_gets_no_other():
-    job = elastic(1, "4-12", shape=WorkerShape(1, 1, gpu_type="T4"))
+    job = elastic(1, "4-12", shape=Resources(1, 1, gpu_type="T4"))
     assert grown(planned(lending([job], t1="T4", i1="T4", i2="V100"))) == [(1, "i1", 4)]
 
 
@@ -131,7 +138,7 @@ def test_what_is_coming_back_serves_the_inference_job_that_waits_for_it():
     job = granted(granted(elastic(1, "4-12"), "i1", 4), "i2", 4, "leaving")
     waiting = pending(90, 4, partitions=("infer",))
     seen = lending([job], (LENT[0], back("i2")), [waiting])
-    used = [replace(each, gpus_allocated=4, cpus_allocated=4) for each in seen.nodes]
+    used = [change_node(each, gpus_allocated=4, cpus_allocated=4) for each in seen.nodes]
     assert shrunk(planned(replace(seen, nodes=tuple(used)))) == []
 
 

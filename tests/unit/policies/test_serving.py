@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from training_jobs import after, job, node, pending_order, planned, snapshot, workers
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.ranges import Range
 from flexo.model.training import Share
 from flexo.policies.tiresias import Tiresias
+from flexo_protos.resources import Resources
 
-FOUR_GPUS = WorkerShape(4, 1)
+FOUR_GPUS = Resources(4, 1)
 OLD = 1e6
 
 
@@ -32,7 +32,7 @@ def test_nobody_is_preempted_for_a_job_that_then_does_not_fit():
 def test_a_job_takes_gpus_of_its_own_type_only():
     nodes = [node("n0", gpu_type="v100"), node("n1", gpu_type="t4")]
     old = [job(1, 4, on={"n0": 4}, service_gpu_s=OLD), job(2, 4, on={"n1": 4}, service_gpu_s=OLD)]
-    before = snapshot(nodes, [*old, job(3, 4, shape=WorkerShape(1, 1, gpu_type="t4"))])
+    before = snapshot(nodes, [*old, job(3, 4, shape=Resources(1, 1, gpu_type="t4"))])
     assert workers(planned(Tiresias(), before), before) == {1: 4, 2: 0, 3: 4}
 
 

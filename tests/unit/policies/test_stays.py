@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from flat_records import change_job
 from small_clusters import NOW, Wishing, elastic, granted, grown, node, pending, sentence, snapshot
 from training_jobs import TableSpeed
 
@@ -31,7 +32,7 @@ def test_gpus_stay_as_long_as_satellites_lately_did():
 
 
 def test_a_planned_start_ends_the_stay_on_the_nodes_that_the_job_names():
-    job = replace(planned_for(60.0), num_nodes=1, required_nodes=frozenset({"n1"}))
+    job = change_job(planned_for(60.0), num_nodes=1, required_nodes=frozenset({"n1"}))
     assert stays(snapshot(NODES, [], [job], stay_s=90.0), ["n1", "n2"]) == {"n1": 60.0, "n2": 90.0}
     later = replace(job, started_at=NOW + 600.0)
     assert stays(snapshot(NODES, [], [later], stay_s=90.0), ["n1"]) == {"n1": 90.0}
@@ -39,7 +40,7 @@ def test_a_planned_start_ends_the_stay_on_the_nodes_that_the_job_names():
 
 def test_a_job_that_needs_all_nodes_that_it_may_use_ends_the_stay_on_all_of_them():
     assert stays(snapshot(NODES, [], [planned_for(60.0)]), ["n1", "n2"]) == {"n1": 60.0, "n2": 60.0}
-    fewer = replace(planned_for(60.0), num_nodes=2)
+    fewer = change_job(planned_for(60.0), num_nodes=2)
     assert stays(snapshot(NODES, [], [fewer]), ["n1"]) == {"n1": math.inf}
     without = replace(fewer, excluded_nodes=frozenset({"n2"}))
     assert stays(snapshot(NODES, [], [without]), ["n1", "n2"]) == {"n1": 60.0, "n2": math.inf}
@@ -76,7 +77,7 @@ def test_gpus_that_make_nothing_faster_are_left_alone_where_they_do_not_stay_for
     assert grown(growing(seen)) == [(1, "n1", 2)]
 
 
-WANTS_N1 = replace(planned_for(5.0), num_nodes=1, required_nodes=frozenset({"n1"}), gpus=8)
+WANTS_N1 = change_job(planned_for(5.0), num_nodes=1, required_nodes=frozenset({"n1"}), gpus=8)
 
 
 def test_it_is_said_why_idle_gpus_are_left_alone():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
+from flat_records import change_node, make_node
 from hypothesis import strategies as st
 from small_clusters import NOW
 
-from flexo.model.nodes import Node, WorkerShape
+from flexo.model.nodes import Node
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
@@ -16,8 +18,9 @@ from flexo.model.training import Held, Share, TrainingJob
 from flexo.policies import allocating
 from flexo.policies.base import Jobs, Policy
 from flexo.policies.placement import Placement
+from flexo_protos.resources import Amount, Resources
 
-ONE_GPU = WorkerShape(gpus=1, cpus=1)
+ONE_GPU = Resources(gpus=1, cpus=1)
 Shares = Mapping[str, int]
 
 
@@ -36,8 +39,8 @@ class TableSpeed:
 
 def node(name: str, gpus: int = 4, **changes) -> Node:
     """A node with as many CPUs as anybody wants."""
-    plain = Node(name, gpus, 0, 1000, 0, 1_000_000, 0, frozenset({"train"}))
-    return replace(plain, **changes)
+    plain = make_node(name, gpus, 0, 1000, 0, 1_000_000, 0, frozenset({"train"}))
+    return change_node(plain, **changes)
 
 
 def job(job_id: int, workers: str | int = 1, on: Shares | None = None, **changes) -> TrainingJob:
@@ -66,7 +69,7 @@ def snapshot(nodes: Sequence[Node], jobs: Sequence[TrainingJob], at: float = NOW
     return Snapshot(
         at=at,
         nodes=tuple(
-            replace(each, gpus_allocated=each.gpus_allocated + held.get(each.name, 0)) for each in nodes
+            change_node(each, gpus_allocated=each.allocated.gpus + held.get(each.name, 0)) for each in nodes
         ),
         partitions=(),
         jobs=(),
@@ -101,7 +104,7 @@ def after(before: Snapshot, plan: Plan, seconds: float = 0.0) -> Snapshot:
         for share in each.shares:
             held[share.node] += share.workers * each.shape.gpus
         jobs.append(each)
-    nodes = [replace(each, gpus_allocated=each.gpus_allocated + held[each.name]) for each in before.nodes]
+    nodes = [change_node(each, gpus_allocated=each.allocated.gpus + held[each.name]) for each in before.nodes]
     return replace(before, at=at, nodes=tuple(nodes), training=tuple(jobs))
 
 
@@ -163,14 +166,20 @@ def _check_types(before: Snapshot, was: TrainingJob, shares: tuple[Share, ...]) 
 
 def _check_nodes(before: Snapshot, now: Snapshot) -> None:
     for old, new in zip(before.nodes, now.nodes, strict=True):
-        assert new.gpus_allocated <= max(new.gpus, old.gpus_allocated), f"{new.name} is over-committed"
+        assert new.allocated.gpus <= max(new.gpus, old.allocated.gpus), f"{new.name} is over-committed"
         if old.unusable:
-            assert new.gpus_allocated <= old.gpus_allocated, f"{new.name} may not be used"
+            assert new.allocated.gpus <= old.allocated.gpus, f"{new.name} may not be used"
 
 
 @st.composite
-def snapshots(draw: st.DrawFn, *, gpus_per_worker: int = 2, types: Sequence[str] = ("",)) -> Snapshot:
-    """Small clusters with running and waiting jobs of all kinds; some nodes unusable, some used by others."""
+def snapshots(
+    draw: st.DrawFn, *, gpus_per_worker: int = 2, shared: bool = False, types: Sequence[str] = ("",)
+) -> Snapshot:
+    """Small clusters with running and waiting jobs of all kinds; some nodes unusable, some used by others.
+
+    `shared`: workers may take half a GPU or less.
+    """
+    sizes = [*range(1, gpus_per_worker + 1), *([Fraction(1, 2), Fraction(1, 3)] if shared else [])]
     nodes = [
         node(
             f"n{index}",
@@ -181,10 +190,10 @@ def snapshots(draw: st.DrawFn, *, gpus_per_worker: int = 2, types: Sequence[str]
         for index in range(draw(st.integers(1, 5)))
     ]
     others = [draw(st.integers(0, min(2, each.gpus))) for each in nodes]
-    nodes = [replace(each, gpus_allocated=used) for each, used in zip(nodes, others, strict=True)]
-    free = {each.name: each.gpus - each.gpus_allocated for each in nodes}
+    nodes = [change_node(each, gpus_allocated=used) for each, used in zip(nodes, others, strict=True)]
+    free = {each.name: each.gpus - each.allocated.gpus for each in nodes}
     jobs = [
-        _drawn_job(draw, number, nodes, free, gpus_per_worker, types)
+        _drawn_job(draw, number, nodes, free, sizes, types)
         for number in range(1, draw(st.integers(1, 12)) + 1)
     ]
     return snapshot(nodes, jobs)
@@ -195,14 +204,12 @@ def _drawn_job(
     number: int,
     nodes: Sequence[Node],
     free: dict[str, int],
-    gpus_per_worker: int,
+    sizes: Sequence[Amount],
     types: Sequence[str],
 ) -> TrainingJob:
     low = draw(st.integers(1, 4))
     high = low + draw(st.sampled_from([0, 0, 1, 4]))
-    shape = WorkerShape(
-        draw(st.integers(1, gpus_per_worker)), 1, gpu_type=draw(st.sampled_from(["", *types]))
-    )
+    shape = Resources(draw(st.sampled_from(sizes)), 1, gpu_type=draw(st.sampled_from(["", *types])))
     drawn = job(
         number,
         f"{low}-{high}",

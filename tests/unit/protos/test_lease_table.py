@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from flexo_protos.v1 import leases_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flexo_protos.leader_leases import table as leases
 from flexo_protos.leader_leases.lease import LeaderLease
 from flexo_protos.leader_leases.table import BadRequest, LeaseKey, LeaseTable, TooManyLeases
+from flexo_protos.v1 import leases_pb2 as pb
 
 KEY = LeaseKey(1000, 7, 0, "r")
 VACANT = LeaderLease("", "", 0, 0, 0.0)

@@ -11,8 +11,9 @@ import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import flexo_protos.v1
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+
+import flexo_protos.v1
 
 RELEASED = Path(__file__).with_name("released.txt")
 TYPES = {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller_world import ADA, BOB, FakeLeader, World, slurm_job
+from flat_records import change_job
 
 from flexo.control.leaders import GrantOffer
 from flexo.controller import Controller
@@ -120,19 +121,21 @@ class HostileWorld(World):
             cpus=max(1, gpus),
             satellite=tag,
         )
-        self.cluster.add(replace(plain, **changes))
+        self.cluster.add(change_job(plain, **changes))
 
     def own_jobs(self) -> list[QueuedJob]:
         return [job for job in self.cluster.queue.values() if job.job_id >= FIRST_OF_HIS]
 
     def change(self, job: QueuedJob, **changes: object) -> None:
-        self.cluster.add(replace(job, **changes))
+        self.cluster.add(change_job(job, **changes))
 
     def do_as(self, hostile: HostileWorld) -> None:
         """In the twin: the same jobs of his, without comments. They hold here what they hold there, and his
         elastic job is to have no more than it really holds there.
         """
-        self.cap_his_job(hostile.he_holds() - sum(job.gpus for job in hostile.own_jobs() if job.nodes))
+        self.cap_his_job(
+            hostile.he_holds() - sum(job.resources.gpus for job in hostile.own_jobs() if job.nodes)
+        )
         theirs = {job.job_id: replace(job, satellite=None) for job in hostile.own_jobs()}
         before = {job.job_id: self.cluster.queue.pop(job.job_id) for job in self.own_jobs()}
         for job in theirs.values():
@@ -141,7 +144,7 @@ class HostileWorld(World):
                 self.cluster.add(replace(job, nodes=here.nodes if job.nodes else ()))
                 continue
             for node in sorted(self.cluster.sizes, key=lambda name: (name not in job.nodes, name)):
-                if self.cluster.sizes[node] - self.cluster.held(node) >= job.gpus:
+                if self.cluster.sizes[node] - self.cluster.held(node) >= job.resources.gpus:
                     self.cluster.add(replace(job, nodes=(node,)))
                     break
 
@@ -172,7 +175,9 @@ class HostileWorld(World):
         assert job.nodes == (offer.node,), (
             f"job {job.job_id} is extended on {job.nodes} instead of {offer.node}"
         )
-        assert job.gpus == offer.workers, f"job {job.job_id} is extended with {job.gpus} GPUs"
+        assert job.resources.gpus == offer.workers, (
+            f"job {job.job_id} is extended with {job.resources.gpus} GPUs"
+        )
         first = self.extended.setdefault((job.satellite.base, job.satellite.grant_id), job.job_id)
         assert first == job.job_id, f"jobs {first} and {job.job_id} are extended for one grant"
 
@@ -181,7 +186,7 @@ class HostileWorld(World):
     def workers(self) -> int:
         """Of all honest jobs, in satellites that run."""
         return sum(
-            job.gpus
+            job.resources.gpus
             for job in self.cluster.queue.values()
             if job.satellite is not None and job.owner == ADA and job.state is JobState.RUNNING
         )
@@ -189,7 +194,7 @@ class HostileWorld(World):
     def he_holds(self) -> int:
         """GPUs of all his jobs."""
         return sum(
-            job.gpus
+            job.resources.gpus
             for job in self.cluster.queue.values()
             if job.owner == BOB and job.state is not JobState.PENDING
         )

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from controller_world import BOB, World, slurm_job
 
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import ElasticRequest, JobState
 from flexo.model.ranges import Range
 from flexo.policies import registry
+from flexo_protos.resources import Resources
 
 ANY = Range(1, 999_999_999)
 """The largest that the plugin lets through where the site sets no limit."""
@@ -31,7 +31,7 @@ def elastic_that_wait(world: World) -> None:
 
 
 def large_workers(world: World) -> None:
-    world.job(1, "1-4").shape = WorkerShape(1024, 65_536, 1 << 30)
+    world.job(1, "1-4").shape = Resources(1024, 65_536, 1 << 30)
 
 
 def large_jobs(world: World) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from controller_world import BOB, KEY, LEASE_S, FakeLeader, World, slurm_job
+from flat_records import change_job
 
 from flexo.clusters.slurm.marks import satellite_tag
 from flexo.control.slow_gpus import nodes_of
@@ -36,7 +37,7 @@ def cluster_of_two(directory: Path, **controller: object) -> tuple[World, FakeLe
 def tagged(world: World, grant_id: str, node: str, workers: int, **changes: object) -> int:
     """One of Bob's jobs, with the comment of a satellite of his own base."""
     job_id = world.cluster.submit(HIS, BOB, grant_id, node, workers, LEASE_S)
-    world.cluster.add(replace(world.cluster.queue[job_id], **changes))
+    world.cluster.add(change_job(world.cluster.queue[job_id], **changes))
     return job_id
 
 
@@ -174,7 +175,7 @@ def test_a_satellite_that_is_not_what_was_granted_does_not_count(
 ) -> None:
     world, hostile, _, job_id = granted(tmp_path)
     hostile.submits = False
-    world.cluster.add(replace(world.cluster.queue[job_id], **change))
+    world.cluster.add(change_job(world.cluster.queue[job_id], **change))
     world.go(2)
     assert not [grant for view in world.controller.jobs() for grant in view.job.grants]
     extended = list(world.cluster.extended)

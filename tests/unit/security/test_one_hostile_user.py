@@ -24,6 +24,7 @@ from flexo.grant_signatures import GrantSigner
 from flexo.issued_grants import IssuedGrant
 from flexo.model.elastic import FailureReason, GrantFailure, SatelliteReport, SatelliteState
 from flexo.model.queue import JobKey, JobState, SatelliteTag
+from flexo_protos.resources import Resources
 
 SETTLED_AFTER = 60
 """Cycles: several leases, and more than any rest of an honest job."""
@@ -126,7 +127,7 @@ class HostileUser(RuleBasedStateMachine):
             job = own[pick % len(own)]
             self.last_id += 1
             node = next(iter(job.nodes or job.required_nodes))
-            self.hostile.submit(self.last_id, job.satellite, node, job.gpus)
+            self.hostile.submit(self.last_id, job.satellite, node, job.resources.gpus)
 
     @rule(pick=picks, kind=grant_ids, workers=st.integers(1, 8))
     def change_a_comment(self, pick, kind, workers) -> None:
@@ -211,7 +212,7 @@ class HostileUser(RuleBasedStateMachine):
             return self.his.signatures.get(grant_id, b"")
         if signed == 2:  # of another of his grants
             return next(iter(self.his.signatures.values()), b"")
-        forged = IssuedGrant(HIS, grant_id, BOB, node, workers, "flex", workers, workers, 0, 0.0)
+        forged = IssuedGrant(HIS, grant_id, BOB, node, workers, "flex", Resources(workers, workers), 0.0)
         return GrantSigner(b"his own key" * 3).sign(forged, self.hostile.cluster.now + LEASE_S)
 
     @rule()

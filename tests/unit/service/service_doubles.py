@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import grpc.aio
-from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
+from flat_records import make_job, make_node
 
 from flexo.availability.mandate import ALONE, Mandate
 from flexo.clusters.base import ClusterState
-from flexo.model.nodes import Node
 from flexo.model.queue import ElasticRequest, JobState, Principal, QueuedJob, WaitReason
 from flexo.model.ranges import Range
 from flexo.service.authentication import Authentication
@@ -21,6 +20,7 @@ from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import LeaderDesk
 from flexo.service.server import MAX_MESSAGE_BYTES
 from flexo_protos.credentials import METADATA_KEY, Caller, NotAuthentic
+from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
 ATTACH = "/flexo.v1.JobService/Attach"
 QUICK = Pace(report_interval_s=5, hello_within_s=5, observed_within_s=1)
@@ -63,11 +63,11 @@ def slurm_job(job_id: int = 7, owner: Principal = ANN, **changes: object) -> Que
         "nodes": ("n1",), "num_nodes": 1, "cpus": 2, "gpus": 2, "memory_mib": 0,
         "elastic": ElasticRequest(Range(2, 8)),
     }  # fmt: skip
-    return QueuedJob(**{**said, **changes})  # type: ignore[arg-type]
+    return make_job(**{**said, **changes})  # type: ignore[arg-type]
 
 
 def cluster(*jobs: QueuedJob, at: float | None = None) -> ClusterState:
-    nodes = tuple(Node(name, 4, 0, 8, 0, 1000, 0, frozenset({"train"})) for name in ("n1", "n2", "n3"))
+    nodes = tuple(make_node(name, 4, 0, 8, 0, 1000, 0, frozenset({"train"})) for name in ("n1", "n2", "n3"))
     return ClusterState(time.time() if at is None else at, nodes, (), jobs, 0.01)
 
 

@@ -16,8 +16,7 @@ import grpc
 import grpc.aio
 import pytest
 import structlog
-from flexo_protos.v1 import admin_pb2 as pb
-from flexo_protos.v1 import admin_pb2_grpc
+from flat_records import make_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_in_thread import LoopThread
@@ -32,7 +31,6 @@ from flexo.journal_search import Search
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.loans import Demand
 from flexo.model.measured import ScalingPoint, SlowGpu, Source
-from flexo.model.nodes import Node, WorkerShape
 from flexo.model.plans import Note
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
@@ -43,6 +41,9 @@ from flexo.service.budgets import STANDARD, Budgets
 from flexo.service.errands import CheckpointOrder, Errand, Order, Outcome, ProfileOrder, Progress, Result
 from flexo.service.leaders import LeaderBusy, NoLeader
 from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.resources import Resources, of_message
+from flexo_protos.v1 import admin_pb2 as pb
+from flexo_protos.v1 import admin_pb2_grpc
 
 OWNER, STRANGER, ADMINISTRATOR = 61_000, 61_001, pwd.getpwnam("games").pw_uid
 
@@ -111,13 +112,15 @@ class Answers:
     def jobs(self) -> tuple[JobView, ...]:
         grant = Grant("g1", JobKey(7, 1), "n2", 3, "flex", 9.0, SatelliteState.WARMING, 8)
         job = ElasticJob(
-            JobKey(7, 1), "ann", Range(2, 8), WorkerShape(2, 1), ("n1",), 2, (grant,), 4, True, wanted=6
+            JobKey(7, 1), "ann", Range(2, 8), Resources(2, 1), ("n1",), 2, (grant,), 4, True, wanted=6
         )
         left = TimeLeft(60.0, Source.PROGRESS)
         return (JobView(job, Principal(str(OWNER)), True, 99, (POINT,), 64, 0.5, left),)
 
     def view(self) -> View:
-        node = Node("n2", 4, 3, 8, 3, 8000, 0, frozenset({"train", "flex"}), "a100", unusable="DOWN: fan")
+        node = make_node(
+            "n2", 4, 3, 8, 3, 8000, 0, frozenset({"train", "flex"}), "a100", unusable="DOWN: fan"
+        )
         state = ClusterState(2.0, (node,), (), (), 0.1)
         notes = (
             Note(JobKey(7, 1), "it rests"),
@@ -217,6 +220,7 @@ def test_jobs_carry_their_grants_and_cap(client: Client) -> None:
     (job,) = client.call("ListJobs", pb.ListJobsRequest()).jobs
     assert (job.job_id, job.restart_count, job.user, job.workers, job.granted) == (7, 1, "ann", 4, 5)
     assert (job.wanted, job.gpus_per_worker, job.batches_committed, job.attached) == (6, 2, 99, True)
+    assert of_message(job.worker).gpus == 2
     assert (job.grants[0].state, job.grants[0].slurm_job_id) == ("warming", 8)
     assert (job.scaling[0].workers, job.scaling[0].samples_per_s, job.batch) == (2, 90.0, 64)
     assert (job.progress, job.left_s, job.left_by) == (0.5, 60.0, "progress")
@@ -227,6 +231,8 @@ def test_anybody_may_read_the_nodes_and_the_order_of_pending_jobs(client: Client
     reply = client.call("ListNodes", pb.ListNodesRequest())
     (node,) = reply.nodes
     assert (node.name, node.gpus, node.gpus_allocated, node.gpu_type) == ("n2", 4, 3, "a100")
+    assert of_message(node.capacity) == Resources(4, 8, 8000, "a100")
+    assert of_message(node.allocated).gpus == 3
     assert (node.unusable, list(node.partitions)) == ("DOWN: fan", ["flex", "train"])
     assert list(reply.order) == [9, 5]
 

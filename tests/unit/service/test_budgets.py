@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Coroutine
 
 import pytest
-from flexo_protos.v1 import admin_pb2, inference_pb2, jobs_pb2, leases_pb2
 
 from flexo.service.budgets import (
     STANDARD,
@@ -22,6 +21,7 @@ from flexo.service.budgets import (
 )
 from flexo.service.fair_queue import Evicted, FairQueue
 from flexo_protos.connections import ConnectionGuard, end_of, hang_up_on
+from flexo_protos.v1 import admin_pb2, inference_pb2, jobs_pb2, leases_pb2
 
 FILES = (admin_pb2.DESCRIPTOR, inference_pb2.DESCRIPTOR, jobs_pb2.DESCRIPTOR, leases_pb2.DESCRIPTOR)
 

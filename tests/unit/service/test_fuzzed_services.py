@@ -21,7 +21,6 @@ import grpc
 import grpc.aio
 import pytest
 from controller_world import ADA, FakeCluster
-from flexo_protos.v1 import admin_pb2, inference_pb2, jobs_pb2, leases_pb2
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from hypothesis import given, settings
@@ -45,6 +44,7 @@ from flexo.service.jobs_service import JobService, Pace
 from flexo.service.leaders import MOST_WAITING, LeaderDesk
 from flexo.service.server import FILES_OF_ITS_OWN, Switchboard, all_services, listen
 from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.v1 import admin_pb2, inference_pb2, jobs_pb2, leases_pb2
 
 OWNER, STRANGER = ADA, 61_001
 JOB_ID = 1

@@ -14,21 +14,21 @@ import grpc
 import grpc.aio
 import pytest
 import structlog
-from flexo_protos.v1 import inference_pb2 as pb
-from flexo_protos.v1 import inference_pb2_grpc
+from flat_records import make_node
 from service_doubles import PlainAuthenticator
 
 from flexo.loaning.demand import DemandMissing
 from flexo.loaning.pushed import MAX_CALL_BACKS, MAX_CALLED_SERVERS, Called, PushedDemand
 from flexo.model.loans import Loan, LoanState
-from flexo.model.nodes import Node
 from flexo.service.authentication import Authentication
 from flexo.service.inference_service import InferenceService
 from flexo.service.wire import MAX_TEXT
 from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.v1 import inference_pb2 as pb
+from flexo_protos.v1 import inference_pb2_grpc
 
 SCHEDULER, STRANGER = pwd.getpwnam("games").pw_uid, 61_001
-NODES = tuple(Node(name, 4, 0, 8, 0, 1000, 0, frozenset({"infer"})) for name in ("i1", "i2", "i3"))
+NODES = tuple(make_node(name, 4, 0, 8, 0, 1000, 0, frozenset({"infer"})) for name in ("i1", "i2", "i3"))
 WITHIN_S = 30.0
 
 

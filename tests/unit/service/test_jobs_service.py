@@ -11,7 +11,6 @@ import grpc
 import grpc.aio
 import pytest
 import structlog
-from flexo_protos.v1 import jobs_pb2 as pb
 from service_doubles import ATTACH, House, cluster, end_of, hello, house, slurm_job
 
 from flexo.control.leaders import GrantOffer, Orders
@@ -23,6 +22,7 @@ from flexo.service.budgets import STANDARD, Budgets, TokenBucket
 from flexo.service.errands import CheckpointOrder, Errand, Outcome, Progress, Result
 from flexo.service.jobs_service import Pace
 from flexo.service.leaders import LeaderBusy, NoLeader
+from flexo_protos.v1 import jobs_pb2 as pb
 
 KEY = JobKey(7)
 BOB = Principal("2000")

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 import grpc
 import grpc.aio
 import pytest
-from flexo_protos.v1 import leases_pb2 as pb
-from flexo_protos.v1 import leases_pb2_grpc as rpc
 from service_doubles import PlainAuthenticator
 
 from flexo.service.authentication import Authentication
 from flexo.service.lease_service import LeaseService
 from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.v1 import leases_pb2 as pb
+from flexo_protos.v1 import leases_pb2_grpc as rpc
 
 JOB = pb.JobKey(job_id=7, run="r")
 _calls = itertools.count()

@@ -18,7 +18,6 @@ import grpc.aio
 import h2.settings
 import pytest
 from controller_world import ADA, BOB, FakeCluster
-from flexo_protos.v1 import admin_pb2
 from loop_in_thread import LoopThread
 from service_doubles import PlainAuthenticator
 
@@ -37,6 +36,7 @@ from flexo.service.standing_by import StandingBy
 from flexo_bench.abuse.raw_http2 import RawConnection, frame
 from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import METADATA_KEY
+from flexo_protos.v1 import admin_pb2
 
 STATUS = "/flexo.v1.AdminService/GetStatus"
 EVENTS = "/flexo.v1.AdminService/ListEvents"

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 import pytest
-from flexo_protos.v1 import jobs_pb2 as pb
 from service_doubles import hello, house, slurm_job
 
+from flexo_protos.v1 import jobs_pb2 as pb
 from horovod_elastic.leader.daemon_link import DaemonLink
 
 UNKNOWN = b"\xfa\x06\x05later"

@@ -7,14 +7,14 @@ import time
 
 from flexo.control.leaders import Saved
 from flexo.model.elastic import LeaderReport
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.service.errands import CheckpointOrder, Command, Outcome, ProfileOrder, Result
 from flexo.service.leaders import LeaderDesk, Line
+from flexo_protos.resources import Resources
 
 KEY = JobKey(7)
-REPORT = LeaderReport(KEY, 1000, Range(2, 8), WorkerShape(1, 1), ("n1",), 2, 1, 10, True, ())
+REPORT = LeaderReport(KEY, 1000, Range(2, 8), Resources(1, 1), ("n1",), 2, 1, 10, True, ())
 
 
 async def heard(desk: LeaderDesk) -> tuple[Saved, ...]:

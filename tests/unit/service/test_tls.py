@@ -15,7 +15,6 @@ from pathlib import Path
 import grpc
 import pytest
 from certificates import MadeAuthority, Pair
-from flexo_protos.v1 import jobs_pb2
 from loop_in_thread import LoopThread
 from service_doubles import Observed, cluster, slurm_job
 
@@ -31,6 +30,7 @@ from flexo_cli.connection import Address, Daemon, Refusal, Unreachable
 from flexo_protos import tls
 from flexo_protos.credentials import Caller
 from flexo_protos.lease_place import Kind, LeasePlace
+from flexo_protos.v1 import jobs_pb2
 from horovod_elastic.election.lease_client import JobRun
 from horovod_elastic.election.lease_grpc import GrpcLease
 from horovod_elastic.leader import daemon_link

@@ -15,7 +15,6 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 from service_doubles import PlainAuthenticator
 
 from flexo.availability.leader_elector import LeaderElector
@@ -31,6 +30,7 @@ from flexo.service.turns import Turns
 from flexo_protos import flexods
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.leader_leases.lease import OF_FLEXODS, LeaderLease
+from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
 BOUND_S = 60.0
 

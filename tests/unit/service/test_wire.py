@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
-from flexo_protos.v1 import jobs_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flexo.control.leaders import GrantOffer, NodeSpeed, Orders
 from flexo.model.elastic import FailureReason, SatelliteState
-from flexo.model.nodes import WorkerShape
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
 from flexo.service import wire
 from flexo.service.errands import CancelOrder, CheckpointOrder, Command, ProfileOrder, Result
+from flexo_protos.resources import Devices, Resources, to_message
+from flexo_protos.v1 import jobs_pb2 as pb
 
 NODES = frozenset({"n1", "n2"})
 
@@ -41,7 +43,12 @@ def satellite(**changes: object) -> pb.Satellite:
 
 def test_a_hello_becomes_an_introduction() -> None:
     said = wire.introduction(hello(restart_count=1))
-    assert said == wire.Introduction(JobKey(7, 1), Range(2, 8), WorkerShape(1, 2), ("n1",))
+    assert said == wire.Introduction(JobKey(7, 1), Range(2, 8), Resources(1, 2), ("n1",))
+
+
+def test_what_a_worker_takes_goes_before_what_older_flexods_are_told() -> None:
+    half = Resources(Fraction(1, 2), 3, 100, "h100", (Devices("spare", "s0"),))
+    assert wire.introduction(hello(worker=to_message(half))).shape == half
 
 
 @pytest.mark.parametrize(
@@ -57,6 +64,11 @@ def test_a_hello_becomes_an_introduction() -> None:
         ({"shape": pb.WorkerShape(cpus=1 << 20)}, "shape.cpus"),
         ({"shape": pb.WorkerShape(cpus=1, memory_mib=1 << 40)}, "shape.memory_mib"),
         ({"shape": pb.WorkerShape(cpus=1, gpu_type="a b")}, "gpu_type"),
+        ({"worker": pb.Resources(gpus=1)}, "cpus is 0"),
+        ({"worker": pb.Resources(cpus=1, gpu_parts=1 << 30)}, "worker.gpu_parts"),
+        ({"worker": pb.Resources(cpus=1, devices=[pb.Devices(name="a b", count=1)])}, "devices.name"),
+        ({"worker": pb.Resources(cpus=1, devices=[pb.Devices(name="nic")])}, "worker: devices"),
+        ({"worker": pb.Resources(cpus=1, devices=[pb.Devices(name="nic", count=1)] * 17)}, "17 kinds"),
         ({"base_nodes": []}, "base_nodes"),
         ({"base_nodes": ["n1"] * 10_001}, "10001"),
         ({"base_nodes": ["$(reboot)"]}, "base_nodes"),

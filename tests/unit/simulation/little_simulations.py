@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model.nodes import WorkerShape
 from flexo.model.plans import Allocate, Drop
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.model.training import Share, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.placement import Placement
+from flexo_protos.resources import Resources
 from flexo_simulation.engine import simulate
 from flexo_simulation.estimates import Estimates, Mode
 from flexo_simulation.linear_training import LinearTraining
@@ -22,7 +22,7 @@ from flexo_simulation.results import Outcome
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import TraceJob, Workload
 
-ONE_GPU = WorkerShape(gpus=1, cpus=1)
+ONE_GPU = Resources(gpus=1, cpus=1)
 NODE = "n1"
 """The one node of `on_one_node`."""
 

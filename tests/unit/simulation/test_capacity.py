@@ -6,7 +6,7 @@ import pytest
 from little_simulations import trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
-from flexo.model.nodes import WorkerShape
+from flexo_protos.resources import Resources
 from flexo_simulation.capacity import Capacity
 
 MIXED = Capacity(make_nodes((NodeGroup(2, 4, "v100", "v"), NodeGroup(1, 6, "t4", "t"))))
@@ -30,5 +30,5 @@ MIXED = Capacity(make_nodes((NodeGroup(2, 4, "v100", "v"), NodeGroup(1, 6, "t4",
 def test_a_job_fits_if_its_fewest_workers_do_on_nodes_that_it_may_use(
     workers, gpus, gpu_type, changes, holds
 ):
-    shape = WorkerShape(gpus, 1, gpu_type=gpu_type)
+    shape = Resources(gpus, 1, gpu_type=gpu_type)
     assert MIXED.holds(trace_job(1, workers=workers, shape=shape, **changes)) is holds

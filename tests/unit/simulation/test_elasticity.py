@@ -8,8 +8,8 @@ import pytest
 from little_simulations import trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model.nodes import WorkerShape
 from flexo.model.ranges import Range
+from flexo_protos.resources import Resources
 from flexo_simulation.elasticity import Elasticity, Of, drawn, made_elastic
 from flexo_simulation.formats.errors import BadTrace
 from flexo_simulation.gpu_types import for_cluster
@@ -126,7 +126,7 @@ def test_jobs_with_a_speed_of_their_own_keep_it(tables):
 
 
 def test_on_a_cluster_without_types_any_gpu_does_and_that_is_said():
-    typed = replace(trace_job(1), shape=WorkerShape(1, 1, gpu_type="v100"))
+    typed = replace(trace_job(1), shape=Resources(1, 1, gpu_type="v100"))
     jobs = Workload("test", (typed, trace_job(2)))
     found = for_cluster(jobs, (NodeGroup(2, 4),))
     assert [job.shape.gpu_type for job in found.jobs] == ["", ""]

@@ -6,18 +6,18 @@ import pytest
 from little_simulations import Doing, Script, allocate, by_number, trace_job
 
 from flexo.clusters.simulated.nodes import NodeGroup
-from flexo.model.nodes import WorkerShape
 from flexo.model.plans import Allocate
 from flexo.model.queue import JobKey
 from flexo.model.training import Share
 from flexo.policies.gpu_speeds import GpuSpeeds
+from flexo_protos.resources import Resources
 from flexo_simulation.costs import Costs
 from flexo_simulation.engine import simulate
 from flexo_simulation.estimates import Estimates, Mode
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import Workload
 
-V100 = WorkerShape(1, 1, gpu_type="v100")
+V100 = Resources(1, 1, gpu_type="v100")
 V_NODE, T_NODE = "v1", "t1"
 MIXED = (NodeGroup(1, 4, "v100", "v"), NodeGroup(1, 4, "t4", "t"))
 

@@ -24,6 +24,7 @@ from flexo.model.nodes import Node, Partition
 from flexo.model.plans import Allocate, Drop
 from flexo.model.queue import JobKey
 from flexo.model.training import Quota, TrainingJob
+from flexo_protos.resources import Amount
 
 _TRAITS: Final = ClusterTraits("simulated", "", StartBounds(0.0), software="the simulated cluster")
 
@@ -117,7 +118,7 @@ class SimulatedCluster:
     # What the simulator does.
 
     @property
-    def gpus_held_on_loan(self) -> int:
+    def gpus_held_on_loan(self) -> Amount:
         """GPUs of inference servers that jobs hold."""
         return self._ledger.held_apart
 

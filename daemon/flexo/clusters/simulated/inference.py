@@ -13,6 +13,7 @@ from flexo.clusters.base import ActionRefused
 from flexo.clusters.simulated.ledger import Ledger
 from flexo.clusters.simulated.nodes import BORROWED, INFERENCE
 from flexo.model.nodes import Node, Partition
+from flexo_protos.resources import Amount
 
 
 class InferenceServers:
@@ -45,7 +46,7 @@ class InferenceServers:
         self._left_behind = frozenset(filter(self._ledger.held, self._left_behind))
         return len(self._lent) + len(self._left_behind)
 
-    def held(self, name: str) -> int:
+    def held(self, name: str) -> Amount:
         """GPUs of a server that jobs hold."""
         return 0 if name in self._busy else self._ledger.held(name)
 

@@ -5,7 +5,7 @@ What a policy asks for is carried out or refused as a whole, with a sentence tha
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from flexo.clusters.simulated.nodes import BORROWED, INFERENCE
 from flexo.model.nodes import Node
 from flexo.model.plans import Allocate
 from flexo.model.training import Share, TrainingJob
+from flexo_protos.resources import Amount, Resources, rounded_up
 
 Change = tuple[TrainingJob, Allocate]
 """A job as it is, and what it is to have."""
@@ -26,11 +27,11 @@ class Ledger:
         """`apart`: more nodes, on which GPUs that jobs hold are counted."""
         nodes = (*nodes, *apart)
         self._apart = frozenset(node.name for node in apart)
-        self.held_apart = 0
+        self.held_apart: Amount = 0
         """GPUs that jobs hold on those."""
         self._nodes = {node.name: node for node in nodes}
-        self._held = dict.fromkeys(self._nodes, 0)
-        self._seen: dict[str, dict[int, Node]] = {name: {0: node} for name, node in self._nodes.items()}
+        self._held: dict[str, Amount] = dict.fromkeys(self._nodes, 0)
+        self._seen: dict[str, dict[Amount, Node]] = {name: {0: node} for name, node in self._nodes.items()}
         """Each node as it looks with so many GPUs held: there are few such pictures, each made once."""
         self._current = dict(self._nodes)
         self._tuple: tuple[Node, ...] | None = None
@@ -44,7 +45,7 @@ class Ledger:
 
     def carry_out(self, changes: Sequence[Change]) -> None:
         """Move the GPUs. Raises ImpossiblePlan, and then has changed nothing."""
-        delta: dict[str, int] = {}
+        delta: dict[str, Amount] = {}
         for job, allocation in changes:
             self._check(job, allocation)
             gpus = job.shape.gpus
@@ -57,7 +58,7 @@ class Ledger:
                 raise ImpossiblePlan(self._overcommitted(name, more, changes))
         self._move(delta)
 
-    def held(self, name: str) -> int:
+    def held(self, name: str) -> Amount:
         """GPUs of a node that somebody holds."""
         return self._held[name]
 
@@ -72,7 +73,7 @@ class Ledger:
         self._current[node.name] = self._picture(node.name, self._held[node.name])
         self._tuple = None
 
-    def hold(self, name: str, gpus: int) -> None:
+    def hold(self, name: str, gpus: Amount) -> None:
         """Somebody who is no job holds so many GPUs more, or fewer; there must be room."""
         assert 0 <= self._held[name] + gpus <= self._nodes[name].gpus
         self._hold(name, gpus)
@@ -81,23 +82,23 @@ class Ledger:
         """What `job` held is nobody's any more."""
         self._move(_gpus_of(job.shares, -job.shape.gpus))
 
-    def _move(self, delta: Mapping[str, int]) -> None:
+    def _move(self, delta: Mapping[str, Amount]) -> None:
         for name, more in delta.items():
             if more:
                 self._hold(name, more)
                 if name in self._apart:
                     self.held_apart += more
 
-    def _hold(self, name: str, more: int) -> None:
+    def _hold(self, name: str, more: Amount) -> None:
         held = self._held[name] = self._held[name] + more
         self._current[name] = self._picture(name, held)
         self._tuple = None
 
-    def _picture(self, name: str, held: int) -> Node:
+    def _picture(self, name: str, held: Amount) -> Node:
         pictures = self._seen[name]
         node = pictures.get(held)
         if node is None:
-            node = pictures[held] = replace(self._nodes[name], gpus_allocated=held, cpus_allocated=held)
+            node = pictures[held] = replace(self._nodes[name], allocated=Resources(held, rounded_up(held, 1)))
         return node
 
     def _check(self, job: TrainingJob, allocation: Allocate) -> None:
@@ -145,7 +146,7 @@ class Ledger:
                 f"job {job.key} is to run on {' and '.join(sorted(types))} at once: {_text(shares)}"
             )
 
-    def _overcommitted(self, name: str, more: int, changes: Iterable[Change]) -> str:
+    def _overcommitted(self, name: str, more: Amount, changes: Iterable[Change]) -> str:
         takers = [
             (share.workers * job.shape.gpus, job.key)
             for job, allocation in changes
@@ -169,8 +170,8 @@ def _has(job: TrainingJob, share: Share) -> bool:
     return any(own.node == share.node and own.workers >= share.workers for own in job.shares)
 
 
-def _gpus_of(shares: Iterable[Share], gpus: int) -> Mapping[str, int]:
-    counts: Counter[str] = Counter()
+def _gpus_of(shares: Iterable[Share], gpus: Amount) -> Mapping[str, Amount]:
+    counts: defaultdict[str, Amount] = defaultdict(int)
     for share in shares:
         counts[share.node] += share.workers * gpus
     return counts

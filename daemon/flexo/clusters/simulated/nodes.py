@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flexo.model.nodes import Node
+from flexo_protos.resources import Resources
 
 PARTITION = "all"
 """Of all training nodes."""
@@ -37,14 +38,9 @@ def make_nodes(groups: Sequence[NodeGroup], partition: str = PARTITION) -> tuple
     nodes = [
         Node(
             name=f"{group.name}{index:0{len(str(group.count))}d}",
-            gpus=group.gpus,
-            gpus_allocated=0,
-            cpus=group.gpus,
-            cpus_allocated=0,
-            memory_mib=0,
-            memory_allocated_mib=0,
+            capacity=Resources(group.gpus, group.gpus, gpu_type=group.gpu_type),
+            allocated=Resources(),
             partitions=frozenset({partition}),
-            gpu_type=group.gpu_type,
             features=group.features,
         )
         for group in groups

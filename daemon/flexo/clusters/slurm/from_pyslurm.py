@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import pwd
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 from flexo.clusters.slurm.hostlist import expand
 from flexo.clusters.slurm.marks import elastic_request
 from flexo.clusters.slurm.node_states import conditions, first_line, why_unusable
-from flexo.clusters.slurm.parse_jobs import STATES, readable, tag_in
-from flexo.clusters.slurm.text import Gpus
+from flexo.clusters.slurm.parse_jobs import STATES, readable, request_of, tag_in
 from flexo.clusters.slurm.wait_reasons import wait_reason
 from flexo.model.nodes import Node, Partition
 from flexo.model.queue import Principal, QueuedJob
+from flexo_protos.resources import Devices, Resources
 
 
 def why_not_enough(config: Any, nodes: Iterable[Any]) -> str:
@@ -41,18 +42,18 @@ def why_not_enough(config: Any, nodes: Iterable[Any]) -> str:
 
 def to_node(node: Any) -> Node:
     """One node."""
-    installed = _gpus(node.configured_gres)
     state, *flags = node.state.split("+")
     return Node(
         name=node.name,
-        gpus=installed.count,
-        gpus_allocated=_tracked_gpus(node.allocated_gres).count,
-        cpus=node.effective_cpus,
-        cpus_allocated=node.allocated_cpus,
-        memory_mib=(node.real_memory or 0) - (node.memory_reserved_for_system or 0),
-        memory_allocated_mib=node.allocated_memory,
+        capacity=replace(
+            _generic_resources(node.configured_gres),
+            cpus=node.effective_cpus,
+            memory_mib=(node.real_memory or 0) - (node.memory_reserved_for_system or 0),
+        ),
+        allocated=replace(
+            _tracked(node.allocated_gres), cpus=node.allocated_cpus, memory_mib=node.allocated_memory
+        ),
         partitions=frozenset(node.partitions),
-        gpu_type=installed.type,
         features=frozenset(node.active_features),
         unusable=why_unusable(state, flags, first_line(node.reason or ""), node.owner or ""),
         conditions=conditions(state, flags, node.owner or ""),
@@ -79,9 +80,18 @@ def to_jobs(jobs: Iterable[Any], satellites: frozenset[str]) -> tuple[QueuedJob,
 def _to_job(job: Any, satellites: frozenset[str]) -> QueuedJob:
     partitions = tuple(job.partition.split(","))
     asked, held = job.requested_tres, job.allocated_tres
-    per_node = _gpus(job.gres_per_node)
-    total = _tracked_gpus(_gres(held) or _gres(asked))
-    per_task = _gpus(_gres(job.tres_per_task))
+    on_each = _generic_resources(job.gres_per_node)
+    per_task = _generic_resources(_gres(job.tres_per_task))
+    total = _tracked(_gres(held) or _gres(asked))
+    resources = replace(
+        total,
+        cpus=job.cpus,
+        memory_mib=_memory_mib(held) or _memory_mib(asked),
+        gpu_type=on_each.gpu_type or per_task.gpu_type or total.gpu_type,
+        devices=(on_each * max(1, job.num_nodes)).devices,
+    )
+    exclusive = job.resource_sharing not in ("OK", "YES")
+    required_nodes = frozenset(expand(job.required_nodes or ""))
     return QueuedJob(
         job_id=job.id,
         owner=Principal(str(job.user_id)),
@@ -96,15 +106,10 @@ def _to_job(job: Any, satellites: frozenset[str]) -> QueuedJob:
         time_limit_s=job.time_limit * 60 if job.time_limit else None,
         nodes=expand(job.allocated_nodes or ""),
         num_nodes=job.num_nodes,
-        cpus=job.cpus,
-        gpus=total.count,
-        memory_mib=_memory_mib(held) or _memory_mib(asked),
-        gpus_per_node=per_node.count,
-        gpu_type=per_node.type or per_task.type or total.type,
-        required_nodes=frozenset(expand(job.required_nodes or "")),
+        resources=resources,
+        requests=(request_of(resources, job.num_nodes, on_each, exclusive, required_nodes),),
         excluded_nodes=frozenset(expand(job.excluded_nodes or "")),
         features=",".join(job.constraints),
-        exclusive=job.resource_sharing not in ("OK", "YES"),
         restart_count=job.requeue_count,
         elastic=elastic_request(_written(lambda: job.admin_comment)),
         satellite=tag_in(_written(lambda: job.comment), partitions, satellites),
@@ -120,22 +125,40 @@ def _written(read: Callable[[], str | None]) -> str:
         return ""
 
 
-def _gpus(counts: Mapping[str, int]) -> Gpus:
-    """GPUs that a node has or a job asks for: `{"gpu:v100": 4}`, `{"gres/gpu": 1}`."""
-    by_type = _by_type(counts)
-    return Gpus(sum(by_type.values()), _only(by_type))
+def _generic_resources(counts: Mapping[str, int]) -> Resources:
+    """What a node has or a job asks for: `{"gpu:v100": 4}`, `{"gres/gpu": 1}`."""
+    by_kind = _by_kind(counts)
+    gpus = by_kind.pop("gpu", {})
+    return Resources(gpus=sum(gpus.values()), gpu_type=_only(gpus), devices=_devices(by_kind))
 
 
-def _tracked_gpus(counts: Mapping[str, int]) -> Gpus:
-    """GPUs among tracked resources, where `gpu` counts all of them and `gpu:v100` some of them again."""
-    by_type = _by_type(counts)
-    total = by_type.pop("", 0)
-    return Gpus(total or sum(by_type.values()), _only(by_type))
+def _tracked(counts: Mapping[str, int]) -> Resources:
+    """Tracked resources, where `gpu` counts all of them and `gpu:v100` some of them again."""
+    by_kind = _by_kind(counts)
+    gpus = by_kind.pop("gpu", {})
+    total = gpus.pop("", 0)
+    return Resources(
+        gpus=total or sum(gpus.values()), gpu_type=_only(gpus), devices=_devices(by_kind, tracked=True)
+    )
 
 
-def _by_type(counts: Mapping[str, int]) -> dict[str, int]:
-    split = ((name.removeprefix("gres/").partition(":"), int(count)) for name, count in counts.items())
-    return {gpu_type: count for (kind, _, gpu_type), count in split if kind == "gpu"}
+def _by_kind(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Counts by name, then by type."""
+    by_kind: dict[str, dict[str, int]] = {}
+    for name, count in counts.items():
+        kind, _, device_type = name.removeprefix("gres/").partition(":")
+        by_kind.setdefault(kind, {})[device_type] = int(count)
+    return by_kind
+
+
+def _devices(by_kind: Mapping[str, dict[str, int]], *, tracked: bool = False) -> tuple[Devices, ...]:
+    """Of `tracked` ones, that of no type counts all of its kind again where there are typed ones."""
+    return tuple(
+        Devices(name, device_type, count)
+        for name, by_type in sorted(by_kind.items())
+        for device_type, count in sorted(by_type.items())
+        if count and (device_type or len(by_type) == 1 or not tracked)
+    )
 
 
 def _only(by_type: Mapping[str, int]) -> str:

@@ -7,6 +7,7 @@ made up for this one call, which nobody who writes a comment can know, and line 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
 from typing import Annotated, NamedTuple, get_type_hints
@@ -15,9 +16,8 @@ from flexo.clusters.slurm.hostlist import expand
 from flexo.clusters.slurm.marks import elastic_request, satellite_tag
 from flexo.clusters.slurm.text import (
     BadValue,
-    Gpus,
     epoch,
-    gpus,
+    generic_resources,
     is_nothing,
     number,
     or_empty,
@@ -25,7 +25,8 @@ from flexo.clusters.slurm.text import (
     tres,
 )
 from flexo.clusters.slurm.wait_reasons import wait_reason
-from flexo.model.queue import JobState, Principal, QueuedJob, SatelliteTag, WaitReason
+from flexo.model.queue import JobState, Principal, QueuedJob, Request, SatelliteTag, WaitReason
+from flexo_protos.resources import Resources
 
 
 class QueueRecord(NamedTuple):
@@ -138,8 +139,8 @@ def to_job(record: QueueRecord, satellites: frozenset[str]) -> QueuedJob:
     state = STATES.get(record.state, JobState.OTHER)
     partitions = tuple(record.partitions.split(","))
     num_nodes = number(record.num_nodes)
-    asked = _gpus_asked(record, num_nodes)
-    held = tres(record.tres)
+    resources, required_nodes = _resources(record, num_nodes), _node_set(record.required_nodes)
+    exclusive = _is_exclusive(record)
     return QueuedJob(
         job_id=number(record.job_id),
         owner=Principal(str(number(record.user_id))),
@@ -154,15 +155,14 @@ def to_job(record: QueueRecord, satellites: frozenset[str]) -> QueuedJob:
         time_limit_s=time_limit_s(record.time_limit),
         nodes=expand(record.nodes),
         num_nodes=num_nodes,
-        cpus=number(record.cpus),
-        gpus=held.gpus.count if held.gpus else asked.count,
-        memory_mib=held.memory_mib,
-        gpus_per_node=gpus(record.tres_per_node).count,
-        gpu_type=asked.type or (held.gpus.type if held.gpus else ""),
-        required_nodes=_node_set(record.required_nodes),
+        resources=resources,
+        requests=(
+            request_of(
+                resources, num_nodes, generic_resources(record.tres_per_node), exclusive, required_nodes
+            ),
+        ),
         excluded_nodes=_node_set(record.excluded_nodes),
         features=or_empty(record.features),
-        exclusive=_is_exclusive(record),
         restart_count=number(record.restarts),
         elastic=elastic_request(record.admin_comment),
         satellite=tag_in(record.comment, partitions, satellites),
@@ -194,9 +194,7 @@ def unreadable_job(job_id: int, why: str) -> QueuedJob:
         time_limit_s=None,
         nodes=(),
         num_nodes=0,
-        cpus=0,
-        gpus=0,
-        memory_mib=0,
+        resources=Resources(),
         unreadable=why,
     )
 
@@ -221,7 +219,37 @@ def _node_set(text: str) -> frozenset[str]:
     return frozenset(expand(text))
 
 
-def _gpus_asked(record: QueueRecord, num_nodes: int) -> Gpus:
+@lru_cache(maxsize=4096)
+def request_of(
+    total: Resources,
+    num_nodes: int,
+    on_each: Resources,
+    exclusive: bool,
+    required_nodes: frozenset[str],
+) -> Request:
+    """What a job asks for: Slurm starts all of it at once. `on_each`: the devices asked for by node."""
+    nodes = max(1, num_nodes)
+    if not (on_each.gpus or on_each.devices or exclusive):
+        return Request.in_all(total, nodes, required_nodes)
+    unit = replace(total.share(nodes), devices=on_each.devices)
+    if on_each.gpus:
+        unit = replace(unit, gpus=on_each.gpus)
+    return Request.on_each_node(nodes, unit, exclusive, required_nodes)
+
+
+def _resources(record: QueueRecord, num_nodes: int) -> Resources:
+    """What a job holds, or asks for in all."""
+    asked, held = _gpus_asked(record, num_nodes), tres(record.tres)
+    return Resources(
+        gpus=held.gpus or asked.gpus,
+        cpus=number(record.cpus),
+        memory_mib=held.memory_mib,
+        gpu_type=asked.gpu_type or held.gpu_type,
+        devices=(generic_resources(record.tres_per_node) * max(1, num_nodes)).devices,
+    )
+
+
+def _gpus_asked(record: QueueRecord, num_nodes: int) -> Resources:
     """All GPUs that the job asks for, for sites that do not track GPUs (else tres-alloc has the sum)."""
     sockets = int(record.sockets) if record.sockets.isdecimal() else 1
     requests = (
@@ -231,6 +259,6 @@ def _gpus_asked(record: QueueRecord, num_nodes: int) -> Gpus:
         (record.tres_per_socket, sockets * num_nodes),
     )
     for text, times in requests:
-        if not is_nothing(text) and (one := gpus(text)).count:
-            return Gpus(one.count * times, one.type)
-    return Gpus()
+        if not is_nothing(text) and (one := generic_resources(text)).gpus:
+            return one * times
+    return Resources()

@@ -7,10 +7,11 @@ the fields that are read here, of which the first occurrence counts.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from flexo.clusters.slurm.hostlist import expand
 from flexo.clusters.slurm.node_states import conditions, first_line, why_unusable
-from flexo.clusters.slurm.text import BadValue, gpus, number, or_empty, shared_gpus_in_use
+from flexo.clusters.slurm.text import BadValue, generic_resources, number, or_empty, shared_gpus_in_use
 from flexo.model.nodes import Node, NodeCondition, Partition
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
@@ -37,7 +38,6 @@ def _node(line: str) -> Node:
     try:
         state, *flags = fields["State"].split("+")
         in_use = fields.get("GresUsed", "")  # from 24.11 on, nodes without any GRES lack it
-        installed, used = gpus(fields["Gres"]), gpus(in_use)
         owner = _owner(fields.get("Owner", ""))
         unusable, keeps = why_unusable(state, flags, _reason(line), owner), conditions(state, flags, owner)
         if not unusable and shared_gpus_in_use(in_use):
@@ -45,15 +45,18 @@ def _node(line: str) -> Node:
             keeps = frozenset({NodeCondition.OUT_OF_SERVICE})
         return Node(
             name=fields["NodeName"],
-            gpus=installed.count,
-            gpus_allocated=used.count,
-            # Effective: without the CPUs that the node keeps for itself (CoreSpecCount)
-            cpus=number(fields["CPUEfctv"] if "CPUEfctv" in fields else fields["CPUTot"]),
-            cpus_allocated=number(fields["CPUAlloc"]),
-            memory_mib=number(fields["RealMemory"]) - number(fields.get("MemSpecLimit", "0")),
-            memory_allocated_mib=number(fields["AllocMem"]),
+            capacity=replace(
+                generic_resources(fields["Gres"]),
+                # Effective: without the CPUs that the node keeps for itself (CoreSpecCount)
+                cpus=number(fields["CPUEfctv"] if "CPUEfctv" in fields else fields["CPUTot"]),
+                memory_mib=number(fields["RealMemory"]) - number(fields.get("MemSpecLimit", "0")),
+            ),
+            allocated=replace(
+                generic_resources(in_use),
+                cpus=number(fields["CPUAlloc"]),
+                memory_mib=number(fields["AllocMem"]),
+            ),
             partitions=_names(fields.get("Partitions", "")),
-            gpu_type=installed.type,
             features=_names(fields.get("ActiveFeatures", "")),
             unusable=unusable,
             conditions=keeps,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import dataclass
+
+from flexo_protos.resources import Amount, Devices, Resources
 
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown"})
 _MIB_PER_UNIT = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+_PIECES = frozenset({"shard", "mps"})
+"""In these a GPU is handed out in pieces."""
 _LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
@@ -60,31 +63,33 @@ def memory_mib(text: str) -> int:
     return math.ceil(float(match[1]) * _MIB_PER_UNIT[match[2] or "M"])
 
 
-@dataclass(frozen=True, slots=True)
-class Gpus:
-    """A number of GPUs. `type` is "" when none is named or several are."""
-
-    count: int = 0
-    type: str = ""
-
-
 @functools.lru_cache(maxsize=4096)
-def gpus(text: str) -> Gpus:
-    """The GPUs in a list of generic resources, as nodes have and jobs ask for them.
+def generic_resources(text: str) -> Resources:
+    """The GPUs and other devices in a list of generic resources, as nodes have and jobs ask for them.
 
     `gpu:v100:4(S:0-1)`, `gpu:(null):2(IDX:0,2)`, `gres:gpu:4` (up to 23.11), `gres/gpu:v100:2` (later),
-    `gres/gpu=2`; other resources beside them are skipped.
+    `gres/gpu=2`. The type of GPUs is "" when none is named or several are. Pieces of GPUs (shard, mps) and
+    what is not counted one by one (`no_consume`, `4G`) are left out.
     """
-    found = [gpu for gpu in map(_gpu, _words(text)) if gpu is not None]
-    types = {gpu.type for gpu in found}
-    return Gpus(sum(gpu.count for gpu in found), types.pop() if len(types) == 1 else "")
+    found = [each for each in map(_devices, _words(text)) if each is not None]
+    gpus = [each for each in found if each.name == "gpu"]
+    types = {each.type for each in gpus}
+    amounts: dict[tuple[str, str], Amount] = {}
+    for each in found:
+        if each.name != "gpu" and each.amount:
+            amounts[each.name, each.type] = amounts.get((each.name, each.type), 0) + each.amount
+    return Resources(
+        gpus=sum(each.amount for each in gpus),
+        gpu_type=types.pop() if len(types) == 1 else "",
+        devices=tuple(Devices(name, kind, amount) for (name, kind), amount in sorted(amounts.items())),
+    )
 
 
 @functools.lru_cache(maxsize=4096)
 def shared_gpus_in_use(text: str) -> bool:
     """Whether a node's GresUsed shows GPUs handed out in pieces (shard, mps): they count as no gpu there."""
     pieces = (word.split(":") for word in _words(text))
-    return any(parts[0] in ("shard", "mps") and parts[-1].strip("0") for parts in pieces)
+    return any(parts[0] in _PIECES and parts[-1].strip("0") for parts in pieces)
 
 
 def _words(text: str) -> list[str]:
@@ -92,28 +97,24 @@ def _words(text: str) -> list[str]:
     return re.sub(r"\([^()]*\)", "", text).split(",")
 
 
-def _gpu(word: str) -> Gpus | None:
-    parts = re.split("[:=]", word.removeprefix("gres:").removeprefix("gres/"))
-    if parts[0] != "gpu":
+def _devices(word: str) -> Devices | None:
+    name, *parts = re.split("[:=]", word.removeprefix("gres:").removeprefix("gres/"))
+    if not name or name in _PIECES or "no_consume" in parts:
         return None
-    if len(parts) > 1 and parts[-1].isdecimal():
-        return Gpus(int(parts[-1]), ":".join(parts[1:-1]))
-    return Gpus(1, ":".join(parts[1:]))
-
-
-@dataclass(frozen=True, slots=True)
-class Tres:
-    """What a job holds, or asks for in all: Slurm's trackable resources."""
-
-    memory_mib: int = 0
-    gpus: Gpus | None = None
-    """None: the site does not track GPUs (AccountingStorageTRES)."""
+    if parts and parts[-1].isdecimal():
+        return Devices(name, ":".join(parts[:-1]), int(parts[-1]))
+    if name != "gpu" and parts and re.fullmatch(r"\d+[KMGTP]", parts[-1], re.IGNORECASE):
+        return None
+    return Devices(name, ":".join(parts), 1)
 
 
 @functools.lru_cache(maxsize=4096)
-def tres(text: str) -> Tres:
-    """`cpu=2,mem=200M,node=1,billing=2,gres/gpu=2,gres/gpu:v100=2`, in which typed GPUs count twice."""
-    memory, total, typed = 0, 0, []
+def tres(text: str) -> Resources:
+    """`cpu=2,mem=200M,node=1,billing=2,gres/gpu=2,gres/gpu:v100=2`, in which typed GPUs count twice.
+
+    No GPUs where the site does not track them (AccountingStorageTRES). CPUs and other devices are left out.
+    """
+    memory, total, typed = 0, 0, {}
     for word in text.split(","):
         name, _, value = word.partition("=")
         if name == "mem":
@@ -121,9 +122,6 @@ def tres(text: str) -> Tres:
         elif name == "gres/gpu":
             total = number(value)
         elif name.startswith("gres/gpu:"):
-            typed.append(Gpus(number(value), name.removeprefix("gres/gpu:")))
-    if not total and not typed:
-        return Tres(memory)
-    return Tres(
-        memory, Gpus(total or sum(gpu.count for gpu in typed), typed[0].type if len(typed) == 1 else "")
-    )
+            typed[name.removeprefix("gres/gpu:")] = number(value)
+    gpu_type = next(iter(typed)) if len(typed) == 1 else ""
+    return Resources(gpus=total or sum(typed.values()), memory_mib=memory, gpu_type=gpu_type)
