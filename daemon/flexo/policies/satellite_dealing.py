@@ -8,6 +8,7 @@ from functools import partial
 from flexo.model.queue import JobKey
 from flexo.policies.rooms import Room
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
+from flexo_protos.resources import Resources
 
 
 def deal_idle(plan: PlanInMaking) -> None:
@@ -68,18 +69,22 @@ def _best_room(plan: PlanInMaking, job: JobInPlan, wanted: int) -> Room | None:
 
 
 def _expected(plan: PlanInMaking) -> dict[JobKey, int]:
-    """About how many workers each job will end up with: idle GPUs as if they lay on one node.
+    """About how many workers each job will end up with: as if all that is idle lay on one node.
 
-    It only guides which node is opened, so that a job's workers lie on few nodes.
+    It guides which node is opened, so that a job's workers lie on few nodes, and, where satellites are few,
+    how much of it the job takes. CPUs and memory count: else it would take what another is to have there.
     """
     sizes = {key: job.workers for key, job in plan.jobs.items() if plan.takes_part(job)}
     left = {key: plan.room_for(plan.jobs[key]) for key in sizes}
-    total = max(left.values(), default=0)
+    most = max(left.values(), default=0)
+    idle = sum((plan.rooms[name].idle for name in plan.nodes), Resources())
     queue = [(workers, key) for key, workers in sizes.items()]
     heapq.heapify(queue)
-    while queue and total > 0:
+    while queue and most > 0:
         workers, key = heapq.heappop(queue)
-        if workers < plan.jobs[key].target.workers and left[key] > 0:
-            sizes[key], left[key], total = workers + 1, left[key] - 1, total - 1
+        worker = plan.jobs[key].job.shape.of_any_type()
+        if workers < plan.jobs[key].target.workers and left[key] > 0 and idle.holds(worker):
+            idle = idle.minus(worker)
+            sizes[key], left[key], most = workers + 1, left[key] - 1, most - 1
             heapq.heappush(queue, (workers + 1, key))
     return sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from flat_records import change_node
@@ -15,6 +16,7 @@ from flexo.model.elastic import ElasticJob
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.training import TrainingJob
 from flexo.policies import registry, satellites
+from flexo_protos.resources import Resources
 
 POLICIES = ("greedy", "lyra", "throughput")
 
@@ -97,3 +99,13 @@ def test_there_are_never_more_and_it_comes_to_rest(policy, data):
         return planned(seen, most, policy)
 
     run(world, 150, limited)
+
+
+def test_where_satellites_are_few_a_job_leaves_the_cpus_that_another_is_to_have():
+    """Else that one would take the node back for them, again and again."""
+    nodes = [node("n0", 3, cpus=3)]
+    jobs = [elastic(1, "2-4", base="n0"), elastic(3, "2-3", base="n0", shape=Resources(1, 2))]
+    jobs.append(elastic(4, "2-3", base="n0"))
+    world = World(nodes, jobs, [])
+    run(world, 150, partial(planned, most=2))
+    assert sorted(job.granted_workers for job in world.jobs.values()) == [2, 3, 3]
