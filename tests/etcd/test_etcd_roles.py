@@ -18,6 +18,7 @@ from flexo_bench.etcd_process import Etcd
 from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
 from flexo_protos.leader_leases.lease import OF_FLEXODS, OF_JOBS, LeaderLease, StoreAway
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
+from flexo_protos.resources import Resources
 
 A = LeaderLease("ta", "a:1", 1, since_at=5.0)
 
@@ -73,7 +74,7 @@ def test_all_flexods_find_one_key_of_grants_and_nobody_else_reads_it(own_etcd: E
         text += f'[lease]\netcd_user = "{user}"\netcd_password_file = "{tmp_path / user}"\n'
         return grant_signer(parse(text, "t"))
 
-    granted = IssuedGrant(JobKey(7), "g1", Principal("1000"), "t2", 3, "flex", 3, 3, 0, 5.0)
+    granted = IssuedGrant(JobKey(7), "g1", Principal("1000"), "t2", 3, "flex", Resources(3, 3), 5.0)
     told = SatelliteReport(0, "g1", "t2", 3, SatelliteState.PENDING, signer("flexo").sign(granted, 300.0))
     other = signer("flexo")
     assert not other.trouble

@@ -91,7 +91,7 @@ def test_idle_nodes_are_seen_with_all_they_have(quiet_lab: Lab, cluster: SlurmCl
         "t2": (4, "v100", 4),
         "i1": (4, "v100", 4),
     }
-    assert _node(state, "t1").room_for(Resources(gpus=1, cpus=2, gpu_type="v100")) == 4
+    assert _node(state, "t1").capacity.holds(Resources(gpus=1, cpus=2, gpu_type="v100")) == 4
     tiers = {partition.name: partition.priority_tier for partition in state.partitions}
     assert tiers["infer"] > tiers["train"] > tiers["flex"]
     assert {part.name: part.nodes for part in state.partitions}["train"] == frozenset({"t1", "t2"})
@@ -134,7 +134,7 @@ def test_pending_jobs_have_reasons_and_planned_starts(quiet_lab: Lab, cluster: S
     assert (job.resources.gpus, job.requests[0].per_node, job.nodes) == (2, 2, ())
     assert (job.required_nodes, job.excluded_nodes) == (frozenset({"t1"}), frozenset({"t2"}))
     assert job.started_at == pytest.approx((_job(state, holder).started_at or 0) + 300, abs=2)
-    assert (_job(state, held).gpus, _job(state, held).num_nodes) == (2, 2)
+    assert (_job(state, held).resources.gpus, _job(state, held).num_nodes) == (2, 2)
 
 
 def test_a_job_array_is_one_waiting_job_and_its_running_tasks(quiet_lab: Lab, cluster: SlurmCluster) -> None:
@@ -320,7 +320,7 @@ def test_where_slurmdbd_is_a_jobs_gpus_are_slurms_own_sum_and_users_have_shares(
         job_id = _submit(lab, "--partition=train", "--gpus-per-task=2")
         state = _seen(cluster, _runs(job_id))
         job = _job(state, job_id)
-        assert (job.gpus, job.priority > 0, job.account) == (2, True, "root")
+        assert (job.resources.gpus, job.priority > 0, job.account) == (2, True, "root")
         read = cluster.user_shares()
         factors = {share.user: share.factor for share in read.shares}
         assert {"games", "news", "daemon"} <= factors.keys()
