@@ -1,7 +1,7 @@
 """Keeps the events within their bytes: the oldest entries go, first those of the job that has most.
 
 So one job that makes events without end loses its own history, not that of others. What else stands in the
-file is bounded where it is written, and costs nobody's history.
+file is bounded where it is written, and costs a quarter of the history at most.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
+_EVENTS_ALONE: Final = 3 / 4
+"""So much of the file is for events, whatever else stands in it."""
 _AT_ONCE: Final = 20_000
 """Entries that one call removes: a few hundredths of a second, in which nothing else is written."""
 _SHARE: Final = 10
@@ -50,14 +52,15 @@ def _bytes_of(connection: sqlite3.Connection, table: str) -> int:
 
 
 def make_room(connection: sqlite3.Connection, most_bytes: int, written: int) -> int:
-    """In the transaction that has `written` entries: remove old ones if there are too many bytes of events.
+    """In the transaction that has `written` entries: remove old ones if there are too many bytes.
 
     Returns how many entries were removed. More calls remove more, where one does not do.
     """
     if used_bytes(connection) <= most_bytes:
         return 0
     others = _bytes_of_others(connection)
-    if used_bytes(connection) - others <= most_bytes:
+    for_events = max(most_bytes - others, most_bytes * _EVENTS_ALONE)
+    if used_bytes(connection) - others <= for_events:
         return 0
     at_once = max(_AT_ONCE, 2 * written)
     removed = _remove_of_the_largest(connection, at_once) or _remove_oldest(connection, at_once)
@@ -65,7 +68,7 @@ def make_room(connection: sqlite3.Connection, most_bytes: int, written: int) -> 
         "SELECT snapshot_id FROM event WHERE snapshot_id IS NOT NULL ORDER BY id LIMIT 1"
     ).fetchone()
     connection.execute("DELETE FROM snapshot WHERE id < ?", (oldest[0] if oldest else 1 << 62,))
-    if used_bytes(connection) - others > most_bytes:  # few events, of large snapshots
+    if used_bytes(connection) - others > for_events:  # few events, of large snapshots
         connection.execute(
             "DELETE FROM snapshot WHERE id <= (SELECT (9 * min(id) + max(id)) / 10 FROM snapshot)"
         )
