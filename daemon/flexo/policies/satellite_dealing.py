@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 from functools import partial
 
+from flexo.model.plans import Grow
 from flexo.model.queue import JobKey
-from flexo.policies.rooms import Room
+from flexo.policies import satellite_words as words
+from flexo.policies.rooms import Room, satellite_partition
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
 from flexo_protos.resources import Resources
 
@@ -26,7 +28,7 @@ def deal_idle(plan: PlanInMaking) -> None:
             heapq.heappush(queue, (job.workers, key))
     for job in plan.jobs.values():
         if job.may_grow_at <= plan.now:
-            plan.actions.extend(plan.growth(job))
+            plan.actions.extend(_grow(plan, job, *new) for new in plan.may_begin(job))
 
 
 def _deal_one(plan: PlanInMaking, job: JobInPlan, expected: int) -> bool:
@@ -53,6 +55,11 @@ def _deal_one(plan: PlanInMaking, job: JobInPlan, expected: int) -> bool:
     job.dealt[room.node.name] = job.dealt.get(room.node.name, 0) + workers
     job.workers += workers
     return True
+
+
+def _grow(plan: PlanInMaking, job: JobInPlan, node: str, workers: int) -> Grow:
+    why = words.grows(job.job, node, workers, job.before)
+    return Grow(job.job.key, node, workers, satellite_partition(plan.snapshot, node), why)
 
 
 def _best_room(plan: PlanInMaking, job: JobInPlan, wanted: int) -> Room | None:

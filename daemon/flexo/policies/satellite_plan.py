@@ -12,9 +12,8 @@ from functools import partial
 
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.measured import SlowGpu
-from flexo.model.plans import Action, Grow, Shrink, Snapshot
+from flexo.model.plans import Action, Shrink, Snapshot
 from flexo.model.queue import JobKey
-from flexo.policies import satellite_words as words
 from flexo.policies.base import Target
 from flexo.policies.demand import rate
 from flexo.policies.openings import Kind, Openings
@@ -25,7 +24,6 @@ from flexo.policies.rooms import (
     build_rooms,
     lent_nodes,
     satellite_nodes,
-    satellite_partition,
 )
 
 
@@ -186,15 +184,14 @@ class PlanInMaking:
         rates = rate(known, job.before, nodes), rate(known, grown, nodes + 1)
         return pays(*rates, max(0.0, stay_s - START_S), PAUSE_S)
 
-    def growth(self, job: JobInPlan) -> Iterator[Grow]:
-        """What was dealt, unless satellites on their way out still hold GPUs up to the job's ceiling."""
+    def may_begin(self, job: JobInPlan) -> Iterator[tuple[str, int]]:
+        """Nodes and workers that it was dealt, unless satellites on their way out still hold GPUs up to its
+        ceiling."""
         left = job.job.ceiling - job.job.base_workers - sum(grant.workers for grant in job.job.grants)
         for node, workers in job.dealt.items():
-            if workers > left:
-                continue
-            left -= workers
-            why = words.grows(job.job, node, workers, job.before)
-            yield Grow(job.job.key, node, workers, satellite_partition(self.snapshot, node), why)
+            if workers <= left:
+                left -= workers
+                yield node, workers
 
 
 def _slow_nodes(

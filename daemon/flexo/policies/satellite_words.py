@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 from flexo.model.elastic import ElasticJob
 from flexo.policies.openings import Kind
 from flexo.policies.pending import Claim
 from flexo.policies.rooms import Room, Standing
-
-if TYPE_CHECKING:
-    from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
+from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
 
 _REASONS = 4
 """Of why a job has no room that are said: a cluster of thousands of nodes may have thousands."""
@@ -99,7 +96,7 @@ class Words:
             return "gives workers back now"
         if job.job.errand:
             return f"is not resized while a {job.job.errand} is under way"
-        if job.dealt and job.may_grow_at <= now and not any(self._plan.growth(job)):
+        if job.dealt and job.may_grow_at <= now and not any(self._plan.may_begin(job)):
             grants = sum(grant.workers for grant in job.job.grants)
             leaving = grants + job.job.base_workers - job.before
             return f"grows when its {_count(leaving, 'worker')} on the way out have left"
