@@ -9,8 +9,9 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export MPLBACKEND := Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Labs are a machine's alone; everything else may share it.
 SIDE_BY_SIDE := --numprocesses=auto --maxprocesses=4
-ON_CLUSTERS := slurm chaos
+ON_LABS := slurm training chaos
 WITHOUT_LABS := etcd prometheus packages
 # Horovod with its native library, before the one that set-up installs, which has none.
 ON_NATIVE := PYTHONPATH="$$PWD/.venv/native"
@@ -41,22 +42,16 @@ test: ## lint, the plugin's own checks, and all tests
 	$(MAKE) --no-print-directory -C slurm_plugin check fuzz
 	@failed=0; mkdir -p build; \
 	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE) || failed=1; \
-	echo 'beside what follows, told at the end: lint, $(WITHOUT_LABS), training, setup-native (build/beside.log)'; \
-	$(MAKE) --no-print-directory run-beside >build/beside.log 2>&1 & beside=$$!; \
-	trap 'kill $$beside 2>/dev/null || true' EXIT; \
-	$(BIN)/pytest $(addprefix tests/,$(ON_CLUSTERS)) -m 'not native' --durations=20 || failed=1; \
-	wait $$beside || failed=1; cat build/beside.log; \
-	exit $$failed
-
-# One thing after the other: there are two cores, and the tests on clusters, which mostly wait, have one.
-.PHONY: run-beside
-run-beside:
-	@failed=0; \
-	$(MAKE) --no-print-directory run-lint || failed=1; \
-	$(BIN)/pytest $(addprefix tests/,$(WITHOUT_LABS)) -p no:cacheprovider || failed=1; \
-	$(BIN)/pytest tests/training -p no:cacheprovider -m 'not native' --durations=20 || failed=1; \
-	./setup.sh native || failed=1; \
-	$(ON_NATIVE) $(BIN)/pytest tests -p no:cacheprovider -m native $(call but,unit $(WITHOUT_LABS)) || failed=1; \
+	echo 'beside what follows, told at the end: lint, $(WITHOUT_LABS), setup-native (build/{lint,without-labs,setup-native}.log)'; \
+	$(MAKE) --no-print-directory run-lint >build/lint.log 2>&1 & lint=$$!; \
+	$(BIN)/pytest tests -p no:cacheprovider $(call but,unit $(ON_LABS)) >build/without-labs.log 2>&1 & others=$$!; \
+	./setup.sh native >build/setup-native.log 2>&1 & native=$$!; \
+	trap 'kill $$lint $$others $$native 2>/dev/null || true' EXIT; \
+	$(BIN)/pytest tests -m 'not native' --durations=20 $(call but,unit $(WITHOUT_LABS)) || failed=1; \
+	if wait $$native; then $(ON_NATIVE) $(BIN)/pytest tests -m native $(call but,unit $(WITHOUT_LABS)) || failed=1; \
+	else cat build/setup-native.log; failed=1; fi; \
+	wait $$others || failed=1; cat build/without-labs.log; \
+	wait $$lint || failed=1; cat build/lint.log; \
 	exit $$failed
 
 test-unit: ## tests that need neither Slurm nor training (a minute or two)

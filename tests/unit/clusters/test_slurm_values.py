@@ -145,6 +145,11 @@ def test_gpus_are_counted_in_every_spelling(text: str, count: int, gpu_type: str
     assert (read.gpus, read.gpu_type) == (count, gpu_type)
 
 
+@pytest.mark.parametrize("text", ["", "N/A", "(null)", "None", "Unknown"])
+def test_where_slurm_says_nothing_there_is_nothing(text: str) -> None:
+    assert generic_resources(text) == Resources()
+
+
 def test_gpus_in_use_in_pieces_are_noticed() -> None:
     assert shared_gpus_in_use("gpu:4(IDX:0-3),shard:2(1/4,1/4)")
     assert not shared_gpus_in_use("gpu:4(IDX:0-3),shard:0(0/4,0/4)")

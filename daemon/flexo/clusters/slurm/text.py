@@ -71,7 +71,8 @@ def generic_resources(text: str) -> Resources:
     `gres/gpu=2`. The type of GPUs is "" when none is named or several are. Pieces of GPUs (shard, mps) and
     what is not counted one by one (`no_consume`, `4G`) are left out.
     """
-    found = [each for each in map(_devices, _words(text)) if each is not None]
+    words = () if is_nothing(text) else _words(text)
+    found = [each for each in map(_devices, words) if each is not None]
     gpus = [each for each in found if each.name == "gpu"]
     types = {each.type for each in gpus}
     amounts: dict[tuple[str, str], Amount] = {}
