@@ -139,9 +139,11 @@ class HostileWorld(World):
         theirs = {job.job_id: replace(job, satellite=None) for job in hostile.own_jobs()}
         before = {job.job_id: self.cluster.queue.pop(job.job_id) for job in self.own_jobs()}
         for job in theirs.values():
-            here = before.get(job.job_id, job)
-            if job.state is JobState.PENDING or (here.nodes and here.state is not JobState.PENDING):
-                self.cluster.add(replace(job, nodes=here.nodes if job.nodes else ()))
+            # one that began there since the last look may have to begin elsewhere here
+            here = before.get(job.job_id)
+            runs = here is not None and here.nodes and here.state is not JobState.PENDING
+            if job.state is JobState.PENDING or runs:
+                self.cluster.add(replace(job, nodes=here.nodes if here and job.nodes else ()))
                 continue
             for node in sorted(self.cluster.sizes, key=lambda name: (name not in job.nodes, name)):
                 if self.cluster.sizes[node] - self.cluster.held(node) >= job.resources.gpus:
