@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from flexo_protos.resources import Devices, Resources, amount
+from flexo_protos.resources import Resources, amount, as_texts, of_texts
 from horovod_elastic import wire
 
 
@@ -108,13 +108,12 @@ def _shape_fields(shape: Resources) -> dict[str, object]:
         "gpu_type": shape.gpu_type,
     }
     if shape.devices:
-        fields["devices"] = [[each.name, each.type, str(each.amount)] for each in shape.devices]
+        fields["devices"] = as_texts(shape.devices)
     return fields
 
 
 def _shape_of(
-    gpus: int | str, cpus: int, memory_mib: int, gpu_type: str, devices: Iterable[tuple[str, str, str]] = ()
+    gpus: int | str, cpus: int, memory_mib: int, gpu_type: str, devices: Iterable[Iterable[str]] = ()
 ) -> Resources:
     """The inverse."""
-    others = tuple(Devices(name, kind, amount(many)) for name, kind, many in devices)
-    return Resources(amount(gpus), cpus, memory_mib, gpu_type, others)
+    return Resources(amount(gpus), cpus, memory_mib, gpu_type, of_texts(devices))

@@ -14,7 +14,7 @@ from typing import Final
 
 from flexo.issued_grants import UNKNOWN_OWNER, IssuedGrant
 from flexo.model.queue import JobKey, Principal
-from flexo_protos.resources import Devices, Resources, amount
+from flexo_protos.resources import Resources, amount, as_texts, of_texts
 
 _NOT_KNOWN: Final = -1
 """An amount, or an owner, that an older release did not record."""
@@ -105,8 +105,7 @@ def _resources(gpus: int | str, cpus: int, memory_mib: int) -> Resources | None:
     if isinstance(gpus, int):
         return Resources(gpus, cpus, memory_mib)
     share, *devices = json.loads(gpus)
-    others = tuple(Devices(name, kind, amount(many)) for name, kind, many in devices)
-    return Resources(amount(share), cpus, memory_mib, devices=others)
+    return Resources(amount(share), cpus, memory_mib, devices=of_texts(devices))
 
 
 def _columns(resources: Resources | None) -> tuple[object, ...]:
@@ -115,8 +114,7 @@ def _columns(resources: Resources | None) -> tuple[object, ...]:
         return (_NOT_KNOWN,) * 3
     gpus: object = resources.gpus
     if not resources.plain:
-        devices = ([each.name, each.type, str(each.amount)] for each in resources.devices)
-        gpus = json.dumps([str(resources.gpus), *devices])
+        gpus = json.dumps([str(resources.gpus), *as_texts(resources.devices)])
     return gpus, resources.cpus, resources.memory_mib
 
 

@@ -138,6 +138,16 @@ def amount(text: int | str) -> Amount:
     return _amount(*Fraction(text).as_integer_ratio())
 
 
+def as_texts(devices: Iterable[Devices]) -> list[list[str]]:
+    """For JSON: name, type and amount of each."""
+    return [[each.name, each.type, str(each.amount)] for each in devices]
+
+
+def of_texts(texts: Iterable[Iterable[str]]) -> tuple[Devices, ...]:
+    """What `as_texts` was given. Raises ValueError."""
+    return tuple(Devices(name, kind, amount(many)) for name, kind, many in texts)
+
+
 def to_message(resources: Resources) -> jobs_pb2.Resources:
     """As it is sent: GPUs whole where they are, else in parts of one size."""
     share = Fraction(resources.gpus)
@@ -175,7 +185,7 @@ def _device_message(devices: Devices) -> jobs_pb2.Devices:
 
 
 def _part(amount: Amount, parts: int) -> Amount:
-    return -(-amount // parts) if isinstance(amount, int) else _whole(amount / parts)
+    return rounded_up(amount, parts) if isinstance(amount, int) else _whole(amount / parts)
 
 
 def _whole(share: Fraction) -> Amount:

@@ -84,7 +84,7 @@ def _expected(plan: PlanInMaking) -> dict[JobKey, int]:
     sizes = {key: job.workers for key, job in plan.jobs.items() if plan.takes_part(job)}
     left = {key: plan.room_for(plan.jobs[key]) for key in sizes}
     most = max(left.values(), default=0)
-    idle = sum((plan.rooms[name].idle for name in plan.nodes), Resources())
+    idle = sum((plan.rooms[name].idle for name in plan.nodes if most), Resources())
     queue = [(workers, key) for key, workers in sizes.items()]
     heapq.heapify(queue)
     while queue and most > 0:

@@ -185,8 +185,7 @@ class PlanInMaking:
         return pays(*rates, max(0.0, stay_s - START_S), PAUSE_S)
 
     def may_begin(self, job: JobInPlan) -> Iterator[tuple[str, int]]:
-        """Nodes and workers that it was dealt, unless satellites on their way out still hold GPUs up to its
-        ceiling."""
+        """What it was dealt, by node; not where satellites that leave still hold GPUs up to its ceiling."""
         left = job.job.ceiling - job.job.base_workers - sum(grant.workers for grant in job.job.grants)
         for node, workers in job.dealt.items():
             if workers <= left:

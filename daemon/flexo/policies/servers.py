@@ -124,7 +124,7 @@ class Servers:
             )
         )
         if len({self._paces.of_one(job.shape.gpu_type, each) for each in gpu_types}) > 1:
-            return _spread(groups, _plain(job.shape), job.workers.min)  # as many fast ones as there are
+            return _spread(groups, job.shape.of_any_type(), job.workers.min)  # as many fast ones as there are
         return _place(groups, job.shape, job.workers.min)
 
     def place_flexible(self, shape: Resources, workers: int, gpu_type: str) -> Shares | None:
@@ -133,7 +133,7 @@ class Servers:
 
     def room(self, shape: Resources, gpu_type: str) -> int:
         """How many workers of `shape` fit on one type."""
-        plain = _plain(shape)
+        plain = shape.of_any_type()
         return sum(group.free.workers(plain) for group in self._for_flexible(gpu_type))
 
     def take(self, shape: Resources, shares: Iterable[Share]) -> None:
@@ -170,14 +170,9 @@ def _flexible_rank(group: _Group) -> int:
     return 2 * group.kind.hosts_base + (not group.kind.inference)
 
 
-def _plain(shape: Resources) -> Resources:
-    """`shape` where the GPU type has been chosen already."""
-    return shape.of_any_type()
-
-
 def _place(groups: Sequence[_Group], shape: Resources, workers: int) -> Shares | None:
     """On one group if one holds it: where it needs the fewest nodes, the first of equals. Else on several."""
-    plain = _plain(shape)
+    plain = shape.of_any_type()
     best: Shares | None = None
     for group in groups:
         found = group.free.place(plain, workers)

@@ -6,7 +6,7 @@ import functools
 import math
 import re
 
-from flexo_protos.resources import Amount, Devices, Resources
+from flexo_protos.resources import Devices, Resources, total
 
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown"})
 _MIB_PER_UNIT = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
@@ -75,15 +75,9 @@ def generic_resources(text: str) -> Resources:
     found = [each for each in map(_devices, words) if each is not None]
     gpus = [each for each in found if each.name == "gpu"]
     types = {each.type for each in gpus}
-    amounts: dict[tuple[str, str], Amount] = {}
-    for each in found:
-        if each.name != "gpu" and each.amount:
-            amounts[each.name, each.type] = amounts.get((each.name, each.type), 0) + each.amount
-    return Resources(
-        gpus=sum(each.amount for each in gpus),
-        gpu_type=types.pop() if len(types) == 1 else "",
-        devices=tuple(Devices(name, kind, amount) for (name, kind), amount in sorted(amounts.items())),
-    )
+    others = (Resources(devices=(each,)) for each in found if each.name != "gpu" and each.amount)
+    gpu_type = types.pop() if len(types) == 1 else ""
+    return sum(others, Resources(gpus=total(each.amount for each in gpus), gpu_type=gpu_type))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -115,14 +109,14 @@ def tres(text: str) -> Resources:
 
     No GPUs where the site does not track them (AccountingStorageTRES). CPUs and other devices are left out.
     """
-    memory, total, typed = 0, 0, {}
+    memory, whole, typed = 0, 0, {}
     for word in text.split(","):
         name, _, value = word.partition("=")
         if name == "mem":
             memory = memory_mib(value)
         elif name == "gres/gpu":
-            total = number(value)
+            whole = number(value)
         elif name.startswith("gres/gpu:"):
             typed[name.removeprefix("gres/gpu:")] = number(value)
     gpu_type = next(iter(typed)) if len(typed) == 1 else ""
-    return Resources(gpus=total or sum(typed.values()), memory_mib=memory, gpu_type=gpu_type)
+    return Resources(gpus=whole or sum(typed.values()), memory_mib=memory, gpu_type=gpu_type)
