@@ -9,15 +9,16 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export MPLBACKEND := Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
-# Labs are a machine's alone; everything else may share it.
-SIDE_BY_SIDE := --numprocesses=auto --maxprocesses=4
+# Tests mostly wait: more of them than cores go side by side.
+SIDE_BY_SIDE := --numprocesses=4
+LABS_SIDE_BY_SIDE := --numprocesses=$(or $(LABS),3) --dist=loadfile
 ON_LABS := slurm training chaos
 WITHOUT_LABS := etcd prometheus packages
 # Horovod with its native library, before the one that set-up installs, which has none.
 ON_NATIVE := PYTHONPATH="$$PWD/.venv/native"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-loan test test-unit test-slurm test-slurm-matrix test-training test-chaos test-soak bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse deb wheel docs lint clean
+.PHONY: help setup setup-native demo demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-chaos test-soak bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse deb wheel docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,26 +38,38 @@ demo-loan: ## inference servers lent to training and taken back, one day in four
 	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo_demos.loans $(ARGS)
 
-test: ## lint, the plugin's own checks, and all tests
+test: usual := and not thorough
+test: ## lint, the plugin's own checks, and the tests of what users rely on (22 minutes on two cores, set-up aside)
+test-all: export FLEXO_THOROUGH := yes
+test-all: ## the same, with the tests of demos, benchmarks and judges, rarer cases, and all random examples
+test test-all:
 	@./setup.sh all --lab=$@
 	$(MAKE) --no-print-directory -C slurm_plugin check fuzz
 	@failed=0; mkdir -p build; \
-	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE) || failed=1; \
+	$(BIN)/pytest tests/unit -m 'not native $(usual)' $(SIDE_BY_SIDE) || failed=1; \
 	echo 'beside what follows, told at the end: lint, $(WITHOUT_LABS), setup-native (build/{lint,without-labs,setup-native}.log)'; \
 	$(MAKE) --no-print-directory run-lint >build/lint.log 2>&1 & lint=$$!; \
-	$(BIN)/pytest tests -p no:cacheprovider $(call but,unit $(ON_LABS)) >build/without-labs.log 2>&1 & others=$$!; \
+	$(BIN)/pytest tests -m 'not native $(usual)' -p no:cacheprovider $(call but,unit $(ON_LABS)) >build/without-labs.log 2>&1 & others=$$!; \
 	./setup.sh native >build/setup-native.log 2>&1 & native=$$!; \
 	trap 'kill $$lint $$others $$native 2>/dev/null || true' EXIT; \
-	$(BIN)/pytest tests -m 'not native' --durations=20 $(call but,unit $(WITHOUT_LABS)) || failed=1; \
-	if wait $$native; then $(ON_NATIVE) $(BIN)/pytest tests -m native $(call but,unit $(WITHOUT_LABS)) || failed=1; \
+	$(BIN)/pytest tests -m 'not native $(usual)' $(LABS_SIDE_BY_SIDE) --durations=20 $(call but,unit $(WITHOUT_LABS)) || failed=1; \
+	if wait $$native; then $(ON_NATIVE) $(BIN)/pytest tests -m 'native $(usual)' $(LABS_SIDE_BY_SIDE) $(call but,unit $(WITHOUT_LABS)) || failed=1; \
 	else cat build/setup-native.log; failed=1; fi; \
 	wait $$others || failed=1; cat build/without-labs.log; \
 	wait $$lint || failed=1; cat build/lint.log; \
 	exit $$failed
 
-test-unit: ## tests that need neither Slurm nor training (a minute or two)
+test-unit: ## tests that need neither Slurm nor training (under two minutes on two cores)
 	@./setup.sh unit
-	$(BIN)/pytest tests/unit $(SIDE_BY_SIDE)
+	$(BIN)/pytest tests/unit -m 'not thorough' $(SIDE_BY_SIDE)
+
+coverage: ## unit tests, and the lines and branches that they do not reach (build/coverage/html)
+	@./setup.sh unit
+	@rm -rf build/coverage
+	$(BIN)/coverage run -m pytest tests/unit $(SIDE_BY_SIDE) $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage report --skip-covered --sort=cover | tail -n 40
 
 test-slurm: ## tests against a real Slurm cluster on this machine (root)
 	@./setup.sh all --lab=$@
@@ -130,7 +143,11 @@ bench-loaning: ## inference servers on loan beside Lyra's figures (80 minutes of
 	@./setup.sh unit
 	@$(BIN)/python -m flexo_bench.loaning $(ARGS)
 
-lint: ## ruff, mypy, and which rooms may import which
+release: ## tag this commit as the version of daemon/flexo/__init__.py, with the changelog's words
+	@./setup.sh lint
+	@$(BIN)/python packages/release.py
+
+lint: ## ruff, mypy, which rooms may import which, and names that are retired
 	@./setup.sh lint
 	@$(MAKE) --no-print-directory run-lint
 
@@ -140,6 +157,7 @@ run-lint:
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python packages/retired_names.py
 
 clean: ## remove what was built and cached here; .venv and the Horovod wheels stay
 	$(MAKE) --no-print-directory -C slurm_plugin clean

@@ -15,6 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 readonly ROOT=$PWD
 readonly VENV=$ROOT/.venv
 readonly PYTHON=$VENV/bin/python
+readonly UV=$VENV/bin/uv
 readonly NATIVE=$VENV/native # Horovod with its native library, for those who put it on PYTHONPATH
 readonly STAMPS=$VENV/.setup
 readonly LOG=$ROOT/build/setup.log
@@ -38,6 +39,7 @@ readonly PACKAGES_OF_NATIVE=(python3-dev:- g++:g++ cmake:cmake)
 # What the environment says about other Pythons, and the make that calls, must not decide what is installed here.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE VIRTUAL_ENV PIP_TARGET PIP_PREFIX PIP_USER PIP_ROOT PIP_REQUIRE_VIRTUALENV
+unset UV_SYSTEM_PYTHON UV_PYTHON UV_PROJECT_ENVIRONMENT UV_OFFLINE
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 LC_ALL=C.UTF-8
 if [[ ${FLEXO_TORCH:-} && $FLEXO_TORCH != download ]]; then
   FLEXO_TORCH=$(command -v "$FLEXO_TORCH" || printf '%s\n' "$FLEXO_TORCH") # as the caller's PATH has it
@@ -190,41 +192,44 @@ system_python() {
   printf '%s\n' "$python"
 }
 
-# pip's programs name Python between double quotes where its path has a space; nothing else in the path is quoted.
-readonly OWN_FOLDER='"$(dirname -- "$(realpath -- "$0")")"'
+# uv writes programs that find Python beside themselves, whatever the folder's name, if pyvenv.cfg has this line.
+readonly RELOCATABLE='relocatable = true'
 
-quote_programs() {
-  "$PYTHON" - "$OWN_FOLDER" "$VENV"/bin/* <<'END'
-import sys
-from pathlib import Path
-
-START, STOP = b"#!/bin/sh\n'''exec' ", b"\n' '''\n"
-for path in filter(Path.is_file, map(Path, sys.argv[2:])):
-    head, stop, rest = path.read_bytes().partition(STOP)
-    if stop and head.startswith(START):
-        path.write_bytes(START + sys.argv[1].encode() + b'/python "$0" "$@"' + stop + rest)
-END
-}
-
-# A .venv that was begun or half removed, made by another Python, or moved here from elsewhere, is not sound.
+# A .venv that was begun or half removed, or made by another Python or an older set-up, is not sound.
 venv_is_sound() {
-  local probe='import pip, sys; sys.exit(not pip.__file__.startswith(sys.argv[1]) or sys.prefix != sys.argv[1] or sys.version != sys.argv[2])'
-  "$PYTHON" -c "$probe" "$VENV" "$1" 2>/dev/null && grep -qF -e "$VENV/bin/python" -e "$OWN_FOLDER" "$VENV/bin/pip" 2>/dev/null
-}
+  local probe='import sys; sys.exit(sys.prefix != sys.argv[1] or sys.version != sys.argv[2])'
+  "$PYTHON" -c "$probe" "$VENV" "$1" && grep -qxF "$RELOCATABLE" "$VENV/pyvenv.cfg" && "$UV" --version
+} &>/dev/null
 
 make_venv() {
   rm -rf "$VENV"
   "$1" -m venv "$VENV"
+  "$PYTHON" -m pip install --constraint constraints.txt uv
+  printf '%s\n' "$RELOCATABLE" >>"$VENV/pyvenv.cfg"
 }
 
-# What generates the gRPC code comes first, so that pip makes no environment for it. The rest is one call: each resolves all.
+# uv reads nothing of pip's configuration. What a site has told pip there (a mirror, a certificate), uv hears too.
+tell_uv() {
+  local key value
+  export UV_NATIVE_TLS=1 UV_COMPILE_BYTECODE=1 UV_NO_PROGRESS=1
+  while IFS='=' read -r key value; do
+    value=${value#\'} value=${value%\'} value=${value//'\n'/ }
+    case ${key##*.} in
+      index-url) export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$value} ;;
+      extra-index-url) export UV_INDEX=${UV_INDEX:-$value} ;;
+      find-links) export UV_FIND_LINKS=${UV_FIND_LINKS:-${value// /,}} ;;
+      trusted-host) export UV_INSECURE_HOST=${UV_INSECURE_HOST:-$value} ;;
+      cert) export SSL_CERT_FILE=${SSL_CERT_FILE:-$value} ;;
+    esac
+  done < <("$PYTHON" -m pip config list)
+}
+
+# What generates the gRPC code comes first, so that uv makes no environment for it. The rest is one call: each resolves all.
 install_packages_of() {
-  local -a pip=("$PYTHON" -m pip install --constraint constraints.txt)
-  unlink_torch # or pip would count what is installed there
-  "${pip[@]}" setuptools grpcio-tools mypy-protobuf
-  quote_programs
-  "${pip[@]}" --no-build-isolation --editable ".[$1]"
-  quote_programs
+  local -a install=("$UV" pip install --python "$PYTHON" --constraint constraints.txt)
+  tell_uv
+  "${install[@]}" setuptools grpcio-tools mypy-protobuf
+  "${install[@]}" --no-build-isolation --editable ".[$1]"
 }
 
 # Where PyTorch comes from: "download", or the Python that has it.
@@ -245,7 +250,7 @@ step_python() {
       run_logged 'Virtual environment' make_venv "$python"
     fi
     if [[ ! $ok ]]; then
-      missing python 'the virtual environment .venv could not be made (Debian: apt-get install python3-venv): nothing works without it.'
+      missing python 'the virtual environment .venv could not be made (Debian: apt-get install python3-venv; or is the network away?): nothing works without it.'
       return
     fi
     stamp venv "$ROOT $version"
@@ -263,7 +268,7 @@ step_python() {
   run_logged "$title" install_packages_of "$extras"
   if [[ ! $ok ]]; then
     rm -f "$STAMPS/venv" # looked at again next time
-    missing python 'pip could not install what flexo needs: is the network there? Nothing works without it.'
+    missing python 'uv could not install what flexo needs: is the network there? Nothing works without it.'
     return
   fi
   stamp flexo "$key"
@@ -348,14 +353,13 @@ make_horovod_once() {
 }
 
 install_python_files() {
-  "$PYTHON" -m pip install --no-deps --force-reinstall "$1"/horovod-*.whl
-  quote_programs
+  "$UV" pip install --python "$PYTHON" --no-deps --reinstall "$1"/horovod-*.whl
   "$PYTHON" -c 'from horovod_elastic.core.c10d import standin; standin.install(); import horovod.torch'
 }
 
 install_native() {
   rm -rf "$NATIVE"
-  "$PYTHON" -m pip install --no-deps --target "$NATIVE" "$1"/horovod-*.whl
+  "$UV" pip install --python "$PYTHON" --no-deps --target "$NATIVE" "$1"/horovod-*.whl
   PYTHONPATH=$NATIVE "$PYTHON" -c 'import horovod.torch' # a wheel that was built for something else shows it here
 }
 

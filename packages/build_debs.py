@@ -1,7 +1,8 @@
 """Builds Debian packages: python packages/build_debs.py [--out FOLDER] [flexo] [flexo-slurm-plugin].
 
-`flexo` holds daemon and command, `flexo-slurm-plugin` what Slurm loads, compiled against the headers that are
-installed here. Needs dpkg-deb and, for the plugin, a compiler and libslurm-dev; no network, no root.
+The package `flexo` has daemon and command. `flexo-slurm-plugin` has the files that Slurm loads, compiled
+against the headers that are installed here. The build needs dpkg-deb and, for the plugin, a compiler and
+libslurm-dev. It needs neither network nor root.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ _COMPLETIONS = {
     Shell.ZSH: "usr/share/zsh/vendor-completions/_flexo",
     Shell.FISH: "usr/share/fish/vendor_completions.d/flexo.fish",
 }
-_HEADER = "slurm/slurm_version.h"
+HEADER = "slurm/slurm_version.h"
 _SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 
 
 class CannotBuild(Exception):
-    """Something that building needs is not here; the message says what."""
+    """Something that the build needs is missing; the message names it."""
 
 
 def daemon_package(out: Path) -> Path:
-    """flexo_VERSION_ARCHITECTURE.deb."""
+    """Build the package of daemon and command. Returns its path: flexo_VERSION_ARCHITECTURE.deb."""
     stage = _fresh(out / "stage" / "flexo")
     python_tree.build(stage, PREFIX)
     for name in ("flexo", "flexod"):
@@ -70,7 +71,10 @@ def daemon_package(out: Path) -> Path:
 
 
 def plugin_package(out: Path) -> Path:
-    """flexo-slurm-plugin_VERSION+slurmRELEASE_ARCHITECTURE.deb."""
+    """Build the package of the Slurm plugin.
+
+    Returns its path: flexo-slurm-plugin_VERSION+slurmRELEASE_ARCHITECTURE.deb.
+    """
     stage = _fresh(out / "stage" / "flexo-slurm-plugin")
     release, following = slurm_release()
     libraries = Path("/usr/lib") / _said(["cc", "-print-multiarch"]) / "slurm-wlm"
@@ -90,15 +94,15 @@ def plugin_package(out: Path) -> Path:
 
 
 def slurm_release() -> tuple[str, str]:
-    """That of the headers, and what the next one is at least: ("22.05", "22.06"). Raises CannotBuild."""
-    source = f"#include <{_HEADER}>\nversion SLURM_VERSION_NUMBER\n"
-    flags = shlex.split(os.environ.get("CPPFLAGS", ""))  # as slurm_plugin/Makefile takes them
+    """Release of the Slurm headers, and a lower bound of the next: ("22.05", "22.06"). Raises CannotBuild."""
+    source = f"#include <{HEADER}>\nversion SLURM_VERSION_NUMBER\n"
+    flags = shlex.split(os.environ.get("CPPFLAGS", ""))  # slurm_plugin/Makefile reads CPPFLAGS, too
     done = subprocess.run(
         ["cc", *flags, "-E", "-P", "-xc", "-"], input=source, capture_output=True, text=True
     )
     match = re.search(r"^version\s+0x([0-9a-f]{2})([0-9a-f]{2})[0-9a-f]{2}$", done.stdout, re.MULTILINE)
     if done.returncode != 0 or match is None:
-        raise CannotBuild(f"{_HEADER} is missing: install libslurm-dev, or Slurm's own development files")
+        raise CannotBuild(f"{HEADER} is missing: install libslurm-dev, or Slurm's own development files")
     year, month = int(match[1], 16), int(match[2], 16)
     return f"{year}.{month:02}", f"{year}.{month + 1:02}"
 
@@ -110,7 +114,7 @@ PACKAGES: Mapping[str, Callable[[Path], Path]] = {
 
 
 def _packed(name: str, stage: Path, out: Path, words: Mapping[str, str]) -> Path:
-    """The package made of `stage`, its control file filled with `words`."""
+    """Build the package `name` from `stage`, with `words` filled into its control file. Returns its path."""
     source = HERE / "debian" / name
     files = sorted(path for path in stage.rglob("*") if path.is_file() and not path.is_symlink())
     architecture = _said(["dpkg", "--print-architecture"])
@@ -164,7 +168,7 @@ def _said(command: list[str]) -> str:
 
 
 def main() -> int:
-    """Entry point; the exit code."""
+    """Entry point. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Builds flexo's Debian packages.")
     parser.add_argument("--out", type=Path, default=OUT, help="where they are put; else %(default)s")
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(PACKAGES)}; else all")

@@ -1,7 +1,7 @@
-"""What the commands say of themselves, as data: manual pages and the reference on the site are made of it.
+"""The help of the commands as data, for the manual pages and the reference on the site.
 
-Read from the parsers: typer's for `flexo`, argparse's for `flexod`, and the usage of the two commands that
-parse for themselves.
+The help comes from the parsers: typer's for `flexo`, argparse's for `flexod`. Two commands parse their
+arguments themselves; their usage text is taken as it is.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from flexo_protos.credentials import SOCKET_VARIABLE
 from horovod_elastic import hosts, launcher
 
 _USAGES = {"run": launcher.USAGE, "hosts": hosts.USAGE}
-"""Commands whose help is not made of options."""
+"""Usage texts of the commands that parse their arguments themselves."""
 _TYPE = re.compile(r"(?<=\S) <[^<>]+>$")
-"""What typer adds to the name of what is said to be something already."""
+"""The text that typer adds to the name of an argument whose type is known."""
 _BRACES = re.compile(r"\{(\w+)\}")
-"""What it puts around an argument that has to be there."""
+"""The braces that typer puts around a required argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,16 @@ class CommandHelp:
     """One command."""
 
     name: str
-    """As it is called: "flexo lab up"."""
+    """Full name, as typed: "flexo lab up"."""
     text: str
     usage: str
-    """What follows the name; "" where `verbatim` says it."""
+    """Usage after the name; "" if `verbatim` holds the usage."""
     options: tuple[Term, ...]
-    """And arguments, in the order in which the command's own help has them."""
+    """Options and arguments, in the order of the command's own help."""
     verbatim: str = ""
-    """All that a command says which parses for itself."""
+    """Full usage text of a command that parses its arguments itself; "" for all others."""
     commands: tuple[CommandHelp, ...] = ()
-    """Of a group."""
+    """Subcommands of a group; empty for all others."""
 
     @property
     def summary(self) -> str:
@@ -72,7 +72,7 @@ ENVIRONMENT = (
 )
 """Variables that the commands read."""
 EXIT_CODES = tuple(Term(str(code.value), code.meaning) for code in ExitCode)
-"""Of `flexo`."""
+"""Exit codes of `flexo`."""
 FLEXOD_EXIT_CODES = (
     Term("0", "ended by SIGTERM or SIGINT"),
     Term(str(FAILED), "it cannot start or go on; the sentence on the error output says why"),
@@ -86,7 +86,7 @@ def flexo() -> CommandHelp:
 
 
 def flexod() -> CommandHelp:
-    """The daemon."""
+    """The command `flexod`."""
     parser = make_parser()
     return CommandHelp("flexod", str(parser.description), "[OPTIONS]", tuple(_parser_options(parser)))
 
@@ -115,6 +115,6 @@ def _options(command: TyperCommand) -> Iterator[Term]:
 
 
 def _parser_options(parser: argparse.ArgumentParser) -> Iterator[Term]:
-    formatter = parser._get_formatter()  # the only one that knows how argparse writes an option
+    formatter = parser._get_formatter()  # only argparse's formatter knows how argparse writes an option
     for action in parser._actions:
         yield Term(formatter._format_action_invocation(action), formatter._expand_help(action))

@@ -16,13 +16,13 @@ from pathlib import Path
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-"""Of the source distribution."""
+"""Hash of the source distribution."""
 LABEL = "python.files"
-"""Ends the version of the wheel without a library: neither pip nor a reader takes it for the other."""
+"""Suffix of the version of the wheel without a library. It distinguishes the two wheels."""
 _HIDDEN = ("HOROVOD_", "CUDA", "CUDNN", "NVCC", "NCCL", "ROCM", "HIP", "TORCH_CUDA", "PYTHON")
-"""Variables that start like this would change what is built."""
+"""Prefixes of environment variables that would change what is built."""
 _COMPILER_GIB = 2
-"""Memory for each compiler."""
+"""Memory for each compiler process, in GiB."""
 _CXX = """\
 #!/bin/sh
 # Horovod's CMake appends -std=c++14, and PyTorch's headers need 17
@@ -81,13 +81,13 @@ def source(folder: Path) -> Path:
 
 
 def make_python_files(sdist: Path, folder: Path, work: Path) -> Path:
-    """A wheel without a library, by Horovod's own switch."""
+    """Build the wheel without a library, with Horovod's own switch. Returns its path."""
     switches = {"HOROVOD_SKIP_COMPILE": "1", "HOROVOD_LOCAL_VERSION": LABEL}
     return _build(sdist, folder, work, {**_without(os.environ), **switches})
 
 
 def make_native(sdist: Path, folder: Path, work: Path) -> Path:
-    """A wheel with the native library."""
+    """Build the wheel with the native library. Returns its path."""
     return _build(sdist, folder, work, build_environment(os.environ, work))
 
 
@@ -96,13 +96,13 @@ def _build(sdist: Path, folder: Path, work: Path, environment: Mapping[str, str]
     _pip("wheel", *options, str(sdist), environment=environment)
     (made,) = (work / "wheel").glob("horovod-*.whl")
     folder.mkdir(parents=True, exist_ok=True)
-    arriving = folder / f".{made.name}"  # then it is there at once, whoever looks
+    arriving = folder / f".{made.name}"  # renamed when complete: no reader sees half a wheel
     arriving.write_bytes(made.read_bytes())
     return arriving.rename(folder / made.name)
 
 
 def build_environment(environment: Mapping[str, str], work: Path) -> dict[str, str]:
-    """`environment` for a build in `work` that finds no CUDA, and nothing else that decides what is built."""
+    """`environment` for a build in `work`, without CUDA and without variables that change what is built."""
     (work / "python").mkdir()
     (work / "python" / "sitecustomize.py").write_text(_SITECUSTOMIZE)
     for name, text in (("c++", _CXX), ("cmake", _CMAKE)):
@@ -129,7 +129,7 @@ def _without(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _compilers() -> int:
-    """How many may run at a time."""
+    """Number of compilers that may run at a time."""
     (kib,) = re.findall(r"^MemAvailable: *([0-9]+)", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return max(1, min(len(os.sched_getaffinity(0)), int(kib) // 2**20 // _COMPILER_GIB))
 

@@ -1,7 +1,7 @@
-"""Writes the manual pages: python packages/manual.py FOLDER. Everything in them is the program's own words.
+"""Writes the manual pages: python packages/manual.py FOLDER. All their text comes from the programs.
 
-One page for `flexo`, one for each of its commands (those of a group share one), one for `flexod`, one for
-flexo.toml, and one for `flexo-partition`, which comes with the plugin.
+There is one page for `flexo`, one for each of its commands or groups of commands, one for `flexod` and one
+for flexo.toml. One more is for `flexo-partition`, which comes with the plugin.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ class Page:
     name: str
     section: int
     text: str
-    """roff."""
+    """The page as roff source."""
 
     @property
     def path(self) -> Path:
-        """Below the folder of manual pages."""
+        """Path relative to the folder of manual pages."""
         return Path(f"man{self.section}") / f"{self.name}.{self.section}"
 
 
 def pages() -> list[Page]:
-    """Those of daemon and command."""
+    """Manual pages of the daemon and of the command."""
     overview = command_help.flexo()
     return [_overview(overview), *map(_page_of, overview.commands), _flexod(), _configuration()]
 
 
 def plugin_pages() -> list[Page]:
-    """Those of what is installed with the plugin."""
+    """Manual pages of the programs that are installed with the plugin."""
     return [_partition()]
 
 
@@ -145,13 +145,13 @@ def _page(name: str, section: int, lines: Iterable[str]) -> Page:
 
 
 def _roff(text: str) -> str:
-    """`text` as roff prints it: nothing in it is a command, and a hyphen can be copied as one."""
+    """`text` escaped for roff: no line is a roff command, and a hyphen can be copied as a hyphen."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point; `arguments`: the folder, which gets man1, man5 and man8."""
+    """Entry point. `arguments`: the folder in which man1, man5 and man8 are made."""
     if len(arguments) != 1:
         sys.stderr.write(f"usage: {Path(__file__).name} FOLDER\n")
         return 2

@@ -14,11 +14,11 @@ _NOT_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
 
 
 def build(folder: Path) -> Path:
-    """The wheel of this checkout, put into `folder`."""
+    """Build the wheel of this checkout into `folder`. Returns its path."""
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / "source"
         copy.mkdir()
-        for name in _SOURCES:  # setuptools would leave its build/ behind, and pack what an older one holds
+        for name in _SOURCES:  # a copy, because setuptools leaves build/ and packs an older one
             source = ROOT / name
             if source.is_dir():
                 shutil.copytree(source, copy / name, ignore=_NOT_SOURCE)

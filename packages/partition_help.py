@@ -1,6 +1,7 @@
-"""What flexo-partition says of itself, as data: its manual page is made of it.
+"""The help of flexo-partition as data, for its manual page.
 
-Read from its source, which is no module of ours: it is installed as it is and imports nothing of flexo's.
+The help is parsed from the program's source, which is not imported: flexo-partition is installed as one file
+and imports nothing of flexo.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ class PartitionHelp:
     """The helper that edits the partitions of lent servers."""
 
     usage: str
-    """With its name, in one line."""
+    """Usage with the program's name, in one line."""
     summary: str
     text: str
     exit_codes: tuple[Term, ...]
     config: str
-    """The path of its configuration."""
+    """Path of the configuration file."""
     keys: tuple[Term, ...]
-    """As they are written with their defaults; alone where there is none."""
+    """Configuration keys, written `key = default`; a key without a default stands alone."""
 
 
 def flexo_partition() -> PartitionHelp:
-    """What stands in its docstrings and constants."""
+    """Read the help from the docstrings and constants in the program's source."""
     module = ast.parse(SOURCE.read_text(encoding="utf-8"))
     first, text, codes = (ast.get_docstring(module) or "").split("\n\n")
     words = codes.removeprefix("Exit codes: ").replace("\n", " ")
@@ -59,7 +60,7 @@ def _is(target: ast.expr, name: str) -> bool:
 
 
 def _keys(module: ast.Module) -> tuple[Term, ...]:
-    """Of the class Settings, each with the docstring after it."""
+    """Fields of the class Settings, each with the docstring after it."""
     (settings,) = (each for each in module.body if isinstance(each, ast.ClassDef) and each.name == "Settings")
     found = []
     for field, said in zip(settings.body[1:], settings.body[2:], strict=False):

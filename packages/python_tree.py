@@ -1,7 +1,7 @@
-"""Puts flexo and what it needs into a folder of its own, as a virtual environment without the tools.
+"""Puts flexo and its requirements into a folder of their own, as a virtual environment without pip.
 
-What is packed is what was tested: the distributions installed beside this program, in exactly those versions,
-and flexo's own wheel. Nothing is downloaded.
+The folder holds exactly the tested versions: copies of the distributions installed beside this program, and
+flexo's own wheel. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import own_wheel
 from packaging.requirements import Requirement
 
 EXTRAS = ("daemon", "etcd")
-"""etcd, too: nothing can be added to the tree later, and two flexods may keep their lease there."""
+"""Extras in the tree. etcd is one: nothing can be added later, and flexods may keep a leader lease there."""
 _LAUNCHER = """\
 #!{prefix}/bin/python3 -I
 import sys
@@ -32,7 +32,7 @@ _LAUNCHERS = {"flexo": "flexo_cli", "flexod": "flexo.service.flexod"}
 
 
 def build(stage: Path, prefix: Path) -> None:
-    """The tree in `stage`, for use at `prefix`."""
+    """Build the tree in `stage`, for use at `prefix`."""
     place = stage / prefix.relative_to("/")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     site = place / "lib" / f"python{version}" / "site-packages"
@@ -49,7 +49,7 @@ def build(stage: Path, prefix: Path) -> None:
 
 
 def needed() -> set[str]:
-    """Names of the distributions that flexo's daemon needs, those needed by others included."""
+    """Names of the distributions that flexo's daemon needs, directly or through another one."""
     found: set[str] = set()
     wanted = {name for extra in EXTRAS for name in _required(metadata.distribution("flexo"), extra)}
     while wanted:
@@ -74,7 +74,7 @@ def _normal(name: str) -> str:
 
 
 def _make_environment(place: Path, prefix: Path, version: str) -> None:
-    """What makes a folder a virtual environment: pyvenv.cfg above bin/python3."""
+    """Make `place` a virtual environment: pyvenv.cfg above bin/python3, and the launchers."""
     home = Path(f"/usr/bin/python{version}")
     (place / "bin").mkdir()
     (place / "bin" / "python3").symlink_to(home)
@@ -89,7 +89,7 @@ def _make_environment(place: Path, prefix: Path, version: str) -> None:
 
 
 def _copy(distribution: metadata.Distribution, site: Path) -> None:
-    """Its files as it lists them, without its programs and what was compiled here."""
+    """Copy the files that the distribution lists, except its programs and bytecode that was compiled here."""
     files = distribution.files
     if files is None:
         raise FileNotFoundError(f"{distribution.name} does not list its files: install it with pip")

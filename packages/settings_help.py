@@ -1,6 +1,6 @@
-"""The keys of flexo.toml as data: the manual page flexo.toml(5) and the reference on the site are made of it.
+"""The keys of flexo.toml as data, for the manual page flexo.toml(5) and the reference on the site.
 
-Read from `flexo.config`: sections and keys in their order there, defaults, and the docstring of each.
+The data comes from `flexo.config`: sections and keys in their order there, their defaults and docstrings.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Key:
 
     name: str
     default: str
-    """As TOML; "unset" where the file cannot say it."""
+    """Default, written as TOML; "unset" for None, which TOML cannot express."""
     takes: str
-    """What is allowed, in the words of the error message."""
+    """The allowed values, in the words of the error message."""
     text: str
 
 
@@ -34,7 +34,7 @@ class Section:
 
 
 def sections() -> tuple[Section, ...]:
-    """All of them."""
+    """All sections of flexo.toml."""
     return tuple(_section(name) for name in Settings.model_fields)
 
 
@@ -49,7 +49,7 @@ def _section(name: str) -> Section:
 
 
 def toml(value: object) -> str:
-    """`value` as the file would have it."""
+    """`value`, written as TOML; "unset" for None."""
     if value is None:
         return "unset"
     if isinstance(value, bool):
