@@ -1,4 +1,6 @@
-"""`python -m horovod_elastic run|agent|hosts`: all of a job, for images without the daemon's extras."""
+"""The command `python -m horovod_elastic run|agent|hosts`: all that a job needs, for images without the
+daemon's extras.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import sys
 
 
 def main() -> int:
-    """Hand over to the command's own module, importing only that one."""
+    """Run the command's own module, and import no other command's module."""
     command, arguments = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
     if command == "run":
         from horovod_elastic import launcher

@@ -1,11 +1,12 @@
 """A job's checkpoint (Amoeba, Table 1): one file with all that the training state holds at one boundary.
 
-Written by rank 0 between two mini-batches, so it is consistent; under another name first, so that a reader
-finds the whole file or none. It is a file of torch.save that holds numbers, text and tensors only:
-`torch.load(path, weights_only=True)` reads it, and reading one that somebody else made runs nobody's code.
+Rank 0 writes the checkpoint between two mini-batches, so the checkpoint is consistent. Rank 0 writes it under
+another name first, so that a reader finds the whole file or none. The checkpoint is a file of torch.save that
+holds numbers, text and tensors only. `torch.load(path, weights_only=True)` reads it, so loading somebody
+else's checkpoint runs no code of theirs.
 
-The path comes from flexod, and so perhaps from an administrator, or from whoever has taken flexod over. So a
-checkpoint replaces nothing but an earlier checkpoint of the same job, and this is decided here, in the job.
+flexod passes the path on. The path may come from an administrator, or from somebody who has taken flexod
+over. So a checkpoint replaces only an earlier checkpoint of the same job. The job itself checks that, here.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """Of which training a checkpoint is. Where the epoch stands is part of the state itself."""
+    """The training that a checkpoint belongs to. The epoch is part of the state itself."""
 
     job_id: int
     restart_count: int
     generation: int
     commits: int
-    """Mini-batches committed by the state."""
+    """Number of mini-batches that the state has committed."""
     workers: int
     node: str
-    """Where it was written: the path is as this node sees it."""
+    """Node that wrote the checkpoint: the path is as this node sees it."""
     flexo_version: str
     written_at: float = 0.0
-    """Seconds since the epoch; set by `write`."""
+    """Time of writing, in seconds since the epoch; `write` sets it."""
     torch_version: str = ""
-    """Set by `write`."""
+    """PyTorch's version; `write` sets it."""
 
 
 class _Handler(Protocol):
@@ -58,11 +59,11 @@ class _Handler(Protocol):
 
 
 class ElasticState(Protocol):
-    """Horovod's TorchState, as far as it is used here.
+    """The parts of Horovod's TorchState that checkpoints use.
 
-    It keeps what has a state_dict (models, optimizers, samplers, shards) in handlers, and everything else
-    as saved attributes; Horovod has no public way to ask for either (horovod 0.28.1, torch/elastic/state.py
-    and common/elastic.py: ObjectState).
+    TorchState keeps objects with a state_dict (models, optimizers, samplers, shards) in handlers, and all
+    other objects as saved attributes. Horovod has no public way to ask for either (horovod 0.28.1,
+    torch/elastic/state.py and common/elastic.py: ObjectState).
     """
 
     _handlers: Mapping[str, _Handler]
@@ -76,14 +77,14 @@ class ElasticState(Protocol):
 def write(
     state: ElasticState, path: Path, about: CheckpointInfo, within: Path | None = None
 ) -> CheckpointInfo:
-    """Write all that `state` holds to `path`; returns `about` with what is known only now.
+    """Write all that `state` holds to `path`; return `about` with the time and PyTorch's version.
 
-    `path` is absolute and its folder exists, `within` that folder or one below it if that is given. Only an
-    earlier checkpoint of the same job is replaced. Raises CheckpointError; then `path` is as it was, and
-    nothing else is left beside it.
+    `path` is absolute, and its folder exists. `within`: if given, `path` must be in this folder or below it.
+    Only an earlier checkpoint of the same job is replaced. Raises CheckpointError; then no other file
+    is left beside `path`, and `path` is unchanged unless it was the folder that the disk could not write.
 
-    The state is saved first, as a commit does: models say what they are now, data pipelines where they were
-    at the last save, and the file must not hold one without the other.
+    The function saves the state first, as a commit does. Models report their present values, but data
+    pipelines report those of the last save. The save makes both belong to the same boundary.
     """
     _check_place(path, within)
     earlier = _earlier(path, about.job_id)
@@ -108,12 +109,12 @@ def write(
 
 
 def load_checkpoint(path: str | Path, state: ElasticState) -> CheckpointInfo:
-    """Put what `flexo checkpoint` has written into `state`.
+    """Load a checkpoint that `flexo checkpoint` has written into `state`.
 
-    On every worker, or on rank 0 alone, from which the others take it over. To be called before the
-    training function is entered. The state must have the same names; how many workers there are does not
-    matter. Raises CheckpointError for a file that is damaged, of something else, or of another state; the
-    state is then unchanged, unless a model itself refused what the file holds for it.
+    Call it before the training function is entered: on every worker, or on rank 0 alone, whose state the
+    others take over. The state must have the same names. The number of workers may differ. Raises
+    CheckpointError for a file that is damaged, is no checkpoint, or is of another state. The state is then
+    unchanged, unless a model itself refused the values that the file holds for it.
     """
     content = _read(Path(path))
     about = content["about"]
@@ -134,7 +135,7 @@ def load_checkpoint(path: str | Path, state: ElasticState) -> CheckpointInfo:
 
 
 def _kept(state: ElasticState) -> dict[str, _Handler]:
-    """What the script has put into its state."""
+    """The handlers of the script's own objects, without the one that flexo adds (LEFT_OUT)."""
     return {name: handler for name, handler in state._handlers.items() if name != LEFT_OUT}
 
 
@@ -173,7 +174,7 @@ def _names(names: Mapping[str, object]) -> str:
 
 
 def _check_plain(value: object, where: str) -> None:
-    """Refuse what could only be read back by running code."""
+    """Refuse a value that can be read back only by running code. Raises CheckpointError."""
     import torch
 
     if isinstance(value, _PLAIN) and type(value) in _PLAIN:
@@ -197,7 +198,7 @@ def _check_plain(value: object, where: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """Which file a name leads to, and as of when."""
+    """The file that a name leads to, and the time of its last change."""
 
     device: int
     inode: int
@@ -218,15 +219,15 @@ def _check_place(path: Path, within: Path | None) -> None:
 
 
 def _earlier(path: Path, job_id: int) -> _File | None:
-    """The checkpoint that `path` holds, or None if nothing is there. Raises CheckpointError for all else."""
+    """This job's checkpoint at `path`; None if no file is there. Raises CheckpointError for anything else."""
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except FileNotFoundError:
         return None
-    except IsADirectoryError as error:  # what fdopen says of a folder
+    except IsADirectoryError as error:  # fdopen raises it for a folder
         raise CheckpointError(f"{path} is a folder: name a file in it") from error
     except OSError as error:
-        if os.path.lexists(path):  # a link, or one that may not be read
+        if os.path.lexists(path):  # a link, or a file that may not be read
             raise _not_ours(path, job_id) from error
         raise CheckpointError(f"{path} cannot be written: {error.strerror or error}") from error
     with file:
@@ -237,11 +238,11 @@ def _earlier(path: Path, job_id: int) -> _File | None:
 
 
 def _job_of(descriptor: int) -> int | None:
-    """Which job's checkpoint an open file is; None if it is none. Reads no tensor."""
+    """The id of the job whose checkpoint the open file is; None if it is no checkpoint. Reads no tensor."""
     import torch
 
     try:
-        name = f"/proc/self/fd/{descriptor}"  # mmap wants a name
+        name = f"/proc/self/fd/{descriptor}"  # mmap requires a name
         content = torch.load(name, mmap=True, map_location="cpu", weights_only=True)
         return int(content["about"]["job_id"]) if content["format"] == _MARK else None
     except Exception:  # torch raises what its unpickler and its archive reader happen to raise
@@ -257,7 +258,7 @@ def _not_ours(path: Path, job_id: int) -> CheckpointError:
 
 @contextlib.contextmanager
 def _writing(path: Path, earlier: _File | None) -> Iterator[io.BufferedWriter]:
-    """A file that becomes `path` when it is whole and on disk; on any error it is as if nothing had been."""
+    """Open a file that becomes `path` once it is whole and on disk. An error removes the unfinished file."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with beside.open("xb") as file:
@@ -273,7 +274,7 @@ def _writing(path: Path, earlier: _File | None) -> Iterator[io.BufferedWriter]:
     except OSError as error:
         _remove(beside)
         raise CheckpointError(f"{path} cannot be written: {error.strerror or error}") from error
-    except RuntimeError as error:  # torch's writer, around an error of the disk's
+    except RuntimeError as error:  # torch's writer raises it for an error of the disk
         _remove(beside)
         cause = error.__context__
         why = cause.strerror if isinstance(cause, OSError) else str(error).partition("\n")[0]
@@ -284,19 +285,23 @@ def _writing(path: Path, earlier: _File | None) -> Iterator[io.BufferedWriter]:
 
 
 def _put(beside: Path, path: Path, earlier: _File | None) -> None:
-    """Give the finished file its name, which leads to `earlier` or nowhere, also by now."""
+    """Rename the finished file to `path`, if `path` still leads to `earlier` (None: to no file)."""
     if earlier is not None:
         if _File.of(path.lstat()) != earlier:
             raise FileExistsError(errno.EEXIST, "it was changed by somebody else meanwhile")
         beside.replace(path)
         return
     try:
-        path.hardlink_to(beside)  # unlike a rename, never onto another file
+        path.hardlink_to(beside)  # unlike a rename, a link never replaces another file
     except FileExistsError:
         raise
     except OSError:  # a file system without links
         path.open("xb").close()
-        beside.replace(path)
+        try:
+            beside.replace(path)
+        except OSError:
+            _remove(path)  # the empty file of the line above
+            raise
     else:
         beside.unlink()
 

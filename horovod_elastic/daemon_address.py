@@ -1,4 +1,4 @@
-"""Where flexod is, as this job's environment or this host's configuration file says."""
+"""flexod's address, from this job's environment or this host's configuration file."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CONFIG = "/etc/flexo/flexo.toml"
 
 
 def daemon_address() -> str | None:
-    """flexod's host:port, several of them with commas between.
+    """flexod's host:port, or several separated by commas; None if none is configured.
 
-    $FLEXO_DAEMON, else [high_availability] hosts or [service] address in $FLEXO_CONFIG or in
+    The address is $FLEXO_DAEMON, else [high_availability] hosts or [service] address in $FLEXO_CONFIG or in
     /etc/flexo/flexo.toml.
     """
     if address := os.environ.get("FLEXO_DAEMON"):
@@ -22,6 +22,6 @@ def daemon_address() -> str | None:
     try:
         with Path(os.environ.get("FLEXO_CONFIG", CONFIG)).open("rb") as file:
             found = flexods.configured(tomllib.load(file))
-    except (OSError, ValueError):  # TOMLDecodeError and UnicodeDecodeError are both of the latter
+    except (OSError, ValueError):  # TOMLDecodeError and UnicodeDecodeError are both ValueErrors
         return None
     return found[0] if found else None

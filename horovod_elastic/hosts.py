@@ -1,8 +1,9 @@
-"""`flexo hosts`: elastic hosts for those who keep their `horovodrun --host-discovery-script` launch line.
+"""The command `flexo hosts`: elastic hosts for launch lines with `horovodrun --host-discovery-script`.
 
-horovodrun asks once a second. The first time, a keeper is started in the background: a leader without
-workers, which holds the satellites that flexod grants and writes down the hosts there are. Every later call
-prints what it wrote. The keeper ends when nobody has asked for a while: horovodrun is gone, or the job is.
+horovodrun calls the command once a second. The first call starts a background process: a leader without
+workers, which holds the satellites that flexod grants and writes the present hosts to a file. Every later
+call prints that file. The process ends when no call has come for a while, because horovodrun or the job is
+gone then.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from flexo_protos.credentials import new_authenticator
 from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network, open_files
-from horovod_elastic.agent.tenure import Tenure
+from horovod_elastic.agent.lease_handle import AgentLeaseHandle
 from horovod_elastic.daemon_address import daemon_address
 from horovod_elastic.election.election import Election, Role
 from horovod_elastic.election.lease_client import JobRun
@@ -38,9 +39,9 @@ from horovod_elastic.platforms.base import NotInAJob, Platform
 from horovod_elastic.trace import say
 
 DRAIN_S = 8.0
-"""Between a host leaving the list and its satellite ending: horovodrun polls, and workers have to commit."""
+"""Time from a host's removal from the list to its satellite's end: horovodrun polls, and workers commit."""
 FORGOTTEN_S = 30.0
-"""Without a question for so long, the keeper gives everything back and ends."""
+"""After this time without a call, the background process gives its satellites back and ends."""
 WRITE_INTERVAL_S = 0.5
 USAGE = """usage: horovodrun --min-np MIN --max-np MAX --host-discovery-script "flexo hosts" ... COMMAND
 
@@ -50,7 +51,7 @@ everybody when hosts change; `flexo run COMMAND` does neither."""
 
 
 class HeldHosts(Membership):
-    """Membership for somebody else's workers: agents hold their node, nobody is started there."""
+    """The membership of a job whose workers horovodrun starts. Agents hold nodes and start no workers."""
 
     def __init__(self, base: BaseJob) -> None:
         super().__init__(base.workers)
@@ -60,44 +61,44 @@ class HeldHosts(Membership):
 
     @property
     def scalable(self) -> bool:
-        """horovodrun resizes its job itself."""
+        """Whether the job can be resized: it always can, because horovodrun resizes it."""
         return True
 
     @property
     def size(self) -> int:
-        """Slots on offer."""
+        """Number of slots on the list."""
         return self._base.workers + sum(self._held.values())
 
     def hosts(self) -> list[tuple[str, int]]:
-        """The cluster's node names and slots: the base's first, then satellites in the order they came."""
+        """The cluster's node names and slots: first the base's, then the satellites' in order of arrival."""
         held = [(name.rpartition("-")[0], slots) for name, slots in self._held.items()]
         return [*((node.name, node.workers) for node in self._base.nodes), *held]
 
     def agent_trains(self, name: str) -> bool:
-        """Whether the host is on the list."""
+        """Whether the agent's node is on the list."""
         return name in self._held
 
     def agent_joined(
         self, name: str, slots: int, base: bool, now: float, running: Sequence[Running] = ()
     ) -> list[Command]:
-        """A satellite is there: its node goes on the list."""
+        """Put the node of a new satellite on the list."""
         self._held[name] = slots
         return []
 
     def agent_lost(self, name: str, why: str, now: float) -> list[Command]:
-        """A satellite is gone."""
+        """Remove the node of a satellite that is gone from the list."""
         self._held.pop(name, None)
         self._draining.pop(name, None)
         return []
 
     def release(self, name: str, why: str, now: float) -> list[Command]:
-        """A satellite has to go: off the list at once, ended when horovodrun has had time to notice."""
+        """Remove a satellite's node from the list; `tick` ends the satellite DRAIN_S later."""
         if self._held.pop(name, None) is not None:
             self._draining[name] = now + DRAIN_S
         return []
 
     def tick(self, now: float) -> list[Command]:
-        """End what has drained."""
+        """Dismiss the satellites that have drained for DRAIN_S."""
         drained = [name for name, at in self._draining.items() if now >= at]
         for name in drained:
             del self._draining[name]
@@ -158,11 +159,13 @@ def _keep(platform: Platform, base: BaseJob, folder: Path) -> int:
         plan = JobPlan(base, site, "", daemon, str(place))
         lease = open_lease(place, JobRun(base.job_id, base.restart_count), new_authenticator())
         election = Election(lease, "flexo-hosts", lambda: port.endpoint, Role.FOUNDER)
-        election.follow()  # nobody else knows of this lease yet
+        election.follow()  # returns at once, because nobody else knows of this lease yet
         hosts = HeldHosts(base)
         cluster = platform.control(plan, ["true"])
-        leader = Leader(plan, "flexo-hosts", address, cluster, Tenure(election, lease), members=hosts)
-        port.take_office(leader)
+        leader = Leader(
+            plan, "flexo-hosts", address, cluster, AgentLeaseHandle(election, lease), members=hosts
+        )
+        port.start_serving(leader)
         election.keep(leader.lost_lease)
         if daemon:
             leader.attach_to(daemon)
@@ -195,7 +198,7 @@ def _lines(hosts: list[tuple[str, int]], known: dict[str, str], platform: Platfo
 
 
 def _private_folder(base: BaseJob) -> Path:
-    """Where the calls of one job meet: nobody else can write there."""
+    """The folder that all calls of one job share; nobody else can write there."""
     mine = Path(tempfile.gettempdir(), f"flexo-{os.getuid()}")
     mine.mkdir(mode=0o700, exist_ok=True)
     status = mine.lstat()

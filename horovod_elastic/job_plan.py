@@ -1,7 +1,7 @@
-"""What a job is, and what every agent of it is told on its command line, so that any of them can lead it.
+"""The plan of a job. Every agent gets the plan on its command line, so that any agent can lead.
 
-An agent in a satellite has the environment of another part of the job around it: what the base is must come
-with it. Agents of other releases of flexo read the same line: its keys stay.
+The environment of an agent in a satellite describes the satellite, not the base. So the plan describes the
+base. Agents of other releases of flexo read the same line, so its keys must not change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from horovod_elastic import wire
 
 @dataclass(frozen=True, slots=True)
 class BaseNode:
-    """A node of the base and how many of its workers run there."""
+    """A node of the base, and the number of the base's workers there."""
 
     name: str
     workers: int
@@ -24,61 +24,61 @@ class BaseNode:
 
 @dataclass(frozen=True, slots=True)
 class BaseJob:
-    """The user's own job. `minimum` and `maximum` are equal when it did not ask for more sizes."""
+    """The user's own job. `minimum` and `maximum` are equal for a job of one size."""
 
     job_id: str
     restart_count: int
     nodes: tuple[BaseNode, ...]
     shape: Resources
-    """What one worker takes of a node."""
+    """The resources of one worker on a node."""
     minimum: int
     maximum: int
     account: str
     batch: str = ""
-    """The aggregate batches that it may train with, MIN-MAX samples (--elastic-batch); "" for its own one."""
+    """Range of its aggregate batch, MIN-MAX samples (--elastic-batch); "" if the script alone sets it."""
     declared: bool = False
-    """It was submitted with --elastic, so that flexod knows it: also with a range of one size."""
+    """Whether the job was submitted with --elastic, even for one size; flexod then knows the job."""
     heterogeneous: bool = False
-    """Its workers may be on several GPU types in the same run (--elastic-heterogeneous)."""
+    """Whether its workers may be on several GPU types in the same run (--elastic-heterogeneous)."""
 
     @property
     def elastic(self) -> bool:
-        """Whether it may grow."""
+        """Whether the job may grow."""
         return self.maximum > self.minimum
 
     @property
     def workers(self) -> int:
-        """Workers that the base itself holds."""
+        """Number of workers in the base itself."""
         return sum(node.workers for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What flexo has to know of the cluster's configuration."""
+    """The parts of the cluster's configuration that flexo uses."""
 
     binds_cpus: bool = True
-    """The cluster binds what it starts to CPUs, and agents have to be exempted from that."""
+    """Whether the cluster binds the processes that it starts to CPUs; agents must then be exempt."""
     signals_reach_all: bool = True
-    """The cluster signals all processes of a part of a job; where not, only those that it started itself."""
+    """Whether the cluster signals all processes of a part of a job; else only those that it started."""
     controller: str = ""
     """The host of the cluster's controller, which all nodes reach; "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """One run of `flexo run`."""
+    """The plan of one run of `flexo run`."""
 
     base: BaseJob
     site: Site
     output: str
     """The file that the base's output goes to, so that satellites can write there too; "" if unknown."""
     daemon: str
-    """flexod's host:port; "" for a job that flexod does not know, or where there is none."""
+    """flexod's host:port; "" for a job that flexod does not know, or if no flexod is configured."""
     leases: str
-    """Where its agents find out who leads: flexod://host:port, etcd://..., run://host:port (leases.py)."""
+    """Place of its leader lease: flexod://host:port, etcd://..., run://host:port (lease_place.py)."""
 
     def to_text(self) -> str:
-        """One line, for a command line's argument."""
+        """The plan as one line, for an argument of a command line."""
         fields = asdict(self)
         fields["base"]["shape"] = _shape_fields(self.base.shape)
         fields["base"]["job_id"] = wire.job_number(self.base.job_id)
@@ -86,7 +86,7 @@ class JobPlan:
 
 
 def from_text(text: str) -> JobPlan:
-    """The inverse of JobPlan.to_text. Raises ValueError for anything else."""
+    """The plan that JobPlan.to_text has written as `text`. Raises ValueError for any other text."""
     try:
         fields = json.loads(text)
         base = fields.pop("base")
@@ -100,7 +100,7 @@ def from_text(text: str) -> JobPlan:
 
 
 def _shape_fields(shape: Resources) -> dict[str, object]:
-    """As older releases read it, as long as it is nothing that they do not know."""
+    """The fields of `shape`. Older releases read them, unless `shape` has shares of GPUs or other devices."""
     fields: dict[str, object] = {
         "gpus": shape.gpus if isinstance(shape.gpus, int) else str(shape.gpus),
         "cpus": shape.cpus,
@@ -115,5 +115,5 @@ def _shape_fields(shape: Resources) -> dict[str, object]:
 def _shape_of(
     gpus: int | str, cpus: int, memory_mib: int, gpu_type: str, devices: Iterable[Iterable[str]] = ()
 ) -> Resources:
-    """The inverse."""
+    """The inverse of `_shape_fields`."""
     return Resources(amount(gpus), cpus, memory_mib, gpu_type, of_texts(devices))

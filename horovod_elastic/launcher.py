@@ -1,7 +1,8 @@
-"""`flexo run COMMAND ...` in a job script: puts an agent on every node of the base, until the job is over.
+"""The command `flexo run COMMAND ...` in a job script: keeps an agent on every node of the base.
 
-It leads nothing itself: one of the agents does (agent.py). It settles where they find out which one, starts
-an agent again that has ended and should not have, passes signals on, and ends with the job's exit code.
+The launcher does not lead the job: one of the agents does (agent.py). The launcher chooses the place of the
+leader lease, from which agents learn who leads. It restarts an agent that has ended before the job. It passes
+signals on, and ends with the job's exit code.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from flexo_protos.leader_leases.lease import StoreAway
 from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network, open_files, progress, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
-from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED
+from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, EXIT_CRASHED, EXIT_TRY_AGAIN
 from horovod_elastic.core import choice
 from horovod_elastic.daemon_address import daemon_address
 from horovod_elastic.election import lease_places
@@ -33,11 +34,11 @@ from horovod_elastic.platforms.base import AgentProcess, JobControl, NotInAJob, 
 from horovod_elastic.trace import say, say_error
 
 STARTS_AGAIN = 3
-"""How often the agent of a node is started again."""
+"""Number of times that the agent of a node is restarted."""
 FIRST_PAUSE_S = 1.0
-"""Before it is started again for the first time; twice as long each further time."""
+"""Pause before an agent's first restart; each further pause is twice as long."""
 OTHERS_END_WITHIN_S = 75.0
-"""After the first agent has ended with its job; the leader ends last, when its satellites are gone."""
+"""Time for the other agents to end after the first one. The leader ends last, after its satellites."""
 TERMINATED_WITHIN_S = 10.0
 USAGE = """usage: flexo run [--core=torch|horovod] [--epochs=N] [--no-profile] [--] COMMAND [ARGUMENT ...]
 
@@ -77,16 +78,16 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         platform = registry.find(os.environ)
-        return _run(platform, platform.base_job(), command)
+        return run_job(platform, platform.base_job(), command)
     except (NotInAJob, network.NoAddress, ValueError) as error:
         print(f"flexo run: {error}", file=sys.stderr)
         return 2
 
 
 def _take_options(arguments: Sequence[str]) -> list[str]:
-    """Do as the options before the command say, for all agents, satellites and workers. The command.
+    """Apply the options before the command, for all agents, satellites and workers; return the command.
 
-    Raises ValueError for what is no option.
+    Raises ValueError for an unknown option or a wrong value.
     """
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
@@ -104,7 +105,8 @@ def _take_options(arguments: Sequence[str]) -> list[str]:
     return rest
 
 
-def _run(platform: Platform, base: BaseJob, command: list[str]) -> int:
+def run_job(platform: Platform, base: BaseJob, command: list[str]) -> int:
+    """Run the job of this allocation. Returns its exit code."""
     open_files.allow_most()
     here = platform.allocation().node or base.nodes[0].name
     site = platform.site()
@@ -135,7 +137,7 @@ def _run(platform: Platform, base: BaseJob, command: list[str]) -> int:
 
 @contextmanager
 def lease_place(base: BaseJob, address: str) -> Iterator[LeasePlace]:
-    """Where the job's agents keep their leader's lease; a job that never grows needs nobody's help for it."""
+    """The place of the job's leader lease; for a job that never grows, this process keeps the lease."""
     if base.elastic:
         with lease_places.settled(
             JobRun(base.job_id, base.restart_count), address, new_authenticator(), say
@@ -147,7 +149,7 @@ def lease_place(base: BaseJob, address: str) -> Iterator[LeasePlace]:
 
 
 class BaseAgents:
-    """The agents of the base's nodes, each watched by a thread of its own."""
+    """The agents of the base's nodes. One thread for each agent watches and restarts it."""
 
     def __init__(self, nodes: tuple[BaseNode, ...], cluster: JobControl, lease: LeaseClient) -> None:
         self._nodes = nodes
@@ -156,13 +158,13 @@ class BaseAgents:
         self._lock = threading.Lock()
         self._steps: dict[str, AgentProcess] = {}
         self._codes: dict[str, int] = {}
-        """Exit codes by node, in the order in which they ended for good."""
+        """Each node's exit code, in the order in which the agents ended for good."""
         self._signalled = 0
         self._ending = threading.Event()
-        """The job is over, or has to be: nobody is started any more."""
+        """Set when the job is over or has to end: no agent is started any more."""
 
     def run(self) -> int:
-        """Start them, and wait until all have ended. The job's exit code."""
+        """Start the agents and wait until all have ended; return the job's exit code."""
         keeping = [self._start_keeping(node) for node in self._nodes]
         self._ending.wait()
         self._wait(keeping, OTHERS_END_WITHIN_S)
@@ -172,12 +174,12 @@ class BaseAgents:
             for step in left:
                 step.kill() if forcibly else step.terminate()
             self._wait(keeping, TERMINATED_WITHIN_S if left else 0.0)
-        code = next(iter(self._codes.values()))  # of the first; the others may have had to be killed
+        code = next(iter(self._codes.values()))  # of the first agent; the others may have been killed
         return 128 + self._signalled if self._signalled and code >= 128 else code
 
     def _start_keeping(self, node: BaseNode) -> threading.Thread:
         def failed(error: Exception) -> None:
-            """Nobody keeps the node any more, and `run` would wait for that thread for ever."""
+            """End the job: no thread keeps the node's agent any more, and `run` would wait for ever."""
             say_error(error)
             self._end(node, 1)
             self._terminate()
@@ -185,7 +187,7 @@ class BaseAgents:
         return threads.start(lambda: self._keep(node), name=f"keep-{node.name}", failed=failed)
 
     def terminate(self, signum: int) -> None:
-        """Have the agents end the job in order: their leader hears of it. Safe in a signal handler."""
+        """Have the agents end the job in order, through their leader. Safe in a signal handler."""
         self._signalled = signum
         threads.start(self._terminate, name="terminate", failed=say_error)
 
@@ -193,7 +195,7 @@ class BaseAgents:
         try:
             self._cluster.terminate_base()
         except Refused as error:
-            # A job that is being cancelled takes no signals any more: its agents have had the cluster's own.
+            # The cluster refuses signals to a job that is being cancelled, and has sent its own signal.
             time.sleep(TERMINATED_WITHIN_S)
             with self._lock:
                 left = list(self._steps.values())
@@ -204,7 +206,7 @@ class BaseAgents:
                 step.terminate()
 
     def _keep(self, node: BaseNode) -> None:
-        """Have an agent on `node` until the job is over. In a thread of its own."""
+        """Keep an agent running on `node` until the job is over. Runs in a thread of its own."""
         pause_s = FIRST_PAUSE_S
         for start in range(STARTS_AGAIN + 1):
             code = self._run_once(node, again=start > 0)
@@ -230,9 +232,9 @@ class BaseAgents:
                 return TERMINATED
             try:
                 step = self._cluster.launch_base(node.name, node.workers, again=again)
-            except OSError as error:  # no process or memory is left for it, at the moment perhaps
+            except OSError as error:  # no process or memory is left, perhaps only for now
                 say(f"the agent on {node.name} cannot be started: {error}")
-                return CANNOT_WORK_NOW
+                return EXIT_TRY_AGAIN
             self._steps[node.name] = step
         code = step.wait()
         with self._lock:
@@ -242,15 +244,18 @@ class BaseAgents:
     def _jobs_end(self, code: int) -> int | None:
         """The job's exit code if the agent that ended with `code` ended with its job; else None.
 
-        An agent that is killed ends like one whose job was: the job's last leader has left a note.
+        The exit code of a killed agent does not say whether the job ended. The note in the lease, from the
+        job's last leader, does.
         """
         if code in (0, TERMINATED) or self._signalled:
             return code
         try:
             of_job = wire.exit_code_of(self._lease.look().holder)
         except StoreAway:
-            of_job = code if code < 128 and code not in (CANNOT_WORK, CANNOT_WORK_NOW, CRASHED) else None
-        return 1 if of_job is None and code == CANNOT_WORK else of_job
+            of_job = (
+                code if code < 128 and code not in (EXIT_CANNOT_WORK, EXIT_TRY_AGAIN, EXIT_CRASHED) else None
+            )
+        return 1 if of_job is None and code == EXIT_CANNOT_WORK else of_job
 
     def _end(self, node: BaseNode, code: int) -> None:
         with self._lock:

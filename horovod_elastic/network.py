@@ -1,6 +1,7 @@
-"""Which address and network interface a node of the job is reached at.
+"""The address and the network interface at which other nodes reach a node of the job.
 
-Everything inside a job listens on that address only: on the interface that the cluster uses for the node.
+All servers inside a job listen on that address only. Its interface is the one that the cluster uses for the
+node.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ class NoAddress(Exception):
 
 
 def resolve(host: str) -> str:
-    """The IP address of `host`, IPv4 before IPv6 because Gloo's interfaces are picked that way."""
+    """The IP address of `host`. IPv4 comes before IPv6, because Gloo picks its interfaces that way."""
     try:
         found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
     except OSError as error:
@@ -25,19 +26,19 @@ def resolve(host: str) -> str:
 
 
 def own_address(node_address: str, controller: str) -> str:
-    """Where this node is reached, from what the cluster calls its address.
+    """The IP address at which other nodes reach this node, whose address is `node_address` to the cluster.
 
     A node's own name may lead to its loopback interface (Debian's /etc/hosts gives it 127.0.1.1), where no
-    other node reaches it: then it is the address that this host has towards the cluster's controller.
+    other node reaches it. The result is then the address that this host has towards the cluster's controller.
     """
     address = resolve(node_address)
     if not address.startswith("127.") or node_address in (address, "localhost") or not controller:
         return address
-    return _towards(resolve(controller))
+    return towards(resolve(controller))
 
 
-def _towards(destination: str) -> str:
-    """This host's address on the way to `destination`; nothing is sent."""
+def towards(destination: str) -> str:
+    """The address that this host uses to reach `destination`; nothing is sent. Raises NoAddress."""
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -48,7 +49,7 @@ def _towards(destination: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """The name of this host's interface that has `address`. Raises NoAddress if none has."""
+    """The name of this host's interface that has `address`. Raises NoAddress if no interface has it."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address.split("%")[0] == address for entry in addresses):
             return name

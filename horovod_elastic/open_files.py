@@ -1,7 +1,7 @@
-"""How many files a process of a job may open: servers as many as the system allows, commands as before.
+"""The limit of open files for a job's processes: the system's maximum for servers, the old one for commands.
 
-Anybody can connect to a server. With the customary 1,024 files a stranger would need few connections to
-leave no room for the job's own.
+Anybody can connect to a server. With the usual limit of 1,024 files, few connections of a stranger would
+leave no room for the job's own connections.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import resource
 
 MOST_CONNECTIONS = 1 << 13
-"""Of a server, whatever is allowed: connections cost memory, and a job has far fewer agents."""
+"""Most connections of a server, whatever the system allows. They cost memory; a job has far fewer agents."""
 _first: int | None = None
-"""The soft limit that this process was started with, once it was raised."""
+"""The soft limit that this process was started with; None until `allow_most` has raised the limit."""
 
 
 def allow_most() -> None:
-    """Raise this process's soft limit to the hard one."""
+    """Raise this process's soft limit of open files to the hard limit."""
     global _first
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -24,13 +24,13 @@ def allow_most() -> None:
 
 
 def connections() -> int:
-    """How many a server of this process may have: half of its files, at most MOST_CONNECTIONS."""
+    """Number of connections that a server may have: half of its files, at most MOST_CONNECTIONS."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, max(64, files // 2))
 
 
 def with_first_limit(command: list[str]) -> list[str]:
-    """That command with the first soft limit: commands that start jobs hand on the limit that they have."""
+    """`command`, run under the first soft limit: commands that start jobs pass their limit on to the jobs."""
     if _first is None:
         return command
     return ["/bin/sh", "-c", 'ulimit -S -n "$0" && exec "$@"', str(_first), *command]

@@ -1,4 +1,4 @@
-"""Has a module patched right after it was imported, or another put in its place, wherever it is imported."""
+"""Import hooks: patch a module right after its import, or put another module in its place."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ Patch = Callable[[ModuleType], None]
 
 
 def after_import(patches: Mapping[str, Callable[[], Patch]]) -> None:
-    """Patch modules, by their full names, once they are imported.
+    """Patch modules right after their import.
 
-    What `patches` gives is called only then, and returns what is to be done to the module: so nothing that a
-    patch needs is imported before.
+    `patches`: by a module's full name, a function that returns the patch. The function is called only after
+    the module's import. So nothing that the patch needs is imported before.
     """
     sys.meta_path.insert(0, _PatchingFinder(patches))
 
 
 def instead_of_import(name: str, make: Callable[[], ModuleType]) -> None:
-    """Whoever imports `name` gets what `make` returns, whether there is such a file or not."""
+    """Have every import of `name` get the module that `make` returns, even if a file `name` exists."""
     sys.meta_path.insert(0, _StandInFinder(name, make))
 
 
 class _PatchingFinder(importlib.abc.MetaPathFinder):
-    """Lets the finders after it find the module, which may want to patch it too: then they do so first."""
+    """Lets the finders after it find the module. If they patch the module too, their patches run first."""
 
     def __init__(self, patches: Mapping[str, Callable[[], Patch]]) -> None:
         self._patches = patches
@@ -79,4 +79,4 @@ class _StandInLoader(importlib.abc.Loader):
         return self._make()
 
     def exec_module(self, module: ModuleType) -> None:
-        """It is ready as it was made."""
+        """Do nothing: the module is complete as it was made."""

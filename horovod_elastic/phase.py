@@ -1,4 +1,4 @@
-"""What a worker says of itself: workers say it, leaders hear it (workers.proto, WorkerPhase)."""
+"""The phases of a worker, which workers report to their leader (workers.proto, WorkerPhase)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flexo_protos.v1 import workers_pb2 as pb
 
 
 class Phase(enum.Enum):
-    """See the comments in workers.proto. The values are those of the messages."""
+    """A phase of a worker; comments in workers.proto explain each. The values are those of the messages."""
 
     STARTING = pb.WORKER_PHASE_STARTING
     READY = pb.WORKER_PHASE_READY

@@ -1,7 +1,7 @@
-"""How far a script is: the epoch that its state stands in, of those that its user declared.
+"""A script's progress: the epoch in its state, out of the number of epochs that its user declared.
 
-Horovod's elastic scripts keep `epoch` in their state, so that a restored one goes on where it was; how many
-there will be only the user knows (`flexo run --epochs`). Policies go by it; training never does.
+Horovod's elastic scripts keep `epoch` in their state, so that a restored state goes on at that epoch. Only
+the user knows the number of epochs (`flexo run --epochs`). Policies use the progress; training does not.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 from typing import Final
 
 EPOCHS_VARIABLE: Final = "FLEXO_EPOCHS"
-"""How many epochs the script trains."""
+"""Environment variable: the number of epochs that the script trains."""
 
 
 def declare(text: str) -> None:
-    """So many epochs, for all agents, satellites and workers. Raises ValueError for no number of them."""
+    """Set the number of epochs for all agents, satellites and workers. Raises ValueError if it is wrong."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise ValueError(f"--epochs={text}: a whole number from 1 is allowed")
     os.environ[EPOCHS_VARIABLE] = text
 
 
 def of(state: object) -> float:
-    """The part that is done, 0 to 1; 0 where it is not known."""
+    """The part of the declared epochs that `state` has done, 0 to 1; 0 if it is not known."""
     declared = os.environ.get(EPOCHS_VARIABLE, "")
     epoch = getattr(state, "epoch", None)
     if not declared.isdigit() or int(declared) < 1 or isinstance(epoch, bool):

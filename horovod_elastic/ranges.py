@@ -1,6 +1,6 @@
 """Sets of samples as ranges of consecutive positions: what is consumed, held or left of a dataset. Pure.
 
-Shared by the leader's ledger (shards.py) and the workers' (data/allotment.py).
+The leader's ledger (shards.py) and the workers' ledger (data/allotment.py) use it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Range(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first position after it."""
+        """The first position after the range."""
         return self.start + self.length
 
 
@@ -29,7 +29,7 @@ class RangeSet:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self.total = 0
-        """How many positions it holds."""
+        """Number of positions in the set."""
         for each in ranges:
             self.add(each)
 
@@ -38,7 +38,7 @@ class RangeSet:
             yield Range(start, end - start)
 
     def __len__(self) -> int:
-        """How many ranges it takes to say it."""
+        """Number of ranges in the set (`total` is the number of positions)."""
         return len(self._starts)
 
     def __eq__(self, other: object) -> bool:
@@ -48,17 +48,17 @@ class RangeSet:
         return f"RangeSet({list(self)})"
 
     def copy(self) -> RangeSet:
-        """Another set of the same positions."""
+        """A copy of the set."""
         other = RangeSet()
         other._starts, other._ends, other.total = self._starts[:], self._ends[:], self.total
         return other
 
     def add(self, new: Range) -> None:
-        """Take in all positions of `new`, whether or not some are in already."""
+        """Add all positions of `new`. Some may be in the set already."""
         if new.length <= 0:
             return
         start, end = new.start, new.end
-        if not self._ends or start > self._ends[-1]:  # as when sorted ranges are taken in
+        if not self._ends or start > self._ends[-1]:  # as when sorted ranges are added
             self._starts.append(start)
             self._ends.append(end)
             self.total += new.length
@@ -72,7 +72,7 @@ class RangeSet:
         self.total += end - start - gone
 
     def remove(self, old: Range) -> None:
-        """Take out all positions of `old`, whether or not all are in."""
+        """Remove all positions of `old`. Some may not be in the set."""
         start, end = old.start, old.end
         first = bisect_right(self._ends, start)  # the first range that shares a position with `old`
         after = bisect_left(self._starts, end)
@@ -86,12 +86,12 @@ class RangeSet:
         self.total += sum(high - low for low, high in kept) - gone
 
     def holds(self, asked: Range) -> bool:
-        """Whether all positions of `asked` are in."""
+        """Whether all positions of `asked` are in the set."""
         at = bisect_right(self._starts, asked.start) - 1
         return at >= 0 and self._ends[at] >= asked.end
 
     def within(self, window: Range) -> list[Range]:
-        """The positions of `window` that are in, in order."""
+        """The positions of `window` that are in the set, as ranges in order."""
         found = []
         at = bisect_right(self._ends, window.start)
         while at < len(self._starts) and self._starts[at] < window.end:
@@ -101,13 +101,13 @@ class RangeSet:
         return found
 
     def complement(self, samples: int) -> RangeSet:
-        """The positions of a dataset of `samples` samples that are not in."""
+        """The positions of a dataset of `samples` samples that are not in the set."""
         edges = zip([0, *self._ends], [*self._starts, samples], strict=True)
         return RangeSet(Range(start, end - start) for start, end in edges)
 
 
 def join(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """The same positions in the same order; ranges that follow each other directly become one."""
+    """The positions of `ranges` in the same order; ranges that directly follow each other become one."""
     joined: list[Range] = []
     for each in ranges:
         if joined and joined[-1].end == each.start:
@@ -118,5 +118,5 @@ def join(ranges: Iterable[Range]) -> tuple[Range, ...]:
 
 
 def length(ranges: Iterable[Range]) -> int:
-    """How many samples that is."""
+    """Number of samples in `ranges`."""
     return sum(each.length for each in ranges)

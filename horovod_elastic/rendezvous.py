@@ -1,17 +1,18 @@
-"""The HTTP key-value store at which the members of a generation meet: one server each.
+"""The HTTP key-value store at which the members of a generation meet: one server for each generation.
 
-Horovod's native core (gloo_context.cc, http_store.cc) asks `/rank_and_size/<host>:<local rank>` when it is
-initialised again and then exchanges addresses under `/<scope>/<key>`: for n ranks up to 10 n² requests, each
-on a connection of its own. So a request costs four system calls here and no thread. It asks for a key again
-every 10 ms until it is there; here such a request is held and answered the moment the key is put.
+When Horovod's native core (gloo_context.cc, http_store.cc) is initialised again, it asks
+`/rank_and_size/<host>:<local rank>`. It then exchanges addresses under `/<scope>/<key>`: for n ranks up to 10
+n² requests, each on a connection of its own. So a request costs four system calls here and no thread. The
+native core asks for a missing key again every 10 ms. This server holds such a request, and answers it the
+moment the key is put.
 
-Before they begin, members ask for `/members/<host>:<local rank>`, which is answered when all
-have asked and still wait: that native core fails in a costly way when a member is missing.
+Before that, each member asks for `/members/<host>:<local rank>`. The server answers once all members have
+asked and still wait, because the native core fails in a costly way when a member is missing.
 
-A server of its own for every generation means that a straggler of the old one cannot write into the new one.
-It listens on the job's own address only, takes small values only, never unpickles anything, answers nobody
-who does not know its path when it was given one, and its sockets are closed with it (stock Horovod: all
-interfaces, cloudpickle, left open).
+Every generation has a server of its own, so a straggler of the old generation cannot write into the new one.
+The server listens on the job's own address only, takes small values only and never unpickles anything. With a
+secret path, it answers only callers who know the path. Its sockets are closed with it. (Stock Horovod's
+server listens on all interfaces, uses cloudpickle and leaves its sockets open.)
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ MEMBERS_SCOPE = "members"
 MAX_VALUE_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 8 * 1024
 MAX_LENGTH_DIGITS = 9
-"""Of Content-Length. int() raises ValueError from 4,301 digits on, which fit into the headers."""
+"""Most digits of a Content-Length. int() raises ValueError from 4,301 digits on, which fit the headers."""
 MAX_KEYS = 100_000
 MAX_OPEN = 4096
-"""Connections kept at a time, held or half read; the core of 256 ranks needs 256."""
+"""Most requests for missing keys that are held at a time; the core of 256 ranks needs 256."""
 MAX_HALF_READ = 256
-"""Of these, half read: requests come whole, or from strangers. One more ends the oldest."""
+"""Most connections whose request is half read; one more closes the oldest. Members' requests come whole."""
 REQUEST_TIMEOUT_S = 10.0
 HOLD_S = 5.0
-"""After this a held request is answered 404: the core looks at its own time limit only between requests."""
+"""Longest time that a request is held; then 404. The core checks its own time limit only between requests."""
 SWEEP_S = 0.5
 NO_ROOM_REST_S = 0.1
-"""Where this process or the host may open nothing more, a caller that waits would be seen again at once."""
+"""Pause when no more files can be opened: a caller that waits would wake the server again at once."""
 
 
 class Rendezvous:
     """A running server. `ranks` maps "<host>:<local rank>" to the line that the core parses.
 
-    With a `secret` (letters and digits) every path begins with it, and whoever does not know it gets 404.
-    `failed`: is told, in the server's thread, of an error that has ended the server. All its sockets are
-    closed then, so nobody waits.
+    With a `secret` (letters and digits) every path begins with it, and other requests get 404. `failed`:
+    called in the server's thread with an error that has ended the server. All its sockets are closed then, so
+    nobody waits.
     """
 
     def __init__(
@@ -71,15 +72,19 @@ class Rendezvous:
         self.port = int(self._listener.getsockname()[1])
         """The TCP port it listens on."""
         self.address = f"{address}:{self.port}/{secret}" if secret else address
-        """What the core is given as the server's address (it writes http://<address>:<port>/<scope>/<key>)."""
+        """The server's address for the core (it writes http://<address>:<port>/<scope>/<key>)."""
         prefix = f"/{secret}:{self.port}/" if secret else "/"
         self._has_spoken = False
         self._store = _Store(prefix, {key: line.encode("ascii") for key, line in ranks.items()})
+        # Every descriptor that the server needs exists before anybody hears its address.
+        self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._listener, select.EPOLLIN)
+        self._poll.register(self._wake, select.EPOLLIN)
         self._thread = threads.start(self._serve, name="rendezvous", failed=failed)
 
     def close(self) -> None:
-        """Answer who waits (404), stop, and close all sockets. A second call does nothing."""
+        """Answer 404 to callers that wait, stop, and close all sockets. A second call does nothing."""
         if self._thread.is_alive():
             with contextlib.suppress(OSError):
                 os.eventfd_write(self._wake, 1)
@@ -88,10 +93,8 @@ class Rendezvous:
     def _serve(self) -> None:
         reading: dict[int, _Connection] = {}
         try:
-            with select.epoll() as poll, self._listener:
-                poll.register(self._listener, select.EPOLLIN)
-                poll.register(self._wake, select.EPOLLIN)
-                self._serve_until_closed(poll, reading)
+            with self._poll, self._listener:
+                self._serve_until_closed(self._poll, reading)
         finally:
             self._store.let_go_of_all()
             for connection in reading.values():
@@ -114,7 +117,7 @@ class Rendezvous:
             if time.monotonic() >= next_sweep:
                 next_sweep = time.monotonic() + SWEEP_S
                 self._store.let_go_of_old()
-                _drop_silent(poll, reading)
+                drop_silent(poll, reading)
 
     def _accept(self, poll: select.epoll, reading: dict[int, _Connection]) -> None:
         while True:
@@ -137,7 +140,7 @@ class Rendezvous:
                 poll.register(accepted, select.EPOLLIN)
 
     def _read(self, connection: _Connection) -> bool:
-        """As _Store.read. An error in it refuses this request, and disturbs no other."""
+        """Call _Store.read. An error in it refuses this request and affects no other."""
         try:
             return self._store.read(connection)
         except Exception as error:
@@ -146,7 +149,7 @@ class Rendezvous:
             return True
 
     def _answer(self, connection: _Connection) -> None:
-        """As _Store.answer. An error in it closes this connection, and no other."""
+        """Call _Store.answer. An error in it closes this connection and no other."""
         try:
             self._store.answer(connection)
         except Exception as error:
@@ -154,7 +157,7 @@ class Rendezvous:
             connection.socket.close()
 
     def _say_once(self, error: Exception) -> None:
-        """Strangers may cause such an error as often as they like."""
+        """Print the first such error only, because strangers may cause any number of them."""
         if not self._has_spoken:
             self._has_spoken = True
             say_error(error)
@@ -170,10 +173,10 @@ class _Connection:
     body_at: int = 0
     body_bytes: int = 0
     refused: int = 0
-    """The status with which a request is refused that need not be read to its end."""
+    """HTTP status of a refusal; 0: not refused. A refused request is not read to its end."""
 
     def has_gone(self) -> bool:
-        """Whether whoever waits for an answer has hung up."""
+        """Whether the client that waits for an answer has hung up."""
         try:
             return not self.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -183,7 +186,7 @@ class _Connection:
 
 
 class _Store:
-    """What was put, and who waits for what was not."""
+    """The stored values, and the requests that wait for missing ones."""
 
     def __init__(self, prefix: str, ranks: Mapping[str, bytes]) -> None:
         self._prefix = prefix
@@ -192,10 +195,10 @@ class _Store:
         self._held: dict[str, list[_Connection]] = {}
         self._held_count = 0
         self._members: dict[str, _Connection] = {}
-        """Those that wait for all to be there."""
+        """Connections of members that wait until all are there, by "<host>:<local rank>"."""
 
     def read(self, connection: _Connection) -> bool:
-        """Read what is there. True when nothing more is to come: the request is whole, or refused."""
+        """Read the bytes that have arrived. True when the request is complete, or refused."""
         try:
             received = connection.socket.recv(MAX_VALUE_BYTES)
         except BlockingIOError:
@@ -207,7 +210,7 @@ class _Store:
             return True
         connection.data += received
         if not connection.body_at:
-            _parse_head(connection, self._prefix)
+            parse_head(connection, self._prefix)
         head_is_there = connection.body_at > 0
         whole = head_is_there and len(connection.data) >= connection.body_at + connection.body_bytes
         return whole or connection.refused > 0
@@ -260,14 +263,14 @@ class _Store:
             return
         value = bytes(connection.data[connection.body_at :][: connection.body_bytes])
         self._values[path] = value
-        # Who puts goes on to wait for others, so those that wait for it come first.
+        # The caller will wait for others next, so those that wait for this value are answered first.
         for waiting in self._held.pop(path, ()):
             self._held_count -= 1
             _answer(waiting, 200, value)
         _answer(connection, 200)
 
     def let_go_of_old(self) -> None:
-        """Answer 404 to those that were held long enough: they ask again."""
+        """Answer 404 to requests held for HOLD_S; their callers ask again."""
         oldest = time.monotonic() - HOLD_S
         for key in [key for key, waiting in self._members.items() if waiting.since <= oldest]:
             _answer(self._members.pop(key), 404)
@@ -280,7 +283,7 @@ class _Store:
                 del self._held[path]
 
     def let_go_of_all(self) -> None:
-        """Answer 404 to everybody: the server closes."""
+        """Answer 404 to all callers that wait, because the server closes."""
         for waiting in self._members.values():
             _answer(waiting, 404)
         for held in self._held.values():
@@ -289,10 +292,10 @@ class _Store:
         self._held.clear()
 
 
-def _parse_head(connection: _Connection, prefix: str) -> None:
+def parse_head(connection: _Connection, prefix: str) -> None:
     """Find method, path and the body's place and length, if the whole head is there.
 
-    Headers count only where the path begins with `prefix`.
+    Headers are read only if the path begins with `prefix`.
     """
     end = connection.data.find(b"\r\n\r\n")
     if end < 0:
@@ -304,7 +307,7 @@ def _parse_head(connection: _Connection, prefix: str) -> None:
     connection.path = rest.partition(" ")[0]
     connection.body_at = end + 4
     if not connection.path.startswith(prefix):
-        connection.refused = 404  # without waiting for what such a one has to say
+        connection.refused = 404  # without waiting for the rest of a stranger's request
         return
     lengths = [header[15:].strip() for header in headers if header[:15].lower() == "content-length:"]
     length = lengths[0] if lengths else "0" if connection.method != "PUT" else ""
@@ -316,14 +319,15 @@ def _parse_head(connection: _Connection, prefix: str) -> None:
 
 
 def _answer(connection: _Connection, status: int, body: bytes = b"") -> None:
-    """Answer and close. The answer fits into the socket's buffer; who has hung up gets none."""
+    """Answer and close. The answer fits the socket's buffer. A caller that has hung up gets no answer."""
     head = b"HTTP/1.0 %d .\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
     with contextlib.suppress(OSError):
         connection.socket.send(head + body)
     connection.socket.close()
 
 
-def _drop_silent(poll: select.epoll, reading: dict[int, _Connection]) -> None:
+def drop_silent(poll: select.epoll, reading: dict[int, _Connection]) -> None:
+    """Close connections whose request has not arrived within REQUEST_TIMEOUT_S."""
     oldest = time.monotonic() - REQUEST_TIMEOUT_S
     for descriptor, connection in list(reading.items()):
         if connection.since <= oldest:

@@ -1,8 +1,9 @@
 """The leader's side of the data pipeline: the seeded permutation of partitions, handed out on demand. Pure.
 
-Where an epoch stands is decided by the training state that the workers commit. The desk is told that ledger
-at every opening (a generation or an epoch begins), and from then on remembers what it gives away. So it may
-be lost at any moment: another one is told the ledger again, and by every worker what it has been given.
+The training state that the workers commit decides how far an epoch is. Workers send that ledger to the shard
+server at every opening (when a generation or an epoch begins). From then on the server remembers the samples
+that it hands out. So the server may be lost at any moment: the next server gets the ledger again, and every
+worker tells it the samples that the worker holds.
 
 Amoeba, section 5.3: "The leader generates a random permutation of the indexes of the partitions and uses it
 for dynamic data assignment."
@@ -23,17 +24,17 @@ FEWEST_PARTITIONS = 64
 
 
 def default_partitions(samples: int) -> int:
-    """How many partitions a dataset of `samples` samples is split into if the script does not say.
+    """The number of partitions of a dataset of `samples` samples if the script does not set it.
 
-    Far more than workers, and large enough to be read in one go (the rule of thumb of Amoeba, section 5.3):
-    256 samples each, but at least 64 partitions and at most 4096.
+    There are far more than workers, and each is large enough to be read in one go (the rule of thumb of
+    Amoeba, section 5.3): 256 samples, but at least 64 partitions and at most 4096.
     """
     wanted = samples // SAMPLES_PER_PARTITION
     return min(max(wanted, FEWEST_PARTITIONS, 1), MOST_PARTITIONS, max(samples, 1))
 
 
 def handing_order(samples: int, partitions: int, seed: int, epoch: int) -> list[Range]:
-    """The partitions of a dataset in the order of this epoch: the same wherever it is computed."""
+    """The partitions of a dataset in the order of `epoch`; the result is the same wherever it is computed."""
     order = list(range(partitions))
     random.Random(f"{seed}/{epoch}").shuffle(order)
     bounds = [number * samples // partitions for number in range(partitions + 1)]
@@ -42,22 +43,22 @@ def handing_order(samples: int, partitions: int, seed: int, epoch: int) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one dataset is, as the leader knows it: at most a few partitions ahead of the workers."""
+    """The leader's view of one dataset's progress, at most a few partitions ahead of the workers."""
 
     dataset: str
     epoch: int
     samples: int
     handed_out: int
-    """Samples of this epoch that are consumed or with a worker."""
+    """Number of samples of this epoch that are consumed or that a worker holds."""
 
 
 Answer = tuple[str, pb.Shards]
-"""What a worker, by its id, is to be told."""
+"""A worker's id, and the answer for that worker."""
 
 
 @dataclass(slots=True)
 class _Opening:
-    """What is left to hand out of one dataset in one opening."""
+    """The samples of one dataset that one opening still has to hand out."""
 
     key: tuple[int, int]
     """(generation, opening): later ones are greater."""
@@ -78,7 +79,7 @@ class _Opening:
             self.free.remove(each)
 
     def answer(self, worker_id: str, want: pb.ShardsWanted) -> pb.Shards:
-        """The next partitions, or what is left of them; the same again for a request that is repeated."""
+        """Hand out the next partitions, or what is left of them. A repeated request gets the same answer."""
         said = self.answers.get(worker_id)
         if said is not None and said.request == want.request:
             return said
@@ -100,39 +101,39 @@ class _Opening:
         return self.answers[worker_id]
 
 
-class ShardDesk:
-    """Hands out the partitions of all datasets of a job. Every method returns what is to be said to whom."""
+class ShardServer:
+    """Hands out the partitions of all datasets of a job. Methods return the answers to send to workers."""
 
     def __init__(self) -> None:
         self._openings: dict[str, _Opening] = {}
         self._waiting: dict[tuple[str, str], pb.ShardsWanted] = {}
-        """By (dataset, worker): asked before the opening's ledger was here, or before all were heard."""
+        """Requests by (dataset, worker), until the opening's ledger is here and all members are heard."""
         self._held: dict[str, tuple[pb.HeldShards, ...]] = {}
         self._unheard: set[str] = set()
 
     def take_over(self, members: Iterable[str]) -> None:
-        """This leader follows another one: hand nothing out until each of `members` has been heard.
+        """Hand nothing out until each of `members` has been heard, because this leader follows another one.
 
-        Members are the workers of the present generation. What they said to the leader before does not count:
-        it may have given them something since then.
+        `members`: the workers of the present generation. Their messages to the former leader do not count,
+        because that leader may have handed out samples since.
         """
         self._unheard = set(members)
 
     def stands(self, worker_id: str, held: Iterable[pb.HeldShards]) -> list[Answer]:
-        """A Standing of this worker arrived, said to this leader."""
+        """Take the samples that a worker holds, from its WorkerStatus to this leader."""
         self._held[worker_id] = tuple(held)
         self._note_held(self._held[worker_id])
         return self._heard(worker_id)
 
     def worker_gone(self, worker_id: str) -> list[Answer]:
-        """It is dead or has left. What it held comes back with the ledger of the next generation."""
+        """Forget a worker that died or left. Its samples come back with the next generation's ledger."""
         self._held.pop(worker_id, None)
         for asked in [each for each in self._waiting if each[1] == worker_id]:
             del self._waiting[asked]
         return self._heard(worker_id)
 
     def ledger(self, ledger: pb.ShardLedger) -> list[Answer]:
-        """What an opening begins with; said again for a leader that does not know it."""
+        """Begin an opening. Workers send the ledger again to a leader that does not know it."""
         known = self._openings.get(ledger.dataset)
         if known is not None and known.key >= (ledger.generation, ledger.opening):
             return []
@@ -142,12 +143,12 @@ class ShardDesk:
         return self._answer_waiting()
 
     def wanted(self, worker_id: str, want: pb.ShardsWanted) -> list[Answer]:
-        """A worker's pipeline has room."""
+        """Take a request for samples from a worker whose pipeline has room."""
         self._waiting[want.dataset, worker_id] = want
         return self._answer_waiting()
 
     def progress(self) -> list[Progress]:
-        """How far each dataset is."""
+        """The progress of each dataset."""
         return [
             Progress(name, each.ledger.epoch, each.ledger.samples, each.ledger.samples - each.free.total)
             for name, each in sorted(self._openings.items())

@@ -1,9 +1,9 @@
 """Objects with state_dict and load_state_dict in a TorchState: saved, restored and handed over in place.
 
-Horovod does so with models, optimizers and samplers. Everything else it keeps as it is, and sends as a
-pickled copy. A copy of a learning-rate scheduler has a copy of the optimizer, and sets the rate of that one.
-A restore does not bring it back. So schedulers, gradient scalers and the like go by their state_dict, and so
-do lists and dictionaries of them.
+Horovod handles models, optimizers and samplers in this way. Horovod keeps every other object as it is, and
+sends a pickled copy of it. The copy of a learning-rate scheduler has a copy of the optimizer, and sets the
+learning rate of that copy. A restore does not bring the scheduler back. So flexo handles schedulers, gradient
+scalers and the like by their state_dict, and also lists and dictionaries of them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from types import ModuleType
 from typing import Any
 
 LEFT_OUT = "(learning-rate schedulers and gradient scalers)"
-"""The name of the handler in a state of what the script keeps beside it: no argument can be called so."""
+"""Handler name, in a state, for objects that the script keeps beside it: no argument can have this name."""
 _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 def is_stateful(value: Any) -> bool:
-    """Whether it has what PyTorch calls Stateful."""
+    """Whether `value` has the methods of PyTorch's protocol Stateful."""
     if isinstance(value, type):
         return False
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
 def capture(value: Any) -> Any:
-    """Its state_dict; of a list, tuple or dictionary, the same of each."""
+    """The state_dict of `value`; for a list, tuple or dictionary, one state_dict for each element."""
     if type(value) is dict:
         return {key: capture(each) for key, each in value.items()}
     if type(value) in (list, tuple):
@@ -36,7 +36,7 @@ def capture(value: Any) -> Any:
 
 
 def put_back(value: Any, captured: Any) -> None:
-    """Load what `capture` gave. `captured` stays as it is."""
+    """Load into `value` what `capture` returned. `captured` is not changed."""
     if type(value) is dict:
         for key, each in value.items():
             put_back(each, captured[key])
@@ -50,15 +50,15 @@ def put_back(value: Any, captured: Any) -> None:
     else:
         value.load_state_dict(copy.deepcopy(captured))
         if hasattr(value, "_per_optimizer_states"):
-            # A gradient scaler that was interrupted takes gradients for unscaled that are not.
+            # An interrupted gradient scaler would treat scaled gradients as unscaled.
             value._per_optimizer_states.clear()
 
 
 def load_optimizer(optimizer: Any, state: Any) -> None:
-    """`optimizer.load_state_dict(state)`, with the parameter groups that there are.
+    """Call `optimizer.load_state_dict(state)`, but keep the present dictionaries of parameter groups.
 
-    PyTorch puts new dictionaries in their place. Horovod's optimizer shares them with the optimizer that it
-    was made of, which may be the one that a scheduler knows.
+    PyTorch replaces them with new dictionaries. Horovod's optimizer shares its dictionaries with the
+    optimizer that it was made of, and a scheduler may refer to that optimizer.
     """
     groups = optimizer.param_groups
     optimizer.load_state_dict(state)
@@ -70,11 +70,11 @@ def load_optimizer(optimizer: Any, state: Any) -> None:
 
 
 def patch(module: ModuleType) -> None:
-    """Hook horovod.torch.elastic.state, after which a TorchState keeps such objects in handlers, too."""
+    """Patch horovod.torch.elastic.state, so that a TorchState keeps stateful objects in handlers too."""
     known = module._get_handler
 
     class StatefulHandler(module.SamplerStateHandler):  # type: ignore[misc,name-defined]
-        """Synchronized as samplers are."""
+        """The handler of a stateful object, which is synchronized as samplers are."""
 
         def __init__(self, value: Any) -> None:
             self.value = value
@@ -107,7 +107,7 @@ def patch(module: ModuleType) -> None:
 
 
 def handler_of(value: Any) -> Any:
-    """A handler of Horovod's for a stateful `value`; after `patch`."""
+    """A Horovod handler for a stateful `value`. Call it after `patch`."""
     return sys.modules["horovod.torch.elastic.state"].StatefulHandler(value)
 
 
@@ -117,7 +117,7 @@ def _all_stateful(value: Any) -> bool:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """What lists, tuples and dictionaries hold, through all of them; of anything else, itself."""
+    """All elements of nested lists, tuples and dictionaries; for any other value, the value itself."""
     if type(value) is dict:
         for each in value.values():
             yield from leaves(each)
@@ -129,16 +129,16 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def mixed(value: Any) -> Any:
-    """A scheduler, optimizer or the like among other things in a list or dictionary; or None."""
+    """The first scheduler, optimizer or the like in a list, tuple or dictionary; None if there is none."""
     if type(value) not in (dict, list, tuple):
         return None
     return next((each for each in leaves(value) if is_stateful(each)), None)
 
 
 def copied(value: Any) -> Any:
-    """A copy of numbers, text, tensors and containers of them; other objects as they are.
+    """A copy of `value`, if it consists of numbers, text, tensors and containers; other objects stay shared.
 
-    Horovod saves attributes by reference: a list that training appends to would not go back to the commit.
+    Horovod saves attributes by reference. A list that training appends to would not go back to the commit.
     """
     if type(value) in _IMMUTABLE:
         return value

@@ -1,4 +1,4 @@
-"""What the gRPC servers inside a job have in common: one address, one free port, long streams both ways."""
+"""The common parts of the gRPC servers inside a job: one address, one free port, long streams both ways."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Outgoing = TypeVar("_Outgoing")
 
 
 def listen_on(address: str) -> tuple[grpc.Server, str]:
-    """A server, not started yet, on a free port of `address` only; and its host:port. Raises NoAddress."""
+    """A server on a free port of `address` only, not started yet, and its host:port. Raises NoAddress."""
     server = grpc.server(
         ThreadPoolExecutor(max_workers=MAX_STREAMS, thread_name_prefix="stream"), options=server_options()
     )
@@ -35,7 +35,7 @@ def listen_on(address: str) -> tuple[grpc.Server, str]:
 
 
 def first(requests: Iterator[_Message], context: grpc.ServicerContext) -> _Message:
-    """The first message of a stream, which is aborted if there is none."""
+    """The first message of a stream. A stream without a message is aborted."""
     try:
         return next(requests)
     except StopIteration:
@@ -50,14 +50,17 @@ def converse(
     heard: Callable[[_Message], None],
     ended: Callable[[], None],
 ) -> Iterator[_Outgoing]:
-    """Send what comes into `outbox` while a thread of its own listens; `ended` once, when either side is."""
+    """Send the messages in `outbox`, while a thread passes incoming messages to `heard`.
+
+    `ended`: called once, when either side has ended the stream.
+    """
 
     def listen() -> None:
         try:
             for message in requests:
                 heard(message)
         except Exception:
-            # grpc raises a bare Exception here when the stream breaks: that is what `ended` is for.
+            # grpc raises a bare Exception here when the stream breaks; `ended` reports that.
             pass
         ended()
         outbox.put(None)

@@ -1,4 +1,4 @@
-"""Threads of whose failure somebody hears: otherwise an exception ends its thread, and nobody notices."""
+"""Threads that report their failure. Otherwise an exception would end its thread unnoticed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def start(work: Callable[[], None], *, name: str, failed: Callable[[Exception], None]) -> threading.Thread:
-    """Run `work` in a daemon thread; `failed`, in that thread, hears of the exception that ended it."""
+    """Run `work` in a daemon thread. `failed`: called in that thread with an exception that ended `work`."""
 
     def run() -> None:
         try:

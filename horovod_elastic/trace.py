@@ -1,8 +1,8 @@
-"""What happens in a job, told to people (one sentence on the job's output) and to machines (a trace).
+"""The events of a job, reported to people (one sentence on the job's output) and to machines (a trace).
 
-A trace is one JSON line an event, in the file that FLEXO_TRACE names, written by whoever leads; leaders that
-follow each other append to the same file. Times are seconds since the epoch. Without FLEXO_TRACE there is
-none.
+A trace is one JSON line for each event, in the file that FLEXO_TRACE names. The leader writes the trace.
+Leaders that follow each other append to the same file. Times are seconds since the epoch. Without FLEXO_TRACE
+there is no trace.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ import traceback
 
 VARIABLE = "FLEXO_TRACE"
 OUTPUT_WAIT_S = 1.0
-"""How long a line waits for a full pipe: the script's own lines may fill it for a moment."""
+"""Longest time that a line waits for a full pipe: the script's own lines may fill it for a moment."""
 
 
 def say(sentence: str) -> None:
-    """One line for the user, in the job's output. Never raises, and never waits for long."""
+    """Write one line for the user to the job's output. Never raises, and never waits for long."""
     _output.write(f"flexo: {sentence}\n")
 
 
 def say_error(error: BaseException) -> None:
-    """The traceback of an error that nobody foresaw, as `say`."""
+    """Write the traceback of an unforeseen error, as `say` does."""
     _output.write("".join(traceback.format_exception(error)))
 
 
 class _Output:
     """Standard error. A full disk or quota, or a pipe that nobody reads, must neither end nor hang a job.
 
-    What cannot be written is dropped. Nothing is buffered: Python would exit with 120 if the rest of a buffer
-    could not be written in the end.
+    Text that cannot be written is dropped. Nothing is buffered: Python would exit with 120 if the rest of a
+    buffer could not be written in the end.
     """
 
     def __init__(self) -> None:
         self._stuck = False
-        """The last line found no room, so the next one does not wait for it."""
+        """Whether the last line found no room; then the next line does not wait."""
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # None: there is no standard error
             try:
                 descriptor = sys.stderr.fileno()
-            except (OSError, ValueError):  # it has been replaced, as tests do
+            except (OSError, ValueError):  # sys.stderr has been replaced, as tests do
                 sys.stderr.write(text)
                 return
             self._write(descriptor, text.encode(errors="backslashreplace"))
@@ -56,7 +56,7 @@ class _Output:
             self._stuck = not ready
             if self._stuck:
                 return
-            # A pipe that is ready takes so much at once.
+            # A pipe that is ready takes PIPE_BUF bytes at once.
             data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
 
 
@@ -64,18 +64,18 @@ _output = _Output()
 
 
 class Trace:
-    """Appends to `path`; to nothing if that is ""."""
+    """A trace in the file `path`; if `path` is "", events are dropped."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def event(self, event: str, **fields: str | int | float | bool) -> None:
-        """Write {"time": ..., "event": event, **fields}. A trace that cannot be written is no trouble."""
+        """Write {"time": ..., "event": event, **fields}. An error in writing ends the trace silently."""
         if not self._path:
             return
         line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
         try:
-            # One write of one line, at the end wherever that is: other leaders may write there too.
+            # One write for each line, at the end of the file: other leaders may write there too.
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 os.write(file, line.encode())

@@ -1,8 +1,8 @@
-"""What a training script may say to flexo. It need not say anything: unmodified Horovod scripts are resized
-too.
+"""The calls that a training script may make to flexo. None is required: flexo resizes unmodified Horovod
+scripts too.
 
-Everything here works outside of flexo as well (plain Horovod, one process), where it changes nothing: a
-script needs no second version. Data for scripts that want it handed out is in horovod_elastic/data.
+All calls work outside of flexo as well (plain Horovod, one process), so a script needs no second version.
+Datasets whose samples flexo hands out are in horovod_elastic/data.
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ __all__ = [
 ]
 
 _BATCH_KEY = "flexo_aggregate_batch"
-"""In the optimizer's parameter groups, beside the learning rate that is right for it: so both are saved,
-restored, broadcast and checkpointed together. Not there yet: as the script has made them."""
+"""Key in the optimizer's parameter groups: the aggregate batch that the group's learning rate is right for.
+So both are saved, restored, broadcast and checkpointed together. Groups that the script has just made lack
+the key."""
 
 RateRule = Callable[[float, int, int], float]
-"""(learning rate, the aggregate batch that it is for, the one that is wanted) -> learning rate."""
+"""(learning rate, its aggregate batch, the new aggregate batch) -> the new learning rate."""
 
 
 class Boundary(Protocol):
-    """What the worker's runtime does at the end of a mini-batch."""
+    """The worker's runtime at the end of a mini-batch."""
 
     def __call__(self, samples: int) -> None:
-        """Pass the boundary; may raise Horovod's HostsUpdatedInterrupt, or end the process in good order."""
+        """Pass the boundary. It may raise Horovod's HostsUpdatedInterrupt, or end the process in order."""
         ...
 
 
 class Batched(Protocol):
     """A dataset that hands out mini-batches of a size that can be changed, as ElasticDataset does.
 
-    If it has a number `weight`, that is the samples of this worker's newest mini-batch over the mean of all
-    workers': not 1.0 where an epoch ends unevenly.
+    If it has a number `weight`, that is the size of this worker's newest mini-batch, divided by the mean size
+    over all workers. `weight` differs from 1.0 where an epoch ends unevenly.
     """
 
     batch_size: int
 
 
-class _Script:
-    """What the script has said so far, and what the runtime has."""
+class ScriptSettings:
+    """The script's settings so far, and the runtime's."""
 
     def __init__(self) -> None:
         self.boundary: Boundary | None = None
@@ -66,52 +67,53 @@ class _Script:
         self.batch_hooks: list[Callable[[Share], object]] = []
         self.batches: list[AggregateBatch] = []
         self.aggregate = 0
-        """What the present generation began with: also for batches made in the training function."""
+        """Aggregate batch at the beginning of the present generation (0: the script's own). It also applies
+        to an AggregateBatch made in the training function."""
 
 
-_script = _Script()
+script = ScriptSettings()
 
 
 # --- for scripts -------------------------------------------------------------------------------------------
 
 
 def notify_end_of_minibatch(samples: int = 0) -> None:
-    """The end of a mini-batch (Amoeba, Table 1): the set of workers may change here.
+    """Mark the end of a mini-batch (Amoeba, Table 1). The set of workers may change here.
 
-    `state.commit()` and `state.check_host_updates()` say the same. This is for loops that do not have the
-    state at hand. `samples`, of this worker in this mini-batch, makes profiles speak of samples a second.
-    Nothing is saved: a planned change loses nothing, a crash goes back to the last commit. To be called by
-    all workers after the same mini-batches. Outside of flexo it does nothing.
+    `state.commit()` and `state.check_host_updates()` mark it too. This call is for loops that do not have the
+    state at hand. `samples`: number of samples of this worker in this mini-batch, so that profiles report
+    samples a second. The call saves nothing: a planned change loses nothing, and a crash goes back to the
+    last commit. All workers must call it after the same mini-batches. Outside of flexo it does nothing.
     """
-    if _script.boundary is not None:
-        _script.boundary(samples)
+    if script.boundary is not None:
+        script.boundary(samples)
 
 
 def on_warm_up(pass_once: Callable[[], object]) -> None:
     """Have `pass_once` called in a new worker while the others still train, before it joins them.
 
-    It should do one forward and one backward pass on data of the right shape made on the spot (zeros will
-    do), so that libraries, kernels and allocators are warm at the first real mini-batch. What it does to
-    the state, gradients and random numbers of this process is undone. It must not touch the data pipeline.
-    If it fails, the worker joins cold.
+    `pass_once` should do one forward and one backward pass on new data of the right shape (zeros will do).
+    Then libraries, kernels and allocators are warm at the first real mini-batch. flexo undoes the effects of
+    the pass on the state, gradients and random numbers of this process. `pass_once` must not touch the data
+    pipeline. If it fails, the worker joins cold.
     """
-    _script.warm_ups.append(pass_once)
+    script.warm_ups.append(pass_once)
 
 
 def on_batch_change(hook: Callable[[Share], object]) -> None:
-    """Have `hook` called with this worker's share whenever that changes, after the learning rate has been
-    set.
+    """Have `hook` called with this worker's share whenever the share changes, after the learning rate has
+    been set.
     """
-    _script.batch_hooks.append(hook)
+    script.batch_hooks.append(hook)
 
 
 class AggregateBatch:
-    """How many samples one step of the optimizer takes from all workers together, kept or scaled under
-    resizing.
+    """The number of samples that one step of the optimizer takes from all workers together, kept or scaled
+    under resizing.
 
-    Without a range from `--elastic-batch` the aggregate batch stays `total` whatever the number of
-    workers (Amoeba, section 5.4). With one, flexod's policy picks it within the range, and `learning_rate`
-    says what becomes of the learning rate. It takes effect between two generations, on all workers at once.
+    Without a range from `--elastic-batch` the aggregate batch stays `total` whatever the number of workers
+    (Amoeba, section 5.4). With a range, flexod's policy picks the batch within the range, and `learning_rate`
+    computes the new learning rate. A new batch takes effect between two generations, on all workers at once.
 
         batch = AggregateBatch(256, largest=64, optimizer=optimizer, dataset=dataset)
         ...
@@ -133,12 +135,13 @@ class AggregateBatch:
         dataset: Batched | None = None,
         learning_rate: RateRule = linear,
     ) -> None:
-        """`total` samples, for which the optimizer's present learning rate is right.
+        """`total`: number of samples for which the optimizer's present learning rate is right.
 
-        None: the least that the job was submitted with. `optimizer` is a hvd.DistributedOptimizer (op Average
-        or Sum), or any other outside of Horovod. `largest`: samples that fit into one pass of one worker; 0:
-        all. `dataset` gets its batch_size set; such datasets give all workers the same, so the batch is then
-        rounded down to a multiple of the workers. Raises BadBatch.
+        `total` None: the lower end of the range that the job was submitted with. `optimizer`: a
+        hvd.DistributedOptimizer (op Average or Sum), or any other outside of Horovod. `largest`: samples that
+        fit into one pass of one worker; 0: all. `dataset`: a dataset whose batch_size is set. Such datasets
+        give all workers the same number, so the batch is rounded down to a multiple of the workers. Raises
+        BadBatch.
         """
         if total is None:
             total = batches.smallest_allowed()
@@ -153,29 +156,30 @@ class AggregateBatch:
         self._averages = _averages(optimizer)
         self._made_for = total
         self._passes = 0
-        """As the optimizer was told last."""
+        """Backward passes a step that the optimizer was last told to expect."""
         self.share = self._share_of(self._total())
-        """What this worker does in a step, until the next generation."""
+        """The work of this worker in a step, until the next generation."""
         self._take(self.share)
-        # a training function that makes one is entered again in every generation
-        others = [batch for batch in _script.batches if batch._optimizer is not optimizer]
-        _script.batches = [*others, self]
-        self.take(_script.aggregate)
+        # a training function that makes an AggregateBatch is entered again in every generation
+        others = [batch for batch in script.batches if batch._optimizer is not optimizer]
+        script.batches = [*others, self]
+        self.take(script.aggregate)
 
     def _total(self) -> int:
-        """What the learning rates are right for. A state saved before this was made does not say it."""
+        """The aggregate batch that the learning rates are right for. A state that was saved before this
+        object was made does not contain it."""
         for group in self._optimizer.param_groups:
             group.setdefault(_BATCH_KEY, self._made_for)
         return int(self._optimizer.param_groups[0][_BATCH_KEY])
 
     def parts(self, *tensors: Any) -> Iterator[tuple[Any, ...]]:
-        """`tensors`, all of the same length, in parts that fit; each with the weight of its mean loss as
-        last member.
+        """Cut `tensors`, all of the same length, into parts that fit. The last member of each part is the
+        weight of its mean loss.
 
-        Weighted so, the step is the gradient of the mean loss over the aggregate batch: Horovod (0.28.1)
-        adds the gradients of the passes up and takes the mean over workers, whose shares may differ by a
-        sample. At the end of an epoch, where fewer samples are left, each weighs what it weighs elsewhere,
-        or, with a dataset that tells its `weight`, as much more as makes the mean.
+        With these weights, the step is the gradient of the mean loss over the aggregate batch. Horovod
+        (0.28.1) adds up the gradients of the passes and takes the mean over workers, whose shares may differ
+        by a sample. At the end of an epoch, where fewer samples are left, each sample has its usual weight.
+        With a dataset that has a `weight`, each sample weighs more there, so that the step is again the mean.
         """
         length = len(tensors[0])
         if not length:
@@ -192,14 +196,14 @@ class AggregateBatch:
             start += size
 
     def _weight(self, samples: int) -> float:
-        """By what the mean loss of `samples` samples is multiplied before its backward pass."""
+        """The factor for the mean loss of `samples` samples before its backward pass."""
         told: float | None = getattr(self._dataset, "weight", None)
         weight = samples * self.share.workers / self.share.aggregate if told is None else told
         return weight if self._averages else weight / self.share.workers
 
     def take(self, aggregate: int) -> None:
-        """A generation begins, with `aggregate` samples a step; 0: as before. The optimizer's state is rank
-        0's.
+        """Begin a generation with `aggregate` samples a step; 0: as before. The optimizer already has rank
+        0's state.
         """
         before = self.share
         made_for = self._total()
@@ -211,11 +215,11 @@ class AggregateBatch:
         self.share = self._share_of(now)
         self._take(self.share)
         if self.share != before:
-            for hook in _script.batch_hooks:
+            for hook in script.batch_hooks:
                 hook(self.share)
 
     def _share_of(self, aggregate: int) -> Share:
-        rank, size = _place()
+        rank, size = rank_and_size()
         return batches.share(aggregate, size, rank, self._largest, even=self._dataset is not None)
 
     def _take(self, share: Share) -> None:
@@ -224,7 +228,7 @@ class AggregateBatch:
             self._dataset.batch_size = share.samples
 
     def _expect_passes(self, passes: int) -> None:
-        """Have the optimizer exchange gradients after so many backward passes."""
+        """Have the optimizer exchange gradients after this number of backward passes."""
         self._passes = passes
         if hasattr(self._optimizer, "set_backward_passes_per_step"):
             self._optimizer.set_backward_passes_per_step(passes)
@@ -234,37 +238,40 @@ class AggregateBatch:
 
 
 def attach(boundary: Boundary) -> None:
-    """The training function is entered: from now on the ends of mini-batches go to `boundary`."""
-    _script.boundary = boundary
+    """Report the ends of mini-batches to `boundary` from now on, because the training function is entered."""
+    script.boundary = boundary
 
 
 def generation_begins(aggregate: int) -> None:
-    """Between the synchronisation and the first mini-batch of every generation.
+    """Begin a generation: called between the synchronisation and the first mini-batch of every generation.
 
-    `aggregate`: of the SetBatch that came for this generation; 0 if none did.
+    `aggregate`: aggregate batch in the SetBatch message for this generation; 0 if none came.
     """
-    _script.aggregate = aggregate
-    for batch in _script.batches:
+    script.aggregate = aggregate
+    for batch in script.batches:
         batch.take(aggregate)
 
 
 def samples_in_a_step() -> int:
-    """Of this worker; 0 if the script has not said. Several optimizers take turns on the same samples."""
-    return max((batch.share.samples for batch in _script.batches), default=0)
+    """Number of samples of this worker in a step; 0 if the script has not said.
+
+    Several optimizers take turns on the same samples, so their numbers are not added up.
+    """
+    return max((batch.share.samples for batch in script.batches), default=0)
 
 
 def warm_up(state: Any) -> float:
-    """In a newcomer, alone, at hvd.elastic.run: what the script has registered, and undo it. Returns its
-    seconds.
+    """Run the passes that the script has registered, in a newcomer at hvd.elastic.run; undo their effects.
 
-    The communicator has size 1. A pass that fails is told of, and the worker joins cold.
+    Returns the seconds taken. The newcomer is still alone: its communicator has size 1. A pass that fails is
+    reported, and the worker joins cold.
     """
-    if not _script.warm_ups:
+    if not script.warm_ups:
         return 0.0
     began = time.monotonic()
     state.save()
     with _random_numbers_unharmed(), _optimizers_unharmed(state):
-        for pass_once in _script.warm_ups:
+        for pass_once in script.warm_ups:
             try:
                 pass_once()
             except Exception as error:
@@ -278,7 +285,7 @@ def warm_up(state: Any) -> float:
 
 @contextlib.contextmanager
 def _optimizers_unharmed(state: Any) -> Iterator[None]:
-    """Leaves no gradient behind, and no exchange of one that nobody waits for."""
+    """A context that leaves no gradient behind, and no exchange of gradients pending."""
     yield
     for handler in getattr(state, "_handlers", {}).values():
         optimizer = handler.value
@@ -318,8 +325,8 @@ def _averages(optimizer: Any) -> bool:
     return bool(op == hvd.Average)
 
 
-def _place() -> tuple[int, int]:
-    """Rank and size; of one worker alone where Horovod is not used."""
+def rank_and_size() -> tuple[int, int]:
+    """This worker's rank and the number of workers; 0 and 1 where Horovod is not used."""
     if "horovod.torch" not in sys.modules:
         return 0, 1
     import horovod.torch as hvd

@@ -1,4 +1,4 @@
-"""What both ends of the conversations inside a job agree on besides the messages."""
+"""The conventions that both ends of a connection inside a job share, besides the messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from horovod_elastic import open_files
 from horovod_elastic.trace import say
 
 SECRET_KEY = "flexo-worker-secret"
-"""Metadata key with the secret that an agent gives its workers, and that they present to it."""
+"""Metadata key with the secret that an agent gives its workers, and that workers present to the agent."""
 
 ATTACH_AGENT = "/flexo.v1.LeaderService/AttachAgent"
 
@@ -16,17 +16,17 @@ _OVER = "over:"
 
 
 def agents_proof(leader: str) -> str:
-    """What an agent's MUNGE credential is made for: that leader (host:port), so that nobody can relay it."""
+    """The purpose of an agent's MUNGE credential. It names `leader` (host:port), so nobody can relay it."""
     return f"{ATTACH_AGENT}@{leader}"
 
 
 def leaders_proof(leader: str) -> str:
-    """What a leader's MUNGE credential, in the initial metadata of its answer, is made for."""
+    """The purpose of a leader's MUNGE credential, in the initial metadata of its answer."""
     return f"{ATTACH_AGENT}@{leader}/answer"
 
 
 def job_number(job_id: str) -> int:
-    """The number by which messages and plans name a job or satellite; 0 for "", one that has no id yet.
+    """The number by which messages and plans name a job or satellite; 0 for "", a satellite without id yet.
 
     Ids are strings in the job, because not every cluster numbers its jobs; on the wire they are integers.
     `job_number` and `job_id` are the only conversions. Raises ValueError for an id that is no number.
@@ -40,7 +40,7 @@ def job_id(number: int) -> str:
 
 
 def over(exit_code: int) -> str:
-    """Who holds a job's lease after its end: nobody, and whoever looks learns the job's exit code."""
+    """The holder's name in the lease of a job that has ended; it tells callers the job's exit code."""
     return f"{_OVER}{exit_code}"
 
 
@@ -54,20 +54,21 @@ CALLING_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a proxy meant for the web must not come between two compute nodes
     ("grpc.max_receive_message_length", 1 << 20),
 )
-"""For a channel of single calls: pings between them are what a server may close it for (too_many_pings)."""
+"""Options of a channel for single calls. A server may close a channel for pings between calls
+(too_many_pings), so this one sends none."""
 
 _MISSED = keepalive.noticing(quiet_s=20.0, answer_s=20.0)
-"""By both ends: 40 s after a peer's host has vanished, its streams end."""
+"""Keepalive options of both ends: 40 s after a peer's host has vanished, its streams end."""
 
 CHANNEL_OPTIONS = (
     *CALLING_OPTIONS,
     *_MISSED,
     ("grpc.keepalive_permit_without_calls", 1),
 )
-"""For a channel of streams."""
+"""Options of a channel for streams."""
 
 SILENT_OF_A_HOST = 64
-"""Connections to a server on which nobody has proven anything yet: an agent does so at once."""
+"""Most connections of one host whose callers have not proven who they are. An agent does so at once."""
 
 _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
@@ -83,12 +84,12 @@ _SERVER_OPTIONS = (
 
 
 def server_options() -> tuple[tuple[str, int], ...]:
-    """For a server of this process, with the limit of files that there is now."""
-    # Anybody can connect: they must not take up all the files that this process may open.
+    """The options of a server of this process, under its present limit of open files."""
+    # Anybody can connect. Connections must not take up all the files that this process may open.
     return (*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", open_files.connections()))
 
 
 def guard_of(endpoint: str) -> ConnectionGuard:
-    """For this process's server at `endpoint` (host:port): closes idle connections of strangers."""
+    """A guard that closes idle connections of strangers to this process's server at `endpoint`, host:port."""
     port = int(endpoint.rpartition(":")[2])
     return ConnectionGuard(min(SILENT_OF_A_HOST, open_files.connections() // 4), port, warn=say)

@@ -1,7 +1,7 @@
-"""Turns protos/flexo/v1/*.proto into the Python package flexo_protos.v1, typed. Run by setup.py.
+"""Generates the typed Python package flexo_protos.v1 from protos/flexo/v1/*.proto. setup.py runs it.
 
-The Python package cannot be called `flexo`, as the protobuf package is: that is the daemon's. protoc maps
-the folder to the other name.
+The protobuf package is called `flexo`. The Python package cannot be, because the daemon's package has that
+name. protoc maps the folder to the other name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def generate() -> None:
 
     TARGET.mkdir(exist_ok=True)
     _PACKAGE.write_text(_package_text())
-    # protoc looks for its plugins there, whether or not this environment is active
+    # protoc looks for its plugins on PATH, but this environment may not be active
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     arguments = [
         "protoc",
@@ -50,10 +50,10 @@ def _package_text() -> str:
 
 
 def _made_by_this_generator() -> bool:
-    """The generated code refuses a protobuf or gRPC that is older than its generator."""
+    """Whether this generator made the package. Its code refuses protobuf or gRPC older than its generator."""
     try:
         return _PACKAGE.exists() and _PACKAGE.read_text() == _package_text()
-    except metadata.PackageNotFoundError:  # nothing here could generate anything else
+    except metadata.PackageNotFoundError:  # without the generator, the code cannot be generated anew
         return True
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/python3 -IS
 """flexo-partition set PARTITION NODE,NODE,...: let a borrowed partition have these nodes, and nothing else.
 
-Slurm lets SlurmUser and root alone edit partitions. Where flexod is neither, it calls this through sudo, as
-SlurmUser, and this trusts it as little as anybody else: which partitions may be edited, and whose nodes may
-be put into them, stands in a file of root's; each node must be one of the inference partition by Slurm's own
-word, or be in one of these partitions already; nothing of the caller's environment reaches scontrol, and
-there is no shell. Self-contained: it needs Python 3.8 or later and nothing of flexo's.
+Slurm lets SlurmUser and root alone edit partitions. A flexod that runs as neither calls this program through
+sudo, as SlurmUser. The program trusts flexod no more than any other caller. A file of root's says which
+partitions may be edited, and which inference partition their nodes may come from. Slurm must list each node
+in the inference partition, or in one of the partitions that may be edited. Nothing of the caller's
+environment reaches scontrol, and there is no shell. The program is self-contained: it needs Python 3.8 or
+later and nothing of flexo.
 
 Exit codes: 0 done, 1 Slurm said no or nothing, 2 the request or the configuration is not allowed.
 """
@@ -23,17 +24,17 @@ from dataclasses import dataclass, fields, replace
 CONFIG = "/etc/flexo/partition.conf"
 PARTITION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""One node: no list in brackets, no "+i1" or "-i1", nothing that ends a word."""
+"""Pattern of one node's name: no list in brackets, no "+i1" or "-i1", no character that ends a word."""
 MOST_NODES = 20000
 TIMEOUT_S = 15
-"""For all of it: less than flexod's [slurm] timeout_s, because flexod cannot end what runs through sudo."""
+"""Limit of the whole run. It is below flexod's [slurm] timeout_s: flexod cannot end a program under sudo."""
 STARTED = time.monotonic()
 USAGE = 'usage: flexo-partition set PARTITION NODE[,NODE...]     (no nodes: "")'
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What stands in CONFIG, or holds where it says nothing."""
+    """Settings from CONFIG, with a default for each key that CONFIG does not set."""
 
     borrowed: tuple[str, ...] = ("borrowed",)
     """The partitions that may be edited, with a comma between."""
@@ -46,15 +47,15 @@ class Settings:
 
 
 class Refused(Exception):
-    """What was asked for, or what CONFIG says, is not allowed; the message says what is."""
+    """The request or the text of CONFIG is not allowed; the message says what is allowed."""
 
 
 class SlurmSaidNo(Exception):
-    """scontrol failed; the message is its own."""
+    """scontrol failed, timed out or could not be started; the message says which."""
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point; the exit code."""
+    """Entry point. Returns the exit code."""
     try:
         settings = read_settings(CONFIG)
         partition, nodes = wanted(arguments, settings)
@@ -68,13 +69,13 @@ def main(arguments: list[str]) -> int:
 
 
 def complain(text: str, code: int) -> int:
-    """Say it on the error output, without what a terminal or a log should not see; `code`."""
+    """Print `text` on the error output, with `?` for unprintable characters. Returns `code`."""
     sys.stderr.write("flexo-partition: " + re.sub(r"[^ -~]", "?", text) + "\n")
     return code
 
 
 def wanted(arguments: list[str], settings: Settings) -> tuple[str, list[str]]:
-    """The partition and the nodes that the command line names, in order, each once. Raises Refused."""
+    """The partition and the nodes that the command line names, sorted, each once. Raises Refused."""
     if len(arguments) != 3 or arguments[0] != "set":
         raise Refused(USAGE)
     partition, listed = arguments[1:]
@@ -91,7 +92,7 @@ def wanted(arguments: list[str], settings: Settings) -> tuple[str, list[str]]:
 
 
 def check_nodes(nodes: list[str], settings: Settings) -> None:
-    """Every one is a node of the inference partition, or borrowed already. Raises Refused, SlurmSaidNo."""
+    """Check that each node is in the inference partition or borrowed. Raises Refused, SlurmSaidNo."""
     strangers = set(nodes)
     for partition in (settings.inference, *settings.borrowed):
         if not strangers:
@@ -102,7 +103,7 @@ def check_nodes(nodes: list[str], settings: Settings) -> None:
 
 
 def members(partition: str, settings: Settings) -> set[str]:
-    """The nodes of a partition, by Slurm's word. Raises SlurmSaidNo."""
+    """The nodes that Slurm lists in `partition`. Raises SlurmSaidNo."""
     shown = scontrol(settings, "--all", "--oneliner", "show", "partition", partition)
     match = re.search(r"(?:^|\s)Nodes=(\S+)", shown)
     if match is None or match.group(1) == "(null)":
@@ -111,7 +112,7 @@ def members(partition: str, settings: Settings) -> set[str]:
 
 
 def scontrol(settings: Settings, *arguments: str) -> str:
-    """What scontrol prints, in an environment that is made here. Raises SlurmSaidNo."""
+    """Run scontrol in an environment that is made here. Returns its output. Raises SlurmSaidNo."""
     environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
     if settings.slurm_conf:
         environment["SLURM_CONF"] = settings.slurm_conf
@@ -136,9 +137,9 @@ def scontrol(settings: Settings, *arguments: str) -> str:
 
 
 def read_settings(path: str) -> Settings:
-    """What the file `path` says, which root alone may write; the defaults without one. Raises Refused."""
+    """Read the settings from `path`, which root alone may write. Without it, the defaults. Raises Refused."""
     try:
-        # who may write the folder may put there what root has written for other purposes, as a link to it
+        # whoever may write the folder could replace `path` by a link to another file of root's
         folder = os.path.dirname(path)  # noqa: PTH120 (pathlib would be imported for this alone)
         check_root_alone_writes(os.stat(folder), folder)  # noqa: PTH116
         with open(path, encoding="ascii") as file:  # noqa: PTH123
@@ -158,13 +159,13 @@ def read_settings(path: str) -> Settings:
 
 
 def check_root_alone_writes(found: os.stat_result, path: str) -> None:
-    """Raises Refused."""
+    """Raise Refused unless `path` belongs to root and root alone may write it."""
     if found.st_uid != 0 or stat.S_IMODE(found.st_mode) & 0o022:
         raise Refused(f"{path} must belong to root and be writable by root alone")
 
 
 def changed(settings: Settings, line: str, where: str) -> Settings:
-    """`settings` as a line `key = value` has them. Raises Refused."""
+    """`settings` with the change that `line`, `key = value`, makes. Raises Refused."""
     key, equals, value = (part.strip() for part in line.partition("="))
     keys = [field.name for field in fields(Settings)]
     if not equals or key not in keys:

@@ -4,22 +4,22 @@
 -- sbatch --elastic=2-8 (spank_elastic.c passes it on) or, from REST and other clients without SPANK, with
 -- --comment="elastic=2-8". Clients may lie: everything is checked here, whatever the client has checked before.
 --
--- Nothing of the job is rewritten except that the token, such as flexo{workers=2-8;fungible;batch=32-256}, is
--- appended to its AdminComment, which a user cannot write, and, where the site lends servers to whole jobs
--- (borrowed_partition), the borrowed partition to the partitions of a fungible or heterogeneous one. A job that does
--- not ask costs two look-ups, there three.
+-- A token, such as flexo{workers=2-8;fungible;batch=32-256}, is appended to the job's AdminComment, which a
+-- user cannot write. If the site lends servers to whole jobs (borrowed_partition), a fungible or
+-- heterogeneous job also gets the borrowed partition, and Requeue. Nothing else of a job is changed. A job
+-- that does not ask to be elastic costs two look-ups, or three with borrowed_partition.
 
 local elastic = {}
 
--- What a site may change here, or in its job_submit.lua after loading this file.
+-- Settings that a site may change here, or in its job_submit.lua after loading this file.
 elastic.config = {
-  -- Partitions of satellites; there the options are ignored.
+  -- Partitions of satellites. In these, the options are ignored.
   satellite_partitions = { "flex", "borrowed", "borrowed-flex" },
-  -- The partition of borrowed servers, one of the above, if the bases of --elastic-fungible and
-  -- --elastic-heterogeneous jobs may start there as well, on what GPUs there are: each such job may then start there
-  -- or where it asked to, wherever is room first. All other jobs but satellites are refused there. nil: satellites
-  -- alone use borrowed servers. Leave it nil where the partition is static in slurm.conf: nobody would keep bases off
-  -- servers that are not lent.
+  -- The partition of borrowed servers, one of the above. If it is set, the bases of --elastic-fungible and
+  -- --elastic-heterogeneous jobs may start there as well, on the GPUs that are there. Such a job starts there
+  -- or in a partition that it asked for, wherever there is room first. The partition refuses all other jobs
+  -- but satellites. nil: satellites alone use borrowed servers. Leave it nil if slurm.conf fixes the
+  -- partition's nodes: nothing would keep bases off servers that are not lent.
   borrowed_partition = nil,
   -- The largest MAX of --elastic; nil: no limit. plugstack.conf repeats it, so that users hear of it sooner.
   max_workers = nil,
@@ -28,7 +28,7 @@ elastic.config = {
 }
 
 local NUMBER_MAX = 999999999 -- as in range.h
-local SHOWN_MAX = 40 -- as much of a value as a message repeats
+local SHOWN_MAX = 40 -- characters of a value that a message repeats at most
 local TOKEN_MARK = "flexo{"
 
 local EXAMPLE = "sbatch -n %d --gpus-per-task=1 --elastic=%s ..."
@@ -38,13 +38,14 @@ local function refuse(format, ...)
   error({ refusal = string.format(format, ...) }, 0)
 end
 
--- `text` as far as a message should repeat it, without what a terminal or a log should not see.
+-- `text`, shortened for a message, with ? for characters that a terminal or a log should not see.
 local function shown(text)
   local printable = text:sub(1, SHOWN_MAX):gsub("[^ -~]", "?")
   return "'" .. printable .. (#text > SHOWN_MAX and "..." or "") .. "'"
 end
 
--- slurmctld gives nil, or a number that stands for "not said" and differs by the field's width.
+-- `number`, or nil if the job does not set it: slurmctld passes nil or NO_VAL, whose value depends on the
+-- field's width.
 local function said(number)
   if number == nil or number == slurm.NO_VAL or number == slurm.NO_VAL16 then
     return nil
@@ -81,7 +82,8 @@ local function parse_range(option, text, limit)
   return range
 end
 
--- What was asked for, as raw strings under the keys elastic, fungible, heterogeneous and batch; nil when nothing was.
+-- The job's request, as raw strings under the keys elastic, fungible, heterogeneous and batch; nil without a
+-- request.
 local function asked_by_option(job_desc)
   if (job_desc.spank_job_env_size or 0) == 0 then
     return nil
@@ -99,7 +101,7 @@ local function asked_by_option(job_desc)
   return asked
 end
 
--- The same out of a comment. Only whole words count: a user's own text about elasticity stays one.
+-- The same, read from the job's comment. Only whole words count: other text about elasticity is no request.
 local function asked_by_comment(job_desc)
   local comment = job_desc.comment
   if not comment or not comment:find("elastic", 1, true) then
@@ -128,7 +130,7 @@ local function asked_by_comment(job_desc)
   return asked
 end
 
--- Both ways together. They may repeat each other; they may not contradict each other.
+-- The request of options and comment together. They may repeat each other, but not contradict each other.
 local function asked_for(job_desc)
   local by_option, by_comment = asked_by_option(job_desc), asked_by_comment(job_desc)
   if not by_option or not by_comment then
@@ -156,7 +158,7 @@ local function is_satellite_partition(name)
   return contains(elastic.config.satellite_partitions, name)
 end
 
--- The partitions the job may start in. Without any named, Slurm takes the default one.
+-- The partitions that the job may start in. If the job names none, Slurm takes the default partition.
 local function partitions_of(job_desc, part_list)
   local names = {}
   for name in (job_desc.partition or ""):gmatch("[^,]+") do
@@ -172,7 +174,8 @@ local function partitions_of(job_desc, part_list)
   return names
 end
 
--- "none", "some" or "all" of the partitions the job may start in are satellites', apart from `open`.
+-- How many of the partitions in `names` are satellites' ("none", "some" or "all"); the partition `open` does
+-- not count.
 local function satellite_share(names, open)
   local satellites = 0
   for _, name in ipairs(names) do
@@ -206,7 +209,7 @@ local function count_gpus(request)
   return gpus
 end
 
--- The number of nodes, when the request leaves no choice: never more than tasks.
+-- The number of nodes if the request fixes it, else nil. There are never more nodes than tasks.
 local function fixed_nodes(job_desc, tasks)
   local low, high, per_node = said(job_desc.min_nodes), said(job_desc.max_nodes), said(job_desc.ntasks_per_node)
   if not high or high == 0 or high > tasks then
@@ -220,7 +223,7 @@ local function fixed_nodes(job_desc, tasks)
   return nil
 end
 
--- GPUs of each task by a request for `gpus` a node.
+-- GPUs of each task if the request is for `gpus` GPUs per node.
 local function gpus_per_task_by_node(job_desc, tasks, gpus, workers)
   local nodes = fixed_nodes(job_desc, tasks)
   if not nodes then
@@ -299,8 +302,9 @@ local function record(job_desc, token)
   job_desc.admin_comment = before and before ~= "" and before .. " " .. token or token
 end
 
--- Where whole jobs may start on borrowed servers, others may not: nobody would know that they can be requeued. A
--- satellite says what it is in its comment; who lies in his gets no more than a satellite gets.
+-- Refuses other jobs on borrowed servers, if bases may start there: nothing says that another job can be
+-- requeued. A satellite is known by its comment. A job with a false comment gets no more than a satellite
+-- gets.
 local function check_stranger(job_desc, names)
   local borrowed = elastic.config.borrowed_partition
   if borrowed and contains(names, borrowed) and not (job_desc.comment or ""):find("^flexo%-satellite ") then
@@ -309,8 +313,8 @@ local function check_stranger(job_desc, names)
   end
 end
 
--- Lets the base of a fungible or heterogeneous job start on borrowed servers, if Slurm can requeue it when they are
--- needed back.
+-- Lets the base of a fungible or heterogeneous job start on borrowed servers, if Slurm can requeue the job
+-- when the servers are reclaimed.
 local function open_borrowed(job_desc, names)
   local borrowed, hindrance = elastic.config.borrowed_partition, nil
   if job_desc.requeue == 0 then
@@ -377,7 +381,7 @@ local function explained(f, ...)
   return slurm.ERROR
 end
 
--- For slurm_job_submit: slurm.SUCCESS, or slurm.ERROR after telling the user why.
+-- Call this in slurm_job_submit. Returns slurm.SUCCESS, or slurm.ERROR after telling the user why.
 function elastic.job_submit(job_desc, part_list, submit_uid)
   local plain = (job_desc.spank_job_env_size or 0) == 0 and not job_desc.comment
   if plain and not (elastic.config.borrowed_partition and job_desc.partition) then
@@ -393,7 +397,8 @@ function elastic.job_submit(job_desc, part_list, submit_uid)
   end)
 end
 
--- For slurm_job_modify: an elastic job keeps the request that was checked, and no other job moves to borrowed servers.
+-- Call this in slurm_job_modify. An elastic job keeps its checked request, and no other job moves to borrowed
+-- servers.
 function elastic.job_modify(job_desc, job_rec, part_list, modify_uid)
   local token = (job_rec.admin_comment or ""):match("flexo{[^{}%s]*}")
   if not token and not (elastic.config.borrowed_partition and job_desc.partition) then

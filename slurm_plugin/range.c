@@ -1,13 +1,13 @@
-/* Strict reading of MIN-MAX; range.h says what for. */
+/* Strict parser of MIN-MAX; range.h describes it. */
 #include "range.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define DIGITS_MAX 9
-#define SHOWN_MAX 40 /* as much of a value as a message repeats */
+#define SHOWN_MAX 40 /* characters of a value that a message repeats */
 
-/* Reads the digits at `text`; the result points behind them. Ten digits and more leave `number` above the maximum. */
+/* Reads the digits at `text`; returns a pointer behind them. Ten or more digits leave `number` too large. */
 static const char *read_digits(const char *text, uint64_t *number)
 {
 	const char *end = text;
@@ -79,7 +79,10 @@ static const char *what_is_wrong(enum flexo_range_fault fault)
 	return "this is not a range MIN-MAX";
 }
 
-/* Copies `value` as far as a message should repeat it. `shown` holds SHOWN_MAX + 4 characters. */
+/*
+ * Copies up to SHOWN_MAX characters of `value`, with `?` for unprintable ones and "..." if there are more.
+ * `shown` holds SHOWN_MAX + 4 characters.
+ */
 static void make_printable(char *shown, const char *value)
 {
 	size_t i;

@@ -1,7 +1,7 @@
 /*
- * The ranges that --elastic and --elastic-batch take, and why one is refused.
+ * Parses the ranges that --elastic and --elastic-batch take, and explains why a value is refused.
  *
- * Apart from the plugin so that they can be tested without Slurm.
+ * Separate from the plugin so that the parser can be tested without Slurm.
  */
 #ifndef FLEXO_RANGE_H
 #define FLEXO_RANGE_H
@@ -13,7 +13,7 @@
 /* Numbers of more than nine digits are refused, as everywhere in flexo: nothing here can overflow. */
 #define FLEXO_NUMBER_MAX 999999999u
 
-/* MIN-MAX, both at least 1 and included. */
+/* A range MIN-MAX: both numbers are at least 1, and both belong to the range. */
 struct flexo_range {
 	uint32_t min;
 	uint32_t max;
@@ -29,15 +29,15 @@ enum flexo_range_fault {
 	FLEXO_RANGE_OVER_LIMIT,
 };
 
-/* Reads digits only: no sign, no space, nothing behind. False for anything else and for 0. */
+/* Reads a number from 1 to FLEXO_NUMBER_MAX. False for anything else: 0, a sign, a space, further text. */
 bool flexo_number_parse(const char *text, uint32_t *number);
 
 /* `limit` is the largest MAX that the site allows. `range` is written only when the result is FLEXO_RANGE_OK. */
 enum flexo_range_fault flexo_range_parse(const char *text, uint32_t limit, struct flexo_range *range);
 
 /*
- * One line for the user: the option, the value as given (shortened, and with `?` for what a terminal should
- * not see), what is wrong with it and what is allowed. `option` is a name such as "elastic".
+ * Writes one line for the user: the option, the value, what is wrong with it and what is allowed. The value
+ * is shortened, with `?` for characters that a terminal should not see. `option` is a name such as "elastic".
  */
 void flexo_range_explain(char *line, size_t size, const char *option, const char *value, uint32_t limit,
 			 enum flexo_range_fault fault);

@@ -2,10 +2,11 @@
  * SPANK plugin: sbatch, salloc and srun --elastic=MIN-MAX, --elastic-fungible, --elastic-heterogeneous,
  * --elastic-batch=MIN-MAX.
  *
- * Where the job is submitted, it refuses values that cannot be, puts FLEXO_ELASTIC, FLEXO_ELASTIC_FUNGIBLE,
- * FLEXO_ELASTIC_HETEROGENEOUS and FLEXO_ELASTIC_BATCH into the job's environment, and into its job control environment,
- * where job_submit_elastic.lua finds them. Where the job runs, it puts them into the environment again, because
- * --export=NONE keeps the first from arriving. A job without the options is not touched.
+ * Where the job is submitted, the plugin refuses impossible values. It puts FLEXO_ELASTIC,
+ * FLEXO_ELASTIC_FUNGIBLE, FLEXO_ELASTIC_HETEROGENEOUS and FLEXO_ELASTIC_BATCH into the job's environment. It
+ * also puts them into the job control environment, where job_submit_elastic.lua finds them. Where the job
+ * runs, the plugin sets the variables again, because --export=NONE removes them on the way. A job without the
+ * options is not touched.
  *
  * An option is never taken from the environment. Slurm exports a job's SPANK options to what the job starts, so
  * that a plain sbatch inside an elastic job would become elastic too; see forget_inherited().
@@ -19,7 +20,7 @@
 
 SPANK_PLUGIN(flexo, 1)
 
-/* What Slurm calls our options in an environment: this, the plugin's name, and the option's. */
+/* Prefix of the variables in which Slurm passes our options; it ends with the plugin's name. */
 #define OPTION_VARIABLE "_SLURM_SPANK_OPTION_flexo_"
 
 #define LINE_SIZE 512
@@ -67,7 +68,7 @@ static struct spank_option options[OPTIONS] = {
 		    .cb = take_option },
 };
 
-/* What the options said, as the job will see it; "" where the option was not given. */
+/* The values of the options as the job will see them; "" for an option that was not given. */
 static char values[OPTIONS][RANGE_SIZE];
 
 /* The arguments in plugstack.conf. */
@@ -99,7 +100,7 @@ static bool inside_job(void)
 	return getenv("SLURM_JOB_ID") != NULL;
 }
 
-/* The name under which Slurm hands a variable of the job control environment on in an ordinary one. */
+/* The name under which Slurm copies a variable of the job control environment into an ordinary one. */
 static const char *handed_on(const char *variable)
 {
 	static char name[128];
@@ -109,8 +110,9 @@ static const char *handed_on(const char *variable)
 }
 
 /*
- * Drops what a surrounding elastic job has left in our environment, before Slurm takes it for options of the job
- * that is being submitted. srun in a job starts a step of it, whose workers do need FLEXO_ELASTIC.
+ * Removes the options of a surrounding elastic job from our environment. Otherwise Slurm would take them for
+ * options of the job that is being submitted. srun in a job keeps FLEXO_ELASTIC: it starts a step, whose
+ * workers need the variable.
  */
 static void forget_inherited(spank_t spank)
 {
@@ -118,7 +120,7 @@ static void forget_inherited(spank_t spank)
 		unsetenv(names[i].option_variable);
 		unsetenv(handed_on(names[i].option_variable));
 		unsetenv(handed_on(names[i].variable));
-		/* srun has copied them already */
+		/* srun has copied these variables already */
 		spank_job_control_unsetenv(spank, names[i].option_variable);
 		spank_job_control_unsetenv(spank, names[i].variable);
 		if (spank_context() == S_CTX_ALLOCATOR && inside_job())
@@ -126,7 +128,7 @@ static void forget_inherited(spank_t spank)
 	}
 }
 
-/* Slurm's callback, before the job is submitted (remote is 0) and again where it runs. */
+/* Slurm's callback for a given option: before the job is submitted (remote is 0), and where the job runs. */
 static int take_option(int val, const char *optarg, int remote)
 {
 	uint32_t limit = val == ELASTIC && !remote ? max_workers : FLEXO_NUMBER_MAX;
@@ -162,7 +164,7 @@ int slurm_spank_init(spank_t spank, int ac, char *argv[])
 	if (spank_context() == S_CTX_SLURMD) {
 		read_arguments(ac, argv);
 		if (bad_argument[0] != '\0')
-			slurm_error("flexo: %s", bad_argument); /* once, where the administrator looks */
+			slurm_error("flexo: %s", bad_argument); /* once, in slurmd's log */
 		return 0;
 	}
 	if (!in_client() && spank_context() != S_CTX_REMOTE)
@@ -177,7 +179,7 @@ int slurm_spank_init(spank_t spank, int ac, char *argv[])
 	return 0;
 }
 
-/* Where the job is submitted: puts a value where the job and Lua will find it. */
+/* Puts an option's value where the job and Lua will find it. Called where the job is submitted. */
 static int publish(spank_t spank, int option)
 {
 	if (setenv(names[option].variable, values[option], 1) != 0 ||
@@ -207,8 +209,9 @@ static int publish_all(spank_t spank)
 }
 
 /*
- * Where the job runs: sets the variables anew. --export=NONE lets only SLURM_* through, and with it what Slurm
- * hands on; the rest of that is removed, so that what the job submits cannot inherit it.
+ * Sets the variables again where the job runs. --export=NONE lets only SLURM_* through, which includes the
+ * names of handed_on(). All names but ours are then removed, so that jobs that this job submits cannot
+ * inherit the options.
  */
 static void arrive(spank_t spank)
 {

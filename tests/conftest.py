@@ -6,11 +6,17 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+from thorough import THOROUGH
 
 import horovod_elastic  # noqa: F401 - before tests/unit, which has a folder of that name, is on the path
 from flexo_bench import native_horovod
 
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "unhurried",
+    deadline=None,
+    max_examples=100 if THOROUGH else 15,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("unhurried")
 
 

@@ -14,10 +14,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    create_model,
+    field_validator,
+)
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ValidationInfo
 
+from flexo import renamed_settings
 from flexo.clusters import registry as registry_of_kinds
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.loaning.settings import LoaningSettings
@@ -130,11 +139,13 @@ class ControllerSettings(Section):
     max_read_share: Annotated[float, Field(gt=0, le=1), Allowed("a share above 0, at most 1, as in 0.02")] = (
         0.02
     )
-    """Looking may take this share of the time: the interval is at least the cost of a look (the median of the
-    last five) over it, but never more than two fifths of `lease_s`, so that leases are extended in time."""
+    """Looking may take this share of the time. The interval is at least the cost of a look (the median of the
+    last five) over this share. It is never more than two fifths of `time_limit_s`, so that time limits are
+    extended in time."""
     min_resize_interval_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 60.0
-    """Between two resizes of one job. It delays growing; giving back never waits."""
-    lease_s: Annotated[
+    """Between two resizes of one job. It delays growing, and giving workers back to other elastic
+    jobs; giving a node back to the cluster never waits."""
+    time_limit_s: Annotated[
         int,
         Field(ge=60, le=86400),
         Allowed("whole seconds, from 60 to 86400, at least four times min_interval_s"),
@@ -147,8 +158,8 @@ class ControllerSettings(Section):
     """How long a satellite may wait for Slurm to start it; unset: two of the cluster's backfill cycles
     (`bf_interval`) and 5 s, at least 15 s."""
     max_satellites: Annotated[int | None, Field(ge=1, le=1_000_000), Allowed("a whole number, from 1")] = None
-    """At most so many satellites of all jobs together; unset: however many. Where more jobs would grow, fewer
-    do, each by more, so that slurmctld has fewer jobs to schedule around."""
+    """The most satellites of all jobs together; unset: no limit. Over the limit, fewer jobs grow, each by
+    more workers, so that slurmctld has fewer jobs to schedule around."""
     slow_gpu_s: Annotated[float, Field(ge=0, le=604800), Allowed("seconds, from 0 to 604800")] = 1800.0
     """How long a node with a GPU that held a job up gets no satellites; 0: such GPUs are only recorded."""
     suspend_grace_s: Annotated[float, Field(ge=0, le=86400), Allowed("seconds, from 0 to 86400")] = 120.0
@@ -166,13 +177,14 @@ class ControllerSettings(Section):
     in Slurm's `Gres`, in small or capital letters alike. Heterogeneous jobs split their batches by it, and
     `lyra` reckons with it."""
     order: Annotated[
-        Literal["slurm", "policy"],
+        Literal["cluster", "policy"],
         Allowed(
-            '"slurm", or "policy" with a policy that has an order: ',
+            '"cluster", or "policy" with a policy that has an order: ',
             partial(registry.built_in, "orders_pending"),
         ),
-    ] = "slurm"
-    """Who says in which order pending jobs start: Slurm, or the policy, by priorities that flexod sets."""
+    ] = "cluster"
+    """The order in which pending jobs start: by the cluster, or by the policy, with priorities that flexod
+    sets."""
     fairshare_weight: Annotated[
         float,
         Field(ge=0, le=1),
@@ -240,9 +252,9 @@ class ControllerSettings(Section):
             raise ValueError("below min_interval_s")
         return value
 
-    @field_validator("lease_s")
+    @field_validator("time_limit_s")
     @classmethod
-    def _check_lease(cls, value: int, info: ValidationInfo) -> int:
+    def _check_time_limit(cls, value: int, info: ValidationInfo) -> int:
         if value < 4 * info.data.get("min_interval_s", 0.0):
             raise ValueError("too short to be extended in time")
         return value
@@ -252,7 +264,7 @@ class LeaseSettings(Section):
     """[lease]: where jobs keep the leases of their leaders. Jobs read this section themselves."""
 
     store: Annotated[str, Allowed(lease_place.GRAMMAR)] = "flexod"
-    """Who keeps the leases of jobs' leaders: flexod, each job itself (`run`), or etcd."""
+    """The store of the leases of jobs' leaders: flexod, each job itself (`run`), or etcd."""
     etcd_ca: Annotated[AbsolutePath | None, Allowed("the absolute path of a file with certificates")] = None
     """The authorities that sign etcd's certificate, where the system's own do not."""
     etcd_cert: Annotated[AbsolutePath | None, Allowed("the absolute path of a certificate")] = None
@@ -333,13 +345,13 @@ class HighAvailabilitySettings(Section):
         return Path(self.lease.removeprefix("file://")) if self.lease.startswith("file://") else None
 
 
-class JournalSettings(Section):
-    """[journal]: where flexod writes down what it saw, decided and did."""
+class EventStoreSettings(Section):
+    """[event_store]: where flexod writes down what it saw, decided and did."""
 
     path: Annotated[AbsolutePath, Allowed("an absolute path of a file")] = Path(
         "/var/lib/flexo/journal.sqlite"
     )
-    """The journal, an SQLite file. flexod holds a lock beside it."""
+    """The event store, an SQLite file. flexod holds a lock beside it."""
     keep_days: Annotated[float, Field(gt=0, le=36500), Allowed("days, above 0, at most 36500")] = 30.0
     """How long entries are kept."""
     max_mib: Annotated[int, Field(ge=1, le=1 << 20), Allowed("MiB, a whole number from 1 to 1048576")] = 512
@@ -357,7 +369,7 @@ class MetricsSettings(Section):
     listen: Annotated[
         str, Allowed('"host:port" to listen on, as in "127.0.0.1:9836"; the port from 1 to 65535; or ""')
     ] = ""
-    """Where metrics can be read, over plain HTTP, by whoever reaches it; empty: nowhere."""
+    """Address of the metrics over plain HTTP, for everybody who reaches it; empty: none."""
 
     @field_validator("listen")
     @classmethod
@@ -375,9 +387,9 @@ class LogSettings(Section):
     format: Annotated[
         Literal["auto", "text", "json", "journal"], Allowed('"auto", "text", "json" or "journal"')
     ] = "auto"
-    """Lines for people on the error output (`text`), one JSON object a line there (`json`, or
-    `flexod --log-json`), or entries with fields in systemd's journal (`journal`); `auto`: the last under
-    systemd, else the first."""
+    """`text`: lines for people on the error output. `json`, or `flexod --log-json`: one JSON object a line
+    there. `journal`: entries with fields in systemd's journal. `auto`: the last under systemd, else the
+    first."""
 
 
 class Settings(Section):
@@ -391,9 +403,16 @@ class Settings(Section):
     loaning: LoaningSettings = LoaningSettings()
     lease: LeaseSettings = LeaseSettings()
     high_availability: HighAvailabilitySettings = HighAvailabilitySettings()
-    journal: JournalSettings = JournalSettings()
+    event_store: EventStoreSettings = EventStoreSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
+
+    _renamed: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def renamed(self) -> tuple[str, ...]:
+        """A sentence for each old name in the file; see renamed_settings.py."""
+        return self._renamed
 
     @property
     def of_cluster(self) -> KindSection:
@@ -404,7 +423,7 @@ class Settings(Section):
 
 
 def all_settings() -> type[Settings]:
-    """What a file may hold: the settings, with a section for each kind of cluster that is registered."""
+    """The content of a file: the settings, with a section for each kind of cluster that is registered."""
     return _with_sections_of(frozenset(registry_of_kinds.names() - Settings.model_fields.keys()))
 
 
@@ -437,9 +456,15 @@ def parse(text: str, name: str) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError((_syntax_problem(name, str(error), text),)) from error
     try:
-        return all_settings().model_validate(tree)
+        tree, notices = renamed_settings.renamed(tree)
+    except ValueError as error:
+        raise ConfigError((f"{name}: {error}",)) from error
+    try:
+        settings = all_settings().model_validate(tree)
+        settings._renamed = tuple(f"{name}: {notice}" for notice in notices)
+        return settings
     except ValidationError as error:
-        lines = _lines_of_keys(text)
+        lines = renamed_settings.under_new_names(_lines_of_keys(text))
         by_key = {_path(details): details for details in reversed(error.errors())}
         problems = sorted((_line(lines, path), _problem(details)) for path, details in by_key.items())
         raise ConfigError(tuple(f"{name}:{line}: {problem}" for line, problem in problems)) from error
@@ -494,7 +519,7 @@ def _keys_of(name: str) -> str:
 
 
 def allowed(name: str, key: str) -> str:
-    """What `key` of the section [name] takes, in words."""
+    """The allowed values of `key` of the section [name], in words."""
     metadata: list[Any] = section(name).model_fields[key].metadata
     return next(item.text for item in metadata if isinstance(item, Allowed))
 

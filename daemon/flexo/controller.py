@@ -1,8 +1,8 @@
-"""Observe, decide, act, record: the only place where cluster, policy, leaders and journal meet.
+"""Observe, decide, act, record: the only place where cluster, policy, leaders and event store meet.
 
-One thread runs `Controller.run`; the service asks from its own threads. What they see are immutable
-pictures of the last cycle, replaced as a whole under one lock. What is remembered from cycle to cycle, and
-the words for people, are in `control`.
+One thread runs `Controller.run`. The service calls from its own threads, which see immutable views of the
+last cycle, replaced as a whole under one lock. The package `control` keeps the state from cycle to cycle and
+makes the texts for people.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from flexo.clusters.base import (
 )
 from flexo.config import Settings
 from flexo.control import events
-from flexo.control.at_once import AtOnce
 from flexo.control.clock_watch import ClockWatch
 from flexo.control.ended import EndedJobs
 from flexo.control.explanations import explain, profile
 from flexo.control.fair_shares import FairShares
+from flexo.control.inline_executor import InlineExecutor
 from flexo.control.job_views import job_views
 from flexo.control.leaders import GrantOffer, Leaders, Orders
-from flexo.control.leases import Leases
 from flexo.control.loans import Loans
-from flexo.control.logbook import Logbook
 from flexo.control.node_speeds import node_speeds
-from flexo.control.pace import Pace
+from flexo.control.poll_interval import PollInterval
 from flexo.control.priorities import Priorities, in_training
 from flexo.control.profiles import Profiles
 from flexo.control.quotas import guarantees
-from flexo.control.refusals import Refusals
-from flexo.control.safeguards import Orphans, Patience, RollCall, not_more_than_start
+from flexo.control.recent_errors import RecentErrors
+from flexo.control.residency import ResidencyEstimator
+from flexo.control.safeguards import Orphans, StartupBarrier, StarvationGuard, not_more_than_start
+from flexo.control.scale_overrides import ScaleOverrides
 from flexo.control.seen_speeds import SeenSpeeds
 from flexo.control.slow_gpus import SlowGpus, nodes_of
-from flexo.control.stays import Stays
+from flexo.control.state_store import StateStore
 from flexo.control.suspended import SuspendedBases, without_reasons_of
+from flexo.control.time_limits import TimeLimits
 from flexo.control.unreadable import UnreadableJobs
 from flexo.control.views import ControllerStatus, JobView, LoansView, UnknownJob, View
 from flexo.control.watch import DONE, MISTAKE, UNREACHABLE, Unwatched, Watch
-from flexo.control.wishes import Wishes
 from flexo.events import ROUTINE, Event
 from flexo.grant_signatures import GrantSigner
-from flexo.grants import GrantBook, Rules, Sight
+from flexo.grants import GrantLedger, ReconciledState, Rules
 from flexo.loaning.lending import Lending
 from flexo.model.elastic import ElasticJob, Grant, LeaderReport, SatelliteState
 from flexo.model.measured import ScalingPoint
@@ -75,11 +75,11 @@ _START_TURNS: Final = 2
 _START_EXTRA_S: Final = 5
 _LEAST_START_S: Final = 15
 _MISTAKES_APART_S: Final = 60.0
-"""Between two entries about flexod's own errors, which may come in every cycle."""
+"""The least time between two events about flexod's own errors, which may come in every cycle."""
 _UNENDED_S: Final = 86_400.0
-"""After a start flexod asks how those jobs ended that were there so long ago, and are not any more."""
+"""At its start, flexod asks for the ends of jobs that had events within this time and are gone."""
 _NAP_S: Final = 1.0
-"""The longest sleep at once, so that `stop` is heeded soon."""
+"""The longest sleep at once, so that `stop` takes effect soon."""
 
 _log = structlog.get_logger("flexo.controller")
 
@@ -94,7 +94,7 @@ class PlanningFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """What one cycle decided, as the grant book has it."""
+    """The decisions of one cycle, as the grant book has them."""
 
     jobs: tuple[ElasticJob, ...]
     views: tuple[JobView, ...]
@@ -102,18 +102,18 @@ class _Decided:
     order: tuple[JobKey, ...] = ()
     told: tuple[Event, ...] = ()
     error: Exception | None = None
-    """Why nothing was decided."""
+    """The error that prevented a decision."""
 
 
 class Controller:
-    """The loop. `run` belongs to one thread; everything else may be called from any."""
+    """The loop. One thread calls `run`; any thread may call everything else."""
 
     def __init__(
         self,
         settings: Settings,
         cluster: Cluster,
         leaders: Leaders,
-        journal: Logbook,
+        event_store: StateStore,
         *,
         policy: Policy | None = None,
         clock: Callable[[], float] = time.time,
@@ -124,51 +124,60 @@ class Controller:
         beside: Executor | None = None,
         signer: GrantSigner | None = None,
     ) -> None:
-        """`policy` None: the one that the settings name. `lending` None: no servers are lent.
-        `watch` None: nobody counts what happens. `beside` does, one after another, what a cycle need not
-        wait for; None: it waits.
+        """`policy` None: the policy that the settings name. `lending` None: no servers are lent. `watch`
+        None: events are not counted. `beside`: serial executor for work that a cycle does not await; None:
+        the cycle awaits it.
 
-        `steady`: a clock that nobody sets; None: `clock` is one. Grants' ids are never used twice, not even
-        by the next flexod; a simulation counts. `signer` None: no other flexod knows this one's signatures.
+        `steady`: a clock that nobody sets; None: `clock` is such a clock. `new_grant_id` returns identifiers
+        that are never used twice, not even by the next flexod; a simulation counts. `signer` None: a signer
+        whose signatures no other flexod knows.
         """
         now = clock()
         self._cluster = cluster
         self._leaders = leaders
-        self._journal = journal
+        self._event_store = event_store
         self._clock = clock
         self._clock_watch = ClockWatch(clock, steady or clock)
         self._watch = Unwatched() if watch is None else watch
         self._new_grant_id = new_grant_id
-        self._beside = AtOnce() if beside is None else beside
+        self._beside = InlineExecutor() if beside is None else beside
         self._given_policy = policy
         self._started_at = now
-        self._refusals = Refusals(cluster.software)
-        self._wishes = Wishes(journal, now)
-        self._profiles = Profiles(journal, now)
+        self._recent_errors = RecentErrors(cluster.software)
+        self._overrides = ScaleOverrides(event_store, now)
+        self._profiles = Profiles(event_store, now)
         # changed by the loop's thread alone
-        self._history = History(journal.running_times())
+        self._history = History(event_store.running_times())
         self._training_jobs = TrainingJobs()
         self._signer = GrantSigner.of_this_process() if signer is None else signer
-        self._book = GrantBook(self._signer, journal.grants(), now)
+        self._grant_ledger = GrantLedger(self._signer, event_store.grants(), now)
         self._begin(settings)
         self._loans = (
             None
             if lending is None
             else Loans(
-                lending, cluster, leaders, journal, self._refusals, settings.loaning.checkpoint, self._watch
+                lending,
+                cluster,
+                leaders,
+                event_store,
+                self._recent_errors,
+                settings.loaning.checkpoint,
+                self._watch,
             )
         )
         self._dry_decided: frozenset[Action] = frozenset()
         self._decided_at = 0.0
         self._again_at: float | None = None
         self._ended_before = 0
-        """Jobs that had ended by `decided_at`."""
+        """The number of jobs that had ended by `decided_at`."""
         self._unreadable = UnreadableJobs()
         self._told = ""
-        """The trouble that was last written down, if it is not over."""
+        """The error or condition that was last recorded, if it is not over."""
         self._mistake_told_at = -math.inf
-        self._ended = EndedJobs(cluster, self._beside, journal.unended(now - _UNENDED_S), leaders.wake.set)
-        # of all threads, under the lock
+        self._ended = EndedJobs(
+            cluster, self._beside, event_store.unended(now - _UNENDED_S), leaders.wake.set
+        )
+        # used by all threads, under the lock
         self._lock = threading.Lock()
         self._traits: ClusterTraits | None = None
         self._view = View(loans=self._loans_view)
@@ -177,29 +186,33 @@ class Controller:
         self._unheeded = ""
 
     def _begin(self, settings: Settings) -> None:
-        """Forget what counts for a while only, and go by `settings` from now on.
+        """Forget all temporary state, and use `settings` from now on.
 
-        Whatever is lost with it may be lost, because flexod may be started again at any instant.
+        Losing this state is harmless, because flexod may be started again at any instant.
         """
         controller, cluster = settings.controller, self._cluster
         self._settings = settings
         self._policy = _policy_of(settings) if self._given_policy is None else self._given_policy
-        self._refusals.forget()
-        self._book = GrantBook(self._signer, self._book.issued, self._clock())
-        self._roll_call = RollCall()
-        self._patience = Patience()
-        self._stays = Stays()
+        self._recent_errors.forget()
+        self._grant_ledger = GrantLedger(self._signer, self._grant_ledger.issued, self._clock())
+        self._startup_barrier = StartupBarrier()
+        self._starvation_guard = StarvationGuard()
+        self._residency = ResidencyEstimator()
         self._seen_speeds = SeenSpeeds()
-        self._pace = Pace(controller)
-        self._slow_gpus = SlowGpus(self._journal, controller.slow_gpu_s, self._clock())
-        self._leases = Leases(cluster, self._refusals, controller.lease_s, self._clock(), self._beside)
-        self._orphans = Orphans(cluster, self._refusals, controller.lease_s)
-        self._suspended = SuspendedBases(cluster, self._refusals, controller.suspend_grace_s)
-        self._fair_shares = FairShares(cluster, self._refusals, controller.fairshare_weight)
-        self._priorities = Priorities(cluster, self._journal, self._refusals, dry_run=controller.dry_run)
+        self._poll_interval = PollInterval(controller)
+        self._slow_gpus = SlowGpus(self._event_store, controller.slow_gpu_s, self._clock())
+        self._time_limits = TimeLimits(
+            cluster, self._recent_errors, controller.time_limit_s, self._clock(), self._beside
+        )
+        self._orphans = Orphans(cluster, self._recent_errors, controller.time_limit_s)
+        self._suspended = SuspendedBases(cluster, self._recent_errors, controller.suspend_grace_s)
+        self._fair_shares = FairShares(cluster, self._recent_errors, controller.fairshare_weight)
+        self._priorities = Priorities(
+            cluster, self._event_store, self._recent_errors, dry_run=controller.dry_run
+        )
 
     def run(self, stop: threading.Event) -> None:
-        """Go round until `stop` is set. Survives an unreachable cluster and a full disk."""
+        """Run cycles until `stop` is set. An unreachable cluster or a full disk does not end the loop."""
         self._record((Event(self._clock(), "daemon", None, "flexod begins"),))
         while not stop.is_set():
             begun = time.monotonic()
@@ -209,8 +222,9 @@ class Controller:
         self._record((Event(self._clock(), "daemon", None, "flexod ends; grants stand"),))
 
     def _rest(self, begun: float, stop: threading.Event) -> None:
-        """Wait for the next turn; a leader's news shortens it, but never below what reading allows."""
-        earliest, latest = begun + self._pace.least_s, begun + self.interval_s
+        """Wait for the next cycle. A leader's news shortens the wait, but never below what the cost of
+        reading allows."""
+        earliest, latest = begun + self._poll_interval.shortest_s, begun + self.interval_s
         while not stop.is_set() and (left := latest - time.monotonic()) > 0:
             if time.monotonic() < earliest:
                 stop.wait(min(_NAP_S, earliest - time.monotonic()))
@@ -219,24 +233,24 @@ class Controller:
 
     @property
     def interval_s(self) -> float:
-        """From one look at the cluster to the next, as things are."""
+        """The time from one poll of the cluster to the next, in the present state."""
         view, loans = self._view, self._view.loans
         busy = bool(view.jobs or view.order) or self._ended.waits
         if loans is None:
-            return self._pace.interval_s(busy=busy)
-        interval_s = self._pace.interval_s(busy=busy or bool(loans.coming_back))
-        return max(self._pace.least_s, min(interval_s, loans.settings.rules.interval_s))
+            return self._poll_interval.interval_s(busy=busy)
+        interval_s = self._poll_interval.interval_s(busy=busy or bool(loans.coming_back))
+        return max(self._poll_interval.shortest_s, min(interval_s, loans.settings.rules.interval_s))
 
-    # What others ask.
+    # Requests of other threads.
 
     @property
     def observation(self) -> ClusterState | None:
-        """The newest look at the cluster; None before the first."""
+        """The result of the newest poll of the cluster; None before the first."""
         with self._lock:
             return self._view.state
 
     def status(self) -> ControllerStatus:
-        """The state of the loop and the cluster as last seen."""
+        """The state of the loop, and of the cluster as of the last poll."""
         now = self._clock()
         with self._lock:
             view, traits = self._view, self._traits
@@ -244,7 +258,7 @@ class Controller:
         state = view.state
         nodes: tuple[Node, ...] = state.nodes if state else ()
         lending = view.loans.reading.trouble if view.loans else ""
-        shown = self._refusals.recent(now), self._journal.trouble
+        shown = self._recent_errors.recent(now), self._event_store.trouble
         return ControllerStatus(
             started_at=self._started_at,
             cluster=traits.name if traits else "",
@@ -269,12 +283,12 @@ class Controller:
         )
 
     def loans(self) -> LoansView | None:
-        """The servers on loan; None: none is ever lent."""
+        """The state of lending; None: no servers are ever lent."""
         with self._lock:
             return self._view.loans
 
     def view(self) -> View:
-        """The last cycle as a whole."""
+        """The view of the last cycle as a whole."""
         with self._lock:
             return self._view
 
@@ -284,7 +298,7 @@ class Controller:
             return self._view.jobs
 
     def explain(self, job_id: int) -> tuple[str, ...]:
-        """Why the job has what it has, in sentences. Raises UnknownJob."""
+        """Explain in sentences why the job has its present workers. Raises UnknownJob."""
         with self._lock:
             view, trouble = self._view, self._trouble
         sentences = explain(job_id, view)
@@ -293,35 +307,36 @@ class Controller:
         return (trouble, *sentences) if trouble else sentences
 
     def scale(self, key: JobKey, workers: int | None) -> str:
-        """The owner's cap on the job's workers; None: back to automatic. Returns what happens now.
+        """Set the owner's cap on the job's workers; None: remove it. Returns what happens now.
 
-        Who may do this is for the caller to check. Raises UnknownJob, BadScale.
+        The caller checks who may do this. Raises UnknownJob, BadScale.
         """
-        stands = self._wishes.cap_of(key) == workers
-        text = self._wishes.scale(self._running(key).job, workers)
-        return text if stands else self._scaled(key, text)  # said again and again, it is one event
+        stands = self._overrides.cap_of(key) == workers
+        text = self._overrides.scale(self._running(key).job, workers)
+        return text if stands else self._scaled(key, text)  # a repeated request is one event
 
     def scale_out(self, key: JobKey, workers: int) -> str:
-        """Amoeba's scaleOut: so many workers more than the job has. Returns what happens now.
+        """Amoeba's scaleOut: give the job this number of workers more. Returns what happens now.
 
-        Where they run is the policy's choice, and when, if nothing is idle now. Who may do this is for the
-        caller to check. Raises UnknownJob, BadScale, Busy, NotSteered.
+        The policy chooses where the workers run, and when, if nothing is idle now. The caller checks who may
+        do this. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
-        return self._scaled(key, self._wishes.scale_out(self._running(key), workers))
+        return self._scaled(key, self._overrides.scale_out(self._running(key), workers))
 
     def scale_in(self, key: JobKey, workers: int, node: str = "") -> str:
-        """Amoeba's scaleIn: so many workers fewer than the job has, or its satellite on `node`.
+        """Amoeba's scaleIn: take this number of workers from the job, or its satellite on `node`.
 
-        It gets nothing new in their place until it is scaled out again, or automatically (`scale` with
-        None). Who may do this is for the caller to check. Raises UnknownJob, BadScale, Busy, NotSteered.
+        The job gets no new workers in their place until it is scaled out again, or its cap is removed
+        (`scale` with None). The caller checks who may do this. Raises UnknownJob, BadScale, Busy, NotSteered.
         """
-        return self._scaled(key, self._wishes.scale_in(self._running(key), workers, node))
+        return self._scaled(key, self._overrides.scale_in(self._running(key), workers, node))
 
     def reconfigure(self, settings: Settings, news: str, unheeded: str) -> None:
-        """Go by `settings` from the next cycle on; all but [controller] must be as it was.
+        """Use `settings` from the next cycle on. Only the section [controller] may differ from the settings
+        before.
 
-        `news`: what has become of the configuration, for the journal. `unheeded`: what of it is not gone by,
-        and why, for the status; "": nothing.
+        `news`: the result of reading the configuration, for the event store. `unheeded`: the settings that
+        need a restart, for the status; "": none.
         """
         with self._lock:
             self._next, self._unheeded = settings, unheeded
@@ -329,7 +344,7 @@ class Controller:
         self._leaders.wake.set()
 
     def profiled(self, key: JobKey, points: tuple[ScalingPoint, ...]) -> None:
-        """A profile has ended; what it measured is kept for people and policies."""
+        """Keep the measurements of a profile that has ended, for people and policies, and record it."""
         try:
             job = self._running(key).job
         except UnknownJob:  # it has ended meanwhile
@@ -339,13 +354,13 @@ class Controller:
         self._record((Event(now, "profile", key, text),))
 
     def note(self, kind: str, key: JobKey, text: str) -> None:
-        """Write down what somebody has had a job do."""
+        """Record an operation of a job that somebody asked for."""
         self._record((Event(self._clock(), kind, key, text),))
 
     def resizable(self, key: JobKey) -> ElasticJob:
         """The job, if it may be resized now. Raises UnknownJob, Busy, NotSteered."""
         view = self._running(key)
-        self._wishes.check_resizable(view)
+        self._overrides.check_resizable(view)
         return view.job
 
     def _running(self, key: JobKey) -> JobView:
@@ -357,10 +372,10 @@ class Controller:
         self._leaders.wake.set()
         return text
 
-    # One turn of the loop.
+    # One cycle of the loop.
 
     def cycle(self) -> None:
-        """Look once, decide, act and record. Never raises: what goes wrong is the status's `trouble`."""
+        """Run one cycle: poll, decide, act and record. Never raises: errors become the status's `trouble`."""
         begun, outcome = time.monotonic(), DONE
         self._watch.cycle_began()
         try:
@@ -374,7 +389,7 @@ class Controller:
         except PlanningFailed as error:
             outcome = MISTAKE
             self._be_in_trouble(str(error), mistake=True)
-        except Exception as error:  # a mistake of ours must not end what keeps leases alive
+        except Exception as error:  # an error of flexod must not end the extension of time limits
             outcome = MISTAKE
             self._be_in_trouble(f"flexod made a mistake: {type(error).__name__}: {error}", mistake=True)
         else:
@@ -382,8 +397,11 @@ class Controller:
         self._watch.cycle_ended(outcome, time.monotonic() - begun)
 
     def _be_in_trouble(self, trouble: str, *, mistake: bool = False) -> None:
-        """`mistake`: an error of flexod itself, which is being handled: it may read differently each time."""
-        self._pace.failed()
+        """Show and record an error or condition.
+
+        `mistake`: an error of flexod itself, which is being handled. Its text may differ each time.
+        """
+        self._poll_interval.cycle_failed()
         with self._lock:
             self._trouble = trouble
             self._traits = None
@@ -397,7 +415,7 @@ class Controller:
         self._record((Event(now, "trouble", None, trouble),))
 
     def _be_well(self) -> None:
-        self._pace.succeeded()
+        self._poll_interval.cycle_succeeded()
         with self._lock:
             self._trouble = ""
         told, self._told = self._told, ""
@@ -406,11 +424,12 @@ class Controller:
 
     @property
     def again_at(self) -> float | None:
-        """When the policy wants to be asked although nothing has happened, on a cluster that allocates."""
+        """The time at which the policy asks for another cycle although nothing has happened, on a cluster
+        that allocates."""
         return self._again_at
 
     def turn(self) -> None:
-        """One cycle, in which whatever goes wrong is raised."""
+        """Run one cycle, and raise every error."""
         self._catch_up()
         traits = self._traits
         if traits is None:
@@ -423,23 +442,26 @@ class Controller:
             self._grant(traits)
 
     def _catch_up(self) -> None:
-        """Take over settings that are new, and a clock that was set."""
+        """Apply new settings, and handle a clock that was set."""
         with self._lock:
             settings, self._next = self._next, None
         if settings is not None:
-            self._leases.forget()
+            self._time_limits.forget()
             self._begin(settings)
         self._clock_was_set()
 
     def _clock_was_set(self) -> bool:
-        """Whether somebody has set the clock since this was last asked. Here alone that is noticed."""
+        """Check whether the clock was set since the last check; if so, forget all temporary state.
+
+        This is the only place that checks it. Returns whether the clock was set.
+        """
         jump = self._clock_watch.jump()
         if not jump:
             return False
         text = f"the clock was set {'forward' if jump > 0 else 'back'} by {abs(jump):.0f} s"
         text += ": what counts for a while only is forgotten, as after a restart"
         self._record((Event(self._clock(), "daemon", None, text),))
-        self._leases.forget()
+        self._time_limits.forget()
         self._begin(self._settings)
         if self._loans is not None:
             self._loans.clock_was_set(jump)
@@ -453,13 +475,13 @@ class Controller:
             jobs=state.jobs,
             elastic=elastic,
             satellite_partition=self._traits.satellite_partition if self._traits else "",
-            passed_over=self._patience.passed_over(state.at),
+            passed_over=self._starvation_guard.passed_over(state.at),
             slow_gpus=self._slow_gpus.known,
             training=state.training,
             quotas=state.quotas,
             decided_at=self._decided_at,
             ended_since=state.ended - self._ended_before,
-            stay_s=self._stays.likely_s(state.at),
+            stay_s=self._residency.likely_s(state.at),
             loans=() if self._loans is None else self._loans.view.loans,
             borrowed_partition="" if self._loans is None else self._loans.satellite_partition,
         )
@@ -471,12 +493,12 @@ class Controller:
     def _decide(self, state: ClusterState) -> None:
         self._decided_at, self._ended_before = state.at, state.ended
 
-    # On a cluster that starts, resizes and preempts jobs itself.
+    # For a cluster that starts, resizes and preempts jobs as flexod says.
 
     def _allocate(self, cluster: Allocates) -> None:
-        """Give jobs what the policy wants them to have.
+        """Give jobs the allocations that the policy decides.
 
-        A simulation comes here at each of its events: nothing is done for every job.
+        A simulation calls this at each of its events, so this method does no work for every job.
         """
         state = self._cluster.observe()
         if self._loans is not None:
@@ -492,59 +514,60 @@ class Controller:
         if not dry_run:
             cluster.allocate(plan.allocations, plan.drops)
             self._decide(state)
-        if self._journal.keeps:
+        if self._event_store.keeps:
             self._record(tuple(events.of_allocations(plan, state, "would be " if dry_run else "is ")))
 
-    # On a cluster that starts jobs as it likes, where they grow by satellites.
+    # For a cluster that starts jobs by itself, where jobs grow by satellites.
 
     def _grant(self, traits: ClusterTraits) -> None:
-        """Let jobs grow by satellites, and take those back.
+        """Let jobs grow by satellites, and reclaim satellites.
 
-        First what keeps running jobs alive, then what may fail: a policy's error ends no time limit.
+        The steps that keep running jobs alive come before the steps that may fail, so that an error of a
+        policy does not end the extension of time limits.
         """
-        # leaders first: what they report and the cluster then does not show has ended in between
+        # reports before the poll: a satellite that is reported and not shown by the poll has ended in between
         reports = {report.key: report for report in self._leaders.reports()}
         self._take_failures()
         self._take_given_up()
         state = self._cluster.observe()
-        if self._clock_was_set():  # the look's time is of before that
+        if self._clock_was_set():  # the poll has a time from before that
             state = self._cluster.observe()
         self._record(self._unreadable.look(state.jobs, state.at))
         start_within_s = self._start_within_s(traits)
-        sight = self._join(state, reports, start_within_s)
-        state = without_tags(state, sight.unknown)
+        reconciled = self._join(state, reports, start_within_s)
+        state = without_tags(state, reconciled.unknown)
         acts = not self._settings.controller.dry_run
-        self._record(sight.events)
+        self._record(reconciled.events)
         if acts:
-            self._record(tuple(self._leases.extend(state, sight.jobs, reports)))
-        for ended in self._ended.look(state.jobs, sight.jobs, state.at):
+            self._record(tuple(self._time_limits.extend(state, reconciled.jobs, reports)))
+        for ended in self._ended.look(state.jobs, reconciled.jobs, state.at):
             self._record((ended.event,), ended.facts)
-        sight = self._take_from_suspended(state, sight)
+        reconciled = self._take_from_suspended(state, reconciled)
         self._record(self._fair_shares.look(state.at))
-        self._pace.looked(state.read_cost_s + self._fair_shares.cost_s)
-        sight = self._lend(state, sight, reports)
-        decided = self._decide_safely(state, sight, reports, traits)
+        self._poll_interval.record_read_cost(state.read_cost_s + self._fair_shares.cost_s)
+        reconciled = self._lend(state, reconciled, reports)
+        decided = self._decide_safely(state, reconciled, reports, traits)
         plan = decided.plan
         notes = (
-            *self._suspended.notes(sight.jobs, state.at, traits.resume_command),
-            *without_reasons_of(plan.notes, sight.jobs),
+            *self._suspended.notes(reconciled.jobs, state.at, traits.resume_command),
+            *without_reasons_of(plan.notes, reconciled.jobs),
         )
         with self._lock:
             self._view = View(
                 *(state, decided.views, notes, len(reports), decided.order, self._loans_view),
-                unknown=sight.unknown,
+                unknown=reconciled.unknown,
             )
-        self._record(decided.told, events.facts(state, sight) if plan.actions else "")
+        self._record(decided.told, events.facts(state, reconciled) if plan.actions else "")
         self._keep_grants()
         if acts:
             spared = replace(
-                sight,
-                orphans=self._unreadable.spared(sight.orphans),
-                unknown=self._unreadable.spared(sight.unknown),
+                reconciled,
+                orphans=self._unreadable.spared(reconciled.orphans),
+                unknown=self._unreadable.spared(reconciled.unknown),
             )
             batches = {batch.job: batch.samples for batch in plan.batches}
             self._tell(decided.jobs, state, reports, start_within_s, batches)
-            self._record(tuple(self._orphans.cancel(spared, self._book.running, state.at)))
+            self._record(tuple(self._orphans.cancel(spared, self._grant_ledger.running, state.at)))
             self._record(tuple(self._suspended.cancel(state.jobs, state.at)))
         if decided.order:
             self._record(tuple(self._priorities.follow(decided.order, state.jobs, state.at)))
@@ -556,15 +579,15 @@ class Controller:
     def _decide_safely(
         self,
         state: ClusterState,
-        sight: Sight,
+        reconciled: ReconciledState,
         reports: Mapping[JobKey, LeaderReport],
         traits: ClusterTraits,
     ) -> _Decided:
-        """What the policy makes of it. If anything there raises an error, grants stand as they are."""
+        """The policy's decision. If anything there raises an error, grants stand as they are."""
         try:
-            return self._decide_what(state, sight, reports, traits)
+            return self._decide_what(state, reconciled, reports, traits)
         except Exception as error:
-            jobs = self._in_book(sight.jobs)
+            jobs = self._in_book(reconciled.jobs)
             nothing = Plan()
             views = job_views(jobs, state, self._snapshot(state, jobs), nothing, reports, {})
             return _Decided(jobs, views, nothing, error=error)
@@ -572,67 +595,69 @@ class Controller:
     def _decide_what(
         self,
         state: ClusterState,
-        sight: Sight,
+        reconciled: ReconciledState,
         reports: Mapping[JobKey, LeaderReport],
         traits: ClusterTraits,
     ) -> _Decided:
-        self._take_slow_gpus(sight, state.at)
-        self._stays.see(sight.jobs, state.at, self._book.given_back)
-        self._seen_speeds.see(reports, {job.key for job in sight.jobs}, state.at)
-        self._journal.add_running_times(self._history.see(state.jobs, state.at))
-        snapshot = self._snapshot_of(state, sight, reports)
+        self._take_slow_gpus(reconciled, state.at)
+        self._residency.see(reconciled.jobs, state.at, self._grant_ledger.given_back)
+        self._seen_speeds.see(reports, {job.key for job in reconciled.jobs}, state.at)
+        self._event_store.add_running_times(self._history.see(state.jobs, state.at))
+        snapshot = self._snapshot_of(state, reconciled, reports)
         plan = not_more_than_start(
-            self._plan_satellites(snapshot), sight.jobs, traits.starts, self._start_within_s(traits)
+            self._plan_satellites(snapshot), reconciled.jobs, traits.starts, self._start_within_s(traits)
         )
-        plan = self._roll_call.held_back(plan, sight.jobs, reports, state.at)
+        plan = self._startup_barrier.held_back(plan, reconciled.jobs, reports, state.at)
         order = self._order(snapshot)
         told = (
-            *self._carry_out(plan, sight, state.at),
-            *self._patience.give_up(plan.set_aside, self._patience_s(traits), state.at),
+            *self._carry_out(plan, reconciled, state.at),
+            *self._starvation_guard.give_up(plan.set_aside, self._patience_s(traits), state.at),
         )
         acts = bool(plan.actions) and not self._settings.controller.dry_run
         if acts:
             self._decide(state)
-        jobs = self._in_book(sight.jobs) if acts else sight.jobs
+        jobs = self._in_book(reconciled.jobs) if acts else reconciled.jobs
         views = job_views(jobs, state, snapshot, plan, reports, self._profiles.known)
         return _Decided(jobs, views, plan, order, told)
 
-    def _take_from_suspended(self, state: ClusterState, sight: Sight) -> Sight:
-        """Have suspended jobs give back their satellites in time; what is seen without those."""
-        self._suspended.look(sight.jobs, state.at)
+    def _take_from_suspended(self, state: ClusterState, reconciled: ReconciledState) -> ReconciledState:
+        """Reclaim the satellites of jobs that are suspended for too long. Returns the state after that."""
+        self._suspended.look(reconciled.jobs, state.at)
         if self._settings.controller.dry_run:
-            return sight
-        taken = self._suspended.take_back(sight.jobs, self._book, state.at)
+            return reconciled
+        taken = self._suspended.take_back(reconciled.jobs, self._grant_ledger, state.at)
         self._record(tuple(taken))
-        return replace(sight, jobs=self._in_book(sight.jobs)) if taken else sight
+        return replace(reconciled, jobs=self._in_book(reconciled.jobs)) if taken else reconciled
 
-    def _lend(self, state: ClusterState, sight: Sight, reports: Mapping[JobKey, LeaderReport]) -> Sight:
-        """Have servers lent and come back; what is seen without those who have to leave for it."""
+    def _lend(
+        self, state: ClusterState, reconciled: ReconciledState, reports: Mapping[JobKey, LeaderReport]
+    ) -> ReconciledState:
+        """Lend and reclaim servers. Returns the state without the grants that have to end for it."""
         if self._loans is None:
-            return sight
-        plan, happened = self._loans.decide(state, sight, reports)
+            return reconciled
+        plan, happened = self._loans.decide(state, reconciled, reports)
         self._record(tuple(happened))
         if plan is None:
-            return sight
-        sight, happened = self._loans.carry_out(plan, state, sight, self._book)
+            return reconciled
+        reconciled, happened = self._loans.carry_out(plan, state, reconciled, self._grant_ledger)
         self._record(tuple(happened))
-        return sight
+        return reconciled
 
     def _take_failures(self) -> None:
         now = self._clock()
-        failed = [self._book.fail(failure, now) for failure in self._leaders.take_failures()]
+        failed = [self._grant_ledger.fail(failure, now) for failure in self._leaders.take_failures()]
         self._record(tuple(event for event in failed if event is not None))
 
     def _take_given_up(self) -> None:
-        given_up = self._wishes.take_given_up()
+        given_up = self._overrides.take_given_up()
         if not self._settings.controller.dry_run:
             for key, grant_id in given_up.items():
-                self._book.withdraw(key, grant_id, self._clock(), of_itself=True)
+                self._grant_ledger.withdraw(key, grant_id, self._clock(), of_itself=True)
 
-    def _take_slow_gpus(self, sight: Sight, now: float) -> None:
+    def _take_slow_gpus(self, reconciled: ReconciledState, now: float) -> None:
         held = {view.job.key: nodes_of(view.job) for view in self._view.jobs}
         users = {view.job.key: view.job.user for view in self._view.jobs}
-        for job in sight.jobs:
+        for job in reconciled.jobs:
             held[job.key] = held.get(job.key, frozenset()) | nodes_of(job)
             users[job.key] = job.user
         self._record(tuple(self._slow_gpus.take(self._leaders.take_slow_gpus(), held, users, now)))
@@ -644,42 +669,43 @@ class Controller:
         return max(_LEAST_START_S, round(_START_TURNS * traits.starts.turn_s) + _START_EXTRA_S)
 
     def _patience_s(self, traits: ClusterTraits) -> float:
-        """How long a pending job may take to start where there is room for it."""
-        return self._settings.controller.lease_s + _START_TURNS * traits.starts.turn_s
+        """The time within which a pending job has to start if there is room for it."""
+        return self._settings.controller.time_limit_s + _START_TURNS * traits.starts.turn_s
 
     def _join(
         self, state: ClusterState, reports: Mapping[JobKey, LeaderReport], start_within_s: int
-    ) -> Sight:
+    ) -> ReconciledState:
         rules = Rules(
             start_within_s,
-            self._settings.controller.lease_s,
+            self._settings.controller.time_limit_s,
             partial(self._partition_of, state),
             {node.name: node.threads_per_core for node in state.nodes if node.threads_per_core > 1},
         )
-        sight = self._book.join(state.jobs, reports, self._wishes.caps(), rules, state.at)
-        self._wishes.forget_old({job.key for job in state.jobs}, state.at)
+        reconciled = self._grant_ledger.join(state.jobs, reports, self._overrides.caps(), rules, state.at)
+        self._overrides.forget_old({job.key for job in state.jobs}, state.at)
         self._profiles.look(state.jobs, state.at)
-        return sight
+        return reconciled
 
     def _keep_grants(self) -> None:
-        """In the journal before any leader hears of them: another flexod may begin at any instant."""
-        kept, forgotten = self._book.changes
+        """Write new grants to the event store before any leader hears of them: another flexod may begin at
+        any instant."""
+        kept, forgotten = self._grant_ledger.changes
         if not kept and not forgotten:
             return
-        if self._journal.set_grants(kept, forgotten):
-            self._book.written()
+        if self._event_store.set_grants(kept, forgotten):
+            self._grant_ledger.written()
 
     def _partition_of(self, state: ClusterState, node: str) -> str:
-        """Where a satellite on `node` is submitted that was granted before this flexod began."""
+        """The partition of a satellite on `node` that was granted before this flexod began."""
         own = self._traits.satellite_partition if self._traits else ""
         lent = self._loans and self._loans.satellite_partition
         nodes = {partition.name: partition.nodes for partition in state.partitions}
         return lent if lent and node in nodes.get(lent, ()) and node not in nodes.get(own, ()) else own
 
     def _snapshot_of(
-        self, state: ClusterState, sight: Sight, reports: Mapping[JobKey, LeaderReport]
+        self, state: ClusterState, reconciled: ReconciledState, reports: Mapping[JobKey, LeaderReport]
     ) -> Snapshot:
-        """With what is known of all jobs that train, or wait to."""
+        """The snapshot with everything that is known of the jobs that train, or wait to."""
         within = guarantees(self._settings.controller.quotas, state.jobs)
         known = Known(
             self._history,
@@ -689,8 +715,8 @@ class Controller:
             self._fair_shares.weights,
             within.jobs,
         )
-        training = self._training_jobs.of(state.jobs, sight.jobs, known)
-        return replace(self._snapshot(state, sight.jobs), training=training, quotas=within.quotas)
+        training = self._training_jobs.of(state.jobs, reconciled.jobs, known)
+        return replace(self._snapshot(state, reconciled.jobs), training=training, quotas=within.quotas)
 
     def _plan_satellites(self, snapshot: Snapshot) -> Plan:
         """The part of the policy's targets that satellites can reach now."""
@@ -698,7 +724,7 @@ class Controller:
         return satellites.plan(self._policy, snapshot, rules.min_resize_interval_s, rules.max_satellites)
 
     def _order(self, snapshot: Snapshot) -> tuple[JobKey, ...]:
-        """Pending jobs as the policy wants them to start; () where that is left to the cluster."""
+        """Pending jobs in the policy's start order; () if the order is left to the cluster."""
         if self._settings.controller.order != "policy":
             return ()
         mine = in_training(snapshot)
@@ -706,25 +732,25 @@ class Controller:
         jobs = Jobs.of(replace(snapshot, training=training))
         return self._policy.pending_order(jobs, Placement(snapshot.nodes))
 
-    def _carry_out(self, plan: Plan, sight: Sight, now: float) -> list[Event]:
-        """Note in the book what the plan changes; leaders are told afterwards."""
+    def _carry_out(self, plan: Plan, reconciled: ReconciledState, now: float) -> list[Event]:
+        """Note the changes of the plan in the grant book. Leaders are told afterwards. Returns the events."""
         if self._settings.controller.dry_run:
             fresh = [action for action in plan.actions if action not in self._dry_decided]
             self._dry_decided = frozenset(plan.actions)
-            return [events.of_action(action, sight, now, "would ") for action in fresh]
+            return [events.of_action(action, reconciled, now, "would ") for action in fresh]
         for action in plan.actions:
             if isinstance(action, Shrink):
-                self._book.withdraw(action.job, action.grant_id, now, of_itself=action.of_itself)
+                self._grant_ledger.withdraw(action.job, action.grant_id, now, of_itself=action.of_itself)
             else:
                 grant_id = self._new_grant_id()
-                self._book.say(
+                self._grant_ledger.say(
                     Grant(grant_id, action.job, action.node, action.workers, action.partition, now)
                 )
-        return [events.of_action(action, sight, now, "") for action in plan.actions]
+        return [events.of_action(action, reconciled, now, "") for action in plan.actions]
 
     def _in_book(self, jobs: Iterable[ElasticJob]) -> tuple[ElasticJob, ...]:
-        """The jobs with what this cycle has changed of their grants."""
-        return tuple(replace(job, grants=self._book.after(job)) for job in jobs)
+        """The jobs, with this cycle's changes of their grants."""
+        return tuple(replace(job, grants=self._grant_ledger.after(job)) for job in jobs)
 
     def _tell(
         self,
@@ -734,7 +760,7 @@ class Controller:
         start_within_s: int,
         batches: Mapping[JobKey, int],
     ) -> None:
-        lease_s = self._settings.controller.lease_s
+        time_limit_s = self._settings.controller.time_limit_s
         qos = self._traits.satellite_qos if self._traits else ""
         types, now = {node.name: node.gpu_type for node in state.nodes}, state.at
         gpus = GpuSpeeds(self._settings.controller.gpu_speeds)
@@ -746,10 +772,10 @@ class Controller:
                         grant.node,
                         grant.workers,
                         grant.partition,
-                        lease_s,
+                        time_limit_s,
                         start_within_s,
                         qos,
-                        self._book.signature(job.key, grant.grant_id, lease_s, now),
+                        self._grant_ledger.signature(job.key, grant.grant_id, time_limit_s, now),
                     )
                     for grant in job.grants
                     if grant.state is not SatelliteState.LEAVING
@@ -758,7 +784,7 @@ class Controller:
                 self._leaders.tell(job.key, Orders(offers, batches.get(job.key, 0), speeds))
 
     def _record(self, happened: tuple[Event, ...], facts: str = "") -> None:
-        if not self._journal.keeps:
+        if not self._event_store.keeps:
             return
         self._watch.happened(happened)
         known = {node.name for node in self._view.state.nodes} if happened and self._view.state else set()
@@ -766,11 +792,11 @@ class Controller:
             log = _log.debug if event.kind == ROUTINE else _log.info
             nodes = sorted(names_in(event.text) & known)
             log(event.kind, job=str(event.job) if event.job else None, nodes=nodes, text=event.text)
-        self._journal.record(self._clock(), happened, facts)
+        self._event_store.record(self._clock(), happened, facts)
 
 
 def without_tags(state: ClusterState, unknown: tuple[QueuedJob, ...]) -> ClusterState:
-    """`state`, in which `unknown` are ordinary jobs: nobody becomes a satellite by a tag alone."""
+    """`state`, in which `unknown` are ordinary jobs: a tag alone makes no job a satellite."""
     if not unknown:
         return state
     plain = {job.job_id: replace(job, satellite=None) for job in unknown}

@@ -1,4 +1,4 @@
-"""What flexod writes down: events, and the kinds that there are."""
+"""The events that flexod writes down, and their kinds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from flexo.model.queue import JobKey
 
 ROUTINE: Final = "extend"
-"""What happens to each satellite again and again."""
+"""The kind of events that each satellite causes again and again."""
 KINDS: Final = {
     "daemon": "flexod began or ended, read its configuration again, or had its clock set",
     "grow": "a job is granted workers",
@@ -18,7 +18,7 @@ KINDS: Final = {
     "adopt": "a satellite that an earlier flexod granted stands",
     "failure": "a leader gave a grant back",
     "end": "a job has ended: how, when, and what it had",
-    ROUTINE: "the lease of a satellite is extended",
+    ROUTINE: "the time limit of a satellite is extended",
     "cancel": "a satellite is cancelled whose job is gone, or a job that only says that it is one",
     "wait": "a pending job is kept free for no longer",
     "scale": "a job is capped, or scaled out or in by hand",
@@ -41,7 +41,7 @@ KINDS: Final = {
     "allocate": "a job is started, resized or preempted, in a simulation",
     "drop": "a job is refused, in a simulation",
 }
-"""What events there are."""
+"""The kinds of events."""
 
 
 @dataclass(frozen=True, slots=True)

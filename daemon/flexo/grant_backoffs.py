@@ -1,6 +1,6 @@
-"""How long a job, and a node for a job, rest after grants that came to nothing.
+"""Computes how long a job, and a node for a job, rest after failed grants.
 
-After the n-th failure in a row nothing is tried for 60, 120, ... seconds, at most 900.
+After the n-th failure in a row, nothing is tried for 60, 120, ... seconds, at most 900.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flexo.model.elastic import FailureReason, Grant
 from flexo.model.queue import JobKey
 
 FIRST_S: Final = 60.0
-"""Also the least time between two tries of one job after a satellite that came to nothing."""
+"""The first rest, in seconds. It is also the least time from a failed grant to the next grant of its job."""
 LONGEST_S: Final = 900.0
 
 NO_FAULT: Final = frozenset({FailureReason.PREEMPTED, FailureReason.SLOW_GPU})
@@ -30,24 +30,25 @@ class _Backoff:
         return _Backoff(self.failures + 1, now + wait)
 
     def after_unused(self, until: float, now: float) -> _Backoff:
-        """After a grant of which no satellite ever ran. From the second in a row on it rests longer."""
-        if self.until > now:  # it was given together with others that came to nothing
+        """The backoff after a grant whose satellite never ran. From the second such grant in a row on, the
+        job rests longer."""
+        if self.until > now:  # this grant was issued together with others that failed
             return _Backoff(self.failures, until)
         longer = _Backoff(self.failures - 1, 0.0).again(now).until if self.failures else 0.0
         return _Backoff(self.failures + 1, max(longer, until))
 
 
 class Backoffs:
-    """Of all jobs that run. `now` and what is answered: seconds since the epoch."""
+    """The backoffs of all running jobs. `now` and returned times are seconds since the epoch."""
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[JobKey, str], _Backoff] = {}
         self._jobs: dict[JobKey, _Backoff] = {}
         self._relieved: set[JobKey] = set()
-        """Jobs of which a satellite has begun to train since the last grant that was not used."""
+        """Jobs with a satellite that has begun to train since their last unused grant."""
 
     def failed(self, grant: Grant, reason: FailureReason, *, ran: bool, now: float) -> None:
-        """A grant ended before its time; `ran`: the cluster has shown its satellite running."""
+        """Note that a grant ended before its time. `ran`: the cluster has shown its satellite running."""
         if reason in NO_FAULT and ran:
             self._spare(grant, now)
             return
@@ -65,30 +66,31 @@ class Backoffs:
             self._relieved.discard(grant.job)
 
     def _spare(self, grant: Grant, now: float) -> None:
-        """Preempted: no fault of the node's, but it is left to the job that it was taken for.
+        """Let the node rest for this job, but not the job itself.
 
-        Slow: the GPU itself is remembered for longer, and for every job.
+        If the satellite was preempted, the node is left to the job for which it was taken. If its GPU is
+        slow, the GPU is remembered elsewhere, for longer and for every job.
         """
         here = self._nodes.get((grant.job, grant.node), _Backoff())
         self._nodes[grant.job, grant.node] = _Backoff(here.failures, max(here.until, now + FIRST_S))
 
     def trains(self, grant: Grant) -> None:
-        """Its satellite has begun to train."""
+        """Note that the satellite of `grant` has begun to train."""
         self._relieved.add(grant.job)
         self._nodes.pop((grant.job, grant.node), None)
 
     def relieve(self, key: JobKey) -> None:
-        """No grant of this job is on its way: if one has trained, its failures in a row are over."""
+        """Note that no grant of this job is under way. If one has trained, its failures in a row are over."""
         if key in self._relieved:
             self._relieved.discard(key)
             self._jobs.pop(key, None)
 
     def job_until(self, key: JobKey) -> float:
-        """When the job may be tried again; 0 if it may."""
+        """The time from which the job may be tried again; 0 if it may be tried now."""
         return self._jobs.get(key, _Backoff()).until
 
     def nodes_until(self, key: JobKey, now: float) -> dict[str, float]:
-        """The nodes on which the job rests, and until when."""
+        """The nodes that rest for the job, each with the time until when."""
         return {
             node: backoff.until
             for (job, node), backoff in self._nodes.items()
@@ -96,7 +98,7 @@ class Backoffs:
         }
 
     def keep(self, running: Container[JobKey]) -> None:
-        """Forget the jobs that run no longer."""
+        """Forget the jobs that are not `running` any more."""
         self._nodes = {place: backoff for place, backoff in self._nodes.items() if place[0] in running}
         self._jobs = {key: backoff for key, backoff in self._jobs.items() if key in running}
         self._relieved = {key for key in self._relieved if key in running}

@@ -1,8 +1,9 @@
-"""flexod's signature of a grant: its leader keeps it, and shows it to a flexod that does not know the grant.
+"""Signs grants. A leader keeps flexod's signature of a grant, and shows it to a flexod that does not know the
+grant.
 
-HMAC-SHA256 with a key that only flexod has (service/grant_key.py). flexod signs the whole grant. What a
-leader does not repeat in its report travels in the signature. A signature is good for about as long as a
-satellite's time limit: so a grant that was withdrawn cannot be shown for ever.
+The signature is HMAC-SHA256 with a key that only flexod has (service/grant_key.py). flexod signs the whole
+grant. The signature carries the parts that a leader does not repeat in its report. It is valid for about as
+long as a satellite's time limit, so that a withdrawn grant cannot be shown for ever.
 """
 
 from __future__ import annotations
@@ -21,35 +22,36 @@ from flexo_protos.v1 import jobs_pb2
 
 KEY_BYTES: Final = 32
 LONGEST: Final = 512
-"""Bytes of a signature."""
+"""The most bytes of a signature."""
 _BY_UID: Final = b"\x01"
 """A signature's first byte: the owner is a uid, in the fields."""
 _BY_NAME: Final = b"\x02"
-"""The owner is a name, in one byte for its length and so many after the fields."""
+"""First byte: the owner is a name, which follows the fields after one byte for its length."""
 _OF_ANYTHING: Final = b"\x03"
-"""The same, and after the name, in two bytes for its length, all that the grant gives: not GPUs alone."""
+"""First byte: as `_BY_NAME`, and after the name, after two bytes for their length, all granted resources
+instead of GPUs, CPUs and memory alone."""
 _FIELDS: Final = struct.Struct(">qIIQdd")
-"""The owner's uid or 0, GPUs, CPUs, MiB, issued at, not after."""
+"""The owner's uid or 0, GPUs, CPUs, MiB, when the grant was issued, until when the signature is valid."""
 _MAC_BYTES: Final = hashlib.sha256().digest_size
 _CLOCKS_DIFFER_S: Final = 300.0
-"""By which the clocks of two hosts of flexod may differ."""
+"""The most seconds by which the clocks of two hosts of flexod may differ."""
 
 
 class GrantSigner:
     """Signs and verifies. Safe from any thread."""
 
     def __init__(self, key: bytes, trouble: str = "") -> None:
-        """`trouble`: why no other flexod has this key; "" where they have it."""
+        """`trouble`: why no other flexod has this key; "" if other flexods have it."""
         self._key = key
         self.trouble = trouble
 
     @classmethod
     def of_this_process(cls, trouble: str = "") -> GrantSigner:
-        """With a key that ends with this process."""
+        """A signer with a key that ends with this process."""
         return cls(secrets.token_bytes(KEY_BYTES), trouble)
 
     def sign(self, grant: IssuedGrant, not_after: float) -> bytes:
-        """The signature of `grant`, which nobody believes after `not_after`."""
+        """The signature of `grant`, valid until `not_after`."""
         uid = int(grant.owner) if grant.owner.isdecimal() else 0
         given = grant.resources or Resources()
         whole_gpus = rounded_up(given.gpus, 1)
@@ -65,9 +67,10 @@ class GrantSigner:
         return told + self._mac(grant.job, grant.grant_id, grant.node, grant.workers, told)
 
     def verify(self, job: JobKey, told: SatelliteReport, now: float, longest_s: float) -> IssuedGrant | None:
-        """The grant that a leader of `job` shows; None if flexod did not sign it, or too long ago.
+        """The grant that a leader of `job` shows; None if flexod did not sign it, or the signature has
+        expired.
 
-        `longest_s`: no signature is good for longer.
+        `longest_s`: the longest validity of any signature.
         """
         body, mac = told.signature[:-_MAC_BYTES], told.signature[-_MAC_BYTES:]
         version, fields = body[:1], body[1:]
@@ -91,7 +94,8 @@ class GrantSigner:
         )
 
     def _mac(self, job: JobKey, grant_id: str, node: str, workers: int, told: bytes) -> bytes:
-        """Every part with its length before it, so that no two grants have the same text."""
+        """The authentication code of all parts. Each part follows its length, so that no two grants have the
+        same text."""
         numbers = struct.pack(">QQQ", job.job_id, job.restart_count, workers)
         parts = (b"flexo grant", numbers, grant_id.encode(), node.encode(), told)
         text = b"".join(struct.pack(">I", len(part)) + part for part in parts)
@@ -99,11 +103,11 @@ class GrantSigner:
 
 
 def _with_length(form: str, part: bytes) -> bytes:
-    """`form`: of the number before it, as struct has it."""
+    """`part` after its length. `form`: struct's format of the length."""
     return struct.pack(f">{form}", len(part)) + part
 
 
 def _first_of(form: str, parts: bytes) -> tuple[bytes, bytes]:
-    """The part that begins here, with its length before it, and all behind it."""
+    """Split `parts` into the first part, which follows its length, and all that follows it."""
     (length,), begins = struct.unpack_from(f">{form}", parts), struct.calcsize(f">{form}")
     return parts[begins : begins + length], parts[begins + length :]

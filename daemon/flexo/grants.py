@@ -1,8 +1,9 @@
-"""The daemon's memory of grants, joined in every cycle with what the cluster and the leaders say.
+"""flexod's memory of grants, joined in every cycle with the reports of the cluster and the leaders.
 
-A grant counts if this flexod issued it, if the journal names it, or if its leader shows flexod's signature.
-The queue says which satellites exist and run. For a grant one queued job counts, whose record matches it
-(issued_grants.py). A comment, a report or a job's name alone gives nobody anything.
+A grant counts if this flexod issued it, if the event store names it, or if its leader shows flexod's
+signature. The queue shows which satellites exist and run. For each grant exactly one queued job counts: its
+record must match the grant (issued_grants.py). A comment, a report or a job's name alone gives nobody
+anything.
 """
 
 from __future__ import annotations
@@ -37,56 +38,61 @@ from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo_protos.resources import Resources
 
 START_MARGIN_S: Final = 30.0
-"""Beyond start_within_s: for the leader to submit, to cancel, and to say so."""
+"""The time beyond start_within_s for the leader to submit, to cancel, and to report that."""
 PENDING_MARGIN_S: Final = 2 * START_MARGIN_S
-"""The same for a satellite that waits: its leader counts from when it was submitted, and looks every 20 s."""
+"""The margin for a pending satellite: its leader counts from the submission, and polls every 20 s."""
 
 JOB_ENDS_WITHIN_S: Final = 60.0
-"""After its satellites: a job whose leader is gone, and whose base runs on for longer, has lost them."""
+"""The longest time by which a job outlives its satellites when it ends. A job whose leader is gone, and whose
+base job runs on for longer, has lost the satellites."""
 
 _ALIVE = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 _SETTLED = frozenset({SatelliteState.WARMING, SatelliteState.TRAINING, SatelliteState.LEAVING})
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What one cycle sees of elastic jobs."""
+class ReconciledState:
+    """The elastic jobs of one cycle, reconciled with the cluster."""
 
     jobs: tuple[ElasticJob, ...]
     orphans: tuple[QueuedJob, ...]
     """Satellites whose base is gone from the queue."""
     events: tuple[Event, ...]
     unknown: tuple[QueuedJob, ...] = ()
-    """Jobs with a satellite's tag that no grant of flexod's allows: ordinary jobs of their users."""
+    """Jobs with a satellite's tag that no grant of flexod's allows. They count as ordinary jobs of their
+    users."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What of the settings and the cluster a join goes by."""
+    """The settings and properties of the cluster that a join uses."""
 
     start_within_s: float
-    lease_s: float
+    time_limit_s: float
     partition_of: Callable[[str], str]
-    """Where satellites on a node are submitted."""
+    """Returns the partition to which satellites on a node are submitted."""
     threads_per_core: Mapping[str, int] = field(default_factory=dict)
-    """By node; 1 where it is not named."""
+    """The threads per core of each node; 1 for nodes that are not listed."""
 
     @property
     def forgotten_after_s(self) -> float:
-        """A grant without a satellite is remembered for so long: longer than a signature of it is good."""
-        return 2 * max(self.lease_s, LONGEST_LIMIT_S)
+        """The time for which a grant without a satellite is remembered: longer than any signature of it is
+        valid."""
+        return 2 * max(self.time_limit_s, LONGEST_LIMIT_S)
 
 
 _Name = tuple[JobKey, str]
-"""A grant's id counts only together with its job: users write the tags of their own satellites."""
+"""A grant's job and id. The id counts only together with the job, because users write the tags of their own
+satellites."""
 _Satellites = dict[JobKey, list[QueuedJob]]
 
 
-class GrantBook:
-    """Which grants stand. For the controller's thread alone."""
+class GrantLedger:
+    """The book of grants that stand. For the controller's thread alone."""
 
     def __init__(self, signer: GrantSigner, issued: Iterable[IssuedGrant] = (), now: float = 0.0) -> None:
-        """`issued`: what is remembered of an earlier flexod's grants, or of those before a clock was set."""
+        """`issued`: the remembered grants of an earlier flexod, or of this one before it forgot its temporary
+        state."""
         self._signer = signer
         self._issued: dict[_Name, IssuedGrant] = {}
         """Every grant that is remembered."""
@@ -95,27 +101,27 @@ class GrantBook:
         self._changed: set[_Name] = set()
         self._forgotten: list[IssuedGrant] = []
         self._seen_at: dict[_Name, float] = {}
-        """When each had a satellite, or was about to have one."""
+        """The time when each grant last had a satellite, or was about to have one."""
         self._signed: dict[_Name, tuple[bytes, float]] = {}
-        """The last signature of each, and until when it is good."""
+        """The last signature of each grant, and until when it is valid."""
         self._bases: Mapping[JobKey, QueuedJob] = {}
         self._shapes: dict[JobKey, Resources] = {}
-        """Of a worker of each job that runs, as of the last join."""
+        """The resources of one worker of each running job, as of the last join."""
         self._known: dict[_Name, Grant] = {}
         """Grants in their last known state."""
         self._said: dict[JobKey, set[str]] = {}
-        """Of those, by job: said to its leader, and no satellite seen yet."""
+        """The known grants, by job, that its leader was told and that have had no satellite yet."""
         self._started: set[_Name] = set()
-        """Of those: the satellite was there in the last cycle, and not waiting."""
+        """The known grants whose satellite was there in the last cycle, and not pending."""
         self._ran: set[_Name] = set()
-        """Of those: the cluster has shown a satellite that ran, in any cycle."""
+        """The known grants with a satellite that the cluster has shown running, in any cycle."""
         self._trained: set[_Name] = set()
-        """Of those: the leader has said that it trains, in any cycle."""
+        """The known grants whose satellite trained according to the leader, in any cycle."""
         self._unasked: dict[_Name, tuple[Grant, float]] = {}
-        """Grants whose satellites have ended, and since when, while no leader says why."""
+        """Grants whose satellites have ended unasked, and since when, until the reason is known."""
         self._failed: set[_Name] = set()
         self._given_back: set[_Name] = set()
-        """By their leaders or owners."""
+        """The grants that their leaders or owners gave back."""
         self._backoffs = Backoffs()
         self._resized_at: dict[JobKey, float] = {}
         for each in issued:
@@ -134,45 +140,45 @@ class GrantBook:
             self._await(issued, now)
 
     def _await(self, issued: IssuedGrant, now: float) -> None:
-        """Its leader is about to submit it."""
+        """Expect the leader to submit the satellite of `issued`."""
         grant = Grant(issued.grant_id, issued.job, issued.node, issued.workers, issued.partition, now)
         self._known[issued.job, issued.grant_id] = grant
         self._said.setdefault(issued.job, set()).add(issued.grant_id)
 
-    # What the journal keeps.
+    # For the event store.
 
     @property
     def issued(self) -> tuple[IssuedGrant, ...]:
-        """All that is remembered."""
+        """All grants that are remembered."""
         return (*self._issued.values(), *self._unnamed.values())
 
     @property
     def changes(self) -> tuple[tuple[IssuedGrant, ...], tuple[IssuedGrant, ...]]:
-        """What was issued or has changed since `written`, and what is forgotten."""
+        """The grants issued or changed since the last call of `written`, and the forgotten ones."""
         changed = tuple(self._issued[name] for name in sorted(self._changed) if name in self._issued)
         return changed, tuple(self._forgotten)
 
     def written(self) -> None:
-        """The journal has all changes."""
+        """Note that the event store has all changes."""
         self._changed.clear()
         self._forgotten.clear()
 
-    def signature(self, key: JobKey, grant_id: str, lease_s: float, now: float) -> bytes:
-        """For the leader. Renewed when half of the time is over for which the last one is good."""
+    def signature(self, key: JobKey, grant_id: str, time_limit_s: float, now: float) -> bytes:
+        """The signature of a grant, for its leader. It is renewed when half of its validity is over."""
         token, good_until = self._signed.get((key, grant_id), (b"", 0.0))
-        if good_until - now >= lease_s / 2:
+        if good_until - now >= time_limit_s / 2:
             return token
         issued = self._issued.get((key, grant_id))
         if issued is None or issued.resources is None:
             return b""
-        token = self._signer.sign(issued, now + lease_s)
-        self._signed[key, grant_id] = token, now + lease_s
+        token = self._signer.sign(issued, now + time_limit_s)
+        self._signed[key, grant_id] = token, now + time_limit_s
         return token
 
-    # What the controller does.
+    # Changes by the controller.
 
     def say(self, grant: Grant) -> None:
-        """A new grant stands, of a job that was seen by the last join."""
+        """Add a new grant, of a job that the last join saw."""
         owner, shape = self._bases[grant.job].owner, self._shapes[grant.job]
         self._issue(IssuedGrant.of(grant, owner, shape))
         self._seen_at[grant.job, grant.grant_id] = grant.since_at
@@ -184,9 +190,9 @@ class GrantBook:
         self._changed.add((issued.job, issued.grant_id))
 
     def withdraw(self, key: JobKey, grant_id: str, now: float, *, of_itself: bool = False) -> None:
-        """A grant stands no longer; its satellite is on its way out for as long as it is there.
+        """End a grant. Its satellite, if there is one, counts as leaving until it is gone.
 
-        `of_itself`: its own job or owner wants that.
+        `of_itself`: the job itself or its owner has asked for that.
         """
         if of_itself:
             self._given_back.add((key, grant_id))
@@ -204,7 +210,8 @@ class GrantBook:
         return issued is not None and issued.ended_at is None
 
     def fail(self, failure: GrantFailure, now: float) -> Event | None:
-        """A leader gives a grant back; None if it never had it, or has given it back before."""
+        """Note that a leader gives a grant back. Returns the event; None if the grant is not known or was
+        given back before."""
         name = failure.job, failure.grant_id
         grant = self._known.get(name)
         if grant is None or name in self._failed:
@@ -222,11 +229,11 @@ class GrantBook:
     def _no_longer_said(self, key: JobKey, grant_id: str) -> None:
         self._said.get(key, set()).discard(grant_id)
 
-    # What the controller asks.
+    # Queries by the controller.
 
     @property
     def given_back(self) -> Set[tuple[JobKey, str]]:
-        """Grants that their own leaders or owners ended."""
+        """The grants that their own leaders or owners ended."""
         return self._given_back
 
     @property
@@ -235,7 +242,7 @@ class GrantBook:
         return self._bases
 
     def after(self, job: ElasticJob) -> tuple[Grant, ...]:
-        """The grants of `job` with what has been said and withdrawn since it was joined."""
+        """The grants of `job`, with all changes since the job was joined."""
         before = [
             grant if self._stands((job.key, grant.grant_id)) else replace(grant, state=SatelliteState.LEAVING)
             for grant in job.grants
@@ -255,11 +262,12 @@ class GrantBook:
         caps: Mapping[JobKey, int],
         rules: Rules,
         now: float,
-    ) -> Sight:
-        """All elastic jobs whose base runs, with their grants.
+    ) -> ReconciledState:
+        """Join the grants with the queue and with the leaders' reports. Returns all elastic jobs whose base
+        runs, with their grants.
 
-        `reports` must have been taken before `jobs` were read: a satellite that was reported and is not in
-        the queue has then ended.
+        The caller takes `reports` before it reads `jobs`: a satellite that was reported and is not in the
+        queue has then ended.
         """
         bases = {job.key: job for job in jobs if job.satellite is None and job.state in _ALIVE}
         reports = {
@@ -283,18 +291,22 @@ class GrantBook:
                 if (grant := self._grant_of(satellite, report, rules, now, events)) is not None
             ]
             grants.extend(self._still_said(key, rules.start_within_s, now, events))
-            if not self._said.get(key):  # not while it has others that it does not use
+            if not self._said.get(key):  # not while it has other grants that it does not use
                 self._backoffs.relieve(key)
             elastic.append(self._job_of(base, report, tuple(grants), caps.get(key), now))
         self._forget_jobs_not_in(bases, rules, now)
-        return Sight(tuple(elastic), orphans, tuple(events), unknown)
+        return ReconciledState(tuple(elastic), orphans, tuple(events), unknown)
 
-    # Which grants there are, and which queued jobs are their satellites.
+    # Find the grants, and the queued jobs that are their satellites.
 
     def _hear_of_grants(
         self, base: QueuedJob, report: LeaderReport, queue: Container[int], rules: Rules, now: float
     ) -> None:
-        """Grants of an earlier flexod, by its word that the leader has. `queue`: jobs with a tag."""
+        """Learn grants of an earlier flexod, if its signature or the event store proves what the leader
+        reports.
+
+        `queue`: ids of the jobs with a satellite's tag.
+        """
         if base.elastic is None:
             return
         workers = base.elastic.workers
@@ -323,7 +335,7 @@ class GrantBook:
         self, base: QueuedJob, told: SatelliteReport, rules: Rules, now: float
     ) -> IssuedGrant | None:
         if told.signature:
-            longest_s = max(rules.lease_s, LONGEST_LIMIT_S)
+            longest_s = max(rules.time_limit_s, LONGEST_LIMIT_S)
             return self._signer.verify(base.key, told, now, longest_s)
         unnamed = self._unnamed.get((base.key, told.node))
         if told.satellite_job_id or unnamed is None or unnamed.satellite_job_id:
@@ -333,7 +345,7 @@ class GrantBook:
         return replace(unnamed, partition=rules.partition_of(told.node))
 
     def _name(self, issued: IssuedGrant, now: float) -> None:
-        """A grant of an earlier flexod has become known by its id."""
+        """Remember `issued` under its id, instead of the grant without an id of its job and node."""
         if unnamed := self._unnamed.pop((issued.job, issued.node), None):
             self._forgotten.append(unnamed)
         self._issue(issued)
@@ -347,13 +359,14 @@ class GrantBook:
         rules: Rules,
         now: float,
     ) -> tuple[_Satellites, tuple[QueuedJob, ...], tuple[QueuedJob, ...]]:
-        """The satellites of the bases that run, those of bases that are gone, and who only says to be one."""
+        """Sort the jobs with a tag: satellites of running base jobs, orphans, and jobs that only claim to be
+        satellites."""
         reported = {told.satellite_job_id for report in reports.values() for told in report.satellites}
         satellites: _Satellites = defaultdict(list)
         orphans: list[QueuedJob] = []
         unknown: list[QueuedJob] = []
         tagged = [job for job in jobs if job.satellite is not None]
-        # where several say to be the satellite of one grant, the one that its leader has submitted
+        # if several jobs claim one grant, the job that its leader has submitted comes first
         for job in sorted(tagged, key=lambda job: (job.job_id not in reported, job.job_id)):
             assert job.satellite is not None
             base = bases.get(job.satellite.base)
@@ -366,23 +379,23 @@ class GrantBook:
         return satellites, tuple(orphans), tuple(unknown)
 
     def _counts(self, job: QueuedJob, base: QueuedJob | None, rules: Rules, now: float) -> bool:
-        """Whether `job` is the one satellite of a grant; it remains that from then on."""
+        """Whether `job` is the one satellite of a grant. If it is, it remains the one from then on."""
         issued = self._named_by(job)
         if issued is None or job.state is JobState.OTHER:
             return False
         if issued.satellite_job_id not in (0, job.job_id):
             return False
-        # one may have been submitted just before its leader heard that the grant was withdrawn
+        # the leader may have submitted it just before it heard that the grant was withdrawn
         late = issued.ended_at is not None and now > issued.ended_at + rules.start_within_s + START_MARGIN_S
         if late and not issued.satellite_job_id:
             return False
         if base is None:
             matches = is_left_over(job, issued)
         elif job.state is JobState.COMPLETING and issued.satellite_job_id:
-            matches = True  # the cluster takes its record apart
+            matches = True  # the cluster changes the record of a job that ends
         else:
             threads = rules.threads_per_core.get(issued.node, 1)
-            matches = is_satellite(job, issued, base, threads, rules.lease_s, now)
+            matches = is_satellite(job, issued, base, threads, rules.time_limit_s, now)
         if not matches:
             return False
         if issued.satellite_job_id != job.job_id or (issued.job, issued.grant_id) not in self._issued:
@@ -412,9 +425,10 @@ class GrantBook:
         reports: Mapping[JobKey, LeaderReport],
         now: float,
     ) -> list[Event]:
-        """Satellites that ran in the last cycle and have ended since.
+        """Events for satellites that ran in the last cycle and have ended since.
 
-        Where no leader says why, the next looks do: a job that ends has its satellites end first.
+        If no leader says why a satellite ended, the next polls show it: the satellites of a job that ends end
+        before the job.
         """
         started = {
             (key, satellite.satellite.grant_id)
@@ -439,7 +453,7 @@ class GrantBook:
     def _explain_unasked(
         self, bases: Mapping[JobKey, QueuedJob], reports: Mapping[JobKey, LeaderReport], now: float
     ) -> list[Event]:
-        """Satellites that nobody had told to leave: they ended with their job, or are lost."""
+        """Events for satellites that nobody told to leave: either their job has ended, or they are lost."""
         events: list[Event] = []
         for name, (grant, since) in sorted(self._unasked.items()):
             if _has_ended(grant.job, bases):
@@ -451,7 +465,7 @@ class GrantBook:
             del self._unasked[name]
         return events
 
-    # The state of each.
+    # The state of each grant.
 
     def _grant_of(
         self,
@@ -461,7 +475,8 @@ class GrantBook:
         now: float,
         events: list[Event],
     ) -> Grant | None:
-        """The grant that a satellite is; None if it waits and holds nothing: withdrawn, or for too long."""
+        """The grant of a satellite. None if the satellite is pending and its grant is withdrawn, or is given
+        up now."""
         tag = satellite.satellite
         assert tag is not None
         name = tag.base, tag.grant_id
@@ -507,7 +522,7 @@ class GrantBook:
         return SatelliteState.WARMING
 
     def _still_said(self, key: JobKey, start_within_s: float, now: float, events: list[Event]) -> list[Grant]:
-        """Grants of `key` that no satellite has come of yet; those that waited too long are forgotten."""
+        """The grants of `key` that have no satellite yet. Grants that have waited too long are given up."""
         still: list[Grant] = []
         for grant in [self._known[key, grant_id] for grant_id in sorted(self._said.get(key, ()))]:
             if now <= grant.since_at + start_within_s + START_MARGIN_S:
@@ -518,7 +533,7 @@ class GrantBook:
         return still
 
     def _give_up(self, grant: Grant, why: str, now: float) -> list[Event]:
-        """A grant that its leader should have given back."""
+        """Fail a grant that its leader should have given back. Returns the events."""
         event = self.fail(GrantFailure(grant.job, grant.grant_id, FailureReason.NOT_STARTED, why), now)
         return [event] if event else []
 
@@ -551,14 +566,17 @@ class GrantBook:
             rest_until=self._backoffs.job_until(base.key),
             batch=base.elastic.batch,
             changing=report is not None and report.changing,
-            errand=report.errand if report else "",
+            pending_command=report.pending_command if report else "",
             unscalable_why=report.unscalable_why if report else "",
             heterogeneous=base.elastic.heterogeneous,
             suspended=base.state is JobState.SUSPENDED,
         )
 
     def _forget_jobs_not_in(self, running: Mapping[JobKey, QueuedJob], rules: Rules, now: float) -> None:
-        """Grants outlive their jobs for a while: a cluster that restarts may have an empty queue for once."""
+        """Forget the jobs that run no longer.
+
+        Grants outlive their jobs for a while: a cluster that restarts may show an empty queue once.
+        """
         self._bases = running
         self._said = {key: said for key, said in self._said.items() if key in running and said}
         self._shapes = {key: shape for key, shape in self._shapes.items() if key in running}
@@ -582,7 +600,7 @@ class GrantBook:
 
 
 def _since(satellite: QueuedJob, now: float) -> float:
-    """When a grant began that is taken over. The clock may have been set meanwhile."""
+    """The start of a grant that is taken over; never in the future, because the clock may have been set."""
     return now if satellite.state is JobState.PENDING else min(satellite.submitted_at, now)
 
 

@@ -1,6 +1,6 @@
-"""A grant as flexod issued it, and whether a queued job is the satellite that the grant allows. Pure.
+"""A grant as flexod issued it, and the check that a queued job is the satellite that the grant allows. Pure.
 
-Users write the comments and names of their own jobs. So a tag only names a grant. The cluster's record of the
+Users write the comments and names of their own jobs, so a tag only names a grant. The cluster's record of the
 job decides: owner, node, partition, size and base must be those that flexod granted.
 """
 
@@ -14,32 +14,33 @@ from flexo.model.queue import JobKey, JobState, Principal, QueuedJob
 from flexo_protos.resources import Resources, rounded_up
 
 UNKNOWN_OWNER: Final = Principal("")
-"""An older release did not record whose grant it was."""
+"""The owner of a grant of an older release, which did not record owners."""
 LONGEST_LIMIT_S: Final = 3600.0
-"""The longest time limit that flexod sets (control/leases.py), where `lease_s` is not longer."""
+"""The longest time limit that flexod sets (control/time_limits.py), where `time_limit_s` is not longer."""
 _LIMIT_SLACK_S: Final = 120.0
-"""Clusters round time limits up to minutes, some twice."""
+"""The tolerance for time limits: clusters round them up to minutes, some twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedGrant:
-    """One grant, with what a satellite of it may hold."""
+    """One grant, with the resources that its satellite may hold."""
 
     job: JobKey
     grant_id: str
-    """"": an older release issued it and did not record its id."""
+    """The identifier; "": an older release issued the grant and did not record it."""
     owner: Principal
     node: str
     workers: int
     partition: str
-    """"": not known."""
+    """The partition of the satellite; "": not known."""
     resources: Resources | None
-    """Without memory: the base did not ask for any. None: an older release did not record it."""
+    """The resources of the satellite. Memory is 0 if the base job did not ask for any. None: an older release
+    did not record the resources."""
     issued_at: float
     satellite_job_id: int = 0
     """The one queued job that counts for this grant; 0: none was seen yet."""
     ended_at: float | None = None
-    """When flexod withdrew it, or its leader gave it back; None: it stands."""
+    """The time when flexod withdrew the grant, or its leader gave it back; None: the grant stands."""
 
     @classmethod
     def of(cls, grant: Grant, owner: Principal, shape: Resources) -> IssuedGrant:
@@ -57,13 +58,14 @@ class IssuedGrant:
         )
 
     def seen_as(self, job: QueuedJob) -> IssuedGrant:
-        """With its satellite; of an older release's grant the rest, too."""
+        """The grant with `job` as its satellite. A grant of an older release also takes its owner and
+        resources from `job`."""
         seen = replace(self, satellite_job_id=job.job_id)
         return seen if self.resources is not None else replace(seen, owner=job.owner, resources=job.resources)
 
 
 def shape_within(base: QueuedJob, workers: int, said: Resources | None) -> Resources:
-    """What one worker takes. The record of a base of `workers` workers bounds what its leader says."""
+    """The resources of one worker. The record of a base of `workers` workers bounds what its leader says."""
     held = base.resources
     gpus, most = held.gpus_of_each(workers), held.share(workers)
     if said is None:
@@ -78,28 +80,33 @@ def shape_within(base: QueuedJob, workers: int, said: Resources | None) -> Resou
 
 
 def is_satellite(
-    job: QueuedJob, issued: IssuedGrant, base: QueuedJob, threads_per_core: int, lease_s: float, now: float
+    job: QueuedJob,
+    issued: IssuedGrant,
+    base: QueuedJob,
+    threads_per_core: int,
+    time_limit_s: float,
+    now: float,
 ) -> bool:
-    """Whether the cluster's record of `job` is what `issued` allows to its base, and nothing larger."""
+    """Whether the cluster's record of `job` matches what `issued` allows its base job, and holds no more."""
     return (
         job.owner == base.owner
         and issued.owner in (base.owner, UNKNOWN_OWNER)
         and base.elastic is not None
         and _is_in_its_place(job, issued)
         and _has_its_size(job, issued, base, base.elastic.workers.min, threads_per_core)
-        and _ends_in_time(job, max(lease_s, LONGEST_LIMIT_S) + _LIMIT_SLACK_S, now)
+        and _ends_in_time(job, max(time_limit_s, LONGEST_LIMIT_S) + _LIMIT_SLACK_S, now)
     )
 
 
 def is_left_over(job: QueuedJob, issued: IssuedGrant) -> bool:
-    """Whether `job` is what `issued` allowed to a base that the cluster does not have any more."""
+    """Whether `job` is what `issued` allowed a base job that the cluster does not have any more."""
     return issued.owner in (job.owner, UNKNOWN_OWNER) and _is_in_its_place(job, issued)
 
 
 def _is_in_its_place(job: QueuedJob, issued: IssuedGrant) -> bool:
-    """One job that was not requeued, on one node: the one that was granted.
+    """Whether `job` was never requeued, and is on one node: the granted one.
 
-    Tasks of an array gain nothing: one queued job counts for a grant.
+    Tasks of an array gain nothing: only one queued job counts for a grant.
     """
     where = job.nodes or tuple(job.required_nodes)
     return (
@@ -114,7 +121,11 @@ def _is_in_its_place(job: QueuedJob, issued: IssuedGrant) -> bool:
 def _has_its_size(
     job: QueuedJob, issued: IssuedGrant, base: QueuedJob, base_workers: int, threads_per_core: int
 ) -> bool:
-    """Clusters round CPUs up to cores, and raise them and memory by rules of the site: for the base, too."""
+    """Whether `job` holds the granted GPUs, and no more of the rest than was granted or than its share of the
+    base job's.
+
+    Clusters round CPUs up to cores. Rules of the site may raise CPUs and memory, but for the base job, too.
+    """
     granted, held = issued.resources or Resources(), job.resources
     if issued.resources is not None and held.gpus != granted.gpus:
         return False
@@ -130,7 +141,7 @@ def _has_its_size(
         return True
     memory_mib = max(granted.memory_mib, its_share.memory_mib)
     if not granted.memory_mib:
-        # by default a cluster may give a job so much on each node, whatever it holds there
+        # a cluster's default may give a job the same memory on each node, whatever it holds there
         memory_mib = max(memory_mib, base.resources.share(base.num_nodes).memory_mib)
     return held.memory_mib <= memory_mib
 

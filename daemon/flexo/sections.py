@@ -1,4 +1,4 @@
-"""What every section of flexod's configuration file is made of. A room's own section stands in its room."""
+"""The parts of every section of flexod's configuration file. A room's own section stands in its room."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTITION: Final = r"^[A-Za-z0-9_.-]+$"
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What a key takes, in words: printed when something else stands there."""
+    """The allowed values of a key, in words: printed when it has another value."""
 
     begins: str
     policies: Callable[[], Sequence[str]] = tuple

@@ -1,8 +1,8 @@
-"""What flexod knows of the jobs that train where jobs grow by satellites, as policies see them.
+"""Describes training jobs to policies, for clusters where jobs grow by satellites.
 
-The cluster says what a job asks and holds, its leader how fast it trains and how far it is, its user's
-earlier jobs how long such jobs take. Where a running time comes from is said with it: these are estimates,
-not the truth.
+The cluster reports what a job requests and holds. The job's leader reports how fast it trains and how far it
+is. Earlier jobs of its user show how long such jobs take. Each running time comes with its source, because it
+is only an estimate.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from flexo.scalability.measured import speed_of
 from flexo_protos.resources import Amount
 
 _LIKE_JOBS: Final = 10
-"""The last so many of a kind are gone by."""
+"""The number of recent jobs of a kind that count."""
 _LEAST_LEFT_S: Final = 60.0
-"""Of a job that should be over."""
+"""The least time left that is assumed, also for a job that should be over."""
 _NO_LIMIT_S: Final = 365 * 86400
-"""What a cluster may say of a job that nobody limits: it says nothing of how long that will take."""
+"""A time limit from here on counts as none: a cluster may report it for a job without a limit."""
 _CHANGE_COST_S: Final = 1.0
-"""What a change of its satellites costs a job, in its training time. It stands still for less
+"""The training time that a change of its satellites costs a job, in seconds. The job stands still for less
 (docs/resize.md), but estimates waver, and GPUs train nobody while a satellite starts."""
 
 
 class History:
-    """How long the last jobs of each user and size ran. For the controller's thread alone."""
+    """The running times of the last jobs of each user and size. For the controller's thread alone."""
 
     def __init__(self, times: Iterable[RunningTime]) -> None:
         self._times: dict[tuple[str, Amount], deque[float]] = {}
         self._whole_s: dict[tuple[str, Amount], float] = {}
-        """Their medians, as far as they were asked for: thousands of pending jobs ask in each turn."""
+        """The median times, as far as they were asked for: thousands of pending jobs ask in each cycle."""
         self._running: dict[JobKey, QueuedJob] = {}
         self._missed_at: dict[JobKey, float] = {}
-        """Of those: the last look did not show them."""
+        """Running jobs that the last poll did not show, with the time of that poll."""
         for time in times:
             self._add(time)
 
@@ -52,9 +52,9 @@ class History:
         self._whole_s.pop(kind, None)
 
     def see(self, jobs: Iterable[QueuedJob], now: float) -> tuple[RunningTime, ...]:
-        """Look at the queue; the running times of GPU jobs that have left it, known at the second look.
+        """Process one poll of the queue. Returns the running times of GPU jobs that two polls have not shown.
 
-        A job that one look does not show may be there in the next, as when the cluster's controller restarts.
+        A job that one poll does not show may be there in the next, as when the cluster's controller restarts.
         """
         running = {
             job.key: job
@@ -79,10 +79,10 @@ class History:
         return ended
 
     def left_s(self, job: QueuedJob, ran_s: float) -> float | None:
-        """How long `job`, which has run for `ran_s`, is to run on; None: its user had no like jobs.
+        """Estimate how long `job`, which has run for `ran_s`, runs on; None: its user had no like jobs.
 
-        The median of those that took longer. A job that has outrun them all is taken to be half way: to take
-        it for nearly done would take all satellites from it for the rest of its life.
+        The estimate is the median of the like jobs that took longer. A job that has outrun them all counts as
+        half done. If it counted as nearly done, it would lose all satellites for the rest of its life.
         """
         kind = job.user, job.resources.gpus
         if kind not in self._times:
@@ -100,32 +100,32 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """All that estimates go by."""
+    """The inputs of all estimates."""
 
     history: History
     scaling: Mapping[JobKey, tuple[ScalingPoint, ...]]
     reports: Mapping[JobKey, LeaderReport]
     now: float
     weights: Mapping[str, float] = field(default_factory=dict)
-    """What users' flexible demand counts for; 1 where nothing is said."""
+    """The weights of users' flexible demand; 1 for users that are not listed."""
     guaranteed: Container[JobKey] = ()
     """Running jobs within their tenants' quotas (AntMan)."""
 
 
 class TrainingJobs:
-    """The jobs of each look at the queue that train, or wait to. For the controller's thread alone.
+    """The jobs of each poll that train, or wait to. For the controller's thread alone.
 
-    A pending job of which nothing has changed is not made again: of most of a long queue nothing has.
+    A pending job that has not changed is not made again: most jobs of a long queue have not.
     """
 
     def __init__(self) -> None:
         self._made: dict[JobKey, tuple[tuple[QueuedJob, float | None, Source], TrainingJob]] = {}
-        """Pending ones of the last look, each after what it was made from."""
+        """The pending jobs of the last poll, each after the inputs from which it was made."""
 
     def of(
         self, queue: Iterable[QueuedJob], elastic: Iterable[ElasticJob], known: Known
     ) -> tuple[TrainingJob, ...]:
-        """Elastic jobs that run, and every pending job that wants GPUs, in the order of submission."""
+        """The elastic jobs that run, and every pending job that requests GPUs, in the order of submission."""
         running = {job.key: job for job in elastic}
         shown = []
         made, self._made = self._made, {}
@@ -145,7 +145,7 @@ class TrainingJobs:
 
 
 def tenant_of(job: QueuedJob) -> str:
-    """Its account; where the cluster keeps none, its user."""
+    """The job's account; its user if the cluster keeps no accounts."""
     return job.account or job.user
 
 
@@ -180,7 +180,8 @@ def _running(base: QueuedJob, job: ElasticJob, known: Known) -> TrainingJob:
 
 
 def _pending(job: QueuedJob, left_s: float | None, source: Source) -> TrainingJob:
-    """Its whole request is one worker or, of an elastic job, its minimum of them."""
+    """A pending job as policies see it. Its whole request is one worker or, for an elastic job, the minimum
+    number of workers."""
     asked = job.elastic
     workers = asked.workers.min if asked else 1
     return TrainingJob(
@@ -201,9 +202,10 @@ def _pending(job: QueuedJob, left_s: float | None, source: Source) -> TrainingJo
 
 
 def _time_left(job: QueuedJob, known: Known, done_s: float) -> tuple[float | None, Source]:
-    """Seconds that it would still run on its base alone.
+    """The seconds that the job would still run on its base alone, and the source of that estimate.
 
-    `done_s`: how long its base alone would have taken for what it has done, if satellites train as well.
+    `done_s`: the time that its base alone would have taken for the work done so far, if satellites train as
+    well.
     """
     begun = job.started_at is not None and bool(job.nodes)
     ran_s = max(0.0, known.now - (job.started_at or 0.0)) if begun else 0.0
@@ -228,8 +230,8 @@ def _work(left_s: float | None, speed: Speed | None, workers: int, nodes: int) -
 
 
 def _service(base: QueuedJob, job: ElasticJob, now: float) -> float:
-    """GPU seconds of the base so far, and of the satellites that are there now. Not negative, whoever sets
-    the clock."""
+    """The GPU seconds of the base job so far, and of the present satellites. Not negative, even if the clock
+    was set."""
     started = base.started_at if base.started_at is not None else now
     satellites = sum((now - grant.since_at) * grant.workers for grant in job.grants)
     return max(0.0, (now - started) * job.base_workers + satellites) * float(job.shape.gpus)

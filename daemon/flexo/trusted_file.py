@@ -15,9 +15,8 @@ class NotTrusted(Exception):
 
 
 def read_trusted(path: Path) -> str:
-    """The text of `path`. What is checked is what is read: it is opened once. Raises NotTrusted, OSError and
-    UnicodeDecodeError.
-    """
+    """The text of `path`. The check and the reading use the same open file. Raises NotTrusted, OSError and
+    UnicodeDecodeError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         _refuse_writers(path, os.fstat(descriptor))
@@ -37,7 +36,7 @@ def _refuse_writers(path: Path, found: os.stat_result) -> None:
     if found.st_uid not in (0, own):
         raise NotTrusted(f"{path}: belongs to uid {found.st_uid}, and {why}: chown root {path}")
     if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:
-        return  # as /tmp: what belongs to us or root stays where it is
+        return  # such as /tmp: nobody else can replace files of ours or root's there
     if found.st_mode & stat.S_IWOTH:
         raise NotTrusted(f"{path}: everybody may write it, and {why}: chmod o-w {path}")
     if found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid()):

@@ -1,4 +1,4 @@
-"""How sentences for people count things, and what they name. Imports nothing of flexo."""
+"""Words for sentences for people: counts, and the names in a text. Imports nothing of flexo."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def workers(number: int) -> str:
 
 
 def names_in(text: str) -> frozenset[str]:
-    """All in `text` that could be the name of a node, without the full stop behind it."""
+    """All words in `text` that could be the name of a node, without the full stop behind them."""
     return frozenset(word.rstrip(".-_") for word in _NAME.findall(text))

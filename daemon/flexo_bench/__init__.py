@@ -1,1 +1,1 @@
-"""Benchmarks: flexo beside its rivals and beside published figures (`make help` lists them as bench-*)."""
+"""Benchmarks of flexo against its rivals and published figures (`make help` lists them as bench-*)."""

@@ -1,8 +1,7 @@
-"""How long the core on torch.distributed takes to connect n ranks, which train or not, and for a broadcast.
+"""Times the core on torch.distributed: how fast it connects n ranks, idle or training, and broadcasts.
 
-All ranks are processes on loopback of one machine: each of them takes its time from the others', so that much
-of what grows with their number here is the machine's being shared. Run it as
-`python -m flexo_bench.connecting`.
+All ranks are processes on the loopback of one machine, and share its cores. So much of the growth with the
+number of ranks comes from sharing the machine. Run it as `python -m flexo_bench.connecting`.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from flexo_bench.ranks import Cluster, Me, each
 from flexo_bench.rendezvous import Change, Prepared
 from flexo_bench.runtime.results import MODELS, Broadcast, Connected, Connecting
 from horovod_elastic.core.choice import TORCH
-from horovod_elastic.core.interface import Place
+from horovod_elastic.core.interface import RankPlacement
 
 RANKS = (2, 4, 8, 16, 32)
 BEYOND = 64
-"""Ranks for which it is said what can be expected; nobody measured it."""
+"""Number of ranks for which the time is extrapolated, not measured."""
 STEPS = 20
 BROADCASTS = 9
 
 
 def measure(sizes: Sequence[int], repeats: int, broadcast_among: int) -> Connecting:
-    """All of it. Raises what goes wrong in a rank."""
+    """Run all measurements. Raises a rank's error."""
     connected = tuple(_at(size, repeats) for size in sizes)
     return Connecting(rendezvous.STEP_S, connected, _broadcasts(broadcast_among))
 
@@ -48,20 +47,20 @@ def _at(size: int, repeats: int) -> Connected:
 
 
 def _steps(found: Sequence[Change]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Those before a preparation began, and those during it."""
+    """Durations of steps before a preparation began, and during it."""
     usual = tuple(step for change in found for step in change.steps[:STEPS])
     return usual, tuple(step for change in found for step in change.steps[STEPS:])
 
 
-def _prepare_idle(me: Me, place: Place) -> Prepared:
+def _prepare_idle(me: Me, place: RankPlacement) -> Prepared:
     me.prepare(place)
     if why := me.prepared():
         raise RuntimeError(why)
     return Prepared(me.built_at)
 
 
-def _train_prepare_and_train(me: Me, place: Place) -> Prepared:
-    """STEPS steps, and only then the preparation: its time counts from there."""
+def _train_prepare_and_train(me: Me, place: RankPlacement) -> Prepared:
+    """Train STEPS steps, then prepare while training. The preparation's time counts from its own begin."""
     usual = tuple(rendezvous.step_seconds(me) for _ in range(STEPS if me.hvd.is_initialized() else 0))
     began = time.time()
     found = rendezvous.prepare_and_train(me, place)
@@ -87,12 +86,12 @@ def _broadcast(cluster: Cluster, model: str) -> Broadcast:
 
 
 def _broadcast_parameters(me: Me, model: str) -> tuple[int, list[float]]:
-    """How many bytes they are; seconds of one broadcast of all of them, again and again."""
+    """Broadcast all parameters repeatedly. Returns their bytes, and the seconds of each broadcast."""
     from flexo_bench.runtime.train import make_model
 
     whole = me.torch.cat([parameter.detach().flatten() for parameter in make_model(model).parameters()])
     seconds = []
-    for _ in range(BROADCASTS + 1):  # the first one touches the memory
+    for _ in range(BROADCASTS + 1):  # the first broadcast touches the memory
         me.hvd.barrier()
         began = time.perf_counter()
         me.hvd.broadcast_(whole, root_rank=0, name="parameters")
@@ -104,7 +103,7 @@ def _broadcast_parameters(me: Me, model: str) -> tuple[int, list[float]]:
 
 
 def lines(found: Connecting) -> Iterator[str]:
-    """Milliseconds: medians and ranges."""
+    """Lines of the table: medians and ranges in milliseconds."""
     titles = ("nobody trains", "all train on", "switch", "to a barrier", "steps before", "steps meanwhile")
     yield "ranks" + "".join(f"{title:>20}" for title in titles)
     for size in found.connected:

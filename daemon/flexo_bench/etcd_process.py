@@ -1,4 +1,4 @@
-"""One etcd on this machine, for tests and benches: started with a data directory, ended with its context."""
+"""One etcd on this machine, for tests and benchmarks. It has a data directory, and ends with its context."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_WITHIN_S = 30.0
 
 @dataclass
 class Etcd:
-    """A member of a cluster of its own. `host` is its host:port for clients."""
+    """An etcd cluster of one member."""
 
     home: Path
     client_port: int
@@ -28,11 +28,11 @@ class Etcd:
 
     @property
     def host(self) -> str:
-        """Its address for clients, host:port."""
+        """The address for clients, host:port."""
         return f"127.0.0.1:{self.client_port}"
 
     def start(self) -> None:
-        """Start it, or start it again with the data that it had, and wait until it answers."""
+        """Start etcd, with its data of an earlier start if there are any, and wait until it answers."""
         scheme = "https" if self.tls else "http"
         clients, peers = f"{scheme}://{self.host}", f"http://127.0.0.1:{self.peer_port}"
         options = [
@@ -47,14 +47,14 @@ class Etcd:
         self._wait()
 
     def stop(self) -> None:
-        """Kill it."""
+        """Kill etcd."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def post(self, path: str, body: dict[str, object], token: str = "") -> dict[str, object]:
-        """What etcd's JSON gateway answers."""
+        """Send a request to etcd's JSON gateway. Returns the answer."""
         request = urllib.request.Request(
             f"http://{self.host}/v3/{path}",
             json.dumps(body).encode(),
@@ -64,7 +64,7 @@ class Etcd:
             return dict(json.load(answer))
 
     def let_in(self, user: str, password: str, *keys: str) -> None:
-        """A user of etcd whose role may read and write `keys`, or all below one that ends with /."""
+        """Add a user who may read and write `keys`; a key that ends with / means all keys below it."""
         self.post("auth/role/add", {"name": user})
         for key in keys:
             end = key[:-1] + chr(ord(key[-1]) + 1) if key.endswith("/") else ""
@@ -76,7 +76,7 @@ class Etcd:
         self.post("auth/user/grant", {"user": user, "role": user})
 
     def require_passwords(self) -> None:
-        """From now on only its users are let in."""
+        """Enable authentication, so that only users of etcd have access."""
         self.post("auth/user/add", {"name": "root", "password": "root"})
         self.post("auth/user/grant", {"user": "root", "role": "root"})
         self.post("auth/enable", {})
@@ -99,7 +99,7 @@ class Etcd:
 
 @contextmanager
 def running(home: Path, tls: tuple[Path, Path] | None = None) -> Iterator[Etcd]:
-    """A fresh etcd with its files in `home`."""
+    """A fresh etcd for the context, with its files in `home`."""
     etcd = Etcd(home, *_two_ports(), tls)
     try:
         etcd.start()

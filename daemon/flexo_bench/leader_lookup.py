@@ -1,18 +1,17 @@
-"""How long it takes 256 agents, asking at once, to learn who leads: flexod's lease and etcd's side by side.
+"""Measures how long 256 agents that ask at once take to learn their leader, from flexod and from etcd.
 
 Amoeba (section 5.1) reports 7 ms on average and 33 ms at most for 256 workers on its cluster, against etcd.
 
-What is real: flexod's gRPC server with MUNGE (a munged with a key of its own), etcd, and the clients that
-agents use (horovod_elastic/election), each with a connection of its own, proving to
-flexod who it is with every call, as agents do. (etcd is asked without a password: it would be shown once in
-minutes.)
+The real parts are flexod's gRPC server with MUNGE (a munged with a key of its own), etcd, and the clients
+that agents use (horovod_elastic/election). Each client has a connection of its own, and authenticates to
+flexod with every call. (etcd is asked without a password: a client would send it once in minutes.)
 
-What is not: on a cluster each client has a machine to itself. Here all of them share this machine's cores
-with the servers and munged, and every client's time counts from one common moment; so most of what the last
-ones wait for is the other clients' own work. To tell that apart, one client alone is measured too, and what
-a lookup costs the server's process (CPU time, munged's not included).
+The rest is not real. On a cluster each client has a machine to itself; here all clients share this machine's
+cores with the servers and munged. Every client's time counts from one common moment. So most of the time of
+the last clients is the other clients' work. To separate the two, the benchmark also measures one client
+alone, and the server process's CPU time for a lookup (without munged's).
 
-Connections are open already (an agent that lost its leader), or are made with the lookup (one that begins).
+Connections are open already (an agent that lost its leader), or are made with the lookup (a new agent).
 
     python -m flexo_bench.leader_lookup [--clients 256] [--rounds 5] [--json FILE]
 """
@@ -37,11 +36,11 @@ from pathlib import Path
 
 import psutil
 
-from flexo.availability import mandate
+from flexo.availability import leadership_guard
 from flexo.service.admin_service import AdminService
 from flexo.service.inference_service import InferenceService
 from flexo.service.jobs_service import JobService
-from flexo.service.server import Switchboard, all_services, listen
+from flexo.service.server import ServiceRouter, all_services, listen
 from flexo_bench.etcd_process import running
 from flexo_protos.credentials import SOCKET_VARIABLE, new_authenticator
 from flexo_protos.lease_place import Kind, LeasePlace, parse
@@ -52,16 +51,16 @@ from horovod_elastic.election.lease_places import open_lease
 JOB = JobRun("7", 0)
 PROCESSES = 4
 LEAD_S = 0.5
-"""From telling the client processes when to begin to that moment."""
+"""Time between the message to the client processes and their common start."""
 ALONE = 200
-"""Lookups of the one client that is alone."""
+"""Number of lookups of the one client that is alone."""
 READY_WITHIN_S = 60.0
 OPEN, CLOSED, LONE = "connections open", "connections made", "one client alone"
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What looking the lease up took, in milliseconds, over all clients and rounds."""
+    """Times of a lookup of the lease in one store, over all clients and rounds."""
 
     store: str
     situation: str
@@ -70,14 +69,14 @@ class Lookup:
     median_ms: float
     max_ms: float
     mean_of_rounds_ms: tuple[float, float]
-    """The best round's mean, and the worst's."""
+    """Means of the best round and of the worst."""
     server_cpu_ms: float
     """CPU time of the server's process for one lookup."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderLookup:
-    """All of it, with what it is to be compared with."""
+    """All results, with Amoeba's figures for comparison."""
 
     cores: int
     processes: int
@@ -88,11 +87,11 @@ class LeaderLookup:
 
 
 def measure(clients: int = 256, rounds: int = 5) -> LeaderLookup:
-    """Run both servers and ask them, `rounds` times in turn. Under a minute; needs munged and etcd."""
+    """Run both servers and ask them in turn, `rounds` times. Takes under a minute; needs munged and etcd."""
     lookups: list[Lookup] = []
     with tempfile.TemporaryDirectory(prefix="flexo-lookup-") as folder:
         home = Path(folder)
-        home.chmod(0o755)  # munged wants its socket where everybody reaches it
+        home.chmod(0o755)  # munged requires a folder that everybody can enter
         (home / "etcd").mkdir()
         with _munged(home), running(home / "etcd") as etcd, _flexod() as (address, flexod):
             assert etcd.process is not None
@@ -106,7 +105,7 @@ def measure(clients: int = 256, rounds: int = 5) -> LeaderLookup:
 
 
 def _in_turn(servers: dict[LeasePlace, int], situation: str, clients: int, rounds: int) -> Iterator[Lookup]:
-    """`servers`: the process of each."""
+    """Measure the stores in turn. `servers`: process id of each store's server."""
     times: dict[LeasePlace, list[list[float]]] = {place: [] for place in servers}
     cpu = dict.fromkeys(servers, 0.0)
     for place in servers:
@@ -139,7 +138,7 @@ def _cpu_s(pid: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What each client's lookup took from the common beginning, and the server for all of them."""
+    """Time of each client's lookup since the common start, and the server's CPU time for all lookups."""
 
     times_ms: list[float]
     server_cpu_s: float
@@ -185,7 +184,7 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def _ask(place: LeasePlace, situation: str, clients: int) -> None:
-    """Be `clients` agents: say "ready", read the common moment to begin at, print what each of them took."""
+    """Act as `clients` agents: print "ready", read the common start, print the time that each agent took."""
     stores = [open_lease(place, JOB, new_authenticator()) for _ in range(clients)]
     if situation != CLOSED:
         for store in stores:
@@ -227,7 +226,7 @@ def _timed(store: LeaseClient, begin: float) -> float:
 
 @contextlib.contextmanager
 def _munged(home: Path) -> Iterator[None]:
-    """A munged with a key of its own; every MUNGE call of this process and its children goes there."""
+    """A munged with a key of its own, which serves every MUNGE call of this process and its children."""
     (home / "key").write_bytes(os.urandom(128))
     (home / "key").chmod(0o600)
     named = [f"--{name}-file={home / name}" for name in ("key", "log", "pid", "seed")]
@@ -247,7 +246,7 @@ def _munged(home: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _flexod() -> Iterator[tuple[str, int]]:
-    """flexod's server, all of it, without a cluster behind it: leases ask none. Its address and process."""
+    """flexod's complete server without a cluster, which leases do not need. Yields address and process id."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -261,12 +260,12 @@ def _flexod() -> Iterator[tuple[str, int]]:
 
 
 async def _serve(address: str) -> None:
-    # Nobody attaches, and people ask nothing: those two services are there, with nothing behind them.
+    # No leader attaches, and no admin call arrives: these two services are placeholders.
     jobs, people = JobService.__new__(JobService), AdminService.__new__(AdminService)
     inference = InferenceService(None, frozenset(), lambda: None)
-    switchboard = Switchboard()
-    switchboard.activate(all_services(jobs, people, inference), mandate.ALONE)
-    server = await listen(address, new_authenticator(), switchboard)
+    router = ServiceRouter()
+    router.activate(all_services(jobs, people, inference), leadership_guard.ALONE)
+    server = await listen(address, new_authenticator(), router)
     print("ready", flush=True)
     await server.wait_for_termination()
 
@@ -298,7 +297,7 @@ def lines(result: LeaderLookup) -> Iterator[str]:
 
 
 def main() -> None:
-    """See the module."""
+    """Run the benchmark, or one of its processes (--ask, --serve)."""
     parser = argparse.ArgumentParser(prog="flexo_bench.leader_lookup")
     parser.add_argument("--clients", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)

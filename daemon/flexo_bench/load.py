@@ -1,6 +1,6 @@
-"""What flexod costs: its CPU time and slurmctld's time for its reads, on a lab of its own (make bench-load).
+"""The cost of flexod: its CPU time and slurmctld's time for its reads, on a lab of its own (make bench-load).
 
-CPU time is flexod's own and that of the commands it ran, from the kernel's accounts; slurmctld's time is its
+The kernel accounts the CPU time of flexod and of the commands that it ran. slurmctld's time comes from its
 own statistics by user (`sdiag`): flexod's account does nothing else on the lab.
 """
 
@@ -79,7 +79,7 @@ def _watch(lab: Lab, situation: str, seconds: float) -> Load:
     time.sleep(seconds)
     after, elapsed = flexod.cpu_times(), time.monotonic() - started
     count, total = _slurmctld_time(lab)
-    spent = sum(after[:4]) - sum(before[:4])  # user, system, and both of ended children
+    spent = sum(after[:4]) - sum(before[:4])  # user and system time, of flexod and of its ended children
     return Load(
         situation,
         round(elapsed, 1),
@@ -100,7 +100,7 @@ def _slurmctld_time(lab: Lab) -> tuple[int, int]:
 
 
 def _submit_pending(lab: Lab, count: int) -> None:
-    """Jobs that wait for a date: they cost every reader of the queue, and nobody else."""
+    """Submit jobs that wait for a date. They cost only the readers of the queue."""
     script = f"for i in $(seq {count}); do sbatch -Q --begin=now+2days --wrap true >/dev/null; done"
     lab.run(["sh", "-c", script], timeout=600)
 

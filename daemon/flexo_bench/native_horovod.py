@@ -1,4 +1,4 @@
-"""Whether this process can import Horovod's native library, and what a job's script needs to import it.
+"""Checks that this process can import Horovod's native library, and lets a job's script import it, too.
 
 Set-up installs Horovod's Python files only. `make setup-native` puts Horovod with its library into
 .venv/native, and make puts that folder on PYTHONPATH.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def why_missing() -> str:
-    """What to do if this process cannot import it; nothing if it can."""
+    """The remedy if this process cannot import the native library; "" if it can."""
     spec = importlib.util.find_spec("horovod")
     folder = Path(spec.origin).parent if spec is not None and spec.origin is not None else Path("/nowhere")
     if any(folder.glob("torch/mpi_lib_v2*.so")):
@@ -22,6 +22,6 @@ def why_missing() -> str:
 
 
 def exports() -> list[str]:
-    """Settings for a job's script: a lab's environment is not the caller's."""
+    """Settings to export in a job's script, because a lab's environment is not the caller's."""
     path = os.environ.get("PYTHONPATH", "")
     return [f"PYTHONPATH={shlex.quote(path)}"] if path and not why_missing() else []

@@ -1,8 +1,8 @@
-"""Training processes on this machine's loopback that are told one thing at a time.
+"""Training processes on this machine's loopback that carry out one command at a time.
 
-All are forked from one server that has imported PyTorch once; each imports Horovod's Python layer itself, on
-the core that it is to have. What they do is written as functions `what(me, ...)` beside the tests; `me` is
-the Me of that process.
+All processes are forked from one server that has imported PyTorch once. Each process imports Horovod's Python
+layer itself, on its own core. A command is a function `what(me, ...)`, written beside the tests; `me` is the
+Me of that process.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from typing import Any
 from horovod_elastic import patching
 from horovod_elastic.core import python_layer
 from horovod_elastic.core.choice import HOROVOD, TORCH
-from horovod_elastic.core.interface import CoreFailed, Place
+from horovod_elastic.core.interface import CoreFailed, RankPlacement
 from horovod_elastic.rendezvous import Rendezvous
 
 LOOPBACK = "127.0.0.1"
 GLOO_TIMEOUT_S = 60
-"""After it whoever waits for somebody who does not come gives up by himself."""
+"""Timeout after which a rank that waits for a missing one gives up by itself."""
 SOON_S = 20.0
-"""Far below: who has done with it by then was told. The machine may be busy."""
+"""Limit far below GLOO_TIMEOUT_S: a rank that has given up by then was told to. The machine may be busy."""
 ANSWER_S = 120.0
 
 
 @dataclass
 class Me:
-    """What a training process has at hand."""
+    """The tools of a training process."""
 
     hvd: Any
     torch: Any
@@ -46,8 +46,8 @@ class Me:
     built_at: float = 0.0
     kept: dict[str, Any] = field(default_factory=dict)
 
-    def prepare(self, place: Place) -> None:
-        """Begin to build, in the background."""
+    def prepare(self, place: RankPlacement) -> None:
+        """Begin to build the next communicator, in the background."""
 
         def build() -> None:
             try:
@@ -61,17 +61,17 @@ class Me:
         self.builder.start()
 
     def prepared(self) -> str:
-        """Wait for that; why it failed, or nothing."""
+        """Wait until `prepare` is done. Returns "", or the reason of its failure."""
         assert self.builder is not None
         self.builder.join()
         return self.failure
 
 
 class Rank:
-    """One process, seen from the test."""
+    """One training process, as the test controls it."""
 
     def __init__(self, name: str, environment: dict[str, str], core: str | None = HOROVOD) -> None:
-        """`core`: None for stock Horovod, which has no core of ours beneath it."""
+        """`core`: flexo's core beneath Horovod; None for stock Horovod, which has none."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch"])
         self.name = name
@@ -80,15 +80,15 @@ class Rank:
         self.process.start()
         theirs.close()
         self.busy = False
-        """It has been told something and has not answered."""
+        """True if the process has a command that it has not answered."""
 
     def begin(self, what: Callable[..., Any], *arguments: Any) -> None:
-        """Tell it to do something."""
+        """Send the process a command."""
         self.busy = True
         self._connection.send((what, arguments))
 
     def answer(self, at_most_s: float = ANSWER_S) -> Any:
-        """What came of it. Raises what was raised there, TimeoutError when late, EOFError if it died."""
+        """Result of the command. Raises its error, TimeoutError, or EOFError if the process died."""
         if not self._connection.poll(at_most_s):
             raise TimeoutError(f"{self.name} has not answered within {at_most_s} s")
         result, error = self._connection.recv()
@@ -98,7 +98,7 @@ class Rank:
         return result
 
     def do(self, what: Callable[..., Any], *arguments: Any) -> Any:
-        """`begin` and `answer`."""
+        """Send a command and wait for its result."""
         self.begin(what, *arguments)
         return self.answer()
 
@@ -114,7 +114,7 @@ class Rank:
 
 
 class Cluster:
-    """Several of them on one core, and what a leader does for them."""
+    """Several ranks on one core, and the leader's work for them."""
 
     def __init__(self, core: str = HOROVOD) -> None:
         self.core = core
@@ -128,16 +128,18 @@ class Cluster:
         return new
 
     def offer(self, members: Sequence[Rank], late: Rank | None = None) -> Rendezvous:
-        """Tell the members to prepare the next generation; the rendezvous is the caller's to close.
+        """Tell the members to prepare the next generation. The caller closes the returned rendezvous.
 
-        Who is `late` has not been heard to have begun.
+        `late`: a member whose answer, that it has begun, is not awaited.
         """
         self.generation += 1
         size = len(members)
         lines = {f"{rank.name}:0": f"{i},{size},0,1,{i},{size}" for i, rank in enumerate(members)}
         server = Rendezvous(LOOPBACK, lines, "secret")
         for i, rank in enumerate(members):
-            place = Place(self.generation, i, size, 0, 1, i, size, rank.name, server.address, server.port)
+            place = RankPlacement(
+                self.generation, i, size, 0, 1, i, size, rank.name, server.address, server.port
+            )
             rank.begin(Me.prepare, place)
         for rank in members:
             if rank is not late:
@@ -145,7 +147,7 @@ class Cluster:
         return server
 
     def prepare(self, members: Sequence[Rank]) -> int:
-        """The next generation, built by all its members. Raises AssertionError if one of them could not."""
+        """Let all members build the next generation. Returns its number. Raises AssertionError on failure."""
         server = self.offer(members)
         try:
             assert each(members, Me.prepared) == [""] * len(members)
@@ -154,7 +156,7 @@ class Cluster:
         return self.generation
 
     def form(self, members: Sequence[Rank]) -> None:
-        """Prepare and switch."""
+        """Prepare the next generation, and switch all members to it."""
         each(members, switch, self.prepare(members))
 
     def close(self) -> None:
@@ -165,7 +167,7 @@ class Cluster:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until it is so. Raises AssertionError if it never is."""
+    """Wait until `holds`. Raises AssertionError after `ANSWER_S`."""
     limit = time.monotonic() + ANSWER_S
     while not holds():
         assert time.monotonic() < limit
@@ -173,14 +175,14 @@ def eventually(holds: Callable[[], bool]) -> None:
 
 
 def each(ranks: Sequence[Rank], what: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """All of them at once."""
+    """Send all ranks the same command at once. Returns their results."""
     for rank in ranks:
         rank.begin(what, *arguments)
     return [rank.answer() for rank in ranks]
 
 
 def switch(me: Me, generation: int) -> float:
-    """Seconds that it took."""
+    """Switch to `generation`. Returns the seconds that the switch took."""
     began = time.perf_counter()
     me.core.switch(generation)
     return time.perf_counter() - began
@@ -192,7 +194,7 @@ def leave(me: Me) -> None:
 
 
 def place_of(me: Me) -> tuple[int, int]:
-    """Rank and size, as Horovod tells them."""
+    """Rank and size, as Horovod reports them."""
     return me.hvd.rank(), me.hvd.size()
 
 
@@ -202,7 +204,10 @@ def all_sum(me: Me, value: float) -> float:
 
 
 def make_model(me: Me, seed: int) -> None:
-    """A model with batch normalisation, SGD with momentum in Horovod's optimizer; alone if need be."""
+    """Make a model with batch normalisation, and Horovod's optimizer around SGD with momentum.
+
+    A process without a generation becomes one of its own.
+    """
     if not me.hvd.is_initialized():
         me.core.alone()
     me.torch.manual_seed(seed)
@@ -216,7 +221,7 @@ def make_model(me: Me, seed: int) -> None:
 
 
 def train(me: Me, batches: int) -> str:
-    """Batches that differ from rank to rank; a digest of the parameters, which must not."""
+    """Train on batches that differ between ranks. Returns a digest of the parameters, which must be equal."""
     for _ in range(batches):
         me.kept["optimizer"].zero_grad()
         loss = me.kept["model"](me.torch.randn(8, 10)).square().mean()
@@ -235,7 +240,7 @@ def parameters(me: Me) -> str:
 
 @dataclass(frozen=True)
 class Used:
-    """What a process holds."""
+    """The resources of a process."""
 
     descriptors: int
     threads: int
@@ -252,7 +257,7 @@ def used(me: Me) -> Used:
 
 def _live(connection: Connection, environment: dict[str, str], core: str | None) -> None:
     os.environ.update(
-        HOROVOD_ELASTIC="1",  # as the agent does; else DistributedOptimizer registers no hooks when alone
+        HOROVOD_ELASTIC="1",  # set as by the agent; else a lone DistributedOptimizer registers no hooks
         HOROVOD_CONTROLLER="gloo",
         HOROVOD_CPU_OPERATIONS="gloo",
         HOROVOD_GLOO_IFACE="lo",

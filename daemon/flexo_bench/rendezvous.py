@@ -1,9 +1,9 @@
-"""How long it takes until n ranks are connected: flexo on Horovod's core beside stock Horovod, in one run.
+"""Times the connection of n ranks: flexo on Horovod's core beside stock Horovod, in one run.
 
-Stock shuts down and initialises again against Horovod's own elastic rendezvous server; its ranks do nothing
-else meanwhile. Ours prepare a second communicator against our rendezvous while they train on (an all-reduce
-and a step that sleeps, in turns), and then switch. Both are laid out as one host's n local ranks, the same
-native core connects both, and what is timed ends when the last rank is done.
+Stock ranks shut down and initialise again against Horovod's own elastic rendezvous server, and do nothing
+else meanwhile. Our ranks prepare a second communicator against our rendezvous while they train on (an
+all-reduce and a step that sleeps, in turns), and then switch. Both are laid out as one host's n local ranks.
+The same native core connects both. A time ends when the last rank is done.
 Run it as `python -m flexo_bench.rendezvous`.
 """
 
@@ -22,44 +22,44 @@ from typing import Any
 from flexo_bench import ranks
 from flexo_bench.ranks import Me, Rank, each
 from horovod_elastic.core.choice import HOROVOD
-from horovod_elastic.core.interface import Place
+from horovod_elastic.core.interface import RankPlacement
 from horovod_elastic.rendezvous import Rendezvous
 
 HOST = "bench"
 STEP_S = 0.05
-"""The step that sleeps: a GPU's, for which a machine with few cores has no room."""
+"""Duration of a step that sleeps in place of a GPU's work, for which a machine has too few cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Seconds at one number of ranks, one number for each repetition."""
+    """Times in seconds at one number of ranks, one time for each repetition."""
 
     ranks: int
     stock: tuple[float, ...]
-    """From the word to all ranks until the last one has shut down and initialised again: nobody trains."""
+    """Time from the command until the last rank has shut down and initialised again. No rank trains."""
     prepared: tuple[float, ...]
-    """From the word to all ranks until the last one has built the next communicator; they train meanwhile."""
+    """Time from the command until the last rank has built the next communicator. All ranks train."""
     switched: tuple[float, ...]
-    """What the slowest rank takes for the switch itself."""
+    """The slowest rank's time for the switch itself."""
     first_collective: tuple[float, ...]
-    """From the beginning of the switch until the slowest rank has been through a barrier in the new one."""
+    """Time from the begin of the switch until the slowest rank has passed a barrier in the new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What `measure` found."""
+    """The results of `measure`."""
 
     step_s: float
     sizes: tuple[Size, ...]
 
 
 def measure(sizes: Sequence[int], repeats: int) -> Found:
-    """Both, at each number of ranks. Raises what goes wrong in a rank."""
+    """Measure both at each number of ranks. Raises a rank's error."""
     return Found(STEP_S, tuple(_at(size, repeats) for size in sizes))
 
 
 def lines(found: Found) -> Iterator[str]:
-    """A table, milliseconds: medians and ranges."""
+    """Lines of the table: medians and ranges in milliseconds."""
     titles = ("stock Horovod", "flexo, training on", "switch", "to a barrier")
     yield "ranks" + "".join(f"{title:>22}" for title in titles)
     for size in found.sizes:
@@ -68,7 +68,7 @@ def lines(found: Found) -> Iterator[str]:
 
 
 def milliseconds(seconds: Sequence[float]) -> str:
-    """Median (least-most)."""
+    """A text in milliseconds: median (least-most)."""
     middle, low, high = (1e3 * value for value in (statistics.median(seconds), min(seconds), max(seconds)))
     digits = 2 if middle < 10 else 0
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
@@ -113,7 +113,7 @@ def _stock(size: int, repeats: int) -> tuple[float, ...]:
             server.init(plan)
             began = time.time()
             took.append(max(each(members, _again)) - began)
-        each(members, _shut_down)  # else each that is killed first makes the others complain
+        each(members, _shut_down)  # otherwise, when one is killed, the others print errors
     finally:
         _kill(members)
         server.stop()
@@ -135,7 +135,7 @@ def _variables(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 def _again(me: Me) -> float:
-    """Horovod's own reset; when (time.time) it was done."""
+    """Do Horovod's own reset. Returns the time (time.time) at its end."""
     me.hvd.shutdown()
     me.hvd.init()
     return time.time()
@@ -150,30 +150,35 @@ def _shut_down(me: Me) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What one rank tells of a preparation."""
+    """One rank's report on a preparation."""
 
     built_at: float
-    """time.time()."""
+    """Time (time.time) at which the communicator was built."""
     steps: tuple[float, ...] = ()
-    """Seconds of the steps that it trained."""
+    """Durations in seconds of the steps that the rank trained."""
     began_at: float = 0.0
-    """When it began with it, if that is not when it was told to."""
+    """Time at which the rank began to prepare, if that was later than the command; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One more communicator, at all ranks. Seconds."""
+    """One more communicator, measured over all ranks. Times are in seconds."""
 
     prepared: float
-    """From the word to all until the last one had built it."""
+    """Time from the command to all ranks until the last one had built the communicator."""
     switched: float
     first_collective: float
     steps: tuple[float, ...]
-    """Of rank 0."""
+    """Durations of rank 0's steps."""
 
 
-def changes(core: str, size: int, repeats: int, prepare: Callable[[Me, Place], Prepared]) -> list[Change]:
-    """`prepare` at all ranks and a switch, so often; the first one, while nobody trains yet, is left out."""
+def changes(
+    core: str, size: int, repeats: int, prepare: Callable[[Me, RankPlacement], Prepared]
+) -> list[Change]:
+    """Run `prepare` at all ranks and a switch, `repeats` times.
+
+    An additional first time is left out, because no rank trains yet.
+    """
     members = [Rank(f"{core}{rank}", {}, core) for rank in range(size)]
     try:
         found = [_change(members, generation, prepare) for generation in range(1, repeats + 2)]
@@ -183,13 +188,15 @@ def changes(core: str, size: int, repeats: int, prepare: Callable[[Me, Place], P
     return found[1:]
 
 
-def _change(members: Sequence[Rank], generation: int, prepare: Callable[[Me, Place], Prepared]) -> Change:
+def _change(
+    members: Sequence[Rank], generation: int, prepare: Callable[[Me, RankPlacement], Prepared]
+) -> Change:
     size = len(members)
     lines = {f"{HOST}:{rank}": f"{rank},{size},{rank},{size},0,1" for rank in range(size)}
     server = Rendezvous(ranks.LOOPBACK, lines, "secret")
     began = time.time()
     for rank, member in enumerate(members):
-        place = Place(generation, rank, size, rank, size, 0, 1, HOST, server.address, server.port)
+        place = RankPlacement(generation, rank, size, rank, size, 0, 1, HOST, server.address, server.port)
         member.begin(prepare, place)
     told: list[Prepared] = [member.answer() for member in members]
     server.close()
@@ -199,8 +206,8 @@ def _change(members: Sequence[Rank], generation: int, prepare: Callable[[Me, Pla
     return Change(max(rank.built_at for rank in told) - began, switched, first_collective, told[0].steps)
 
 
-def prepare_and_train(me: Me, place: Place) -> Prepared:
-    """Returns when everybody's communicator is built."""
+def prepare_and_train(me: Me, place: RankPlacement) -> Prepared:
+    """Prepare a communicator while training on. Returns when all ranks have built theirs."""
     me.prepare(place)
     builder = me.builder
     assert builder is not None
@@ -219,20 +226,20 @@ def prepare_and_train(me: Me, place: Place) -> Prepared:
 
 
 def step_seconds(me: Me) -> float:
-    """What one step takes."""
+    """The duration of one step."""
     began = time.perf_counter()
     _step(me, False)
     return time.perf_counter() - began
 
 
 def _step(me: Me, built: bool) -> bool:
-    """A GPU's work and the training's all-reduce, which here tells whether all have built theirs."""
+    """One step: a sleep as the GPU's work, and an all-reduce. Returns True if all ranks have built theirs."""
     time.sleep(STEP_S)
     return bool(me.hvd.allreduce(me.torch.tensor([float(built)]), op=me.hvd.Min, name="step").item())
 
 
 def _switch(me: Me, generation: int) -> tuple[float, float]:
-    """Seconds for the switch, and until a barrier after it."""
+    """Switch. Returns the seconds of the switch, and those until a barrier after it."""
     began = time.perf_counter()
     took = ranks.switch(me, generation)
     me.hvd.barrier()

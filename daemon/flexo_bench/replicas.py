@@ -1,10 +1,11 @@
-"""What FLEXO_CHECK_REPLICAS costs: the CPU time of a check beside that of a training step.
+"""The cost of FLEXO_CHECK_REPLICAS: the CPU time of a check beside that of a training step.
 
     python -m flexo_bench.replicas [--device cuda] [--repeats 20]
 
-First in one process without others, then with two workers on Horovod's layer and the torch core, exchange and
-all threads included: there a check every 10 steps is compared with none. Compute uses one thread, so that no
-other one spins meanwhile. `share_percent` is what a check every 1000 steps adds to a step's CPU time.
+The first measurement is in one process alone. The second has two workers on Horovod's layer and the torch
+core, with exchange and all threads; it compares a check every 10 steps with none. Compute uses one thread, so
+that no other thread spins meanwhile. `share_percent` is what a check every 1000 steps adds to a step's CPU
+time.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Bottleneck(nn.Module):  # type: ignore[misc]
 
 
 def resnet50() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """25,557,032 parameters in 161 tensors; mini-batches of 8 images."""
+    """ResNet-50, with 25,557,032 parameters in 161 tensors, and a mini-batch of 8 images."""
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     layers.append(nn.MaxPool2d(3, 2, 1))
     inside = 64
@@ -62,13 +63,13 @@ def resnet50() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def small() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """The digits example's size: four tensors; mini-batches of 32 images of 64 pixels."""
+    """A model of the digits example's size (four tensors), and a mini-batch of 32 images of 64 pixels."""
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     return model, torch.randn(32, 64), torch.randint(10, (32,))
 
 
 def measure(make: Callable[[], Any], kind: str, device: str, repeats: int) -> dict[str, float]:
-    """Seconds of a step, and of a comparison of replicas, by name."""
+    """Figures by name: size of the state, CPU milliseconds of a step and of a check, the check's share."""
     model, inputs, targets = make()
     model, inputs, targets = model.to(device), inputs.to(device), targets.to(device)
     optimizer = getattr(torch.optim, kind)(
@@ -145,7 +146,7 @@ def train(me: Any, kind: str, every: int) -> float:
 
 
 def measure_two(kind: str, repeats: int) -> dict[str, float]:
-    """As `measure`, for the small model and two workers; medians of runs that take turns."""
+    """Times and share as in `measure`, for the small model and two workers; medians of alternating runs."""
     cluster = Cluster(TORCH)
     try:
         cluster.form(cluster.start(2))
@@ -168,7 +169,7 @@ def _cpu_s(what: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Print what comparing replicas costs."""
+    """Print the cost of comparing replicas."""
     parser = argparse.ArgumentParser(prog="python -m flexo_bench.replicas", description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--repeats", type=int, default=10)

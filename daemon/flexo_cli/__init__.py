@@ -1,7 +1,8 @@
-"""The `flexo` command: decides which room a command line goes to, before anything heavy is imported.
+"""The `flexo` command: passes a command line to its package before it imports anything heavy.
 
-`flexo run` and `flexo hosts` belong to horovod_elastic and run in training images that have none of the
-daemon's extras (typer, rich, pydantic), and at the start of every worker's node: they are handed over first.
+`flexo run` and `flexo hosts` belong to horovod_elastic and run in training images, at the start of every
+node. The images have none of the daemon's extras (typer, rich, pydantic). So these two commands are passed on
+before typer is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def main() -> None:
         sys.exit(0)
     if arguments and arguments[0] in DELEGATED:
         sys.exit(delegate(arguments[0], arguments[1:]))
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us, in one sentence
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # flexo reports errors itself, in one sentence
     try:
         from flexo_cli.app import run
     except ModuleNotFoundError as error:
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def delegate(command: str, arguments: list[str]) -> int:
-    """`flexo run ...` or `flexo hosts ...`, with `arguments` untouched; the exit code."""
+    """Carry out `flexo run ...` or `flexo hosts ...` with `arguments` untouched. Returns the exit code."""
     if command == "run":
         from horovod_elastic.launcher import main as room
     else:

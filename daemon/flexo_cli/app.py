@@ -89,7 +89,7 @@ def run(arguments: list[str]) -> int:
 
 @app.command()
 def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
-    """What flexod sees and does at large."""
+    """Show flexod's status: what it sees and does."""
     reply = Daemon(find_address(daemon)).status()
     beside = flexods.each_of(reply.availability.hosts)
     if as_json:
@@ -300,7 +300,7 @@ def _patiently(call: Callable[[], _T], wait: bool) -> _T:
 
 
 def _print_answer(job: int, text: str, as_json: bool) -> None:
-    """What flexod says that it does."""
+    """Print flexod's answer."""
     if as_json:
         print_json({"job_id": job, "text": text})
     else:

@@ -1,4 +1,4 @@
-"""flexod's replies as JSON, whose keys are never renamed or removed."""
+"""flexod's replies as JSON. Keys are never renamed or removed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flexo_protos.v1 import admin_pb2
 
 
 def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
-    """One of `flexo jobs`."""
+    """One job of `flexo jobs`."""
     return {
         "job_id": job.job_id,
         "restart_count": job.restart_count,
@@ -25,7 +25,8 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
         "scalable": job.scalable,
         "suspended": job.suspended,
         "batches_committed": job.batches_committed,
-        "errand": job.errand or None,
+        "pending_command": job.pending_command or None,
+        "errand": job.pending_command or None,  # the key's name until 0.1, kept for one release
         "batch": job.batch or None,
         "progress": job.progress or None,
         "left_s": job.left_s if job.left_by else None,
@@ -50,7 +51,7 @@ def job_as_json(job: admin_pb2.ElasticJob) -> dict[str, Json]:
 def status_as_json(
     reply: admin_pb2.GetStatusReply, beside: Sequence[flexods.OneOfThem] = ()
 ) -> dict[str, Json]:
-    """All of `flexo status`. `beside`: what each of several flexods says."""
+    """The whole of `flexo status`. `beside`: the answers of all flexods, if there are several."""
     nested = ("slow_gpus", "lending", "availability")
     plain = {key.name: getattr(reply, key.name) for key in reply.DESCRIPTOR.fields if key.name not in nested}
     slow: list[Json] = [
@@ -83,7 +84,7 @@ def point_as_json(point: admin_pb2.ScalingPoint) -> dict[str, Json]:
 
 
 def end_as_json(end: admin_pb2.JobEnd) -> dict[str, Json]:
-    """How a job ended, of `flexo why`."""
+    """The end of a job, for `flexo why`."""
     return {
         "restart_count": end.restart_count,
         "state": end.state or None,
@@ -97,7 +98,7 @@ def end_as_json(end: admin_pb2.JobEnd) -> dict[str, Json]:
 
 
 def event_as_json(event: admin_pb2.Event) -> dict[str, Json]:
-    """One of `flexo events`."""
+    """One event of `flexo events`."""
     return {
         "number": event.number or None,
         "at": event.at,
@@ -109,7 +110,7 @@ def event_as_json(event: admin_pb2.Event) -> dict[str, Json]:
 
 
 def node_as_json(node: admin_pb2.NodeView) -> dict[str, Json]:
-    """One of `flexo top`."""
+    """One node of `flexo top`."""
     return {
         "name": node.name,
         "gpus": job_words.gpus_of(node.capacity, node.gpus),

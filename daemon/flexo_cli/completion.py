@@ -1,7 +1,7 @@
-"""`flexo completion SHELL`: the script by which a shell completes flexo's commands and options.
+"""`flexo completion SHELL`: prints the script with which a shell completes flexo's commands and options.
 
-The script asks `flexo` itself at each Tab, so it need not change when flexo does. Packages install it where
-shells look for it.
+The script asks `flexo` itself at each Tab, so that it stays the same when flexo changes. Packages install it
+where shells look for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typer
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
 
 VARIABLE: Final = "_FLEXO_COMPLETE"
-"""Set by the script: flexo then answers with words instead of doing anything."""
+"""The variable that the script sets. flexo then prints completions and carries out no command."""
 _AUTOLOADED: Final = """
 # zsh runs this file at the first Tab, as the function _flexo
 [ "$funcstack[1]" = _flexo ] && _flexo_completion "$@"
@@ -37,12 +37,12 @@ def completion(
 
 
 def script(shell: Shell) -> str:
-    """What `shell` is to read."""
+    """The script that `shell` reads."""
     text = get_completion_script(prog_name="flexo", complete_var=VARIABLE, shell=shell.value)
     return text + (_AUTOLOADED if shell is Shell.ZSH else "")
 
 
 def prepare() -> None:
-    """Let flexo answer the script, if that is what it is called for."""
+    """Prepare typer to answer the script, if the script has called flexo."""
     if VARIABLE in os.environ:
         completion_init()

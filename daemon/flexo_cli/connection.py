@@ -1,8 +1,9 @@
-"""How the commands find flexod and talk to it, and what they say when it does not answer.
+"""The client of flexod for the commands: finds flexod, calls it, and explains why it does not answer.
 
 The address is the command's --daemon, else $FLEXO_DAEMON, else [high_availability] hosts or [service] address
-in the configuration file, else flexod's default. Of several, with commas between, the active one is asked.
-Only those keys are read here: a user's machine need not have a configuration that flexod would accept.
+in the configuration file, else flexod's default. If there are several addresses, with commas between, the
+client asks the active flexod. It reads only those keys: a user's machine need not have a configuration that
+flexod would accept.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ CONFIG_VARIABLE = "FLEXO_CONFIG"
 DEFAULT_CONFIG = Path("/etc/flexo/flexo.toml")
 ANSWER_WITHIN_S = 10.0
 OWN_WORD_WITHIN_S = 3.0
-"""How long one of several flexods may take to say how it is."""
+"""Timeout of `Daemon.own_status`, which asks one flexod for its own status."""
 
 _SERVICE = "/flexo.v1.AdminService/"
 CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # a site's web proxy has no business between a cluster's hosts
+    ("grpc.enable_http_proxy", 0),  # do not use a site's web proxy between a cluster's hosts
     ("grpc.max_receive_message_length", 64 << 20),
-    # a profile takes minutes: a daemon host that vanishes meanwhile is noticed
+    # a profile takes minutes: notice when flexod's host vanishes meanwhile
     *keepalive.noticing(quiet_s=20.0, answer_s=10.0),
 )
-if TYPE_CHECKING:  # not a name of grpc's own: its futures are grpc.Call and grpc.Future at once
+if TYPE_CHECKING:  # _CallFuture exists only in the stubs: grpc's futures are both grpc.Call and grpc.Future
     from grpc import _CallFuture
 
     _Call = _CallFuture[admin_pb2.GetStatusReply]
@@ -47,27 +48,27 @@ _Reply = TypeVar("_Reply")
 
 
 class Unreachable(Exception):
-    """No flexod answers; the message names the address, where it came from, and how to set it."""
+    """No flexod answers; the message names the address, its source, and how to set it."""
 
 
 class Refusal(Exception):
-    """flexod answered no; the message is its own."""
+    """flexod refused; the message is flexod's own."""
 
 
 class Busy(Refusal):
-    """flexod says to come again later: the job is being resized, profiled or checkpointed."""
+    """flexod refused for now: the job is being resized, profiled or checkpointed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where flexod listens, and who said so."""
+    """flexod's address, or several with commas between, and the setting that it comes from."""
 
     target: str
     source: str
 
 
 def find_address(option: str | None) -> Address:
-    """The address that a command uses (see above). Raises Unreachable when the file cannot be understood."""
+    """The address that a command uses (see above). Raises Unreachable if the configuration is invalid."""
     if option:
         return Address(option, "--daemon")
     if os.environ.get(ADDRESS_VARIABLE):
@@ -88,20 +89,20 @@ def find_address(option: str | None) -> Address:
 
 
 def _default_address(why: str) -> Address:
-    from flexo.config import DEFAULT_ADDRESS  # here, because it takes a tenth of a second
+    from flexo.config import DEFAULT_ADDRESS  # imported here because the import takes a tenth of a second
 
     return Address(DEFAULT_ADDRESS, f"the default; {why}")
 
 
 class Daemon:
-    """flexod as an administrator's or user's client sees it. Raises Unreachable and Refusal."""
+    """A client of flexod's AdminService. Its methods raise Unreachable and Refusal."""
 
     def __init__(self, address: Address, authenticator: Authenticator | None = None) -> None:
         self._source = address.source
         self._authenticator = authenticator or new_authenticator()
         self._targets = flexods.several(address.target) or (address.target,)
         self._target = self._targets[0]
-        """Who was asked last."""
+        """The host that was asked last."""
         try:
             options = flexods.options_for(self._targets, CHANNEL_OPTIONS)
             channels = {target: tls.channel(target, options) for target in self._targets}
@@ -114,13 +115,13 @@ class Daemon:
 
     @property
     def _stub(self) -> admin_pb2_grpc.AdminServiceStub:
-        """Of the flexod that is active. Raises Unreachable."""
+        """The stub of the active flexod. Raises Unreachable."""
         if self._active is None:
             self._active = self._find()
         return self._active
 
     def _find(self) -> admin_pb2_grpc.AdminServiceStub:
-        """Asks all at once: a host that is off does not keep anybody waiting for the others."""
+        """Find the active flexod by asking all at once, so that a host that is off delays nothing."""
         answers: queue.SimpleQueue[tuple[str, _Call]] = queue.SimpleQueue()
         for target, stub in self._stubs.items():
             with self._explained():
@@ -145,7 +146,7 @@ class Daemon:
         raise Unreachable(f"no flexod is active: {'; '.join(troubles[target] for target in self._targets)}")
 
     def status(self) -> admin_pb2.GetStatusReply:
-        """What flexod, the active one, does and sees at large."""
+        """The status of the active flexod."""
         reply = self._call("GetStatus", self._stub.GetStatus, admin_pb2.GetStatusRequest())
         if reply.HasField("availability") and not reply.availability.active:
             active = reply.availability.holder
@@ -156,7 +157,7 @@ class Daemon:
         return reply
 
     def own_status(self) -> admin_pb2.GetStatusReply:
-        """What the first of its addresses says of itself, whether it is active or stands by."""
+        """The status of the flexod at the first address, whether that flexod is active or stands by."""
         stub = self._stubs[self._targets[0]]
         with self._explained():
             proof = self._proof("GetStatus")
@@ -167,7 +168,7 @@ class Daemon:
         return self._call("ListJobs", self._stub.ListJobs, admin_pb2.ListJobsRequest())
 
     def explain(self, job_id: int) -> admin_pb2.ExplainJobReply:
-        """Why a job has what it has, and what happened to it."""
+        """The reasons for a job's workers, and the job's events."""
         return self._call("ExplainJob", self._stub.ExplainJob, admin_pb2.ExplainJobRequest(job_id=job_id))
 
     def loans(self, past: int) -> admin_pb2.ListLoansReply:
@@ -175,43 +176,41 @@ class Daemon:
         return self._call("ListLoans", self._stub.ListLoans, admin_pb2.ListLoansRequest(past=past))
 
     def demand(self, since_at: float, step_s: float) -> admin_pb2.ListDemandReply:
-        """What the inference cluster needed: the highest of each `step_s`."""
+        """The demand of the inference cluster since `since_at`: the highest value in each `step_s`."""
         request = admin_pb2.ListDemandRequest(since_at=since_at, step_s=step_s)
         return self._call("ListDemand", self._stub.ListDemand, request)
 
     def events(self, request: admin_pb2.ListEventsRequest) -> admin_pb2.ListEventsReply:
-        """What the journal holds; one answer looks at a part of a long one."""
+        """Entries of the event store. One reply covers only a part of a long event store."""
         return self._call("ListEvents", self._stub.ListEvents, request)
 
     def nodes(self) -> admin_pb2.ListNodesReply:
-        """The cluster's nodes as flexod last saw them."""
+        """The cluster's nodes at flexod's last poll."""
         return self._call("ListNodes", self._stub.ListNodes, admin_pb2.ListNodesRequest())
 
     def scale(self, job_id: int, workers: int) -> admin_pb2.ScaleJobReply:
-        """Cap a job at `workers`; 0: back to automatic."""
+        """Cap a job at `workers`; 0 removes the cap."""
         request = admin_pb2.ScaleJobRequest(job_id=job_id, workers=workers)
         return self._call("ScaleJob", self._stub.ScaleJob, request)
 
     def scale_out(self, job_id: int, workers: int) -> admin_pb2.ScaleJobReply:
-        """So many workers more."""
+        """Give a job `workers` more workers."""
         request = admin_pb2.ScaleOutRequest(job_id=job_id, workers=workers)
         return self._call("ScaleOut", self._stub.ScaleOut, request)
 
     def scale_in(self, job_id: int, workers: int, node: str = "") -> admin_pb2.ScaleJobReply:
-        """So many workers fewer, or without the satellite on `node`."""
+        """Take `workers` workers from a job, or the satellite on `node`."""
         request = admin_pb2.ScaleInRequest(job_id=job_id, workers=workers, node=node)
         return self._call("ScaleIn", self._stub.ScaleIn, request)
 
     def profile(self, job_id: int, low: int, high: int, batches: int) -> Iterator[admin_pb2.ProfileJobReply]:
-        """Measure each size from `low` to `high`; the last reply is `done`. Takes as long as it takes."""
+        """Measure each size from `low` to `high`; the last reply is `done`. There is no time limit."""
         request = admin_pb2.ProfileJobRequest(job_id=job_id, min=low, max=high, batches=batches)
         with self._explained():
             yield from self._stub.ProfileJob(request, metadata=self._proof("ProfileJob"))
 
     def checkpoint(self, job_id: int, path: str) -> admin_pb2.CheckpointJobReply:
-        """Have the job's state written to `path`. Takes until the next mini-batch boundary and the disk are
-        done.
-        """
+        """Have the job write its state to `path` at its next step boundary. Returns when that is done."""
         request = admin_pb2.CheckpointJobRequest(job_id=job_id, path=path)
         with self._explained():
             return self._stub.CheckpointJob(request, metadata=self._proof("CheckpointJob"))
@@ -253,7 +252,7 @@ def _put(answers: queue.SimpleQueue[tuple[str, _Call]], target: str, call: _Call
 
 
 def _reason(code: grpc.StatusCode, details: str) -> str:
-    """gRPC's story of a failed connection, shortened to what a person can use."""
+    """gRPC's message about a failed connection, reduced to its last cause."""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "no answer in time"
     return (

@@ -1,4 +1,4 @@
-"""`flexo doctor`: prints what an examination finds, and how to fix it. The examination is in flexo.doctor."""
+"""`flexo doctor`: prints findings and how to fix them. The examination itself is in flexo.doctor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flexo_cli.exit_codes import ExitCode
 from flexo_cli.output import Json, print_json, print_line
 
 _WIDTH = 14
-"""Of the first column."""
+"""Width of the first column."""
 
 
 def doctor(
@@ -45,10 +45,10 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
 ) -> None:
     """Is this cluster set up for flexo? Says how to fix what is wrong, and changes nothing itself."""
-    from flexo.doctor.examination import examine  # reads Slurm's words: more modules than other commands need
+    from flexo.doctor.examination import examine  # imports more modules than other commands need
 
     path = config or Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
-    # a configuration that was named on the command line says where its flexod is
+    # a configuration that was named on the command line gives the address of its flexod
     elsewhere = daemon or (None if config else os.environ.get(ADDRESS_VARIABLE))
     source = "--daemon" if daemon else f"${ADDRESS_VARIABLE}" if elsewhere else str(path)
     findings = examine(path, lambda address: _asked(Address(address, source)), elsewhere or "")

@@ -1,4 +1,4 @@
-"""`flexo events`: what flexod saw, decided and did, from its journal: once, or as it goes on."""
+"""`flexo events`: prints the events of flexod's event store, once or with --follow as they happen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOK_EVERY_S: Final = 2.0
 _PAGE: Final = 1000
 _MOST: Final = 1_000_000
 _BEFORE_FOLLOWING: Final = 10
-"""How many old events are told before new ones."""
+"""Number of old events that --follow prints before new ones."""
 _UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -52,7 +52,7 @@ def events(
     daemon: DaemonOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What flexod saw, decided and did, newest first. With --follow newest last, and JSON one a line."""
+    """Show what flexod saw, decided and did, newest first. With --follow newest last, and JSON one a line."""
     if follow and before:
         raise typer.BadParameter("what is followed has no end", param_hint="--before")
     asked = admin_pb2.ListEventsRequest(
@@ -71,7 +71,7 @@ def events(
 
 
 def print_table_of(found: Iterable[admin_pb2.Event], *, with_job: bool) -> None:
-    """One event a row."""
+    """Print a table with one event in each row."""
     columns = ("TIME", "EVENT", *(("JOB",) if with_job else ()), "WHAT")
     rows = [
         (clock(event.at), event.kind, *((_job(event),) if with_job else ()), event.text) for event in found
@@ -80,7 +80,10 @@ def print_table_of(found: Iterable[admin_pb2.Event], *, with_job: bool) -> None:
 
 
 def _pages(flexod: Daemon, asked: admin_pb2.ListEventsRequest, most: int) -> Iterator[admin_pb2.Event]:
-    """Newest first, so many as there are; flexod looks at a part of a long journal at a time."""
+    """Yield all events that match `asked`, newest first; one request covers a part of a long event store.
+
+    `most`: number of events that the caller reads at most.
+    """
     request = admin_pb2.ListEventsRequest()
     request.CopyFrom(asked)
     request.limit = min(most, _PAGE)
@@ -93,7 +96,7 @@ def _pages(flexod: Daemon, asked: admin_pb2.ListEventsRequest, most: int) -> Ite
 
 
 def _follow(daemon: str | None, asked: admin_pb2.ListEventsRequest, last: int, as_json: bool) -> None:
-    """The last ones, then new ones; a flexod that is away is waited for, once it has answered."""
+    """Print the last events, then new ones. Once flexod has answered, wait for it when it does not answer."""
     flexod = Daemon(find_address(daemon))
     newest = flexod.events(admin_pb2.ListEventsRequest(limit=1)).newest
     asked.before = newest + 1
@@ -117,9 +120,9 @@ def _follow(daemon: str | None, asked: admin_pb2.ListEventsRequest, last: int, a
 def _new(
     flexod: Daemon, asked: admin_pb2.ListEventsRequest, newest: int
 ) -> tuple[int, list[admin_pb2.Event]]:
-    """The journal's last entry, and what has come after `newest` of what is asked for, newest first."""
+    """The number of the event store's last entry, and the matching events after `newest`, newest first."""
     last = flexod.events(admin_pb2.ListEventsRequest(limit=1)).newest
-    asked.after = newest if last >= newest else 0  # the journal was begun anew
+    asked.after = newest if last >= newest else 0  # 0: the event store is a new one
     asked.before = last + 1
     return last, list(_pages(flexod, asked, _PAGE)) if last != newest else []
 
@@ -140,7 +143,7 @@ def _job(event: admin_pb2.Event) -> str:
 
 
 def _time(text: str, now: float) -> float:
-    """``2h`` before `now`, or a time as Slurm writes it; 0 for "". Raises BadParameter."""
+    """Parse ``2h`` (before `now`) or a time as Slurm writes it; 0 for "". Raises BadParameter."""
     if not text:
         return 0.0
     if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(s|m|min|h|d)", text):

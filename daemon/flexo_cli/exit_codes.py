@@ -1,6 +1,6 @@
-"""How `flexo` ends: one number for each kind of failure, the same for all commands. Manual pages print these.
+"""Exit codes of `flexo`: one for each kind of failure, the same for all commands. Manual pages print them.
 
-Two commands end with the code of what they run: `flexo run` and `flexo lab shell`.
+Two commands end with the exit code of the program that they run: `flexo run` and `flexo lab shell`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """`meaning` says it for people."""
+    """An exit code. `meaning`: its description for people."""
 
     meaning: str
 
@@ -25,7 +25,7 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130, "interrupted by Ctrl-C"
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:
-        """A number that says what it means."""
+        """Make a number with a `meaning`."""
         made = int.__new__(cls, code)
         made._value_ = code
         made.meaning = meaning

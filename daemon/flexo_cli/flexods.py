@@ -1,4 +1,4 @@
-"""What `flexo status` and `flexo doctor` say of several flexods: each of them is asked itself."""
+"""The status of each of several flexods, for `flexo status`: every flexod is asked directly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flexo_protos.v1 import admin_pb2
 
 @dataclass(frozen=True, slots=True)
 class OneOfThem:
-    """What one flexod says of itself, or why it says nothing."""
+    """The status of one flexod, or in `silent` why it does not answer."""
 
     address: str
     silent: str = ""
@@ -22,11 +22,11 @@ class OneOfThem:
 
     @property
     def active(self) -> bool:
-        """Whether it is the one that acts."""
+        """True if this flexod is the active one."""
         return self.about is not None and self.about.active
 
     def sentence(self) -> str:
-        """``ctl1:6836 is active (epoch 7, for 3 h)``."""
+        """The status in one sentence: ``ctl1:6836 is active (epoch 7, for 3 h)``."""
         if self.silent:
             return f"{self.address} does not answer: {self.silent}"
         if self.about is None:
@@ -38,7 +38,7 @@ class OneOfThem:
 
 
 def each_of(hosts: Sequence[str]) -> tuple[OneOfThem, ...]:
-    """What all of them say, one after the other."""
+    """Ask the flexods at `hosts` for their status, one after the other."""
     return tuple(_asked(host) for host in hosts)
 
 
@@ -52,7 +52,7 @@ def _asked(host: str) -> OneOfThem:
 
 
 def as_json(about: admin_pb2.Availability, beside: Sequence[OneOfThem]) -> Json:
-    """What `flexo status --json` says of them; `about`: by the active one."""
+    """The part of `flexo status --json` about several flexods. `about`: the active flexod's answer."""
     found: list[Json] = [
         {
             "address": each.address,

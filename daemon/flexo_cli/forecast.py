@@ -1,6 +1,6 @@
-"""`flexo forecast`: what the inference cluster will need, from what it needed; and how good that is.
+"""`flexo forecast`: forecasts the inference cluster's demand from its history, and tests the forecast.
 
-Options only; what they mean is in `forecasting`, which is imported when the command is carried out.
+This module has the options only. Their meaning is in `forecasting`, which the command imports when it runs.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _output = partial(typer.Option, rich_help_panel="Output")
 
 FileOption = Annotated[
     Path | None,
-    _history("--history", metavar="FILE", help="A CSV file, time,servers; else flexod's journal."),
+    _history("--history", metavar="FILE", help="A CSV file, time,servers; else flexod's event store."),
 ]
-GenerateOption = Annotated[bool, _history("--generate", help="A load made up: day, week, noise, bursts.")]
-SeedOption = Annotated[int, _history("--seed", min=0, help="Of what is made up, and of the LSTM.")]
+GenerateOption = Annotated[bool, _history("--generate", help="Generate a load: day, week, noise, bursts.")]
+SeedOption = Annotated[int, _history("--seed", min=0, help="Seed of the generated load and of the LSTM.")]
 DaysOption = Annotated[
-    float, _history("--days", min=0.1, max=3650, help="How many days are made up.", metavar="N")
+    float, _history("--days", min=0.1, max=3650, help="Days of generated load.", metavar="N")
 ]
 ServersOption = Annotated[
-    int, _history("--servers", min=1, max=1_000_000, help="Size of the cluster made up.", metavar="N")
+    int, _history("--servers", min=1, max=1_000_000, help="Servers of the generated cluster.", metavar="N")
 ]
 DaemonOption = Annotated[
     str | None,
@@ -42,21 +42,22 @@ DayOption = Annotated[
         metavar="S",
         min=1.0,
         max=1e6,
-        help="Seconds that a day lasts, where time is made fast.",
+        help="Seconds in a day, for clusters in fast motion.",
     ),
 ]
 MethodOption = Annotated[str, _forecast("--method", metavar="seasonal|lstm", help="lstm needs PyTorch.")]
 AheadOption = Annotated[
-    float, _forecast("--ahead", metavar="DAYS", min=0.001, max=60.0, help="How far to look.")
+    float, _forecast("--ahead", metavar="DAYS", min=0.001, max=60.0, help="Days to forecast.")
 ]
 QuantileOption = Annotated[
-    float, _forecast("--quantile", metavar="Q", min=0.5, max=0.999, help="The band's upper edge.")
+    float,
+    _forecast("--quantile", metavar="Q", min=0.5, max=0.999, help="Quantile of the upper edge of the band."),
 ]
 BacktestOption = Annotated[
     bool, _forecast("--backtest", help="Test both methods, and the last value, on the history's end.")
 ]
 TestDaysOption = Annotated[
-    float, _forecast("--test-days", metavar="N", min=0.1, max=365.0, help="How much of it is the end.")
+    float, _forecast("--test-days", metavar="N", min=0.1, max=365.0, help="Days of history for the test.")
 ]
 PictureOption = Annotated[
     Path | None, _output("-o", "--output", metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
@@ -80,7 +81,7 @@ def forecast(
     output: PictureOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What the inference cluster will need: history, forecast, and the band by which flexod lends."""
+    """Show the demand of the inference cluster: history, forecast, and the band by which flexod lends."""
     if history is not None and generate:
         raise typer.BadParameter("the history is a file's or made up, not both", param_hint="--generate")
     if method not in METHODS:

@@ -1,4 +1,4 @@
-"""What flexod says of jobs and GPUs, in the few words that a table has room for."""
+"""Short texts about jobs, satellites and GPUs, for tables and status lines."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _TRAINING = "training"
 
 
 def job_name(job: admin_pb2.ElasticJob) -> str:
-    """``17``, ``17.r1`` after a restart."""
+    """The job's id: ``17``, or ``17.r1`` after a restart."""
     return f"{job.job_id}.r{job.restart_count}" if job.restart_count else str(job.job_id)
 
 
 def job_state(job: admin_pb2.ElasticJob) -> str:
-    """What it does, in a word or two."""
+    """The job's state, in a word or two."""
     if job.suspended:
         return "suspended"
     if not job.attached:
         return "no leader"
-    if job.errand:
-        return job.errand
+    if job.pending_command:
+        return job.pending_command
     if not job.scalable:
         return "starting"
     moving = [grant for grant in job.grants if grant.state != _TRAINING]
@@ -29,14 +29,14 @@ def job_state(job: admin_pb2.ElasticJob) -> str:
 
 
 def left(job: admin_pb2.ElasticJob) -> str:
-    """An estimate, marked with a ~ where it is not by the job's own progress."""
+    """The job's remaining time; ~ marks an estimate that does not come from the job's own progress."""
     if not job.left_by:
         return ""
     return f"{'' if job.left_by == 'progress' else '~'}{span(job.left_s)}"
 
 
 def nodes(job: admin_pb2.ElasticJob) -> str:
-    """Base nodes, then each satellite with its workers, and its state while it is on its way."""
+    """The job's base nodes, then each satellite with its workers, and its state unless it trains."""
     satellites = [
         f"{grant.node}+{grant.workers}" + ("" if grant.state == _TRAINING else f" ({grant.state})")
         for grant in job.grants
@@ -45,14 +45,14 @@ def nodes(job: admin_pb2.ElasticJob) -> str:
 
 
 def slow_gpu(gpu: admin_pb2.SlowGpuView) -> str:
-    """Where it is, how slow, and until when it is left alone."""
+    """A slow GPU: its node, its slowness, and the time until which flexod leaves it alone."""
     which = f"{gpu.node}: GPU {', '.join(map(str, gpu.gpus))}" if gpu.gpus else f"{gpu.node}: not known which"
     until = clock(gpu.until_at)
     return f"{which}, {gpu.ratio:.1f} times as slow as others of job {gpu.job_id}; left alone until {until}"
 
 
 def last_look(reply: admin_pb2.GetStatusReply) -> str:
-    """When flexod saw the cluster, and what that took."""
+    """The age of flexod's last poll of the cluster, its duration, and the interval of polls."""
     if not reply.last_cycle_at:
         return "none yet"
     took = f"took {reply.read_cost_s * 1000:.0f} ms"
@@ -60,13 +60,13 @@ def last_look(reply: admin_pb2.GetStatusReply) -> str:
 
 
 def gpus(reply: admin_pb2.GetStatusReply) -> str:
-    """How many there are, and who has them."""
+    """The number of GPUs: all, idle ones, and ones in satellites."""
     idle, taken = reply.gpus_idle, reply.gpus_in_satellites
     return f"{reply.gpus} on {reply.nodes} nodes: {idle} idle, {taken} in satellites"
 
 
 def unknown_satellites(reply: admin_pb2.GetStatusReply) -> list[tuple[str, str]]:
-    """The line about jobs that only say that they are satellites, if there are any."""
+    """The line about jobs with a satellite's comment but no grant; empty if there are none."""
     if not reply.unknown_satellites:
         return []
     count = reply.unknown_satellites
@@ -74,10 +74,10 @@ def unknown_satellites(reply: admin_pb2.GetStatusReply) -> list[tuple[str, str]]
 
 
 def gpus_per_worker(job: admin_pb2.ElasticJob) -> int | float:
-    """A whole number, or a part of one."""
+    """GPUs of each worker: a whole number, or a part of one GPU."""
     return gpus_of(job.worker, job.gpus_per_worker)
 
 
 def gpus_of(said: jobs_pb2.Resources, whole: int) -> int | float:
-    """What flexod said exactly, or, of an older one, the `whole` number that it said."""
+    """The GPUs in flexod's exact amount `said`; `whole` from an older flexod, which sends no such amount."""
     return as_number(of_message(said).gpus) if said.ByteSize() else whole

@@ -1,6 +1,6 @@
 """`flexo lab up | down | status | shell`: a real Slurm cluster on this machine, to try things on.
 
-Progress goes to the error output, results to the output: `--json` can be piped.
+The commands print progress on the error output and results on the output, so that `--json` can be piped.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable
 
 
 class ShellCommand(TyperCommand):
-    """Tells `shell NAME` from `shell -- COMMAND`, which the parser would not."""
+    """A command that distinguishes `shell NAME` from `shell -- COMMAND`, which typer's parser does not."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Keep what follows `--` aside as the command."""
+        """Keep the words after `--` as the command to run."""
         if "--" in args:
             at = args.index("--")
             args, ctx.obj = args[:at], args[at + 1 :]
@@ -126,10 +126,10 @@ def status(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One lab; else all.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What labs there are, and how they do."""
+    """List the labs, and their state."""
     with _explained():
         if name is not None and name not in all_labs():
-            Lab.load(name)  # says that there is none
+            Lab.load(name)  # raises NoSuchLab
         found = [status_of(each) for each in ([name] if name else all_labs())]
     if as_json:
         print_json(_as_json(found[0]) if name else {"labs": [_as_json(each) for each in found]})
@@ -156,7 +156,7 @@ def shell(context: typer.Context, name: NameArgument = DEFAULT_NAME) -> None:
 
 
 def _interactive_shell(lab: Lab) -> list[str]:
-    """$SHELL; bash sets a prompt and perhaps PATH of its own, so its start-up file is the lab's."""
+    """The command of $SHELL. bash gets the lab's start-up file, because its own may set prompt and PATH."""
     path = os.environ.get("SHELL") or "/bin/sh"
     return [path, "--rcfile", str(lab.layout.bashrc)] if Path(path).name == "bash" else [path]
 
@@ -175,7 +175,7 @@ def _explained() -> Iterator[None]:
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """SIGTERM and a closed terminal end `up` as Ctrl-C does: with nothing left."""
+    """Make SIGTERM and a closed terminal end `up` as Ctrl-C does: with nothing left."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -190,7 +190,7 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 
 class _Steps:
-    """Progress: on a terminal a spinner and what each step took, else one plain line for each step."""
+    """Progress: on a terminal a spinner and the duration of each step, else one plain line for each step."""
 
     def __init__(self, console: Console, spinner: Status) -> None:
         self._console, self._spinner = console, spinner
@@ -205,7 +205,7 @@ class _Steps:
         self._spinner.update(step)
 
     def finish(self) -> None:
-        """The current step is done."""
+        """End the current step and print its duration."""
         if self._current:
             took = time.monotonic() - self._since
             self._console.print(f"{self._current} [dim]{took:.1f} s[/dim]")

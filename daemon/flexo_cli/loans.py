@@ -1,4 +1,4 @@
-"""`flexo loans`: who has lent what since when, what comes back when, and why."""
+"""`flexo loans`: prints the servers on loan, since when, when they go back, and why."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def loans(
 
 
 def lending_line(view: admin_pb2.LendingView) -> str:
-    """``3 of 8 inference servers on loan, 1 coming back; 4.2 needed, up to 5.0 expected``."""
+    """One line: ``3 of 8 inference servers on loan, 1 coming back; 4.2 needed, up to 5.0 expected``."""
     text = f"{view.lent} of {view.servers} inference servers on loan, {view.coming_back} coming back"
     return f"{text}; {_needed(view)}"
 
@@ -98,7 +98,7 @@ def _print_loans(reply: admin_pb2.ListLoansReply) -> None:
 
 
 def _cost(loan: admin_pb2.LoanView) -> str:
-    """``; cost so far: 1 base preempted, 2 servers emptied beside``; "" where it is none."""
+    """The cost of a reclaim: ``; cost so far: 1 base preempted, 2 servers emptied beside``; "" for none."""
     parts = []
     if loan.bases_preempted:
         parts.append(f"{loan.bases_preempted} {'base' if loan.bases_preempted == 1 else 'bases'} preempted")
@@ -109,7 +109,7 @@ def _cost(loan: admin_pb2.LoanView) -> str:
 
 
 def due(deadline_at: float, now: float) -> str:
-    """``in 3 min``, ``12 s late``; "" where there is no deadline."""
+    """The time to the deadline: ``in 3 min`` or ``12 s late``; "" without a deadline."""
     if not deadline_at:
         return ""
     left = deadline_at - now
@@ -149,7 +149,7 @@ def _kept(loan: admin_pb2.PastLoanView) -> str:
 
 
 def lending_as_json(view: admin_pb2.LendingView) -> dict[str, Json]:
-    """What the last decision went by, with stable keys."""
+    """The facts behind the last decision, with stable keys."""
     return {
         "at": view.at or None,
         "servers": view.servers,
@@ -164,7 +164,7 @@ def lending_as_json(view: admin_pb2.LendingView) -> dict[str, Json]:
 
 
 def loans_as_json(reply: admin_pb2.ListLoansReply) -> Json:
-    """All of `flexo loans`."""
+    """The whole of `flexo loans` as JSON."""
     return {
         "lending": reply.lending,
         "inference_partition": reply.inference_partition,

@@ -1,7 +1,7 @@
-"""How the commands print: aligned tables for people, plain ones for pipes, JSON with stable keys for scripts.
+"""Prints the commands' output: aligned tables for people, plain ones for pipes, JSON for scripts.
 
-Names that users chose (jobs, accounts, messages) are data: control characters in them reach no terminal, and
-rich's markup in them is not obeyed.
+Names that users chose (jobs, accounts, messages) are data: control characters in them are escaped, and rich
+does not interpret markup in them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from rich.table import Table
 from rich.text import Text
 
 _UNLIMITED = 10_000
-"""Columns: a pipe has no width, so nothing is folded or cut there."""
+"""Width of a pipe in columns, so large that no line is folded or cut."""
 
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
 
 
 def printable(text: str) -> str:
-    r"""`text` with each character that could steer a terminal or turn text around as \x1b, \u202e."""
+    r"""`text` with escapes (\x1b, \u202e) for characters that could steer a terminal or reverse text."""
     return "".join(character if _harmless(character) else _escaped(character) for character in text)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """`rows` under `columns`, of which those in `right` are numbers."""
+    """Print `rows` under `columns`. Columns in `right` are numbers, aligned to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -38,7 +38,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Se
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Names and their values, one pair a line, values aligned."""
+    """Print names and values, one pair in each line, with the values aligned."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -48,29 +48,29 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def print_line(text: str) -> None:
-    """One sentence or heading."""
+    """Print one sentence or heading."""
     console_for_output().print(Text(printable(text)))
 
 
 def print_json(value: Json) -> None:
-    """`value` as one indented JSON document, ASCII only."""
+    """Print `value` as one indented JSON document, ASCII only."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def complain(text: str) -> None:
-    """An error for people, on the error output."""
+    """Print an error for people on the error output."""
     sys.stderr.write(f"flexo: {printable(text)}\n")
 
 
 def ago(at: float, now: float | None = None) -> str:
-    """How long ago `at` was, as people say it: "12 s", "3 min", "2 h", "5 d"; "never" for 0."""
+    """The time since `at`, rounded for people: "12 s", "3 min", "2 h", "5 d"; "never" for 0."""
     if not at:
         return "never"
     return span(max(0.0, (time.time() if now is None else now) - at))
 
 
 def span(seconds: float) -> str:
-    """As people say it: "12 s", "3 min", "2 h", "5 d"."""
+    """A duration, rounded for people: "12 s", "3 min", "2 h", "5 d"."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{int(seconds // length)} {unit}"
@@ -90,7 +90,7 @@ def _print(table: Table) -> None:
 
 
 def console_for_output() -> Console:
-    """As wide as the terminal; a pipe has neither width nor colours."""
+    """A console as wide as the terminal; for a pipe, one without limit of width and without colours."""
     if sys.stdout.isatty():
         return Console(highlight=False)
     return Console(highlight=False, width=_UNLIMITED, color_system=None)

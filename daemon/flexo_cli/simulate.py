@@ -1,6 +1,6 @@
-"""`flexo simulate`: a trace, or jobs made up, under one policy or several, in virtual time.
+"""`flexo simulate`: simulates a trace or made-up jobs under one policy or several, in virtual time.
 
-Options only; what they mean is in `simulation`, which is imported when the command is carried out.
+This module has the options only. Their meaning is in `simulation`, which the command imports when it runs.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _rules = partial(typer.Option, rich_help_panel="Policies and rules")
 _output = partial(typer.Option, rich_help_panel="Output")
 
 _LONGEST_S = 1e12
-"""No time that is asked for is longer: 31,700 years."""
+"""Upper limit of every option that is a time: 31,700 years."""
 
 
 class JsonCommand(TyperCommand):
-    """`--json` may stand without a value and then means -, the output. Keeps the words as they were typed."""
+    """A command whose `--json` without a value means -, the output. It keeps the command line as typed."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Put the - in where a value is missing."""
+        """Insert the - if `--json` has no value."""
         ctx.obj = shlex.join(["flexo", str(ctx.info_name), *args])
         whole: list[str] = []
         for at, argument in enumerate(args):
@@ -52,21 +52,25 @@ class JsonCommand(TyperCommand):
 
 TraceOption = Annotated[
     Path | None,
-    _jobs("--trace", metavar="FILE", help="The jobs; - for the standard input."),
+    _jobs("--trace", metavar="FILE", help="File with the jobs; - is the standard input."),
 ]
 FormatOption = Annotated[
     str,
-    _jobs("--format", metavar="NAME", help="The file's: own, sacct, pollux, philly, itp or tiresias."),
+    _jobs(
+        "--format", metavar="NAME", help="Format of the file: own, sacct, pollux, philly, itp or tiresias."
+    ),
 ]
 BadLinesOption = Annotated[
     str,
-    _jobs("--bad-lines", metavar="refuse|skip", help="What to do with lines that make no sense."),
+    _jobs("--bad-lines", metavar="refuse|skip", help="Refuse a file with bad lines, or skip them."),
 ]
 PartitionOption = Annotated[
     list[str] | None,
-    _jobs("--partition", metavar="NAME", help="sacct: only its jobs; repeatable."),
+    _jobs("--partition", metavar="NAME", help="sacct: only jobs of this partition; repeatable."),
 ]
-SlurmClusterOption = Annotated[str, _jobs("--cluster", metavar="NAME", help="sacct: only its jobs.")]
+SlurmClusterOption = Annotated[
+    str, _jobs("--cluster", metavar="NAME", help="sacct: only jobs of this cluster.")
+]
 ProfilesOption = Annotated[
     Path | None,
     _jobs(
@@ -80,51 +84,53 @@ ModelOption = Annotated[
     _jobs(
         "--model",
         metavar="NAME",
-        help="The one table of --profiles that elastic jobs scale by; else any, drawn by the seed.",
+        help="Table of --profiles for all elastic jobs; else drawn for each.",
     ),
 ]
-SeedOption = Annotated[int, _jobs("--seed", min=0, help="Of everything that is drawn.")]
+SeedOption = Annotated[int, _jobs("--seed", min=0, help="Seed of everything that is drawn at random.")]
 ElasticOfOption = Annotated[
     str,
-    _elasticity("--elastic-of", metavar="multi|all", help="Of jobs with 2 GPUs and more, or of all."),
+    _elasticity("--elastic-of", metavar="multi|all", help="Make jobs of 2 GPUs and more elastic, or all."),
 ]
 MinFactorOption = Annotated[
     float,
-    _elasticity("--min-factor", min=0.0, help="Least size of elastic jobs, in their own."),
+    _elasticity("--min-factor", min=0.0, help="Least size of elastic jobs, as a part of their own."),
 ]
 MaxFactorOption = Annotated[
     float,
-    _elasticity("--max-factor", min=1.0, max=1e6, help="Largest size, likewise."),
+    _elasticity("--max-factor", min=1.0, max=1e6, help="Largest size of elastic jobs, in their own."),
 ]
 MinOption = Annotated[
     int | None,
-    _elasticity("--min", min=1, help="Least GPUs of elastic jobs, instead."),
+    _elasticity("--min", min=1, help="Least GPUs of elastic jobs, instead of a factor."),
 ]
-MaxOption = Annotated[int | None, _elasticity("--max", min=1, help="Most GPUs, likewise.")]
+MaxOption = Annotated[int | None, _elasticity("--max", min=1, help="Most GPUs of elastic jobs.")]
 NodesOption = Annotated[
-    int | None, _cluster("--nodes", min=1, max=1_000_000, help="How many.", show_default="16")
+    int | None, _cluster("--nodes", min=1, max=1_000_000, help="Number of nodes.", show_default="16")
 ]
 GpusOption = Annotated[
-    int | None, _cluster("--gpus-per-node", min=1, max=1024, help="Of each.", show_default="4")
+    int | None, _cluster("--gpus-per-node", min=1, max=1024, help="GPUs of each node.", show_default="4")
 ]
 PolicyOption = Annotated[
     list[str] | None,
-    _rules("--policy", metavar="NAME", help="Repeat it to compare.", show_default="lyra"),
+    _rules("--policy", metavar="NAME", help="Policy to simulate; repeat it to compare.", show_default="lyra"),
 ]
 StartCostOption = Annotated[
     float | None,
-    _rules("--start-cost", metavar="S", min=0.0, max=_LONGEST_S, help="Seconds that a start costs a job."),
+    _rules("--start-cost", metavar="S", min=0.0, max=_LONGEST_S, help="Seconds that each start costs a job."),
 ]
 ResizeCostOption = Annotated[
     float | None,
-    _rules("--resize-cost", metavar="S", min=0.0, max=_LONGEST_S, help="Seconds that a resize costs."),
+    _rules(
+        "--resize-cost", metavar="S", min=0.0, max=_LONGEST_S, help="Seconds that each resize costs a job."
+    ),
 ]
 EstimatesOption = Annotated[
     str | None,
     _rules(
         "--estimates",
         metavar="oracle|history|limit|progress",
-        help="Where policies have running times from.",
+        help="Source of the running times that policies see.",
         show_default="history; of oracles: oracle",
     ),
 ]
@@ -135,12 +141,12 @@ JsonOption = Annotated[
 QuietOption = Annotated[bool, _output("--quiet", "-q", help="No table, no progress bar.")]
 ProcessesOption = Annotated[
     int,
-    _output("--jobs", "-j", metavar="N", min=1, max=256, help="So many simulations at a time."),
+    _output("--jobs", "-j", metavar="N", min=1, max=256, help="Number of simulations at a time."),
 ]
 
 
 def skips(bad_lines: str) -> bool:
-    """What --bad-lines means."""
+    """True if --bad-lines is skip. Raises typer.BadParameter unless it is refuse or skip."""
     if bad_lines not in ("refuse", "skip"):
         raise typer.BadParameter(f"'{bad_lines}' is neither refuse nor skip", param_hint="--bad-lines")
     return bad_lines == "skip"
@@ -157,27 +163,39 @@ def simulate(
     model: ModelOption = "",
     generate: Annotated[
         int | None,
-        _jobs("--generate", metavar="N", min=1, max=10_000_000, help="Make N jobs up."),
+        _jobs(
+            "--generate",
+            metavar="N",
+            min=1,
+            max=10_000_000,
+            help="Generate N jobs instead of reading a file.",
+        ),
     ] = None,
     arrivals: Annotated[
         str,
-        _jobs("--arrivals", metavar="poisson|bursty", help="How they come."),
+        _jobs("--arrivals", metavar="poisson|bursty", help="How generated jobs arrive."),
     ] = "poisson",
     load: Annotated[
         float,
-        _jobs("--load", min=0.001, max=1e6, help="GPU time that they want, in that of the cluster."),
+        _jobs("--load", min=0.001, max=1e6, help="GPU time of the jobs over that of the cluster."),
     ] = 0.8,
     rate: Annotated[
         float | None,
-        _jobs("--rate", min=1e-6, max=1e9, help="Instead of --load: jobs an hour."),
+        _jobs("--rate", min=1e-6, max=1e9, help="Jobs an hour, instead of --load."),
     ] = None,
     longest: Annotated[
         float | None,
-        _jobs("--longest", metavar="S", min=1.0, max=_LONGEST_S, help="None runs longer."),
+        _jobs(
+            "--longest",
+            metavar="S",
+            min=1.0,
+            max=_LONGEST_S,
+            help="Longest running time of a job, in seconds.",
+        ),
     ] = None,
     write: Annotated[
         Path | None,
-        _jobs("--write", metavar="FILE", help="Write the jobs, in the format own."),
+        _jobs("--write", metavar="FILE", help="Write the jobs to a file in the format own."),
     ] = None,
     seed: SeedOption = 0,
     batch: Annotated[
@@ -185,7 +203,7 @@ def simulate(
         _jobs(
             "--batch",
             metavar="auto|user|job",
-            help="pollux: who chooses a job's batch; auto: the job under goodput.",
+            help="pollux: who sets a job's batch; auto: the job under goodput.",
         ),
     ] = "auto",
     undeclared: Annotated[
@@ -198,7 +216,7 @@ def simulate(
             "--caution",
             min=0.0,
             max=10.0,
-            help="pollux: standard errors off what jobs expect of sizes never tried.",
+            help="pollux: error of speeds at untried sizes, in standard errors.",
         ),
     ] = 0.0,
     elastic_share: Annotated[
@@ -206,7 +224,7 @@ def simulate(
         _elasticity(
             "--elastic-share",
             metavar="SHARE",
-            help="Of jobs that are elastic, as in 0.2 or 20%; else as the file has it.",
+            help="Share of elastic jobs, as in 0.2 or 20%; else as in the file.",
         ),
     ] = None,
     elastic_of: ElasticOfOption = "multi",
@@ -216,19 +234,19 @@ def simulate(
     max_gpus: MaxOption = None,
     fungible_share: Annotated[
         str | None,
-        _elasticity("--fungible-share", metavar="SHARE", help="Of jobs that may use any type."),
+        _elasticity("--fungible-share", metavar="SHARE", help="Share of jobs that may use any GPU type."),
     ] = None,
     heterogeneous_share: Annotated[
         str | None,
         _elasticity(
-            "--heterogeneous-share", metavar="SHARE", help="Of jobs that may use several types in one run."
+            "--heterogeneous-share", metavar="SHARE", help="Share of jobs that may mix GPU types in one run."
         ),
     ] = None,
     nodes: NodesOption = None,
     gpus_per_node: GpusOption = None,
     gpu_types: Annotated[
         str,
-        _cluster("--gpu-types", metavar="TYPES", help="Instead: as in v100:16x8,t4:4x8."),
+        _cluster("--gpu-types", metavar="TYPES", help="Nodes by GPU type, as in v100:16x8,t4:4x8."),
     ] = "",
     on_loan: Annotated[
         list[str] | None,
@@ -239,59 +257,66 @@ def simulate(
         _cluster(
             "--gpu-speed",
             metavar="TYPE=SPEED",
-            help="Of a type, in GPUs of the types that are not named; repeatable.",
+            help="Speed of a GPU type, as in t4=0.33; 1 for types not named; repeatable.",
             show_default="t4=0.333",
         ),
     ] = None,
     mixed_efficiency: Annotated[
         float,
-        _cluster("--mixed-efficiency", help="What is left of the sum of speeds where one run has several."),
+        _cluster("--mixed-efficiency", help="Part of the summed speed left when a run mixes types."),
     ] = MIXED_EFFICIENCY,
     inference_nodes: Annotated[
         int | None,
         _beside(
-            "--inference-nodes", metavar="N", min=1, max=1_000_000, help="Its servers; else there is none."
+            "--inference-nodes",
+            metavar="N",
+            min=1,
+            max=1_000_000,
+            help="Servers of an inference cluster; else there is none.",
         ),
     ] = None,
     inference_gpus: Annotated[
-        int, _beside("--inference-gpus", metavar="N", min=1, max=1024, help="Of each.")
+        int, _beside("--inference-gpus", metavar="N", min=1, max=1024, help="GPUs of each server.")
     ] = 8,
     inference_type: Annotated[
-        str, _beside("--inference-type", metavar="TYPE", help="Of its GPUs, as in t4.")
+        str, _beside("--inference-type", metavar="TYPE", help="GPU type of the servers, as in t4.")
     ] = "",
     inference_demand: Annotated[
         str,
         _beside(
             "--inference-demand",
             metavar="FILE|generated",
-            help="CSV with time,servers: what it needs itself; or a made-up day and week.",
+            help="CSV file, time,servers, with the demand; else it is generated.",
         ),
     ] = "generated",
-    loaning: Annotated[bool, _beside("--loaning/--no-loaning", help="Whether it lends at all.")] = True,
+    loaning: Annotated[bool, _beside("--loaning/--no-loaning", help="Lend servers, or do not.")] = True,
     loan_interval: Annotated[
-        float, _beside("--loan-interval", metavar="S", min=1.0, help="Between two decisions on loans.")
+        float,
+        _beside("--loan-interval", metavar="S", min=1.0, help="Seconds between two decisions on loans."),
     ] = 300.0,
     headroom: Annotated[
         str,
-        _beside("--headroom", metavar="SHARE", help="Kept back beyond one server, in what it needs."),
+        _beside("--headroom", metavar="SHARE", help="Servers kept back beyond one, as a part of the demand."),
     ] = "5%",
     reclaim_within: Annotated[
         float,
-        _beside("--reclaim-within", metavar="S", min=1.0, help="A server called back is back by then."),
+        _beside("--reclaim-within", metavar="S", min=1.0, help="Seconds until a reclaimed server is back."),
     ] = 300.0,
     reclaim: Annotated[
         str,
         _beside(
             "--reclaim",
             metavar="heuristic|exact|random|smallest",
-            help="Which servers are vacated where jobs have to be preempted.",
+            help="Rule that chooses which servers to reclaim from jobs.",
         ),
     ] = "heuristic",
     policy: PolicyOption = None,
     settings: Annotated[
         list[str] | None,
         _rules(
-            "--set", metavar="POLICY.SETTING=VALUE", help="Of a policy, as in lyra.stay_s=300; repeatable."
+            "--set",
+            metavar="POLICY.SETTING=VALUE",
+            help="Setting of a policy, as in lyra.stay_s=300; repeatable.",
         ),
     ] = None,
     interval: Annotated[
@@ -301,7 +326,7 @@ def simulate(
             metavar="S",
             min=0.0,
             max=_LONGEST_S,
-            help="Decide at multiples of it only; 0: at every event.",
+            help="Seconds between decisions; 0: decide at every event.",
             show_default="0; pollux: 60",
         ),
     ] = None,
@@ -310,16 +335,16 @@ def simulate(
     estimates: EstimatesOption = None,
     quota: Annotated[
         list[str] | None,
-        _rules("--quota", metavar="TENANT=GPUS", help="Guaranteed, for antman; repeatable."),
+        _rules("--quota", metavar="TENANT=GPUS", help="antman: GPUs guaranteed to a tenant; repeatable."),
     ] = None,
-    time_limits: Annotated[bool, _rules("--time-limits", help="Jobs end at their limits.")] = False,
+    time_limits: Annotated[bool, _rules("--time-limits", help="End jobs at their time limits.")] = False,
     checkpoints: Annotated[
         bool,
-        _rules("--checkpoints/--no-checkpoints", help="Whether a preempted job goes on where it was."),
+        _rules("--checkpoints/--no-checkpoints", help="A preempted job continues, or begins again."),
     ] = True,
     on_slurm: Annotated[
         bool,
-        _rules("--on-slurm", help="As flexod does on Slurm: bases stay, and grow by satellites."),
+        _rules("--on-slurm", help="Resize as flexod does on Slurm: by satellites."),
     ] = False,
     warm_up: Annotated[
         float | None,
@@ -327,13 +352,13 @@ def simulate(
             "--warm-up",
             metavar="S",
             min=0.0,
-            help="With --on-slurm: from a satellite's start until it trains.",
+            help="--on-slurm: seconds from a satellite's start until it trains.",
         ),
     ] = None,
     as_json: JsonOption = None,
     report: Annotated[
         Path | None,
-        _output("--report", metavar="FILE.html", help="Write a page with pictures."),
+        _output("--report", metavar="FILE.html", help="Write an HTML page with charts."),
     ] = None,
     quiet: QuietOption = False,
     processes: ProcessesOption = 1,

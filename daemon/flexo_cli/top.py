@@ -1,4 +1,4 @@
-"""`flexo top`: nodes, jobs, sizes, loans and what is decided next, live on the terminal, or once."""
+"""`flexo top`: shows nodes, jobs, sizes, loans and the next decision, live on the terminal or once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def top(
     as_json: JsonOption = False,
 ) -> None:
     """Watch nodes, jobs, their sizes and loans, and what flexod decides next. q quits."""
-    from flexo_cli.live import layout, picture, watching  # more of rich than other commands need
+    from flexo_cli.live import layout, picture, watching  # imported here: other commands need less of rich
 
     console = console_for_output()
     if console.is_terminal and not console.is_dumb_terminal and not (once or as_json):

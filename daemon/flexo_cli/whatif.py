@@ -1,6 +1,6 @@
-"""`flexo whatif`: what elasticity would have done for the jobs in an administrator's own dump of sacct.
+"""`flexo whatif`: simulates the jobs of an administrator's dump of sacct with elasticity.
 
-Options only; what they mean is in `simulation`, which is imported when the command is carried out.
+This module has the options only. Their meaning is in `simulation`, which the command imports when it runs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def whatif(
     quiet: options.QuietOption = False,
     processes: options.ProcessesOption = 1,
 ) -> None:
-    """What elasticity would have done for the jobs of a dump of sacct: a page, and a summary."""
+    """Simulate the jobs of a dump of sacct with elasticity: a page, and a summary."""
     jobs = AskedJobs(
         trace=sacct,
         format="sacct",

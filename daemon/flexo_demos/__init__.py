@@ -1,1 +1,1 @@
-"""Stories that a lab plays before one's eyes: an elastic job, and servers on loan."""
+"""Demos on a lab that report each event as it happens: an elastic job, and servers on loan."""

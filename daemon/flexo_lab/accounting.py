@@ -1,7 +1,7 @@
-"""slurmdbd on a real MariaDB of the lab's own, and who is known to it.
+"""slurmdbd with a MariaDB of the lab's own, and its users and accounts.
 
-MariaDB listens on a socket in the lab's directory and nowhere else; the account slurm enters by being
-slurm (unix_socket), so there is no password.
+MariaDB listens only on a socket in the lab's directory. The account slurm needs no password: MariaDB reads
+the account from the socket (unix_socket).
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ from flexo_lab.requirements import program
 from flexo_lab.slurm_files import SATELLITE_QOS, cluster_name
 
 OPERATOR = "daemon"
-"""Runs flexod in this profile: AdminLevel=Operator, and nothing else special."""
+"""The account that runs flexod in this profile: AdminLevel=Operator, and no other privilege."""
 USERS = {"games": "research", "news": "teaching"}
-"""Ordinary users that every Debian has, and the account each one's jobs are charged to."""
+"""Ordinary users that every Debian has, each with the Slurm account that its jobs are charged to."""
 QOS = "urgent"
 _STARTS, _PAUSE_S = 10, 1.0
-"""MariaDB 11.8, just made, answers slurmdbd's first query wrongly for some seconds, and slurmdbd ends."""
+"""Maximum of slurmdbd's starts, and the pause after each.
+
+A new MariaDB 11.8 answers slurmdbd's first query wrongly for some seconds, and slurmdbd ends.
+"""
 USAGE_FACTOR = 0.25
-"""Of the QOS of satellites: an hour of theirs counts as a quarter of one."""
+"""UsageFactor of the satellites' QOS: an hour of a satellite counts as a quarter of an hour."""
 
 
 def start_database(layout: Layout, environment: Mapping[str, str]) -> None:
-    """A fresh MariaDB, ready. Raises LabFailed."""
+    """Create a MariaDB, start it and wait until it listens. Raises LabFailed."""
     slurm, log = Account.named("slurm"), layout.logs / "mariadbd.log"
     layout.database.mkdir()
     os.chown(layout.database, slurm.uid, slurm.gid)
@@ -67,7 +70,7 @@ def start_database(layout: Layout, environment: Mapping[str, str]) -> None:
             "--innodb-buffer-pool-size=64M",
             "--innodb-lock-wait-timeout=900",
             "--innodb-flush-log-at-trx-commit=0",
-            # on by default from MariaDB 11.6.2 on, and slurmdbd ends when a write meets another's
+            # MariaDB turns this on by default since 11.6.2; slurmdbd then ends when two writes conflict
             "--loose-innodb-snapshot-isolation=OFF",
         ],
         log,
@@ -78,10 +81,10 @@ def start_database(layout: Layout, environment: Mapping[str, str]) -> None:
 
 
 def start_slurmdbd(layout: Layout, record: Record, environment: Mapping[str, str]) -> None:
-    """slurmdbd, listening. Raises LabFailed."""
+    """Start slurmdbd and wait until it listens. Raises LabFailed."""
     slurm, log = Account.named("slurm"), layout.logs / "slurmdbd.log"
     _write_slurmdbd_conf(layout, record, slurm)
-    # libmariadb's way to say where the socket of "localhost" is
+    # libmariadb reads the socket of "localhost" from MYSQL_UNIX_PORT
     with_socket = {**environment, "MYSQL_UNIX_PORT": str(layout.database_socket)}
     # slurmdbd looks for slurmdbd.conf beside the file that SLURM_CONF names
 
@@ -102,7 +105,7 @@ def _lives(layout: Layout) -> bool:
 
 
 def add_users(record: Record, environment: Mapping[str, str]) -> None:
-    """Cluster, accounts, associations, QOS and the Operator. Raises LabFailed with sacctmgr's words."""
+    """Add cluster, accounts, associations, QOS and the Operator. Raises LabFailed with sacctmgr's message."""
     cluster = cluster_name(record.spec)
     _sacctmgr(environment, "add", "cluster", cluster)
     _sacctmgr(environment, "add", "qos", QOS, "Priority=100")

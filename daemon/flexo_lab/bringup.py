@@ -1,4 +1,4 @@
-"""Bringing a lab up: files, munged, slurmctld, slurmds, and what the profile adds. All of it, or nothing."""
+"""Brings a lab up: files, munged, slurmctld, slurmds and the profile's additions. All of it, or nothing."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _NODES_S = 60.0
 
 
 def bring_up(spec: LabSpec, progress: Progress = silent) -> Lab:
-    """A lab with all nodes idle. What a killed `up` of the same name left is cleared away first.
+    """Bring a lab up and return it with all nodes idle. Remove the remains of a killed `up` first.
 
-    Raises LabUnavailable, UnsafeFolder, LabExists, LabBusy, LabFailed. Whatever goes wrong on the way, Ctrl-C
-    included, nothing of the lab stays.
+    Raises LabUnavailable, UnsafeFolder, LabExists, LabBusy, LabFailed. After any error, Ctrl-C included,
+    nothing of the lab stays.
     """
     require(spec.profile)
     layout = Layout.of(spec.name)
@@ -53,16 +53,16 @@ def bring_up(spec: LabSpec, progress: Progress = silent) -> Lab:
 
 
 def _is_up(layout: Layout) -> bool:
-    """It says so, and something of it lives: a machine that was started anew has records only."""
+    """True if the record says "up" and a daemon of the lab lives. After a reboot there is only the record."""
     record = Record.read(layout.record)
     return record is not None and record.up and bool(daemons_of(layout.directory))
 
 
 def _make_directory(layout: Layout) -> None:
-    for _ in range(3):  # the root goes with the last lab: another `down` may just have removed it
+    for _ in range(3):  # `down` of the last lab removes the root too, and may just have done so
         with suppress(FileNotFoundError):
             layout.directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            folders.check(layout.directory.parent)  # somebody else may have been faster
+            folders.check(layout.directory.parent)  # another user may have made it first
             try:
                 layout.directory.mkdir(mode=0o755)
             except FileExistsError:
@@ -101,7 +101,7 @@ def _build(layout: Layout, spec: LabSpec, progress: Progress) -> Lab:
 
 
 def _claim_ports(layout: Layout, spec: LabSpec) -> Record:
-    """Choose ports and write them down while no other lab does."""
+    """Choose ports and record them, under a lock: two labs never choose at the same time."""
     with _root_lock(layout.directory.parent):
         others = [Record.read(layout.directory.parent / name / layout.record.name) for name in all_labs()]
         promised = frozenset(port for other in others if other for port in other.ports.all())
@@ -123,7 +123,7 @@ def _root_lock(root: Path) -> Iterator[None]:
 
 
 def make_folders(layout: Layout) -> None:
-    """Those that Slurm's daemons and jobs write to."""
+    """Make the folders that Slurm's daemons and jobs write to."""
     slurm, munge = Account.named("slurm"), Account.named("munge")
     for directory, owner in ((layout.logs, slurm), (layout.state, slurm), (layout.munge, munge)):
         directory.mkdir(mode=0o755)
@@ -141,7 +141,7 @@ def _write_files(layout: Layout, record: Record) -> tuple[str, ...]:
 
 
 def _make_devices(layout: Layout, spec: LabSpec) -> None:
-    """A character device with numbers of its own for each GPU; nothing answers when one is opened."""
+    """Make a character device for each GPU, with a number of its own. No driver answers if one is opened."""
     major = _unused_major()
     minor = 0
     for node, gpus, _ in gpus_of_nodes(spec):
@@ -168,7 +168,7 @@ def _unused_major() -> int:
 
 
 def start_munged(layout: Layout, environment: Mapping[str, str]) -> None:
-    """With a key of its own, at the lab's own socket. Raises LabFailed."""
+    """Start munged with a key of its own, at the lab's own socket. Raises LabFailed."""
     munge = Account.named("munge")
     key = layout.munge / "munge.key"
     key.touch(mode=0o600)
@@ -204,7 +204,7 @@ def _start_slurmds(layout: Layout, spec: LabSpec, environment: Mapping[str, str]
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not stop the clearing away; only the main thread gets signals."""
+    """Ignore signals: a second Ctrl-C does not stop the clean-up. Only the main thread gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""slurmctld on a lab: its start, and how one knows that it answers."""
+"""slurmctld of a lab: start it, and check that it answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ANSWERS_WITHIN_S = 30.0
 
 
 def start_slurmctld(layout: Layout, environment: Mapping[str, str]) -> None:
-    """Start it and wait until it answers; what it knew it knows again. Raises LabFailed."""
+    """Start slurmctld with its saved state, and wait until it answers. Raises LabFailed."""
     command = [program("slurmctld"), "-i", "-f", str(layout.slurm_conf)]
     start_daemonizing(command, layout.logs / "slurmctld.out", environment)
     log = layout.logs / "slurmctld.log"

@@ -1,10 +1,10 @@
-"""What can go wrong with a lab, each with a message for people."""
+"""The errors of a lab, each with a message for people."""
 
 from __future__ import annotations
 
 
 class LabError(Exception):
-    """Base of all below."""
+    """Base class of the errors of a lab."""
 
 
 class BadSpec(LabError, ValueError):
@@ -16,7 +16,7 @@ class LabUnavailable(LabError):
 
 
 class UnsafeFolder(LabError):
-    """Somebody else can change what a lab's folder holds; the message says which folder, and what to do."""
+    """Another user can change a folder of the lab; the message says which folder, and what to do."""
 
 
 class LabExists(LabError):
@@ -32,8 +32,8 @@ class NoSuchLab(LabError):
 
 
 class LabFailed(LabError):
-    """A part of the lab did not start, or did not stop; the message ends with what its log says."""
+    """A part of the lab did not start or stop; the message ends with the last lines of the part's log."""
 
 
 class LabCommandFailed(LabError):
-    """A command on the lab ended with another status than 0; the message has its standard error."""
+    """A command on the lab ended with another status than 0; the message has the command's standard error."""

@@ -1,4 +1,4 @@
-"""flexod on a lab: its configuration, its account, its life."""
+"""flexod of a lab: its configuration, its account and its process."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _FAST_LOANS = """
         force_within_s = 10.0
         forecast = "none"
     """
-"""A minute of a real cluster's loans takes a few seconds."""
+"""Keys of [loaning] that make a minute of a real cluster's loans take a few seconds."""
 
 
 def write_flexo_toml(layout: Layout, record: Record) -> None:
-    """flexo.toml, and the directory that its journal lies in."""
+    """Write flexo.toml, and make the directory of flexod's event store."""
     account = Account.named(record.spec.flexod_account)
     layout.flexod.mkdir()
     os.chown(layout.flexod, account.uid, account.gid)
@@ -54,7 +54,7 @@ def start_flexod(
 ) -> subprocess.Popen[bytes]:
     """Start flexod as its account and wait until it listens. Raises LabFailed.
 
-    `address`: which of several it is, where flexo.toml has been given [high_availability] hosts.
+    `address`: this flexod's address if flexo.toml has several in [high_availability] hosts, else "".
     """
     account = Account.named(record.spec.flexod_account)
     port = int(address.rpartition(":")[2]) if address else record.ports.flexod
@@ -70,13 +70,13 @@ def start_flexod(
 
 
 def flexod_processes(layout: Layout) -> list[psutil.Process]:
-    """flexod's own process, if it lives."""
+    """The lab's living flexod processes, without the commands that flexod runs."""
     pids = {daemon.pid for daemon in daemons_of(layout.directory) if daemon.name == "flexod"}
     return [process for process in belonging_to(layout.directory) if process.pid in pids]
 
 
 def flexo_toml(layout: Layout, record: Record) -> str:
-    """flexo.toml: quick profiles resize within seconds, production as often as by default."""
+    """Text of flexo.toml. Profile production resizes as often as by default, the others within seconds."""
     text = f"""\
         [service]
         address = "127.0.0.1:{record.ports.flexod}"
@@ -87,7 +87,7 @@ def flexo_toml(layout: Layout, record: Record) -> str:
         satellite_partition = "{SATELLITE_PARTITION}"
         satellite_qos = "{SATELLITE_QOS if record.spec.by_qos else ""}"
 
-        [journal]
+        [event_store]
         path = "{layout.flexod}/journal.sqlite"
     """
     if record.spec.profile is not Profile.PRODUCTION:
@@ -109,7 +109,7 @@ def flexo_toml(layout: Layout, record: Record) -> str:
 
 
 def _may_read_the_code(account: Account, environment: Mapping[str, str]) -> bool:
-    """Whether `account` can import flexo: a checkout in /root cannot be entered by others."""
+    """True if `account` can import flexo. Only root can enter a checkout in /root."""
     tried = subprocess.run(
         [sys.executable, "-c", "import flexo"],
         env=dict(environment),
@@ -124,7 +124,7 @@ def _may_read_the_code(account: Account, environment: Mapping[str, str]) -> bool
 
 
 def _reading_all(account: Account) -> list[str]:
-    """A prefix that runs a command as `account`, with the one right of root to read every file."""
+    """Prefix that runs a command as `account` with one privilege of root's: to read every file."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise LabFailed(

@@ -1,7 +1,7 @@
-"""Refuses folders of labs that another user can change: root runs what stands in them.
+"""Refuses folders of labs that another user can change, because root runs programs from them.
 
-The way there is opened name by name, from / on: whoever can rename a folder on it can replace all below.
-If nobody else can, the path itself may be used afterwards: it leads to the same place.
+The path is opened name by name, from / on: a user who can rename a folder on the path can replace everything
+below that folder. If no other user can, the path is safe to use afterwards: it leads to the same place.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check(root: Path, *inside: str) -> None:
 
 
 def _open(opened: ExitStack, path: Path, at: int | None) -> int | None:
-    """The last name of `path`, in the folder `at`; None if there is no such name."""
+    """Open the last name of `path` in the folder `at`; None if there is no such name."""
     try:
         entry = os.open(path.name or "/", os.O_PATH | os.O_NOFOLLOW, dir_fd=at)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A lab that is up: run commands on it, start and stop its flexod, look at it, take it down."""
+"""A lab that is up: run commands on it, start and stop its daemons, take it down."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEPT_VARIABLES = ("LANG", "LC_ALL", "TERM", "TZ", "FLEXO_LABS", "PYTHONDONTWRIT
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A lab that is up, known by its directory; any number of processes may hold one."""
+    """A lab that is up, known by its directory. Any number of processes may load the same lab."""
 
     layout: Layout
     record: Record
@@ -43,36 +43,36 @@ class Lab:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The lab's name."""
         return self.layout.name
 
     @property
     def directory(self) -> Path:
-        """All its files."""
+        """The directory of all files of the lab."""
         return self.layout.directory
 
     @property
     def scratch(self) -> Path:
-        """Where every user may write."""
+        """The directory in which every user may write."""
         return self.layout.scratch
 
     @property
     def spec(self) -> LabSpec:
-        """What was asked for."""
+        """The lab's specification."""
         return self.record.spec
 
     @property
     def ports(self) -> Ports:
-        """Its TCP ports."""
+        """The lab's TCP ports."""
         return self.record.ports
 
     @property
     def daemon_address(self) -> str:
-        """Where flexod listens: what FLEXO_DAEMON says."""
+        """flexod's address, the value of FLEXO_DAEMON."""
         return f"127.0.0.1:{self.ports.flexod}"
 
     def environment(self, user: str | None = None) -> dict[str, str]:
-        """A clean environment in which every Slurm and flexo command means this lab."""
+        """A clean environment in which every Slurm and flexo command uses this lab."""
         account = Account.named(user) if user else Account.own()
         kept = {key: os.environ[key] for key in _KEPT_VARIABLES if key in os.environ}
         return {
@@ -89,7 +89,7 @@ class Lab:
         }
 
     def write_bashrc(self) -> None:
-        """The user's own start-up file first, then what it may have changed."""
+        """Write the lab's bashrc: it runs the user's own ~/.bashrc, then sets PATH and the prompt."""
         self.layout.bashrc.write_text(
             "[ -f ~/.bashrc ] && . ~/.bashrc\n"
             f"PATH={shlex.quote(self.environment()['PATH'])}:$PATH\n"
@@ -130,24 +130,24 @@ class Lab:
         return done
 
     def start_flexod(self) -> None:
-        """Start flexod and wait until it listens. Raises LabFailed. No second one is started."""
+        """Start flexod, unless it lives, and wait until it listens. Raises LabFailed."""
         if not self.flexod_processes():
             flexod.start_flexod(self.layout, self.record, self.environment(self.spec.flexod_account))
 
     def stop_flexod(self, *, kill: bool = False) -> None:
-        """Ask flexod to end (SIGTERM, after 10 s SIGKILL), or `kill` it at once."""
+        """End flexod: SIGTERM, and SIGKILL after 10 s. `kill`: SIGKILL at once."""
         if kill:
             processes.kill(self.flexod_processes())
         else:
             processes.end(self.flexod_processes(), patience_s=10)
 
     def restart_flexod(self, *, kill: bool = False) -> None:
-        """Stop it and start it again."""
+        """Stop flexod and start it again."""
         self.stop_flexod(kill=kill)
         self.start_flexod()
 
     def flexod_processes(self) -> list[psutil.Process]:
-        """flexod's own process, if it lives (not the commands that it runs)."""
+        """The lab's living flexod processes, without the commands that flexod runs."""
         return flexod.flexod_processes(self.layout)
 
     def restart_slurmctld(self) -> None:
@@ -158,12 +158,12 @@ class Lab:
         controller.start_slurmctld(self.layout, self.environment())
 
     def down(self, progress: Progress = silent) -> None:
-        """Take it down; nothing happens if it is down already. Raises LabFailed if something stays."""
+        """Take the lab down; nothing happens if it is down already. Raises LabFailed if something stays."""
         take_down(self.name, progress)
 
 
 def all_labs() -> list[str]:
-    """Names of all labs under the root, also of those half up or half down. Raises BadSpec, UnsafeFolder."""
+    """Names of all labs under the root, including labs half up or half down. Raises BadSpec, UnsafeFolder."""
     root = labs_root()
     folders.check(root)
     return sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []

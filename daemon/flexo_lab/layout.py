@@ -1,4 +1,4 @@
-"""Where the files of a lab lie: everything under one directory, so that taking it away takes all away."""
+"""Paths of a lab's files. All are in one directory, so that removing the directory removes everything."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Layout:
 
     @classmethod
     def of(cls, name: str) -> Layout:
-        """The place of the lab `name`, whether it exists or not.
+        """The layout of the lab `name`, whether the lab exists or not.
 
-        Everything that is done with a lab begins here: what the folder holds is read and run after this.
-        Raises BadSpec, and UnsafeFolder if another user can change what is there.
+        Every operation on a lab begins with this check; later steps read and run files in the folder.
+        Raises BadSpec, and UnsafeFolder if another user can change the folder.
         """
         check_name(name)
         root = labs_root()
@@ -50,27 +50,27 @@ class Layout:
 
     @property
     def record(self) -> Path:
-        """What the lab is and on which ports (record.py)."""
+        """The specification and the ports of the lab (record.py)."""
         return self.directory / "lab.json"
 
     @property
     def slurm_conf(self) -> Path:
-        """What SLURM_CONF names; the other Slurm files lie beside it, where Slurm looks for them."""
+        """The file that SLURM_CONF names; the other Slurm files lie beside it, where Slurm looks for them."""
         return self.directory / "slurm.conf"
 
     @property
     def gres_conf(self) -> Path:
-        """Which device files are GPUs."""
+        """The file that says which device files are GPUs."""
         return self.directory / "gres.conf"
 
     @property
     def plugstack_conf(self) -> Path:
-        """Which SPANK plugins are loaded."""
+        """The file that names the SPANK plugins that Slurm loads."""
         return self.directory / "plugstack.conf"
 
     @property
     def cgroup_conf(self) -> Path:
-        """That there are no cgroups, for releases that want to be told."""
+        """The file that disables cgroups, for releases of Slurm that know this setting."""
         return self.directory / "cgroup.conf"
 
     @property
@@ -80,42 +80,42 @@ class Layout:
 
     @property
     def slurmdbd_conf(self) -> Path:
-        """Only in profile accounting."""
+        """slurmdbd's configuration, only in profile accounting."""
         return self.directory / "slurmdbd.conf"
 
     @property
     def plugin(self) -> Path:
-        """Copies of slurm_plugin's parts: the checkout may lie where only root can read."""
+        """Directory of copies of slurm_plugin's parts, because only root may be able to read the checkout."""
         return self.directory / "plugin"
 
     @property
     def devices(self) -> Path:
-        """The GPUs that are not there."""
+        """Directory of the device files of the fake GPUs."""
         return self.directory / "dev"
 
     @property
     def logs(self) -> Path:
-        """One log for each daemon, and jobs.txt, a line for each ended job."""
+        """Directory of one log for each daemon, and of jobs.txt, with a line for each ended job."""
         return self.directory / "log"
 
     @property
     def state(self) -> Path:
-        """slurmctld's memory."""
+        """Directory of slurmctld's saved state."""
         return self.directory / "state"
 
     @property
     def spool(self) -> Path:
-        """One directory for each slurmd."""
+        """Directory with one spool directory for each slurmd."""
         return self.directory / "spool"
 
     @property
     def munge(self) -> Path:
-        """Key and socket of the lab's munged."""
+        """Directory of the key and the socket of the lab's munged."""
         return self.directory / "munge"
 
     @property
     def munge_socket(self) -> Path:
-        """What AuthInfo=socket= and FLEXO_MUNGE_SOCKET name."""
+        """The socket that AuthInfo=socket= and FLEXO_MUNGE_SOCKET name."""
         return self.munge / "munge.socket"
 
     @property
@@ -125,25 +125,25 @@ class Layout:
 
     @property
     def database_socket(self) -> Path:
-        """MariaDB's only door."""
+        """The only socket on which MariaDB listens."""
         return self.database / "mariadb.socket"
 
     @property
     def scratch(self) -> Path:
-        """Where commands run when nothing else is said: everybody may write here."""
+        """The default working directory of commands. Every user may write in it."""
         return self.directory / "scratch"
 
     @property
     def bashrc(self) -> Path:
-        """What bash starts with in `flexo lab shell`."""
+        """The file that bash starts with in `flexo lab shell`."""
         return self.directory / "bashrc"
 
     @property
     def flexo_toml(self) -> Path:
-        """What FLEXO_CONFIG names."""
+        """The file that FLEXO_CONFIG names."""
         return self.directory / "flexo.toml"
 
     @property
     def flexod(self) -> Path:
-        """flexod's own directory: its journal."""
+        """The directory of flexod's event store."""
         return self.directory / "flexod"

@@ -1,7 +1,6 @@
-"""Free TCP ports for a lab: none in use now, none promised to another lab, none the kernel hands out.
+"""Free TCP ports for a lab: not in use, not promised to another lab, and not in the kernel's ephemeral range.
 
-The kernel's own range is left alone because any outgoing connection may take a port from it between
-choosing and listening.
+An outgoing connection may take a port of the ephemeral range between choosing and listening.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int, promised: Set[int]) -> list[int]:
-    """`count` ports that nobody listens on, without `promised`. Raises LabFailed."""
+    """`count` ports that are free and not in `promised`. Raises LabFailed."""
     found: list[int] = []
     for port in _candidates():
         if len(found) == count:
@@ -29,7 +28,7 @@ def free_ports(count: int, promised: Set[int]) -> list[int]:
 
 
 def is_listening(port: int) -> bool:
-    """Whether something on this machine accepts connections on `port`."""
+    """True if a process on this machine accepts connections on `port`."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -38,7 +37,7 @@ def is_listening(port: int) -> bool:
 def _candidates() -> Iterator[int]:
     low, high = (int(word) for word in _EPHEMERAL.read_text().split())
     ports = [port for port in range(_LOWEST, _HIGHEST) if not low <= port <= high]
-    # from a random place on, so that labs under different roots hardly ever meet
+    # start at a random port, so that labs under different roots rarely choose the same ports
     start = random.randrange(len(ports)) if ports else 0
     yield from ports[start:]
     yield from ports[:start]

@@ -1,7 +1,7 @@
-"""Processes of a lab: started with its environment, found again by what they say of themselves, ended.
+"""Start, find and end the processes of a lab. Environment, command line and directory identify a process.
 
-Nothing is remembered between commands. Who belongs to a lab is read from /proc each time, so that a lab
-whose record is lost, or whose owner was killed, can still be taken down.
+Nothing is remembered between commands. The processes of a lab are read from /proc each time. So a lab whose
+record is lost, or whose owner was killed, can still be taken down.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Account:
 
     @classmethod
     def named(cls, name: str) -> Account:
-        """Look `name` up."""
+        """Look up the account `name`."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -43,21 +43,21 @@ class Account:
 
     @classmethod
     def own(cls) -> Account:
-        """That of this process."""
+        """The account of this process."""
         return cls.named(pwd.getpwuid(os.geteuid()).pw_name)
 
     @property
     def groups(self) -> list[int]:
-        """All its groups."""
+        """Identifiers of all groups of the account."""
         return os.getgrouplist(self.name, self.gid)
 
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A process of a lab, as `flexo lab status` and the life of flexod need it."""
+    """A daemon of a lab: its name and its process id."""
 
     name: str
-    """munged, slurmctld, slurmd t1, slurmdbd, mariadbd, flexod"""
+    """One of munged, slurmctld, slurmd t1 (with the node), slurmdbd, mariadbd, flexod."""
     pid: int
 
 
@@ -90,7 +90,7 @@ def start_daemonizing(
     environment: Mapping[str, str],
     account: Account | None = None,
 ) -> None:
-    """Start a daemon that goes into the background by itself. Raises LabFailed if it ends otherwise."""
+    """Start a daemon that goes into the background by itself. Raises LabFailed on an exit status but 0."""
     status = start(command, log, environment, account).wait(timeout=30)
     if status != 0:
         raise LabFailed(f"{Path(command[0]).name} did not start (status {status}){tail(log)}")
@@ -103,7 +103,7 @@ def wait_until(
     log: Path,
     process: subprocess.Popen[bytes] | None = None,
 ) -> None:
-    """Poll `ready`. Raises LabFailed with the end of `log` when time is up or `process` has ended."""
+    """Poll `ready` until true. Raises LabFailed with the end of `log` on timeout or if `process` ends."""
     deadline = time.monotonic() + timeout_s
     while not ready():
         if process is not None and process.poll() is not None:
@@ -125,15 +125,15 @@ def tail(log: Path) -> str:
 def belonging_to(directory: Path) -> list[psutil.Process]:
     """Every living process of the lab in `directory`, and all their descendants.
 
-    A process belongs to it when its environment names the lab's slurm.conf or flexo.toml, when one word
-    of its command line names the directory or something in it, or when it works in there without a
-    terminal (a job that threw its environment away). This process and its ancestors never do: who types
-    `flexo lab down` in a shell of the lab keeps that shell.
+    A process belongs to the lab in three cases. Its environment names the lab's slurm.conf or flexo.toml. A
+    word of its command line names the directory or a path in it. Its working directory is there and it has no
+    terminal (a job that dropped its environment). This process and its ancestors never belong to the lab: a
+    shell of the lab survives `flexo lab down`.
     """
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     living = [process for process in psutil.process_iter() if process.pid not in spared]
     members = {process.pid: process for process in living if _names(process, str(directory))}
-    # One look at who is whose child: a lab may have thousands of processes, and psutil asks anew for each.
+    # Read all parents once: a lab may have thousands of processes, and psutil would scan /proc for each.
     children = _by_parent(living)
     unseen = list(members)
     while unseen:
@@ -154,7 +154,7 @@ def daemons_of(directory: Path) -> list[Daemon]:
 
 
 def end(processes: Iterable[psutil.Process], patience_s: float) -> None:
-    """SIGTERM, then after `patience_s` SIGKILL. Returns when they are gone or SIGKILL had 5 s."""
+    """Send SIGTERM, and SIGKILL after `patience_s`. Returns when all are gone, or 5 s after SIGKILL."""
     asked = list(processes)
     for process in asked:
         _quietly(process.terminate)
@@ -162,7 +162,7 @@ def end(processes: Iterable[psutil.Process], patience_s: float) -> None:
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL. Returns when they are gone or after 5 s."""
+    """Send SIGKILL. Returns when all processes are gone, or after 5 s."""
     killed = list(processes)
     for process in killed:
         _quietly(process.kill)
@@ -170,7 +170,7 @@ def kill(processes: Iterable[psutil.Process]) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs; a zombie, which nobody may ever collect, does not."""
+    """True if the process runs. A zombie does not: its parent may never collect it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -178,12 +178,12 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def _still_alive(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Wait for all of them to end; those that did not. Collects those that are children of this process."""
+    """Wait until all processes end. Returns those still alive. Collects children of this process."""
     deadline = time.monotonic() + timeout_s
     while (alive := [process for process in processes if is_alive(process)]) and time.monotonic() < deadline:
         time.sleep(_POLL_S / 2)
     for process in processes:
-        # OSError: not every kernel says in one way that a process has just gone, and psutil passes that on.
+        # OSError: kernels report differently that a process has just ended, and psutil passes the error on.
         with suppress(psutil.Error, OSError):
             process.wait(timeout=0)
     return alive
@@ -200,7 +200,7 @@ def _names(process: psutil.Process, directory: str) -> bool:
             return True
         return process.terminal() is None and _lies_in(process.cwd(), directory)
     except psutil.Error:
-        return False  # gone meanwhile, or one of the kernel's own
+        return False  # the process has ended, or is a kernel thread
 
 
 def _lies_in(path: str, directory: str) -> bool:
@@ -208,7 +208,7 @@ def _lies_in(path: str, directory: str) -> bool:
 
 
 def _mentions(word: str, directory: str) -> bool:
-    """`word` is a path in `directory`, or an option with one; a whole script in one word is no such thing."""
+    """True if `word` is a path in `directory`, or an option with one. A word with spaces never is."""
     at = word.find(directory)
     if at < 0 or any(character.isspace() for character in word):
         return False
@@ -228,7 +228,7 @@ def _daemon_name(process: psutil.Process, directory: Path) -> str | None:
         command = process.cmdline()
     except psutil.Error:
         return None
-    # flexod's own is the second word, or the third: python3 -I .../flexod, where a package has installed it
+    # flexod is the second word, or the third if a package has installed it: python3 -I .../flexod
     names = [Path(word).name for word in command[:3]] or [""]
     if names[0] == "slurmdbd":
         return "slurmdbd"  # it takes no argument that would name the lab

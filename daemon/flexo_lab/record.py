@@ -1,6 +1,6 @@
-"""What a lab writes down about itself, so that another process can find it: lab.json.
+"""lab.json: the record of a lab, from which other processes load the lab.
 
-Taking a lab down needs none of it (teardown.py): it may be lost.
+The record may be lost: taking a lab down does not need it (teardown.py).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from flexo_lab.spec import LabSpec, Profile
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """TCP ports of a lab. `dbd` is 0 where there is no slurmdbd."""
+    """TCP ports of a lab. `dbd` is 0 if there is no slurmdbd."""
 
     slurmctld: int
     flexod: int
     slurmds: tuple[int, ...]
-    """In the order of LabSpec.node_names."""
+    """Ports of the slurmds, in the order of LabSpec.node_names."""
     dbd: int = 0
 
     def all(self) -> frozenset[int]:
@@ -29,7 +29,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`up` is false from the moment the directory exists until every part answers."""
+    """The record of a lab. `up` is false until every part of the lab answers."""
 
     spec: LabSpec
     ports: Ports
@@ -43,7 +43,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Record | None:
-        """None if there is no record, or none that can be read."""
+        """Read the record at `path`; None if there is none, or it cannot be read."""
         try:
             data = json.loads(path.read_text())
             spec = LabSpec(**{**data["spec"], "profile": Profile(data["spec"]["profile"])})

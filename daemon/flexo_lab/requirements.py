@@ -1,4 +1,4 @@
-"""Can this machine have a lab? One sentence if not."""
+"""Checks that this machine can have a lab, and says in one sentence why not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def program(name: str) -> str:
 
 
 def installed_release() -> Release:
-    """Of this machine's slurmctld. Raises LabUnavailable."""
+    """The release of this machine's slurmctld. Raises LabUnavailable."""
     said = subprocess.run([program("slurmctld"), "-V"], capture_output=True, text=True, timeout=30).stdout
     release = Release.found_in(said)
     if release is None:

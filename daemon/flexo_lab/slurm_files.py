@@ -14,17 +14,17 @@ from flexo_lab.requirements import installed_release
 from flexo_lab.spec import LabSpec, Profile
 
 MEMORY_PER_CPU_MIB = 4000
-"""Claimed, not checked: jobs that say nothing about memory get this for each of their CPUs."""
+"""Memory that a node claims for each CPU, and that a job without a request for memory gets. Not enforced."""
 SPANK_PLUGIN = "spank_elastic.so"
 LUA_MODULE = "job_submit_elastic.lua"
 SATELLITE_PARTITION = "flex"
 INFERENCE_PARTITION = "infer"
 BORROWED_PARTITION = "borrowed"
 BORROWED_SATELLITES = "borrowed-flex"
-"""Satellites on lent servers, below the bases there: Slurm takes them first."""
+"""The partition of satellites on lent servers. By its lower tier, Slurm preempts satellites before bases."""
 
 SATELLITE_QOS = "flex"
-"""Where satellites are preempted by QOS."""
+"""The QOS of satellites, if satellites are preempted by QOS."""
 
 ON_ONE_MACHINE = f"""
     MailProg=/bin/true
@@ -39,7 +39,7 @@ ON_ONE_MACHINE = f"""
     DefMemPerCPU={MEMORY_PER_CPU_MIB}
     GresTypes=gpu
 """
-"""Of slurm.conf: many nodes that claim more than the one machine has on which they all are."""
+"""Lines of slurm.conf that let one machine run many nodes, which together claim more than it has."""
 _QUICK = """
     SchedulerParameters=sched_interval=2,bf_interval=3
     KillWait=10
@@ -60,7 +60,7 @@ _ACCOUNTING = """
 
 
 def plugin_sources() -> Path:
-    """slurm_plugin/ of this checkout."""
+    """The folder slurm_plugin/ of this checkout."""
     return Path(__file__).resolve().parents[2] / "slurm_plugin"
 
 
@@ -70,7 +70,7 @@ def cluster_name(spec: LabSpec) -> str:
 
 
 def write_slurm_files(layout: Layout, record: Record) -> tuple[str, ...]:
-    """Write all of them. Returns what slurm_plugin has not built yet: the lab does without it."""
+    """Write all files. Returns the parts of slurm_plugin that are not built: the lab runs without them."""
     sources = plugin_sources()
     parts = (SPANK_PLUGIN, LUA_MODULE)
     missing = tuple(part for part in parts if not (sources / part).exists())
@@ -90,9 +90,9 @@ def write_slurm_files(layout: Layout, record: Record) -> tuple[str, ...]:
 
 
 def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
-    """slurm.conf."""
+    """Text of slurm.conf."""
     spec, ports, host = record.spec, record.ports, socket.gethostname().split(".")[0]
-    # a credential's life is also how long a requeued job waits, two minutes by default
+    # a requeued job waits for the lifetime of a credential, two minutes by default
     requeued_soon = ",cred_expire=30" if spec.loans and spec.profile is not Profile.PRODUCTION else ""
     general = f"""
         ClusterName={cluster_name(spec)}
@@ -136,7 +136,7 @@ def slurm_conf(layout: Layout, record: Record, *, lua: bool) -> str:
 
 
 def gres_conf(layout: Layout, spec: LabSpec) -> str:
-    """gres.conf: a device file for each GPU."""
+    """Text of gres.conf: a device file for each GPU."""
     return "".join(
         f"NodeName={node} Name=gpu {f'Type={kind} ' if kind else ''}"
         f"File={layout.devices}/{node}/nvidia{f'[0-{gpus - 1}]' if gpus > 1 else '0'}\n"
@@ -145,14 +145,14 @@ def gres_conf(layout: Layout, spec: LabSpec) -> str:
 
 
 def plugstack_conf(layout: Layout, *, spank: bool) -> str:
-    """plugstack.conf: one line, or none while the plugin is not built."""
+    """Text of plugstack.conf: one line, or only a comment while the plugin is not built."""
     if not spank:
         return f"# {SPANK_PLUGIN} was not built when this lab came up\n"
     return f"required {layout.plugin / SPANK_PLUGIN}\n"
 
 
 def job_submit_lua(layout: Layout, spec: LabSpec) -> str:
-    """job_submit.lua as a site without one of its own writes it (slurm_plugin/job_submit.lua.example)."""
+    """Text of job_submit.lua for a site that has no other (slurm_plugin/job_submit.lua.example)."""
     borrowed = f'elastic.config.borrowed_partition = "{BORROWED_PARTITION}"' if spec.loans else ""
     return textwrap.dedent(
         f"""\
@@ -171,7 +171,7 @@ def job_submit_lua(layout: Layout, spec: LabSpec) -> str:
 
 
 def gpus_of_nodes(spec: LabSpec) -> Iterable[tuple[str, int, str]]:
-    """(node, number of its GPUs, their type or "") in order."""
+    """Tuples (node, number of its GPUs, their type or ""), in the order of the nodes."""
     yield from ((node, spec.gpus_per_node, spec.gpu_type) for node in spec.train_names)
     yield from ((node, spec.gpus_per_infer_node, spec.type_of_infer_gpus) for node in spec.infer_names)
 

@@ -1,4 +1,4 @@
-"""What a lab shall be: the only input of `bring_up`, checked before anything is started."""
+"""The specification of a lab: the only input of `bring_up`, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _GPU_TYPE = re.compile(r"[a-z0-9_]{1,24}")
 
 
 class Profile(enum.StrEnum):
-    """How the lab's Slurm is set up."""
+    """A set-up of the lab's Slurm."""
 
     QUICK = "quick"
     """Reacts in seconds: short scheduling and backfill intervals."""
     PRODUCTION = "production"
-    """Slurm's default scheduler settings: what a real cluster does to satellites."""
+    """Slurm's default scheduler settings, which treat satellites as a real cluster does."""
     ACCOUNTING = "accounting"
-    """Quick, with slurmdbd: users, associations, a QOS, flexod as Operator."""
+    """Quick with slurmdbd: users, associations, a QOS, and flexod as Operator."""
 
     @classmethod
     def named(cls, name: str) -> Profile:
@@ -34,29 +34,29 @@ class Profile(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LabSpec:
-    """Raises BadSpec, naming the field and what is allowed."""
+    """The specification of a lab. Raises BadSpec, naming the field and what is allowed."""
 
     name: str = DEFAULT_NAME
     nodes: int = 3
     """Training nodes t1, t2, ..."""
     gpus_per_node: int = 4
     cpus_per_node: int = 8
-    """What every node claims, whatever the machine has."""
+    """The CPUs that every node claims, whatever the machine has."""
     infer_nodes: int = 1
     """Inference nodes i1, i2, ..."""
     infer_gpus: int | None = None
     """GPUs of an inference node; None: as many as a training node has."""
     gpu_type: str = ""
-    """Makes the GPUs of all nodes typed: gpu:v100:4 instead of gpu:4."""
+    """The type of all nodes' GPUs, as in gpu:v100:4; "": the GPUs have no type, as in gpu:4."""
     infer_gpu_type: str | None = None
-    """The type of inference nodes' GPUs; None: that of training nodes."""
+    """The type of inference nodes' GPUs; None: the type of training nodes' GPUs."""
     profile: Profile = Profile.QUICK
     flexod: bool = True
-    """Start flexod as well."""
+    """True to start flexod with the lab."""
     loans: bool = False
-    """flexod lends inference nodes to training, at a fast clock."""
+    """True to let flexod lend inference nodes to training; within seconds, except in profile production."""
     by_qos: bool = False
-    """Satellites are preempted by their QOS, and not by their partition."""
+    """True if satellites are preempted by their QOS, and not by their partition."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -69,7 +69,7 @@ class LabSpec:
         for field, kind in (("gpu_type", self.gpu_type), ("infer_gpu_type", self.infer_gpu_type)):
             if kind and not _GPU_TYPE.fullmatch(kind):
                 raise BadSpec(f"{field} '{kind}': up to 24 of a-z, 0-9 and _ are allowed")
-        object.__setattr__(self, "profile", Profile.named(self.profile))  # tests like to write "quick"
+        object.__setattr__(self, "profile", Profile.named(self.profile))  # accepts a text such as "quick"
         if self.loans and self.profile is Profile.ACCOUNTING:
             raise BadSpec("loans are allowed in the other profiles: in accounting flexod is an Operator, "
                           "who may not edit partitions")  # fmt: skip
@@ -103,7 +103,7 @@ class LabSpec:
 
     @property
     def flexod_account(self) -> str:
-        """Who runs flexod: SlurmUser, or where slurmdbd is there an ordinary user who is Operator."""
+        """The account that runs flexod: SlurmUser, or with slurmdbd an ordinary user who is Operator."""
         return "daemon" if self.profile is Profile.ACCOUNTING else "slurm"
 
 

@@ -1,4 +1,4 @@
-"""What `flexo lab status` shows of a lab, also of one that is half up or has lost its record."""
+"""The data of `flexo lab status`, also for a lab that is half up or has lost its record."""
 
 from __future__ import annotations
 
@@ -33,18 +33,21 @@ class PartitionStatus:
     priority_tier: int
     preempt_mode: str
     nodes: str
-    """Slurm's notation, as in t[1-3]; "" for none."""
+    """Nodes in Slurm's notation, as in t[1-3]; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabStatus:
-    """`lab` is None when it is not, or not known to be, up. Nodes are empty when slurmctld is silent."""
+    """The status of a lab. `lab` is None unless the lab's record says "up".
+
+    `nodes` and `partitions` are empty when slurmctld does not answer.
+    """
 
     name: str
     lab: Lab | None
     daemons: tuple[Daemon, ...]
     missing: tuple[str, ...]
-    """Daemons that should live and do not."""
+    """Daemons of the specification that do not live."""
     nodes: tuple[NodeStatus, ...] = ()
     partitions: tuple[PartitionStatus, ...] = ()
     running_jobs: int = 0
@@ -52,7 +55,7 @@ class LabStatus:
 
 
 def status_of(name: str) -> LabStatus:
-    """Look at the lab `name` now. Raises BadSpec, UnsafeFolder."""
+    """Query the lab `name`. Raises BadSpec, UnsafeFolder."""
     layout = Layout.of(name)
     daemons = tuple(daemons_of(layout.directory))
     record = Record.read(layout.record)
@@ -87,7 +90,7 @@ def expected_daemons(spec: LabSpec) -> tuple[str, ...]:
 
 
 def parse_gpus_used(gres_used: str) -> int:
-    """sinfo's GresUsed, as in "gpu:v100:2(IDX:0-1)" or "gpu:0(IDX:N/A)" -> number of GPUs in use."""
+    """GPUs in use by sinfo's GresUsed, as in "gpu:v100:2(IDX:0-1)" or "gpu:0(IDX:N/A)"."""
     return sum(
         int(item.partition("(")[0].rpartition(":")[2])
         for item in gres_used.split("),")
@@ -101,7 +104,7 @@ def _nodes(lab: Lab) -> tuple[NodeStatus, ...]:
     rows = {words[0]: words for line in text.splitlines() if len(words := line.split()) == 4}
     return tuple(
         _node(rows[node], gpus) for node, gpus, _ in gpus_of_nodes(lab.spec) if node in rows
-    )  # a node stands once for each of its partitions
+    )  # sinfo prints a node once for each of its partitions
 
 
 def _node(words: list[str], gpus: int) -> NodeStatus:

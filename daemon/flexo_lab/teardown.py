@@ -1,6 +1,7 @@
-"""Taking a lab down so that nothing of it stays: no process, no mount, no file.
+"""Takes a lab down: no process, no mount and no file of the lab stays.
 
-Works without the lab's record, and for a lab that never came up: everything is found by name (processes.py).
+This works without the lab's record, and for a lab that never came up: processes are found by the path of the
+lab's directory (processes.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from flexo_lab.processes import belonging_to, end, is_alive
 from flexo_lab.requirements import SYSTEM_PATH, program
 
 Progress = Callable[[str], None]
-"""Called with one short line when a step begins."""
+"""A function that is called with one short line when a step begins."""
 
 _JOBS_END_S = 4.0
 _PATIENCE_S = 3.0
@@ -30,14 +31,14 @@ _ROUNDS = 10
 
 
 def silent(_step: str) -> None:
-    """The Progress of those who do not want to know."""
+    """A Progress that reports nothing."""
 
 
 def take_down(name: str, progress: Progress = silent, patience_s: float = 30.0) -> bool:
-    """Take the lab `name` down, whatever state it is in; False if there was nothing of it.
+    """Take the lab `name` down, in whatever state the lab is. Returns False if there was nothing of it.
 
-    Raises LabUnavailable without root, UnsafeFolder if another user can change its files, LabBusy if another
-    process is at it for `patience_s`, and LabFailed if something cannot be ended.
+    Raises LabUnavailable without root, UnsafeFolder if another user can change the lab's files, LabBusy if
+    another process locks the lab for `patience_s`, and LabFailed if a process cannot be ended.
     """
     if os.geteuid() != 0:
         raise LabUnavailable("taking a lab down needs root, as bringing it up did")
@@ -53,7 +54,7 @@ def take_down(name: str, progress: Progress = silent, patience_s: float = 30.0) 
 
 
 def dismantle(layout: Layout, progress: Progress) -> None:
-    """What `take_down` does once it holds the lab's lock."""
+    """Take a lab down. The caller holds the lab's lock."""
     seen = belonging_to(layout.directory)
     if layout.slurm_conf.exists() and _controller_lives(seen):
         progress("cancelling jobs")
@@ -62,15 +63,15 @@ def dismantle(layout: Layout, progress: Progress) -> None:
     progress("removing files")
     _unmount_below(layout.directory)
     shutil.rmtree(layout.directory)
-    with suppress(OSError):  # other labs are in it
+    with suppress(OSError):  # the root holds other labs
         layout.directory.parent.rmdir()
 
 
 @contextmanager
 def locked(layout: Layout, timeout_s: float) -> Iterator[None]:
-    """Hold the lock of a lab's directory; it goes with the process that holds it, however that ends.
+    """Hold the lock of a lab's directory. The kernel releases the lock when the process ends for any reason.
 
-    Raises LabBusy when somebody else holds it for `timeout_s`.
+    Raises LabBusy when another process holds the lock for `timeout_s`.
     """
     descriptor = os.open(layout.directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -104,7 +105,7 @@ def _controller_lives(processes: list[psutil.Process]) -> bool:
 
 
 def _cancel_jobs(layout: Layout) -> None:
-    """Let jobs end as jobs do, within bounds: what does not is ended as a process."""
+    """Cancel all jobs, for at most `_JOBS_END_S`. Jobs that do not end are ended as processes later."""
     environment = {"PATH": SYSTEM_PATH, "SLURM_CONF": str(layout.slurm_conf)}
 
     def slurm(*command: str) -> str:
@@ -126,7 +127,7 @@ def _cancel_jobs(layout: Layout) -> None:
 
 
 def _end_processes(layout: Layout, progress: Progress, seen: list[psutil.Process] | None = None) -> None:
-    """End all there are, again and again until a look finds none: they may be starting others meanwhile."""
+    """End the lab's processes, repeatedly until none is found: a process may start others meanwhile."""
     progress("ending processes")
     known = {process.pid: process for process in seen or []}
     for _ in range(_ROUNDS):
@@ -141,7 +142,7 @@ def _end_processes(layout: Layout, progress: Progress, seen: list[psutil.Process
 
 
 def _unmount_below(directory: Path) -> None:
-    """A job may have mounted something here; removing files must not reach into it."""
+    """Unmount what jobs have mounted below `directory`: removing files must not reach into a mount."""
     for mount in sorted((each.mountpoint for each in psutil.disk_partitions(all=True)), reverse=True):
         if mount.startswith(f"{directory}/"):
             subprocess.run([program("umount"), "--lazy", mount], check=True, capture_output=True)

@@ -1,1 +1,2 @@
-"""Traces in, virtual time, the same controller and policies, tables and pictures out."""
+"""The simulator: it runs traces in virtual time under flexod's controller and policies, and reports the
+results."""

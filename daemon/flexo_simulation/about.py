@@ -1,4 +1,4 @@
-"""What has been simulated, in sentences: what a report says beside its figures."""
+"""The description of a simulation, in sentences, for a report beside its figures."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What has been simulated."""
+    """The description of a simulation."""
 
     facts: tuple[str, ...]
     """The jobs, the cluster, the rules: one sentence each."""
     omissions: tuple[str, ...]
-    """What of the file was left out."""
+    """The parts of the file that were left out."""
     command: str
-    """Typed again, it gives the same."""
+    """The command that repeats the simulation."""

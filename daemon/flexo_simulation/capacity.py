@@ -1,4 +1,4 @@
-"""Which jobs an empty cluster holds at all: the others would wait for ever."""
+"""Tells which jobs an empty cluster can hold at all: the others would wait for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Several simulations, one after the other or in processes of their own, with word of how far each is."""
+"""Runs several simulations, one after the other or in processes of their own, and reports the progress of
+each."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from typing import Final
 
 from flexo.policies.base import Policy
 from flexo_simulation.engine import simulate
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import Workload
 
 _LOOK_S: Final = 0.2
-"""Between two looks at how far the processes are."""
+"""Seconds between two checks of the processes' progress."""
 
 Told = Callable[[int, int, int], None]
-"""Which trial, jobs whose story has ended, jobs in all."""
+"""Called with the number of a trial, its jobs whose story has ended, and its jobs in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +30,21 @@ class Trial:
     """One policy on one workload."""
 
     label: str
-    """What tables call it: the policy's name, or what is special about it."""
+    """The trial's name in tables: the policy's name, or what is special about the trial."""
     policy: Policy
     workload: Workload
     scenario: Scenario
 
 
-def run_trials(trials: Sequence[Trial], processes: int, told: Told) -> tuple[Outcome, ...]:
-    """An outcome for each trial, in their order. With one process, here; else in as many children."""
+def run_trials(trials: Sequence[Trial], processes: int, told: Told) -> tuple[SimulatedRun, ...]:
+    """The outcome of each trial, in their order. With one process, trials run in this one; else in child
+    processes."""
     if processes == 1 or len(trials) == 1:
         return tuple(_run(number, trial, told) for number, trial in enumerate(trials))
     return _run_in_children(trials, min(processes, len(trials)), told)
 
 
-def _run(number: int, trial: Trial, told: Told) -> Outcome:
+def _run(number: int, trial: Trial, told: Told) -> SimulatedRun:
     def progress(ended: int, jobs: int) -> None:
         told(number, ended, jobs)
 
@@ -51,13 +53,13 @@ def _run(number: int, trial: Trial, told: Told) -> Outcome:
 
 
 class _Family:
-    """What children inherit when they are forked, so that no workload has to be sent to them."""
+    """The data that forked children inherit, so that no workload has to be sent to them."""
 
     trials: Sequence[Trial] = ()
     ended: SynchronizedArray[int]
 
 
-def _run_in_children(trials: Sequence[Trial], processes: int, told: Told) -> tuple[Outcome, ...]:
+def _run_in_children(trials: Sequence[Trial], processes: int, told: Told) -> tuple[SimulatedRun, ...]:
     context = multiprocessing.get_context("fork")
     _Family.trials, _Family.ended = trials, context.Array("q", len(trials))
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
@@ -70,8 +72,8 @@ def _run_in_children(trials: Sequence[Trial], processes: int, told: Told) -> tup
         return tuple(future.result() for future in futures)
 
 
-def _watch(trials: Sequence[Trial], futures: Sequence[Future[Outcome]], told: Told) -> None:
-    """Until all are done; what one of them raises is raised here."""
+def _watch(trials: Sequence[Trial], futures: Sequence[Future[SimulatedRun]], told: Told) -> None:
+    """Report progress until all trials are done. Raises what one of them raises."""
     while True:
         done = [future for future in futures if future.done()]
         for future in done:
@@ -83,11 +85,11 @@ def _watch(trials: Sequence[Trial], futures: Sequence[Future[Outcome]], told: To
         time.sleep(_LOOK_S)
 
 
-def _run_as_child(number: int) -> Outcome:
+def _run_as_child(number: int) -> SimulatedRun:
     parent = os.getppid()
 
     def told(_: int, ended: int, jobs: int) -> None:
-        if os.getppid() != parent:  # it was killed: nobody waits for this any more
+        if os.getppid() != parent:  # the parent was killed: nobody waits for this any more
             os._exit(1)
         _Family.ended[number] = ended
 

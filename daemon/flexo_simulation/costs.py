@@ -1,4 +1,4 @@
-"""What starting and resizing cost a job: seconds in which it holds its GPUs and does not train.
+"""The costs of starting and resizing a job: seconds in which it holds its GPUs and does not train.
 
 The values are settings: measured with `make bench-runtime` for flexo itself, or those that a paper charges.
 """
@@ -9,25 +9,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flexo.model.training import Share
-from flexo.policies.payoff import PAUSE_S, START_S
+from flexo.model.training import NodeShare
+from flexo.policies.resize_benefit import PAUSE_S, START_S
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds without training. While they pass, another change begins to pay anew."""
+    """Seconds without training. If another change follows while they pass, they start anew."""
 
     start_s: float = 0.0
-    """At the first start, and at each one after a preemption."""
+    """The cost of the first start, and of each start after a preemption."""
     resize_s: float = 0.0
-    """At any change of where its workers are while it runs."""
+    """The cost of any change of where workers are while the job runs."""
     join_s: float | None = None
-    """Where it only gains workers; None: `resize_s`."""
+    """The cost of a change that only adds workers; None: `resize_s`."""
     leave_s: float | None = None
-    """Where it only loses workers; None: `resize_s`."""
+    """The cost of a change that only removes workers; None: `resize_s`."""
 
-    def of_change(self, before: Sequence[Share], after: Sequence[Share]) -> float:
-        """What going from `before` to `after` costs; nothing where they are the same, or nothing is left."""
+    def of_change(self, before: Sequence[NodeShare], after: Sequence[NodeShare]) -> float:
+        """The cost of going from `before` to `after`; 0 if they are the same, or nothing is left."""
         if not after:
             return 0.0
         if not before:
@@ -46,11 +46,12 @@ class Costs:
 
 
 POLLUX: Final = Costs(start_s=30.0, resize_s=30.0)
-"""As the simulator of Pollux charges (OSDI 2021, section 5.3): 30 s at the first start too."""
+"""The costs in the simulator of Pollux (OSDI 2021, section 5.3): 30 s at the first start, too."""
 
 MEASURED: Final = Costs(start_s=START_S, resize_s=PAUSE_S)
-"""What flexo's own jobs pay, as `make bench-runtime` found it with 11.8 million parameters (docs/resize.md).
+"""The costs of flexo's own jobs, as `make bench-runtime` measured them with 11.8 million parameters
+(docs/resize.md).
 
-A resize stands still for 0.09 s; the new workers start while the others train. A start is what stopping,
-writing a checkpoint and starting anew took there. Both grow with the model: say your own.
-"""
+At a resize, a job stands still for 0.09 s; new workers start while the others train. The cost of a start is
+the time for stopping, writing a checkpoint and starting anew. Both grow with the model: set your own
+values."""

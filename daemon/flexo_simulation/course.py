@@ -15,7 +15,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Means over equal stretches of time; one more `edges` than of the others."""
+    """Means over equal stretches of time; `edges` has one number more than the others."""
 
     edges: Numbers
     """Seconds since the workload's beginning."""
@@ -35,7 +35,7 @@ class Stretch:
 
 
 def course_of(records: Sequence[JobRecord], stretches: int, span: tuple[float, float]) -> Course:
-    """From the beginning of `span` to its end, in so many stretches."""
+    """The course over `span`, in this number of stretches."""
     begin, end = span
     edges = np.linspace(begin, end, stretches + 1)
     used: list[tuple[float, float, float]] = []
@@ -49,7 +49,8 @@ def course_of(records: Sequence[JobRecord], stretches: int, span: tuple[float, f
 
 
 def span_of(records: Sequence[JobRecord]) -> tuple[float, float]:
-    """From the first submission to the last end of the jobs that were taken up; an hour if there is none."""
+    """The first submission and the last end of the jobs that were taken up; at least an hour if there is
+    none."""
     taken_up = [record for record in records if record.end is not End.NEVER_FITS]
     begin = min((record.job.submitted_at for record in taken_up), default=0.0)
     end = max((record.ended_at for record in taken_up if record.ended_at is not None), default=begin)
@@ -57,7 +58,8 @@ def span_of(records: Sequence[JobRecord]) -> tuple[float, float]:
 
 
 def stretches_of(record: JobRecord, until: float) -> Iterator[Stretch]:
-    """A job's life, waiting included; `until` where it never ended. Nothing of one that never fits."""
+    """The stretches of a job's life, waiting included, up to its end or to `until`. A job that never fits has
+    none."""
     if record.end is End.NEVER_FITS:
         return
     end = until if record.ended_at is None else record.ended_at
@@ -71,7 +73,8 @@ def stretches_of(record: JobRecord, until: float) -> Iterator[Stretch]:
 
 
 def _means(pieces: Sequence[tuple[float, float, float]], edges: Numbers) -> Numbers:
-    """Of the sum of steps from begin to end, the mean between each two edges."""
+    """The mean, between each two edges, of the sum of `pieces`. A piece is a value from its begin to its
+    end."""
     if not pieces:
         return np.zeros(len(edges) - 1)
     table = np.array(pieces, dtype=float)

@@ -1,4 +1,4 @@
-"""What the inference cluster of a simulation needs over time: steps, from a file or made up."""
+"""The demand of a simulation's inference cluster over time, in steps: from a file, or synthetic."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from flexo_simulation.formats.rows import Row, rows_of_csv
 COLUMNS: Final = ("time", "servers")
 DAY_S: Final = 86_400.0
 STEP_S: Final = 300.0
-"""Of what is made up."""
+"""The length of a step of synthetic demand, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemandTrace:
-    """Servers' worth of demand, each from its time on until the next; before the first, as then."""
+    """Demand in servers. Each value holds from its time until the next; the first one also before its
+    time."""
 
     name: str
     times: tuple[float, ...]
-    """Increasing, in seconds since the workload's beginning; what is below 0 has been seen before it."""
+    """Increasing times in seconds since the workload's beginning. Values below 0 have been seen before it."""
     servers: tuple[float, ...]
 
     def __post_init__(self) -> None:
@@ -34,17 +35,18 @@ class DemandTrace:
             raise ValueError(f"{self.name}: {len(self.times)} times, {len(self.servers)} numbers of servers")
 
     def at(self, now: float) -> float:
-        """What is needed at `now`."""
+        """The demand at `now`."""
         return self.servers[max(0, bisect_right(self.times, now) - 1)]
 
     def between(self, after: float, until: float) -> tuple[tuple[float, float], ...]:
-        """When it changes after `after`, up to and at `until`, and to what."""
+        """The changes after `after`, up to and at `until`: their times and new values."""
         begin, end = bisect_right(self.times, after), bisect_right(self.times, until)
         return tuple(zip(self.times[begin:end], self.servers[begin:end], strict=True))
 
 
 def read_demand(path: Path) -> DemandTrace:
-    """A CSV file with the columns `time` (seconds) and `servers`; `#` begins a comment. Raises BadTrace."""
+    """Read a CSV file with the columns `time` (seconds) and `servers`; `#` begins a comment. Raises
+    BadTrace."""
     sieve = Sieve(path, ReadOptions())
     with opened(path) as file:
         rows = rows_of_csv(file, sieve.name, COLUMNS, comments=True)
@@ -66,7 +68,7 @@ def _step(row: Row) -> tuple[int, float, float]:
 
 
 def made_up(shape: Diurnal, seed: int, days: float, seen_days: float = 14.0) -> DemandTrace:
-    """Made-up demand of so many days, and of `seen_days` before it begins, by which it can be forecast."""
+    """Synthetic demand of `days` days, and of `seen_days` before them, for forecasts."""
     times = np.arange(-seen_days * DAY_S, days * DAY_S, STEP_S)
     servers = np.round(shape.servers_at(times, seed), 3)
     name = f"made-up demand (seed {seed})"

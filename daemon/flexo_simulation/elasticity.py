@@ -1,7 +1,7 @@
-"""Which jobs of a workload are taken to be elastic, fungible or heterogeneous, where its file does not say.
+"""Chooses the jobs of a workload that are elastic, fungible or heterogeneous, where its file does not say.
 
-Who is chosen depends on nothing but the seed and the job's number: with the same seed, whoever is elastic at
-a share of 5% is elastic at 20% as well, so that shares can be compared.
+The choice depends only on the seed and the job's number. With the same seed, a job that is elastic at a share
+of 5% is elastic at 20% as well, so that shares can be compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flexo_simulation.workload import TraceJob, Workload
 
 
 class Of(enum.Enum):
-    """Among which jobs the share of elastic ones is."""
+    """The jobs among which the share of elastic ones is counted."""
 
     MULTI = "multi"
     """Jobs of two GPUs and more."""
@@ -26,25 +26,25 @@ class Of(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Elasticity:
-    """What is taken of a workload's jobs. Shares are probabilities of each job, 0 to 1."""
+    """The elasticity that is assumed of a workload's jobs. Shares are probabilities of each job, 0 to 1."""
 
     share: float | None = None
-    """Of elastic jobs; None: as the workload itself has it. Others then have their requested size."""
+    """The share of elastic jobs; None: as in the workload itself. Other jobs have their requested size."""
     of: Of = Of.MULTI
     min_factor: float = 0.5
-    """An elastic job's least workers are its requested ones times this, rounded down, at least 1."""
+    """An elastic job's least workers: its requested ones times this, rounded down, at least 1."""
     max_factor: float = 2.0
-    """Its most, rounded down."""
+    """An elastic job's most workers: its requested ones times this, rounded down."""
     min_workers: int | None = None
-    """Instead of `min_factor`."""
+    """An elastic job's least workers, instead of `min_factor`."""
     max_workers: int | None = None
-    """Instead of `max_factor`."""
+    """An elastic job's most workers, instead of `max_factor`."""
     fungible_share: float | None = None
     heterogeneous_share: float | None = None
 
 
 def made_elastic(workload: Workload, wish: Elasticity, seed: int) -> Workload:
-    """`workload`, with what `wish` says of its jobs. The requested size always stays within a job's range."""
+    """`workload` with the elasticity in `wish`. The requested size always stays within a job's range."""
     steps: list[Callable[[TraceJob], TraceJob]] = []
     if wish.share is not None:
         share = wish.share
@@ -64,7 +64,7 @@ def made_elastic(workload: Workload, wish: Elasticity, seed: int) -> Workload:
 
 
 def drawn(job_id: int, seed: int, what: str) -> float:
-    """A number from 0 to 1, below 1, that looks random and is the same whenever it is asked for."""
+    """A number from 0 to below 1 that looks random, and is the same for the same arguments."""
     digest = blake2b(f"{seed} {what} {job_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64
 

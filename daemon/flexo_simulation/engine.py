@@ -1,8 +1,9 @@
-"""Discrete events in virtual time: a workload under the controller that flexod runs, and any policy.
+"""The simulation's engine: discrete events in virtual time, under the controller of flexod and any policy.
 
-What happens: jobs arrive and end, time limits run out, estimates are outrun, a run says that its speed will
-change, or the policy or lending wants to be asked again. Then, or at multiples of `Scenario.interval_s`, the
-controller goes round once. A job that is paying for a start or a change holds its GPUs and does not train.
+Events: jobs arrive and end, time limits run out, jobs outrun their estimates, and runs announce a change of
+speed. The policy or lending may ask to be called again. After these events, or at multiples of
+`Scenario.interval_s`, the controller runs one cycle. A job that pays for a start or a change holds its GPUs
+and does not train.
 """
 
 from __future__ import annotations
@@ -29,38 +30,40 @@ from flexo_simulation.live_job import LiveJob
 from flexo_simulation.loan_story import LoanStory
 from flexo_simulation.on_slurm.world import simulate_on_slurm
 from flexo_simulation.records import End, JobRecord
-from flexo_simulation.results import Outcome, summarize
+from flexo_simulation.results import SimulatedRun, summarize
 from flexo_simulation.scenario import Scenario
-from flexo_simulation.silence import NoJournal, NoLeaders
+from flexo_simulation.silence import NoEventStore, NoLeaders
 from flexo_simulation.true_paces import TruePaces
 from flexo_simulation.workload import TraceJob, Workload
 
 Progress = Callable[[int, int], None]
-"""Called now and then with the jobs whose story has ended, and jobs in all."""
+"""Called now and then with the number of jobs whose story has ended, and the number of all jobs."""
 
 _PROGRESS_EVERY: Final = 256
 """Instants between two calls of `Progress`."""
 _MOST_AT_ONCE: Final = 10_000
-"""Besides one for each job, things that can happen at one instant."""
+"""The most events at one instant, in addition to one for each job."""
 _MOST_PREEMPTIONS: Final = 1000
-"""For each job that is there, without one that ends: they take turns, and none gets on."""
+"""The most preemptions, for each job that waits or runs, while none ends. Beyond it, jobs take turns without
+progress."""
 _SAME_S: Final = 1e-6
-"""Two instants that are nearer are one: sums of times are not exact."""
+"""Two instants that are nearer than this are one, because sums of times are not exact."""
 _STALLED_S: Final = 86400.0
-"""With an interval: nothing runs, nobody comes, and so long no waiting job was started. None will be."""
+"""Seconds after which a simulation ends if all jobs have come, none runs, and no waiting job is started: none
+will be."""
 
 
 class SimulationStuck(RuntimeError):
-    """It would go on for ever: the message says why."""
+    """The error of a simulation that would go on for ever; the message says why."""
 
 
 def simulate(
     workload: Workload, policy: Policy, scenario: Scenario, progress: Progress | None = None
-) -> Outcome:
+) -> SimulatedRun:
     """Run `workload` to its end under `policy`.
 
-    Raises ImpossiblePlan where the policy asks for what cannot be, and whatever else it raises; ValueError
-    where the workload's jobs are not in the order of submission, or two have one number.
+    Raises ImpossiblePlan if the policy asks for the impossible, and whatever the policy raises. Raises
+    ValueError if the workload's jobs are not in the order of submission, or two have the same number.
     """
     _check(workload)
     if scenario.on_slurm is not None:
@@ -78,7 +81,7 @@ def simulate(
         events=world.events,
         oracle=policy.oracle or (world.told_truth and policy.uses_running_times),
     )
-    return Outcome(policy.name, result, records, world.gpus, loans)
+    return SimulatedRun(policy.name, result, records, world.gpus, loans)
 
 
 def _check(workload: Workload) -> None:
@@ -96,30 +99,31 @@ class _World:
         nodes = make_nodes(scenario.nodes)
         self.gpus = sum(node.gpus for node in nodes)
         self.events = 0
-        """Things that happened to jobs, and decisions at ticks."""
+        """The number of events of jobs, and of decisions at ticks."""
         self.told_truth = False
         """Whether policies were told a running time that no scheduler can know."""
         self._scenario = scenario
         self._now = 0.0
         self._jobs = workload.jobs
         self._arrived = 0
-        """Of `_jobs`."""
+        """The number of `_jobs` that have arrived."""
         self._live: dict[int, LiveJob] = {}
         """Jobs that wait or run, by number."""
         self._unsteady: dict[int, LiveJob] = {}
-        """Of those that run, the ones that are moved on at every decision."""
+        """Running jobs that are advanced at every decision, by number."""
         self._running = 0
         self._ended: dict[int, JobRecord] = {}
         self._due: list[tuple[float, int, int]] = []
-        """A heap of (when, job, version): jobs to look at. Void if the job has another version by now."""
+        """A heap of (when, job, version): the next updates of jobs. An entry is void if its job has another
+        version by now."""
         self._preempted = 0
-        """Times that a job was, since one last ended."""
+        """The number of preemptions since a job last ended."""
         self._changed_at = 0.0
-        """When a job last arrived, ended, or was given or refused something."""
+        """Time when a job last arrived, ended, or was given or refused something."""
         self._news = False
-        """Since the last decision something has happened that calls for one."""
+        """Whether something that calls for a decision has happened since the last decision."""
         self._wanted_at = math.inf
-        """When the policy wants to be asked although nothing has happened."""
+        """Time at which the policy or lending has to be asked even if nothing has happened."""
         self._estimator = Estimator(scenario.estimates)
         servers = scenario.inference.nodes_to_lend if scenario.inference else ()
         self._capacity = Capacity((*nodes, *servers))
@@ -130,14 +134,14 @@ class _World:
             Settings(),
             self._cluster,
             NoLeaders(),
-            NoJournal(),
+            NoEventStore(),
             policy=policy,
             lending=self._inference.lending if self._inference else None,
             clock=self._clock,
         )
 
     def run(self, progress: Progress) -> None:
-        """Let everything happen, until nothing can any more."""
+        """Handle all events, until nothing can happen any more."""
         for turn, at in enumerate(self._instants()):
             self._happen_until(at)
             self._now = at
@@ -161,7 +165,7 @@ class _World:
             self._look_at_inference()
 
     def _give_back(self) -> None:
-        """Servers that have become empty come back, and those whose deadlines are over are taken."""
+        """Let empty servers return, and take servers whose deadlines are over."""
         if self._inference is None:
             return
         overdue = self._inference.take_overdue(self._now)
@@ -173,11 +177,11 @@ class _World:
             self._inference.look(self._now)
 
     def loan_story(self) -> LoanStory | None:
-        """What became of the inference cluster's servers, if there is one."""
+        """The story of the inference cluster's servers, if there is one."""
         return self._inference.story() if self._inference else None
 
     def records(self) -> tuple[JobRecord, ...]:
-        """Every job's story, in the order of submission; those that still wait never started."""
+        """The record of every job, in the order of submission; jobs that still wait have never started."""
         return tuple(
             self._ended.get(job.job_id) or self._live[job.job_id].record(End.NEVER_STARTED, None)
             for job in self._jobs
@@ -186,7 +190,7 @@ class _World:
     def _clock(self) -> float:
         return self._now
 
-    # When something is decided.
+    # The instants of decisions.
 
     def _instants(self) -> Iterator[float]:
         interval_s = self._scenario.interval_s
@@ -222,7 +226,7 @@ class _World:
         return self._jobs[self._arrived].submitted_at if self._arrived < len(self._jobs) else math.inf
 
     def _next_at(self) -> float:
-        """When the next thing happens."""
+        """The time of the next event."""
         due = self._due
         while due and self._is_void(due[0]):
             heapq.heappop(due)
@@ -232,10 +236,10 @@ class _World:
         job = self._live.get(entry[1])
         return job is None or job.version != entry[2]
 
-    # What happens.
+    # Events.
 
     def _happen_until(self, until: float) -> None:
-        """All that is due up to and at `until`, each thing at its own instant."""
+        """Handle all events up to and at `until`, each at its own instant."""
         at_once = 0
         while (at := self._next_at()) <= until:
             at_once = at_once + 1 if at == self._now else 0
@@ -261,7 +265,7 @@ class _World:
         self._cluster.submit(self._picture(job))
 
     def _look_at(self, job: LiveJob) -> None:
-        """Move a job that runs on to now; it ends, or something else is known of it."""
+        """Advance a running job to the present. The job ends, or policies get a new picture of it."""
         at = job.advance(self._now)
         if job.run.finished:
             job.tell_history(self._estimator)
@@ -274,7 +278,7 @@ class _World:
             self._plan_ahead(job)
 
     def _picture(self, job: LiveJob) -> TrainingJob:
-        """The job as policies see it, with what is believed of it by now."""
+        """The job as policies see it, with the present estimate."""
         job.estimate(self._estimator)
         seen = job.picture(self._scenario.costs, self._scenario.checkpoints)
         self.told_truth |= seen.source is Source.ORACLE and seen.remaining_work is not None
@@ -296,7 +300,7 @@ class _World:
         self._ended[number] = job.record(end, at)
 
     def _plan_ahead(self, job: LiveJob) -> None:
-        """Put down when a job is to be looked at next, in place of what was put down before."""
+        """Schedule the next update of a job, in place of the earlier schedule."""
         seen_at_ticks = self._scenario.interval_s is not None and not job.steady
         at = math.inf if seen_at_ticks else job.next_at()
         if self._scenario.limits_end_jobs:
@@ -308,10 +312,10 @@ class _World:
         if at < math.inf:
             heapq.heappush(self._due, (at, job.trace.job_id, job.version))
 
-    # What the cluster asks (Trainer).
+    # The calls of the cluster (Trainer).
 
     def reshare(self, seen: TrainingJob, allocation: Allocate) -> TrainingJob:
-        """A job has what `allocation` says from now on."""
+        """Give a job the shares of `allocation` from now on."""
         job, scenario = self._live[seen.key.job_id], self._scenario
         pace = self._paces.of(job.trace, allocation.shares)
         job.reshare(
@@ -347,5 +351,5 @@ class _World:
             job.on_loan = self._inference.hosts(allocation.shares)
 
     def drop(self, seen: TrainingJob) -> None:
-        """A job is refused for good."""
+        """Refuse a job for good."""
         self._forget(self._live[seen.key.job_id], End.DROPPED, self._now)

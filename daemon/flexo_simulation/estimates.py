@@ -1,7 +1,8 @@
-"""How long policies believe that jobs will run, where a trace knows it and no scheduler can.
+"""Estimates of running times for policies, where a trace knows the truth and no scheduler can.
 
-Lyra (section 4) stands or falls with such estimates. The truth may be told (an oracle, and every output says
-so) or replaced by what a cluster does know: how long its user's like jobs ran, and the time limit.
+Lyra (section 4) depends on such estimates. Policies may be told the truth (an oracle, and every output says
+so). Otherwise they are told facts that a cluster does know: how long similar jobs of the user ran, and the
+time limit.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from flexo_protos.resources import Amount
 from flexo_simulation.workload import TraceJob
 
 _LIKE_JOBS: Final = 10
-"""The last so many of a kind are gone by, as flexod does."""
+"""The number of recent jobs of a kind that count, as in flexod."""
 _SAME_S: Final = 1e-6
-"""Times that are nearer are one: sums of times are not exact."""
+"""Times that are nearer than this are one, because sums of times are not exact."""
 _LEAST_S: Final = 1.0
-"""What a job that has outrun an estimate is taken to run at least, in all."""
+"""The least total running time of a job that has outrun an estimate."""
 
 
 class Mode(enum.Enum):
-    """What estimates are made of."""
+    """The sources of estimates."""
 
     ORACLE = "oracle"
     """The truth."""
@@ -37,27 +38,27 @@ class Mode(enum.Enum):
     LIMIT = "limit"
     """The time limit, or nothing."""
     PROGRESS = "progress"
-    """As HISTORY at first; once a job has run for a while it has told how far it is, and that is exact."""
+    """HISTORY at first. Once a job has run for a while, it reports its progress, which is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Which, and from when on a job's own word counts."""
+    """The mode of estimates, and the time after which a job's own report counts."""
 
     mode: Mode = Mode.HISTORY
     progress_after_s: float = 300.0
-    """For PROGRESS: training time at the requested size until a job can tell how far it is."""
+    """Training time at the requested size until a job can report its progress (PROGRESS)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is believed of one job now."""
+    """The present belief about one job."""
 
     work: float | None
-    """What is left, in the unit of the job's speed; None: not known."""
+    """The remaining work, in the unit of the job's speed; None: not known."""
     source: Source
     good_for: float = math.inf
-    """After so much more work it has to be estimated anew."""
+    """The work after which a new estimate is needed."""
 
 
 class Estimator:
@@ -67,10 +68,10 @@ class Estimator:
         self._settings = settings
         self._like: dict[tuple[str, str, Amount], deque[float]] = {}
         self._all: list[float] = []
-        """Sorted."""
+        """The running times of all ended jobs, sorted."""
 
     def ended(self, job: TraceJob, work: float, speed: Speed | None) -> None:
-        """`job` has done all of its `work`: from now on it is history."""
+        """Add `job`, which has done all of its `work`, to the history."""
         if self._settings.mode in (Mode.ORACLE, Mode.LIMIT):
             return
         seconds = work / _rate(job, speed)
@@ -78,7 +79,7 @@ class Estimator:
         insort(self._all, seconds)
 
     def estimate(self, job: TraceJob, left: float, done: float, speed: Speed | None) -> Estimate:
-        """What to believe of a job of which `left` is left, in truth, and that has done `done`."""
+        """The estimate for a job that has `left` work left, in truth, and has done `done`."""
         mode = self._settings.mode
         if mode is Mode.ORACLE:
             return Estimate(left, Source.ORACLE)
@@ -93,7 +94,7 @@ class Estimator:
         return Estimate(believed - done, source, min(believed, tells_at) - done)
 
     def _seconds(self, job: TraceJob) -> tuple[float | None, Source]:
-        """The whole running time at the requested size."""
+        """The estimated whole running time at the requested size, and its source."""
         like = self._like.get(_kind(job))
         if like:
             return statistics.median(like), Source.HISTORY
@@ -103,7 +104,7 @@ class Estimator:
 
 
 def _not_outrun(believed_s: float, limit_s: float, done_s: float) -> float:
-    """A job that is not over when it should be will run to its limit, or, without one, twice as long."""
+    """The estimate, raised for a job that has outrun it: to the time limit or, without one, by doubling."""
     outrun_s = done_s + _SAME_S
     if believed_s <= outrun_s < limit_s:
         return limit_s
@@ -117,6 +118,6 @@ def _kind(job: TraceJob) -> tuple[str, str, Amount]:
 
 
 def _rate(job: TraceJob, speed: Speed | None) -> float:
-    """Work a second at the requested size."""
+    """Work per second at the requested size."""
     workers = max(1, job.requested_workers)
     return float(workers) if speed is None else speed.rate(workers, 1)

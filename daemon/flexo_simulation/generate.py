@@ -1,4 +1,4 @@
-"""Workloads that are made up, by a seed: when jobs come, how many GPUs they want, how long they run.
+"""Synthetic workloads, drawn by a seed: the arrivals of jobs, their GPUs and their durations.
 
 Sizes, durations and tenants are those of the Philly trace (82,247 jobs, 109 days; Jeon et al., ATC 2019;
 msr-fiddle/philly-traces, CC-BY-4.0, as parsed in petuum/adaptdl). Arrivals are a Poisson process, steady or,
@@ -20,9 +20,9 @@ from flexo_simulation.lognormals import Lognormals, Numbers
 from flexo_simulation.workload import Workload
 
 LONGEST_S: Final = 4_628_226.0
-"""The longest of Philly's jobs: nothing longer is made up."""
+"""The duration of the longest of Philly's jobs; no generated job is longer."""
 SIZES: Final = {1: 76627, 2: 1818, 4: 1870, 8: 1643, 12: 7, 16: 199, 24: 7, 32: 67, 64: 6, 128: 3}
-"""How many of Philly's jobs had so many GPUs."""
+"""Per number of GPUs: how many of Philly's jobs had it."""
 DURATIONS: Final = {
     1: Lognormals((0.189, 0.188, 0.603, 0.020), (4.168, 7.666, 7.059, 11.627), (0.175, 0.462, 1.758, 1.155)),
     2: Lognormals((0.644, 0.184, 0.172), (2.894, 3.780, 11.396), (0.344, 1.453, 1.241)),
@@ -30,51 +30,53 @@ DURATIONS: Final = {
     8: Lognormals((0.319, 0.249, 0.432), (6.222, 9.631, 12.198), (1.577, 0.783, 0.819)),
     12: Lognormals((0.477, 0.040, 0.484), (6.474, 5.811, 11.633), (2.508, 0.149, 0.976)),
 }
-"""Of the jobs with so many GPUs, up to the next entry, in seconds: `lognormals.fit` of Philly's jobs.
+"""Durations of jobs with this number of GPUs, up to the next entry, in seconds: `lognormals.fit` of Philly's
+jobs.
 
-The parts began at the quantiles of FIT_STARTS. One lognormal would not do: with 4 GPUs its mean is more than
-five times the real one. The largest distance of the distributions (Kolmogorov-Smirnov) is 0.021 for one GPU
-and 0.027 to 0.040 for the others, and means differ by at most 5% (a test fits and compares).
-"""
+The parts began at the quantiles of FIT_STARTS. One lognormal does not suffice: with 4 GPUs its mean is more
+than five times the real one. The largest distance of the distributions (Kolmogorov-Smirnov) is 0.021 for one
+GPU and 0.027 to 0.040 for the others. Means differ by at most 5% (a test fits and compares)."""
 FIT_STARTS: Final = {
     1: (0.1, 0.5, 0.9, 0.999),
     **dict.fromkeys((2, 4, 8, 12), (1 / 6, 1 / 2, 5 / 6)),
 }
 TENANTS: Final = (41226, 16091, 9953, 7423, 1934, 1511, 1435, 1137, 723, 422, 374, 8, 4, 3, 3)
-"""Jobs of each of Philly's virtual clusters."""
+"""Number of jobs of each of Philly's virtual clusters."""
 _LOW: Final = 0.25
 """The low rate of bursty arrivals, in high rates (IBM, section IV-A)."""
 
 
 class Arrivals(enum.Enum):
-    """How jobs come."""
+    """The process by which jobs arrive."""
 
     POISSON = "poisson"
-    """Independently of each other, always at the same rate."""
+    """Jobs arrive independently of each other, always at the same rate."""
     BURSTY = "bursty"
-    """Likewise, at a high rate and a quarter of it by turns."""
+    """Jobs arrive independently of each other, at a high rate and a quarter of it by turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is to be made up."""
+    """The recipe of a synthetic workload."""
 
     jobs: int
     gpus: int
-    """Of the cluster: no job wants more, and the load is counted in them."""
+    """GPUs of the cluster: no job asks for more, and `load` is a part of them."""
     seed: int = 0
     arrivals: Arrivals = Arrivals.POISSON
     jobs_per_hour: float | None = None
-    """In the mean; None: so many that the GPU seconds of all jobs are `load` of the cluster's meanwhile."""
+    """Mean number of jobs per hour; None: the GPU seconds of all jobs are `load` of the cluster's
+    meanwhile."""
     load: float = 0.8
     longest_s: float = LONGEST_S
-    """No job runs longer on the GPUs that it asks for."""
+    """The longest time of a job on the GPUs that it asks for."""
     phase_s: float = 3600.0
-    """Of bursty arrivals, how long each rate lasts."""
+    """Seconds that each rate of bursty arrivals lasts."""
 
 
 def generate(recipe: Recipe) -> Workload:
-    """Equal recipes make equal workloads; a longer one of the same seed does not begin with a shorter one."""
+    """Make the workload of a recipe. Equal recipes make equal workloads. A longer one of the same seed does
+    not begin with a shorter one."""
     draws = np.random.Generator(np.random.PCG64(recipe.seed)).random((5, recipe.jobs))
     sizes = _sizes(draws[0], recipe.gpus)
     durations_s = np.maximum(1.0, np.round(_durations(sizes, draws[1], draws[2], recipe.longest_s)))
@@ -97,7 +99,7 @@ def generate(recipe: Recipe) -> Workload:
 
 
 def _described(recipe: Recipe, jobs_per_second: float) -> tuple[str, ...]:
-    """What the jobs were drawn from, and where that comes from."""
+    """The distributions of the jobs, and where they come from."""
     per_hour = 3600 * jobs_per_second
     arrivals = f"arrivals: Poisson, {per_hour:.4g} jobs an hour"
     if recipe.arrivals is Arrivals.BURSTY:
@@ -121,7 +123,7 @@ def _sizes(draws: Numbers, most: int) -> Numbers:
 
 
 def _pick(draws: Numbers, counts: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.intp]]:
-    """Indices into `counts`, as likely as those are large."""
+    """Indexes into `counts`, each as likely as its count is large."""
     shares = np.cumsum(counts) / sum(counts)
     return np.minimum(np.searchsorted(shares, draws, side="right"), len(counts) - 1)
 
@@ -137,14 +139,15 @@ def _durations(sizes: Numbers, which: Numbers, where: Numbers, longest_s: float)
 
 
 def _rate(recipe: Recipe, gpu_s: float) -> float:
-    """Jobs a second, in the mean."""
+    """Mean number of jobs per second."""
     if recipe.jobs_per_hour is not None:
         return recipe.jobs_per_hour / 3600
     return recipe.load * recipe.gpus * recipe.jobs / gpu_s
 
 
 def _times(recipe: Recipe, draws: Numbers, rate: float) -> Numbers:
-    """A Poisson process in expected jobs, and the time at which so many are expected."""
+    """The times of arrival: a Poisson process in expected jobs, converted to the time at which as many are
+    expected."""
     expected = np.cumsum(-np.log1p(-draws))
     if recipe.arrivals is Arrivals.POISSON:
         steady: Numbers = expected / rate

@@ -1,4 +1,4 @@
-"""GPU types that a workload asks for, on a cluster that may not tell types apart."""
+"""Adapts the GPU types that a workload asks for to a cluster that may not have types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flexo_simulation.workload import Workload
 
 
 def for_cluster(workload: Workload, nodes: Sequence[NodeGroup]) -> Workload:
-    """`workload` as it is where the cluster has types; where it has none, any GPU will do for all jobs."""
+    """`workload` unchanged, if the cluster has types; if it has none, any GPU is good for all jobs."""
     typed = sum(1 for job in workload.jobs if job.shape.gpu_type)
     if not typed or any(group.gpu_type for group in nodes):
         return workload

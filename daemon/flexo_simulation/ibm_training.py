@@ -1,14 +1,14 @@
-"""The jobs of IBM's evaluation: what they really do, and when they arrive (Saxena et al., section IV).
+"""The jobs of IBM's evaluation: their true speeds, and their arrivals (Saxena et al., section IV).
 
-Printed there: four categories, their weights, batches and lengths on one GPU (table I, section IV-G); the
+The paper prints four categories, their weights, batches and lengths on one GPU (table I, section IV-G); the
 scaling factors of category 1 on two GPUs (table II); that a job of category 1 on 5 GPUs with a batch of 160
-ends 1.6 times sooner than on 2 with 32 (IV-D). Not printed, and assumed here (docs/papers.md says why, and
-what it does to the results):
+ends 1.6 times sooner than on 2 with 32 (IV-D). The paper does not print the following, which is assumed here
+(docs/papers.md says why, and how it affects the results):
 
 - step times: t_proc(b) = b + 6.38 samples' worth for every category. With an all-reduce of 24M weights on two
   GPUs of 7.68 in the same unit, that gives table II within 2%;
 - all-reduces beyond two GPUs, which leave the machine: a ring, 2 (k-1)/k of what the 1.6 implies for 5 GPUs,
-  in proportion to the weights. As in their simulator, where a job's GPUs are does not matter;
+  in proportion to the weights. As in the paper's simulator, the nodes of a job's GPUs do not matter;
 - the largest batch of one GPU: 32 for category 1 (table II ends there, and 160 samples are on 5 GPUs), an
   eighth of its largest batch; an eighth, too, for categories 2 and 3; category 4 has one batch only, which
   fits one GPU, since its length there is printed;
@@ -33,16 +33,16 @@ from flexo_simulation.workload import TraceJob, Workload
 
 SAMPLE_S: Final = 0.01
 """Seconds that a GPU takes for one more sample: the unit of all step times. Lengths are printed in minutes,
-so that it falls out of every result."""
+so that this value cancels out of every result."""
 STEP_OVERHEAD: Final = 6.38
-"""What a step takes besides its samples, in samples (fitted to table II)."""
+"""The time of a step besides its samples, in samples (fitted to table II)."""
 PAIR_24M: Final = 7.68
-"""An all-reduce of 24M weights by two GPUs, in samples (likewise)."""
+"""The time of an all-reduce of 24M weights by two GPUs, in samples (fitted to table II)."""
 FIVE_24M: Final = 53.9
-"""By five GPUs, in samples (from the 1.6 of section IV-D)."""
+"""The time of an all-reduce of 24M weights by five GPUs, in samples (from the 1.6 of section IV-D)."""
 
 _TRIALS: Final = 5
-"""Batches with which a job is tried out when it arrives."""
+"""Number of batches with which a job is tried out when it arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Category:
     model: str
     weights: float
     batch: Range
-    """Of the whole job."""
+    """Batches of the whole job."""
     minutes: float
-    """On one GPU, with the largest batch that fits it."""
+    """Minutes on one GPU, with the largest batch that fits it."""
     largest_per_gpu: int
-    """Samples."""
+    """The most samples that fit on one GPU."""
 
 
 CATEGORIES: Final = (
@@ -73,13 +73,14 @@ class Arrivals:
     """Poisson arrivals whose rate alternates, high first."""
 
     minutes: float
-    """How long jobs arrive."""
+    """Minutes for which jobs arrive."""
     high: float = 1.0
-    """In jobs that all GPUs complete, each with one job of its own (`base_rate`)."""
+    """The high rate, as a part of the rate at which all GPUs complete jobs, one job on each GPU
+    (`base_rate`)."""
     low: float = 0.25
     phase_minutes: float = 120.0
     categories: tuple[Category, ...] = CATEGORIES
-    """Of which each job is one, with equal probability."""
+    """The categories of jobs, which are equally probable."""
 
     @property
     def base_rate(self) -> float:
@@ -87,7 +88,7 @@ class Arrivals:
         return len(self.categories) / sum(category.minutes for category in self.categories)
 
     def draw(self, gpus: int, seed: int) -> Iterator[tuple[float, Category]]:
-        """Minutes and category of each job, for a cluster of `gpus` GPUs."""
+        """The minute and the category of each job, for a cluster of `gpus` GPUs."""
         drawn = random.Random(f"{seed} IBM")
         starts, rates = 0.0, cycle((self.high, self.low))
         while starts < self.minutes:
@@ -100,12 +101,12 @@ class Arrivals:
 
 
 def step_s(samples: int) -> float:
-    """t_proc, in truth: seconds of a step with so many samples on one GPU."""
+    """The true t_proc: seconds of a step with this number of samples on one GPU."""
     return (samples + STEP_OVERHEAD) * SAMPLE_S
 
 
 def all_reduce_s(weights: float, gpus: int) -> float:
-    """t_comm, in truth."""
+    """The true t_comm: seconds of an all-reduce."""
     if gpus < 2:
         return 0.0
     ring = PAIR_24M if gpus == 2 else FIVE_24M / (2 * 4 / 5) * 2 * (gpus - 1) / gpus
@@ -113,16 +114,16 @@ def all_reduce_s(weights: float, gpus: int) -> float:
 
 
 def analyze(category: Category, all_reduce: AllReduceTimes) -> JobScalability:
-    """What the analyzer finds out about a job of this category."""
+    """The analyzer's result for a job of this category."""
     processing = ProcessingTimes.try_out(step_s, 1, category.largest_per_gpu, _TRIALS)
     return JobScalability(processing, all_reduce, category.weights, category.batch, category.largest_per_gpu)
 
 
 def generate(arrivals: Arrivals, gpus: int, seed: int, k_max: int | None = None) -> Workload:
-    """The workload of a cluster of `gpus` GPUs. `k_max`: the most GPUs of one job; None: all.
+    """Make the workload of a cluster of `gpus` GPUs. `k_max`: the most GPUs of one job; None: all.
 
-    A job does the same work with any batch: so many samples. Its run time is what the analyzer estimates, as
-    in their simulator (section III-E).
+    A job does the same work with any batch: a number of samples. Its run time is the analyzer's estimate, as
+    in the paper's simulator (section III-E).
     """
     most = min(gpus, k_max or gpus)
     all_reduce = AllReduceTimes.calibrate(all_reduce_s, range(2, gpus + 1))

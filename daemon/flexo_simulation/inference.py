@@ -1,4 +1,4 @@
-"""The inference cluster of a simulation as it is asked for: its servers, what it needs, how it lends."""
+"""The settings of a simulation's inference cluster: its servers, its demand, and how it lends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flexo.clusters.simulated.nodes import INFERENCE, NodeGroup, make_nodes
 from flexo.loaning.demand import DemandSource
 from flexo.loaning.orchestrator import Rules
 from flexo.loaning.reclaim import Chooser, heuristic
-from flexo.loaning.vacating import Timing
+from flexo.loaning.reclaim_steps import Timing
 from flexo.model.loans import Demand
 from flexo.model.nodes import Node
 from flexo.model.queue import QueuedJob
@@ -23,28 +23,28 @@ class Inference:
     servers: NodeGroup
     demand: DemandTrace
     lends: bool = True
-    """False: it keeps all of its servers, and only counts in the use of both clusters."""
+    """Whether it lends servers. If not, it keeps all, and only counts in the use of both clusters."""
     rules: Rules = field(default_factory=Rules)
     timing: Timing = field(default_factory=Timing)
     edit_interval_s: float = 60.0
-    """Between two changes of what is lent."""
+    """Seconds between two changes of what is lent."""
     chooser: Chooser = heuristic
-    """Which servers are vacated where some have to be."""
+    """Chooses the servers to reclaim, if some have to be."""
     forecast: bool = True
-    """Whether a forecast is asked; else only what is needed at the moment counts."""
+    """Whether a forecast is used; else only the present demand counts."""
 
     @property
     def nodes_to_lend(self) -> tuple[Node, ...]:
-        """Its servers, if any of them may ever be lent."""
+        """The servers, if any of them may ever be lent."""
         return make_nodes((self.servers,), INFERENCE) if self.lends else ()
 
 
 class TraceDemand(DemandSource):
-    """What a trace says is needed. Nobody demands servers back here, beyond that."""
+    """The demand of a trace. It never demands servers back by a deadline."""
 
     def __init__(self, trace: DemandTrace) -> None:
         self._trace = trace
 
     def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[QueuedJob]) -> Demand:
-        """Of this instant."""
+        """The demand at this instant."""
         return Demand(now, self._trace.at(now), self._trace.name)

@@ -1,7 +1,7 @@
-"""The inference cluster of a simulation under way: it takes what it needs of its servers, and lends others.
+"""The inference cluster of a running simulation: it uses the servers that it needs, and lends others.
 
-It is patient until a deadline: then it takes its server back whatever is on it, as Slurm's priority tiers
-would, and that deadline was missed.
+It waits until a deadline. Then it takes its server back, whatever is on it, as Slurm's priority tiers would,
+and counts the deadline as missed.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import math
 from collections.abc import Sequence
 
 from flexo.clusters.simulated.cluster import SimulatedCluster
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo_simulation.inference import Inference
 from flexo_simulation.loan_story import LoanStory, Moment
 from flexo_simulation.watched_lending import WatchedLending
 
 
 class InferenceSide:
-    """Mutable: belongs to one simulation."""
+    """The inference cluster's state and story. Mutable: belongs to one simulation."""
 
     def __init__(self, inference: Inference, cluster: SimulatedCluster) -> None:
-        """`cluster` has its servers, unless none is ever lent."""
+        """`cluster` has the inference servers, unless none is ever lent."""
         self.lending = WatchedLending(inference) if inference.lends else None
         self._inference = inference
         self._cluster = cluster
@@ -32,16 +32,16 @@ class InferenceSide:
         self._emptied_aside: set[tuple[float, str]] = set()
         self._missed = 0
         self._vacated: set[tuple[str, float | None]] = set()
-        """Servers seen empty, and when they were called back."""
+        """Servers that were seen empty, with the start of their reclaim."""
 
     @property
     def again_at(self) -> float:
-        """When lending has something to do although nothing happens; infinite where nothing is lent."""
+        """Time at which lending has something to do even if nothing happens; infinite: nothing is lent."""
         at = None if self.lending is None else self.lending.again_at
         return math.inf if at is None else at
 
     def look(self, now: float) -> None:
-        """Let its demand go on until `now`, and see what has happened to its servers."""
+        """Advance the demand to `now`, and record what has happened to the servers."""
         for at, needed in self._inference.demand.between(self._at, now):
             self._needed = needed
             self._note(at)
@@ -61,14 +61,14 @@ class InferenceSide:
             self._course.append(moment)
 
     def _use(self) -> int:
-        """Use what is needed, as far as it is there; how many servers that is."""
+        """Use as many servers as are needed and available. Returns their number."""
         needed = math.ceil(self._needed)
         if self._servers is None:
             return min(needed, self._inference.servers.count)
         return self._servers.use(needed)
 
     def take_overdue(self, now: float) -> bool:
-        """Take every server that training should have left by now; whether there was one."""
+        """Take every server that training should have left by now. Returns whether there was one."""
         if self.lending is None or self._servers is None:
             return False
         overdue = [
@@ -82,7 +82,7 @@ class InferenceSide:
         return bool(overdue)
 
     def vacated(self) -> bool:
-        """Whether a server that is wanted back has become empty since this was last asked."""
+        """Whether a server under reclaim has become empty since the last call."""
         if self.lending is None or self._servers is None:
             return False
         empty = {
@@ -95,13 +95,13 @@ class InferenceSide:
             self.lending.look_again()
         return news
 
-    def hosts(self, shares: Sequence[Share]) -> bool:
-        """Whether any of them is on an inference server."""
+    def hosts(self, shares: Sequence[NodeShare]) -> bool:
+        """Whether any of the shares is on an inference server."""
         servers = self._servers
         return servers is not None and any(share.node in servers for share in shares)
 
     def preempted(self, job: TrainingJob) -> None:
-        """`job` has just lost all that it had: noted where that vacates a server that is wanted back."""
+        """Record that `job` has lost all its workers, if it had some on a server under reclaim."""
         if self.lending is None or self._servers is None:
             return
         closed = {loan.node for loan in self.lending.loans if loan.closed}
@@ -116,7 +116,7 @@ class InferenceSide:
         )
 
     def story(self) -> LoanStory:
-        """All that has happened."""
+        """The story so far."""
         lending = self.lending
         return LoanStory(
             servers=self._inference.servers.count,

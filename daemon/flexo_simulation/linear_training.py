@@ -1,7 +1,7 @@
-"""Training whose progress is known from the number of its workers alone: what most traces can tell.
+"""Training whose progress depends on the number of workers alone, which is all that most traces tell.
 
-A trace's duration is the time on the workers that it names; on others it is linear, or goes by a table of
-speeds (`scalability`). Batches do not matter to it, nor epochs.
+A trace's duration is the time on the workers that it names. On other numbers of workers, speed is linear, or
+goes by a table of speeds (`scalability`). Batches and epochs do not matter.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from flexo.model.measured import Source, Speed
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 
 _NOTHING_S: Final = 1e-6
-"""What is nearer to the end than this has ended: sums of times are not exact."""
+"""A run that is nearer to its end than this has ended, because sums of times are not exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearTraining:
-    """A job of so much work (implements Training)."""
+    """A job with a fixed amount of work (implements Training)."""
 
     work: float
-    """In the unit of `speed`; without one, seconds of one worker."""
+    """The work, in the unit of `speed`; without a speed, seconds of one worker."""
     speed: Speed | None = None
-    """None: twice the workers do twice the work."""
+    """The speed; None: twice the workers do twice the work."""
     source: Source = Source.ORACLE
-    """Who tells what is left: a trace's true duration, or a job that counts its own work."""
+    """The source of the remaining work: a trace's true duration, or a job that counts its own work."""
 
     def begin(self) -> LinearRun:
         """A run from the start."""
@@ -51,18 +51,18 @@ class LinearRun:
 
     @property
     def steady(self) -> bool:
-        """Yes: nothing changes unless its workers do."""
+        """True: nothing changes unless the workers do."""
         return True
 
-    def time_left_s(self, shares: Sequence[Share], samples: int) -> float:
-        """Seconds to its end."""
+    def time_left_s(self, shares: Sequence[NodeShare], samples: int) -> float:
+        """Seconds to the end of the run."""
         if self._left <= 0:
             return 0.0
         rate = self._rate(shares, samples)
         return self._left / rate if rate > 0 else math.inf
 
-    def advance(self, seconds: float, shares: Sequence[Share], samples: int) -> float:
-        """Train for `seconds`, or to the end if that comes first; the seconds that it trained."""
+    def advance(self, seconds: float, shares: Sequence[NodeShare], samples: int) -> float:
+        """Train for `seconds`, or to the end if that comes first. Returns the seconds that it trained."""
         left_s = self.time_left_s(shares, samples)
         if seconds >= left_s - _NOTHING_S:
             self._left = 0.0
@@ -71,19 +71,19 @@ class LinearRun:
         return seconds
 
     def speed(self) -> Speed | None:
-        """The true speed: the table is what its leader would have measured."""
+        """The true speed, as the job's leader would have measured it."""
         return self._speed
 
     def remaining_work(self) -> float:
-        """The truth; where only an oracle knows it, see `estimates`."""
+        """The true remaining work; where only an oracle knows it, see `estimates`."""
         return self._left
 
     @property
     def source(self) -> Source:
-        """As its training says."""
+        """The source that the training states."""
         return self._source
 
-    def _rate(self, shares: Sequence[Share], samples: int) -> float:
+    def _rate(self, shares: Sequence[NodeShare], samples: int) -> float:
         workers = 0
         for share in shares:
             workers += share.workers

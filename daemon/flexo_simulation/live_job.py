@@ -1,4 +1,5 @@
-"""One job while it waits or runs in a simulation: its truth, what it holds, and what policies see of it."""
+"""One job while it waits or runs in a simulation: its true state, its shares, and the picture for
+policies."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 
 from flexo.model.measured import Source
 from flexo.model.queue import JobKey
-from flexo.model.training import Held, Share, TrainingJob
+from flexo.model.training import Held, NodeShare, TrainingJob
 from flexo_simulation.costs import Costs
 from flexo_simulation.estimates import Estimate, Estimator
 from flexo_simulation.records import End, JobRecord
@@ -15,7 +16,7 @@ from flexo_simulation.workload import TraceJob
 
 
 class LiveJob:
-    """Mutable: belongs to the simulation. Times are virtual seconds."""
+    """The state of one job. Mutable: belongs to the simulation. Times are virtual seconds."""
 
     __slots__ = (
         "_advanced_at",
@@ -49,20 +50,21 @@ class LiveJob:
         self.trace = trace
         self.run = trace.training.begin()
         self.due_at = math.inf
-        """When the simulation looks at it next."""
+        """Time of the job's next update by the simulation."""
         self.version = 0
-        """Of what was put down to be done then: an older version is void."""
+        """The version of the scheduled update: one of an older version is void."""
         self.guaranteed = False
         """Whether it runs within its tenant's quota."""
         self.on_loan = False
         """Whether it has ever had GPUs of inference servers."""
-        self._shares: tuple[Share, ...] = ()
+        self._shares: tuple[NodeShare, ...] = ()
         self._pace = 1.0
-        """Of the types of GPUs that those are on, to that which its training is the truth of."""
+        """The speed on the GPU types of the shares, relative to the type for which its training is the
+        truth."""
         self._workers = 0
         self._samples = 0
         self._advanced_at = trace.submitted_at
-        """Until then all that it has held and done is counted."""
+        """Time up to which all that the job has held and done is counted."""
         self._resumes_at = 0.0
         self._started_at: float | None = None
         self._first_start_at: float | None = None
@@ -74,16 +76,16 @@ class LiveJob:
         self._most_workers = 0
         self._timeline: tuple[Held, ...] = ()
         self._work = self.run.remaining_work()
-        """From beginning to end."""
+        """The work from beginning to end."""
         self._estimate: Estimate | None = None
 
     @property
     def steady(self) -> bool:
-        """Whether it need not be looked at while nothing happens to it."""
+        """Whether the job needs no update while nothing happens to it."""
         return self.run.steady
 
     def advance(self, now: float) -> float:
-        """Count all that it has held and done until `now`; when it ended, if it did, else `now`."""
+        """Count all that the job has held and done until `now`. Returns the time of its end, or `now`."""
         since = self._advanced_at
         self._advanced_at = now
         if not self._workers:
@@ -98,13 +100,14 @@ class LiveJob:
     def reshare(
         self,
         now: float,
-        shares: tuple[Share, ...],
+        shares: tuple[NodeShare, ...],
         pace: float,
         samples: int,
         costs: Costs,
         checkpoints: bool,
     ) -> None:
-        """It has `shares` from now on, at `pace`, and pays for it; with none it waits again."""
+        """Give the job `shares` from now on, at `pace`, and charge the costs. Without shares, it waits
+        again."""
         self.advance(now)
         before, self._shares, self._samples = self._shares, shares, samples
         self._pace = pace
@@ -132,7 +135,7 @@ class LiveJob:
             self.run = self.trace.training.begin()
 
     def next_at(self) -> float:
-        """When its run ends or wants to be looked at, or what is believed of it is outrun."""
+        """Time when the run ends or needs an update, or when the job outruns its estimate."""
         if not self._workers:
             return math.inf
         left_s = self.run.time_left_s(self._shares, self._samples) / self._pace
@@ -143,13 +146,13 @@ class LiveJob:
         return max(self._advanced_at, self._resumes_at) + left_s
 
     def limit_at(self) -> float:
-        """When its time limit is over."""
+        """Time when the job's time limit is over; infinite: it has none, or does not run."""
         if self._started_at is None or self.trace.time_limit_s is None:
             return math.inf
         return self._started_at + self.trace.time_limit_s
 
     def estimate(self, estimator: Estimator) -> None:
-        """Believe of it what is known by now."""
+        """Estimate the job's remaining work from what is known by now."""
         left = self.run.remaining_work()
         if left is None or self._work is None or self.run.source is not Source.ORACLE:
             self._estimate = None
@@ -157,12 +160,12 @@ class LiveJob:
             self._estimate = estimator.estimate(self.trace, left, self._work - left, self.run.speed())
 
     def tell_history(self, estimator: Estimator) -> None:
-        """It has ended, and now everybody knows how long such jobs take."""
+        """Add the job, which has ended, to the history of running times."""
         if self._work is not None and self.run.source is Source.ORACLE:
             estimator.ended(self.trace, self._work, self.run.speed())
 
     def picture(self, costs: Costs, checkpoints: bool) -> TrainingJob:
-        """It, as policies see it."""
+        """The job as policies see it."""
         trace, run, estimate = self.trace, self.run, self._estimate
         return TrainingJob(
             key=self.key,
@@ -198,7 +201,7 @@ class LiveJob:
         )
 
     def record(self, end: End, ended_at: float | None) -> JobRecord:
-        """Its story."""
+        """The record of the job."""
         return JobRecord(
             self.trace,
             end,
@@ -212,7 +215,7 @@ class LiveJob:
         )
 
 
-def _same(before: Sequence[Share], after: Sequence[Share]) -> bool:
+def _same(before: Sequence[NodeShare], after: Sequence[NodeShare]) -> bool:
     if before == after:
         return True
     return len(before) == len(after) and set(before) == set(after)

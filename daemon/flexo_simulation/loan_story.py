@@ -1,6 +1,6 @@
-"""What became of an inference cluster's servers in one simulation, and the figures of that.
+"""The story of an inference cluster's servers in one simulation, and its figures.
 
-Each figure's docstring says what it is of. Times are seconds since the workload's beginning.
+Each figure's docstring defines it. Times are seconds since the workload's beginning.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The inference cluster from an instant on, until the next."""
+    """The state of the inference cluster from an instant on, until the next."""
 
     at: float
     needed: float
-    """Servers' worth that it needs."""
+    """Servers that it needs; not necessarily a whole number."""
     used: int
     """Servers that it uses."""
     away: int
     """Servers lent to training, or not yet left by it."""
     held: Amount
-    """GPUs of those that jobs hold."""
+    """GPUs of the servers away that jobs hold."""
 
     @property
     def state(self) -> tuple[float, int, int, Amount]:
-        """All but the time."""
+        """All numbers but the time."""
         return self.needed, self.used, self.away, self.held
 
 
@@ -45,16 +45,16 @@ class LoanStory:
 
     servers: int
     gpus_each: int
-    """Of each server."""
+    """GPUs of each server."""
     course: tuple[Moment, ...]
     lent: int
-    """Servers lent, each time."""
+    """Number of times that a server was lent."""
     past: tuple[PastLoan, ...]
-    """Loans that have ended, in the order in which they did."""
+    """Loans that have ended, in the order of their ends."""
     preempted: tuple[int, ...]
-    """Numbers of the jobs whose bases were preempted to vacate servers, each time."""
+    """Numbers of the jobs whose bases were preempted to reclaim servers, once for each time."""
     emptied_aside: int
-    """Servers on loan that nobody wanted, and that those preemptions emptied."""
+    """Lent servers that were not under reclaim, and that these preemptions emptied."""
     missed: int
     """Servers that the inference cluster took at their deadline although jobs were still there."""
 
@@ -64,51 +64,52 @@ class LoanFigures:
     """Figures of loans, for `flexo simulate --json`. nan where there is nothing to count."""
 
     loans: int
-    """Servers lent, each time."""
+    """Number of times that a server was lent."""
     reclaims: int
-    """Instants at which servers were called back."""
+    """Instants at which reclaims began."""
     servers_reclaimed: int
-    """Servers that were called back and returned."""
+    """Servers that were reclaimed and returned."""
     servers_emptied_aside: int
-    """Servers on loan that nobody wanted, emptied because their jobs were preempted for others."""
+    """Lent servers that were not under reclaim, emptied because their jobs were preempted for others."""
     deadlines_missed: int
     """Servers taken by force at their deadline."""
     longest_reclaim_s: float
-    """From the call to the empty server."""
+    """The longest time from the start of a reclaim to the empty server."""
     bases_preempted: int
-    """How often a job was preempted to vacate a server."""
+    """Number of times that a job was preempted to reclaim a server."""
     workers_scaled_in: int
-    """Workers beyond their jobs' bases that left for that."""
+    """Workers beyond their jobs' bases that left because servers were reclaimed."""
     jobs_on_loan: int
     """Jobs that ever had GPUs on lent servers."""
     preemptions_per_job: float
     """`bases_preempted` over all jobs of the workload."""
     preempted_of_on_loan: float
-    """Jobs ever preempted to vacate a server, over `jobs_on_loan`."""
+    """Jobs ever preempted to reclaim a server, over `jobs_on_loan`."""
     preempted_of_jobs: float
-    """The same, over all jobs of the workload."""
+    """Jobs ever preempted to reclaim a server, over all jobs of the workload."""
     server_hours: float
-    """That servers were away from the inference cluster."""
+    """Hours for which servers were away from the inference cluster."""
     on_loan_use: float
     """GPU time that jobs held on servers away, over that of those servers."""
     training_use: float
     """GPU time that jobs held on training nodes, over that of those nodes."""
     inference_use: float
-    """What the inference cluster needed and got, over all of its servers."""
+    """Servers that the inference cluster needed and used, over all of its servers."""
     overall_use: float
     """GPU time held by jobs anywhere and used by inference, over that of both clusters."""
     inference_short_server_hours: float
-    """Servers that the inference cluster needed, has, and could not use, because they were away."""
+    """Server hours that the inference cluster needed and could not use, because its servers were away."""
     on_loan_avg_queue_s: float
-    """Of the jobs of `jobs_on_loan`."""
+    """Mean waiting time of the jobs of `jobs_on_loan`."""
     on_loan_avg_jct_s: float
-    """Of those that finished."""
+    """Mean completion time of those of `jobs_on_loan` that finished."""
 
 
 def loan_figures(
     story: LoanStory, records: Sequence[JobRecord], training_gpus: Amount, span: tuple[float, float]
 ) -> LoanFigures:
-    """The figures of a story; what is over time, over `span`. `training_gpus`: besides those servers."""
+    """The figures of a story; figures over time are over `span`. `training_gpus`: GPUs besides the
+    servers'."""
     on_loan = [record for record in records if record.on_loan]
     back = [loan for loan in story.past if loan.called_back_at is not None]
     preempted = len(set(story.preempted))
@@ -195,7 +196,8 @@ def _mean(values: Sequence[float | None]) -> float:
 
 
 def means(story: LoanStory, kind: str, edges: Numbers) -> Numbers:
-    """Of one of the numbers of its moments, the mean between each two edges."""
+    """The mean, between each two edges, of one of the numbers of the story's moments. `kind`: the number's
+    name."""
     times = np.array([moment.at for moment in story.course])
     levels = np.array([float(getattr(moment, kind)) for moment in story.course])
     last = max(float(edges[-1]), float(times[-1])) + 1.0

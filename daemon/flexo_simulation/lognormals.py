@@ -1,6 +1,6 @@
-"""Mixtures of lognormal distributions: how long jobs run, where one lognormal is too narrow to say it.
+"""Mixtures of lognormal distributions: durations of jobs, which one lognormal is too narrow to describe.
 
-Drawn from uniform numbers alone, so that a seed gives the same jobs with any release of numpy.
+Values are drawn from uniform numbers alone, so that a seed gives the same jobs with any release of numpy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ROUNDS = 3000
-"""Of expectation and maximization."""
+"""Number of rounds of expectation and maximization."""
 _NARROWEST = 0.05
 """Least standard deviation, so that no part shrinks to one value."""
 
@@ -21,14 +21,16 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Lognormals:
-    """`weights` of parts, each the exponential of a normal distribution with that mean and deviation."""
+    """A mixture of parts with `weights`. Each part is the exponential of a normal distribution with its mean
+    and deviation."""
 
     weights: tuple[float, ...]
     means: tuple[float, ...]
     deviations: tuple[float, ...]
 
     def draw(self, which: Numbers, where: Numbers, longest: float) -> Numbers:
-        """As many values, at most `longest`, as `which` (choosing parts) and `where` have numbers in 0..1."""
+        """One value, at most `longest`, for each pair of numbers in 0..1: `which` chooses the part, `where`
+        the value."""
         from scipy.special import ndtr, ndtri  # takes a while to import, and most simulations draw nothing
 
         part = np.minimum(np.searchsorted(np.cumsum(self.weights), which), len(self.weights) - 1)
@@ -49,7 +51,7 @@ class Lognormals:
 def fit(values: Numbers, starts: Sequence[float]) -> Lognormals:
     """Fit one part for each of `starts`, quantiles (0 to 1) of `values` at which their means begin.
 
-    Expectation and maximization on the logarithms, from equal weights, a fixed number of rounds.
+    It runs a fixed number of rounds of expectation and maximization on the logarithms, from equal weights.
     """
     logs = np.log(values)
     means = np.quantile(logs, starts)

@@ -1,4 +1,4 @@
-"""Pages that stand alone: HTML from parts, escaped, with style and pictures inside and nothing fetched."""
+"""Self-contained HTML pages: escaped parts, with style and pictures inside and nothing to fetch."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def heading(text: str, level: int = 2) -> str:
-    """A title within the page."""
+    """A heading within the page."""
     return f"<h{level}>{escape(text)}</h{level}>"
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """A sentence or several; `kind`: quiet or warning."""
+    """A paragraph; `kind`: quiet or warning."""
     return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
 
 
 def listing(items: Iterable[str]) -> str:
-    """One sentence an item."""
+    """A list, one sentence per item."""
     inner = "".join(f"<li>{escape(item)}</li>" for item in items)
     return f"<ul>{inner}</ul>" if inner else ""
 
 
 def verbatim(text: str) -> str:
-    """A command line."""
+    """A command line, verbatim."""
     return f"<pre>{escape(text)}</pre>"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells as text; the first column names the line."""
+    """A table of text cells; the first column names the row."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def beside(parts: Iterable[str]) -> str:
-    """Parts side by side where there is room."""
+    """Parts side by side, if there is room."""
     return '<div class="beside">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>"

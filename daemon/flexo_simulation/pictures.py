@@ -1,7 +1,7 @@
-"""Pictures of simulations as SVG that stands in a page: distributions, GPUs over time, a bar for each job.
+"""Pictures of simulations as SVG inside a page: distributions, GPUs over time, a bar for each job.
 
-Ink is the colour of the text around a picture, and nothing is behind it, so that it can be read on a light
-page and on a dark one.
+A picture is drawn in the colour of the text around it, without a background, so that it can be read on a
+light page and on a dark one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flexo_simulation.loan_story import LoanStory, means
 from flexo_simulation.records import JobRecord
 
 _INK: Final = "#010203"
-"""Stands for the colour of the text around; no picture has it otherwise."""
+"""A placeholder for the colour of the text around; no picture has this colour otherwise."""
 _COLOURS: Final = ("#3b82c4", "#e0803a", "#2a9d74", "#d1495b", "#8e6bbf", "#a3795c", "#c06aa0", "#7a8a2e")
 _DASHES: Final = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 _USED, _IDLE, _WANTED = "#3b82c4", "#9aa3ad", "#e0803a"
@@ -34,7 +34,7 @@ _FEWER, _AS_ASKED, _MORE = "#e0a03a", "#3b82c4", "#2a9d74"
 _POINTS: Final = 400
 _STRETCHES: Final = 500
 _BARS: Final = 160
-"""Jobs that have a bar; of more jobs, so many evenly among them."""
+"""The most jobs that have a bar; of more jobs, this number is chosen evenly."""
 _STYLE: Final = {
     "font.size": 10,
     "font.family": "sans-serif",
@@ -64,7 +64,10 @@ _UNITS: Final = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, 
 
 
 def distributions(curves: Sequence[tuple[str, Sequence[float]]], what: str) -> str:
-    """How many of the jobs took at most so long, by policy. `what` is "completion time" or the like."""
+    """A picture of distributions, by policy: the part of jobs that took at most so long.
+
+    `what`: "completion time" or the like.
+    """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(5.6, 3.6), layout="constrained")
         axes = figure.subplots()
@@ -94,7 +97,7 @@ def distributions(curves: Sequence[tuple[str, Sequence[float]]], what: str) -> s
 
 
 def gpus_over_time(records: Sequence[JobRecord], gpus: float, span: tuple[float, float]) -> str:
-    """In use, idle, and wanted by jobs that wait; from the beginning of `span` to its end."""
+    """A picture of the GPUs in use, idle, and wanted by waiting jobs, over `span`."""
     course = course_of(records, _STRETCHES, span)
     size, unit = _unit(course.edges[-1] - course.edges[0])
     times = (course.edges - course.edges[0]) / size
@@ -125,7 +128,8 @@ def gpus_over_time(records: Sequence[JobRecord], gpus: float, span: tuple[float,
 
 
 def servers_over_time(story: LoanStory, span: tuple[float, float]) -> str:
-    """Of an inference cluster: in use by itself, lent and in use by jobs, lent and idle, idle."""
+    """A picture of an inference cluster's servers: in use by itself, lent and in use by jobs, lent and idle,
+    idle."""
     begin, end = span
     size, unit = _unit(end - begin)
     edges = np.linspace(begin, end, _STRETCHES + 1)
@@ -148,7 +152,7 @@ def servers_over_time(story: LoanStory, span: tuple[float, float]) -> str:
 
 
 def bars(records: Sequence[JobRecord], span: tuple[float, float]) -> str:
-    """When each job waited and ran, and whether with more or fewer workers than it asked for."""
+    """A picture of when each job waited and ran, and whether with more or fewer workers than it asked for."""
     begin, end = span
     shown = thinned(records)
     size, unit = _unit(end - begin)
@@ -184,7 +188,7 @@ _BAR_KINDS: Final = (
 
 
 def thinned(records: Sequence[JobRecord]) -> Sequence[JobRecord]:
-    """Those that have a bar: all, or evenly many among them."""
+    """The records that have a bar: all, or evenly chosen ones."""
     if len(records) <= _BARS:
         return records
     places = np.linspace(0, len(records) - 1, _BARS).round().astype(int)
@@ -200,12 +204,12 @@ def _colour(stretch: Stretch, asked: int) -> str:
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    """The largest of which there are at least three."""
+    """The largest unit of which there are at least three in `seconds`."""
     return next((unit for unit in _UNITS if seconds >= 3 * unit[0]), _UNITS[-1])
 
 
 def _svg(figure: Figure, title: str) -> str:
-    """The picture without its XML head, named for those who cannot see it."""
+    """The picture without its XML head, with a name for readers who cannot see it."""
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata=_NO_METADATA)
     svg = file.getvalue()

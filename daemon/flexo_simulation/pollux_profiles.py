@@ -1,8 +1,8 @@
-"""What Pollux' authors measured of six applications: step times by placement, gradients by epoch.
+"""The measurements of six applications by Pollux' authors: step times by placement, gradients by epoch.
 
-Folders as petuum/adaptdl's branch osdi21-artifact keeps them, one an application: `placements.csv` and
-`scalability.csv` (step times), `validation-<batch>.csv` (an epoch a row). This is the hidden truth of
-simulated jobs: only `pollux_training` asks here.
+Each application has a folder, as in petuum/adaptdl's branch osdi21-artifact: `placements.csv` and
+`scalability.csv` (step times), `validation-<batch>.csv` (one row per epoch). This is the hidden truth of
+simulated jobs: only `pollux_training` reads it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from flexo.scalability.local_batch import BatchLimits
 from flexo.scalability.step_times import StepTime
 
 _MOST_NODES = 16
-"""Placements over more nodes are looked up as if they were over so many (Pollux' artifact)."""
+"""The number of nodes at which placements over more nodes are looked up (Pollux' artifact)."""
 
 
 class BadProfile(ValueError):
-    """A profile that is not there or makes no sense: the message names its file."""
+    """The error for a profile that is missing or makes no sense; the message names its file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What is known of an application besides its files: Pollux' artifact has it in its code."""
+    """The facts on an application that are not in its files: Pollux' artifact has them in its code."""
 
     max_epochs: int
     most_local_samples: int | None = None
-    """Most samples a GPU; None: the most that was measured."""
+    """The most samples per GPU; None: the most that was measured."""
 
 
 DECLARED = {
@@ -53,7 +53,7 @@ DECLARED = {
 
 @lru_cache(maxsize=64)
 def load_application(folder: Path, name: str) -> Application:
-    """The application `name`, whose files are in `folder`/`name`. Raises BadProfile."""
+    """Load the application `name`, whose files are in `folder`/`name`. Raises BadProfile."""
     if name not in DECLARED:
         raise BadProfile(f"'{name}' is none of the applications {', '.join(DECLARED)}")
     try:
@@ -63,7 +63,7 @@ def load_application(folder: Path, name: str) -> Application:
 
 
 class Application:
-    """One application's truth. Immutable but for what it remembers of earlier look-ups."""
+    """The truth about one application. Immutable, except for cached look-ups."""
 
     def __init__(self, name: str, declared: Declared, folder: Path) -> None:
         self.name = name
@@ -79,7 +79,7 @@ class Application:
 
 
 class StepTimes:
-    """Step times by placement and samples a GPU."""
+    """Step times by placement and samples per GPU."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -96,9 +96,9 @@ class StepTimes:
         self._known: dict[tuple[tuple[int, ...], int], StepTime] = {}
 
     def of(self, placement: tuple[int, ...], local: int) -> StepTime:
-        """One step with `local` samples on each GPU; `placement` is the GPUs on each node, none 0.
+        """The time of one step with `local` samples on each GPU; `placement`: the GPUs on each node, none 0.
 
-        Raises ValueError where nothing was measured on both sides.
+        Raises ValueError if this is outside of what was measured.
         """
         key = (placement, local)
         if key not in self._known:
@@ -120,9 +120,10 @@ class StepTimes:
         return self._surface.at(min(len(placement), _MOST_NODES), sum(placement), local)
 
     def _points(self) -> Iterator[tuple[int, int, int, float, float]]:
-        """(nodes, GPUs, samples a GPU, step time, sync time): means of placements, then the other file.
+        """The points (nodes, GPUs, samples per GPU, step time, sync time): means of placements, then the
+        other file.
 
-        In this order, because the triangulation of points on a common sphere depends on it.
+        They are in this order, because the triangulation of points on a common sphere depends on it.
         """
         same: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
         for placement, (sizes, steps, syncs) in self._measured.items():
@@ -140,8 +141,8 @@ class StepTimes:
 class _Surface:
     """Linear interpolation over Delaunay simplices, as SciPy's LinearNDInterpolator does it.
 
-    SciPy itself finds the simplex, because a few of them overlap where many points lie on one sphere; and it
-    does so on one thread: of the thousands of small matrices that it prepares, each would wait for all cores.
+    SciPy itself finds the simplex, because a few of them overlap where many points lie on one sphere. It does
+    so on one thread: with more, it would wait for all cores at each of its thousands of small matrices.
     """
 
     def __init__(self, points: Iterable[tuple[int, int, int, float, float]]) -> None:
@@ -152,7 +153,7 @@ class _Surface:
         self._values = table[:, 3:]
 
     def at(self, nodes: int, gpus: int, local: int) -> StepTime:
-        """Raises ValueError outside of what was measured."""
+        """The interpolated step time. Raises ValueError outside of what was measured."""
         point = np.array([nodes, gpus, local], dtype=float)
         with threadpool_limits(1, user_api="blas"):
             simplex = int(self._triangulation.find_simplex(point))
@@ -166,7 +167,7 @@ class _Surface:
 
 
 class Epochs:
-    """Progress at which epochs end, and gradients in them, by validated batch size."""
+    """Progress at which epochs end, and the gradients in each epoch, by validated batch size."""
 
     def __init__(self, folder: Path, max_epochs: int) -> None:
         files = {_batch_of(path): path for path in folder.glob("validation-*.csv")}
@@ -190,9 +191,9 @@ class Epochs:
         """Progress at which each epoch ends: the smallest of all batch sizes."""
 
     def gradients(self, batch: int, epoch: int) -> GradientStatistics:
-        """In the epoch counted from 0, interpolated linearly between validated batch sizes.
+        """The gradients in this epoch, counted from 0, interpolated linearly between validated batch sizes.
 
-        Raises ValueError outside of them.
+        Raises ValueError outside of these sizes.
         """
         above = bisect_left(self.batches, batch)
         if above == len(self.batches) or batch < self.batches[0]:
@@ -220,7 +221,8 @@ def _batch_of(path: Path) -> int:
 
 
 def _columns(path: Path, *names: str) -> list[tuple[str, ...]]:
-    """The named columns of a file with a header. Raises ValueError where one, or every row, is missing."""
+    """The named columns of a file with a header. Raises ValueError if one column, or every row, is
+    missing."""
     with path.open(newline="") as file:
         rows = list(csv.reader(file))
     header = rows.pop(0) if rows else []

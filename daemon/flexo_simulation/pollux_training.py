@@ -1,7 +1,8 @@
-"""The truth of a job of Pollux' workloads: how it gets on by placement, batch and epoch.
+"""The true training of a job of Pollux' workloads: its progress by placement, batch and epoch.
 
-As Pollux' own simulator has it (Qiao et al., OSDI 2021; petuum/adaptdl, branch osdi21-artifact). What the
-job itself finds out, and so may tell, is kept by a `Learner`: it is told, and knows nothing of this file.
+It follows Pollux' own simulator (Qiao et al., OSDI 2021; petuum/adaptdl, branch osdi21-artifact). A `Learner`
+holds the job's own observations, which the job may report. The learner knows only these, and nothing else of
+this file.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from flexo.model.measured import Source, Speed
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.scalability.learner import Learner
 from flexo.scalability.local_batch import split
 from flexo.scalability.step_times import Setting
 from flexo_simulation.pollux_profiles import Application
 
 _NOTHING_S = 1e-6
-"""What is nearer than this has happened."""
+"""An event that is nearer than this has happened."""
 _TUNED_AFTER_S = 30.0
-"""Training time after which a job that trains in a new way chooses its batch again (Pollux, section 4.1)."""
+"""Training time after which a job in a new setting chooses its batch again (Pollux, section 4.1)."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,11 @@ class PolluxTraining:
 
     application: Application
     batch: int = 0
-    """The aggregate batch that its user chose; 0: the job chooses, by what it has found out."""
+    """The aggregate batch that its user chose; 0: the job chooses, by its own observations."""
     declared: bool = True
-    """Whether it says how many epochs it will train, so that remaining work is known."""
+    """Whether the job declares how many epochs it will train, so that its remaining work is known."""
     caution: float = 0.0
-    """By how many standard errors it lowers what it expects of sizes that it has not tried."""
+    """Number of standard errors by which the job lowers its expectations of untried sizes."""
 
     def begin(self) -> PolluxRun:
         """A run from the start."""
@@ -46,7 +47,8 @@ class PolluxRun:
     """One job's training under way (implements Run).
 
     Progress is counted in steps of the initial batch. Epochs end at whole seconds of training time, as in
-    Pollux' simulator: an end is rounded to the nearest second; what is trained beyond it counts for the next.
+    Pollux' simulator: an end is rounded to the nearest second, and training beyond it counts for the next
+    epoch.
     """
 
     def __init__(self, training: PolluxTraining) -> None:
@@ -58,12 +60,12 @@ class PolluxRun:
         self._clock_s = 0.0
         """Training time so far."""
         self._tune_at_s = math.inf
-        self._shares: Sequence[Share] = ()
+        self._shares: Sequence[NodeShare] = ()
         self._samples = 0
         self._pace: _Pace | None = None
-        """With those shares and samples; None: it cannot train so."""
+        """The pace with these shares and samples; None: the job cannot train so."""
         self._unseen = True
-        """Whether it has not yet looked at its step time and gradients as they are now."""
+        """Whether the learner has not yet seen the present step time and gradients."""
 
     @property
     def finished(self) -> bool:
@@ -72,11 +74,12 @@ class PolluxRun:
 
     @property
     def steady(self) -> bool:
-        """No: what a step is worth changes from epoch to epoch."""
+        """False: the worth of a step changes from epoch to epoch."""
         return False
 
-    def time_left_s(self, shares: Sequence[Share], samples: int) -> float:
-        """Seconds to the end where its batch is given; where it chooses, to when it may choose again."""
+    def time_left_s(self, shares: Sequence[NodeShare], samples: int) -> float:
+        """Seconds to the end, if the batch is given; if the job chooses it, to the time when it may choose
+        again."""
         if self.finished:
             return 0.0
         pace = self._pace_with(shares, samples)
@@ -91,7 +94,7 @@ class PolluxRun:
             until_s = _noticed(ends_s)
         return max(0.0, until_s - self._clock_s)
 
-    def advance(self, seconds: float, shares: Sequence[Share], samples: int) -> float:
+    def advance(self, seconds: float, shares: Sequence[NodeShare], samples: int) -> float:
         """Train for `seconds`; returns the seconds that it trained before it finished."""
         began_s = self._clock_s
         until_s = began_s + seconds
@@ -110,13 +113,14 @@ class PolluxRun:
         return max(0.0, self._clock_s - began_s) if self.finished else seconds
 
     def speed(self) -> Speed | None:
-        """What its step times and gradients so far tell; None before its first step."""
+        """The speed by the job's step times and gradients so far; None before its first step."""
         return self._learner.speed()
 
     def remaining_work(self) -> float | None:
-        """Steps of the initial batch to the end of the epochs that it declared; None before its first step.
+        """Steps of the initial batch to the end of the declared epochs; None: not declared, or before the
+        first step.
 
-        Not the truth: all epochs are taken to be as long as the first one (the length of the data).
+        This is not the truth: all epochs are assumed to be as long as the first one (the length of the data).
         """
         if not self._training.declared or self._learner.speed() is None:
             return None
@@ -125,23 +129,23 @@ class PolluxRun:
 
     @property
     def source(self) -> Source:
-        """Its own reported progress."""
+        """The job's own reported progress."""
         return Source.PROGRESS
 
-    def _change(self, shares: Sequence[Share], samples: int) -> None:
-        """Go on with other shares or another batch, if they are others."""
+    def _change(self, shares: Sequence[NodeShare], samples: int) -> None:
+        """Go on with these shares and this batch, if they differ from the present ones."""
         if samples != self._samples or shares != self._shares:
             self._pace = self._pace_with(shares, samples)
             self._shares, self._samples = shares, samples
             self._unseen, self._tune_at_s = True, math.inf
 
-    def _pace_with(self, shares: Sequence[Share], samples: int) -> _Pace | None:
+    def _pace_with(self, shares: Sequence[NodeShare], samples: int) -> _Pace | None:
         if samples == self._samples and shares == self._shares:
             return self._pace
         return self._choose(shares, samples)
 
-    def _choose(self, shares: Sequence[Share], samples: int) -> _Pace | None:
-        """How it trains with `shares`: with the given batch, its user's, or the best by what it knows."""
+    def _choose(self, shares: Sequence[NodeShare], samples: int) -> _Pace | None:
+        """The pace with `shares`: with the given batch, its user's, or the best by the job's observations."""
         placement = tuple(share.workers for share in shares if share.workers)
         if not placement:
             return None
@@ -149,7 +153,7 @@ class PolluxRun:
         return _pace(self._application, placement, batch)
 
     def _observe(self, pace: _Pace) -> None:
-        """Let it see the step time and the gradients that it trains with, once an epoch."""
+        """Show the learner the present step time and gradients, once per epoch."""
         if not self._unseen:
             return
         self._unseen = False
@@ -171,7 +175,7 @@ class PolluxRun:
         return not (self._samples or self._training.batch)
 
     def _epoch_ends_s(self, pace: _Pace) -> float:
-        """When the epoch ends, on the run's own clock."""
+        """The end of the epoch, on the run's own clock."""
         left = self._application.epochs.ends[self._epoch] - self._progress
         return self._clock_s + left / pace.rate(self._epoch)
 
@@ -185,10 +189,10 @@ class PolluxRun:
 
 
 class _Pace:
-    """How fast any job of an application gets through its epochs with one placement and one batch."""
+    """The pace of any job of an application through its epochs, with one placement and one batch."""
 
     def __init__(self, application: Application, placement: tuple[int, ...], batch: int) -> None:
-        """Raises ValueError where nobody has measured that."""
+        """Raises ValueError if this has not been measured."""
         workers = sum(placement)
         self.placement = placement
         self.passes = split(batch, workers, application.limits)
@@ -201,7 +205,7 @@ class _Pace:
         self.rate(0)
 
     def rate(self, epoch: int) -> float:
-        """Steps of the initial batch a second."""
+        """Steps of the initial batch per second."""
         known = self._rates.get(epoch)
         if known is None:
             gain = self._epochs.gradients(self.batch, epoch).gain(self._scale)
@@ -209,7 +213,7 @@ class _Pace:
         return known
 
     def seconds_from(self, epoch: int) -> float:
-        """What the epochs from this one on take together, the first begun at a whole second."""
+        """The duration of the epochs from this one on, the first begun at a whole second."""
         return self._seconds_from[epoch]
 
     @cached_property
@@ -226,7 +230,7 @@ class _Pace:
 
 @lru_cache(maxsize=16384)
 def _pace(application: Application, placement: tuple[int, ...], batch: int) -> _Pace | None:
-    """None: it cannot train so."""
+    """The pace of an application; None: it cannot train so."""
     try:
         return _Pace(application, placement, batch)
     except ValueError:
@@ -234,5 +238,6 @@ def _pace(application: Application, placement: tuple[int, ...], batch: int) -> _
 
 
 def _noticed(ends_s: float) -> float:
-    """When an end counts that is rounded to a whole second: neither before that nor before it is there."""
+    """The time at which the end of an epoch counts: its end rounded to a whole second, but not before the end
+    itself."""
     return max(ends_s, round(ends_s))

@@ -9,15 +9,15 @@ from flexo_simulation import page, pictures
 from flexo_simulation.about import About
 from flexo_simulation.course import span_of
 from flexo_simulation.result_words import ORACLE, rows, title
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 
 
-def write_report(outcomes: Sequence[Outcome], about: About, path: Path) -> None:
-    """Raises OSError."""
+def write_report(outcomes: Sequence[SimulatedRun], about: About, path: Path) -> None:
+    """Write the report to `path`. Raises OSError."""
     path.write_text(page.page("flexo simulate", _parts(outcomes, about)), encoding="utf-8")
 
 
-def _parts(outcomes: Sequence[Outcome], about: About) -> Iterator[str]:
+def _parts(outcomes: Sequence[SimulatedRun], about: About) -> Iterator[str]:
     yield page.listing(about.facts)
     if about.omissions:
         yield page.paragraph("Not everything in the file was simulated:", "warning")
@@ -29,8 +29,8 @@ def _parts(outcomes: Sequence[Outcome], about: About) -> Iterator[str]:
     yield from courses(outcomes)
 
 
-def comparison(outcomes: Sequence[Outcome]) -> str:
-    """The table, with what its words mean."""
+def comparison(outcomes: Sequence[SimulatedRun]) -> str:
+    """The table of figures, with an explanation of its terms."""
     columns = ("seconds, if nothing else is said", *(title(outcome) for outcome in outcomes))
     parts = [page.table(columns, rows(outcomes))]
     if any(outcome.result.oracle for outcome in outcomes):
@@ -47,8 +47,8 @@ def comparison(outcomes: Sequence[Outcome]) -> str:
     return "".join(parts)
 
 
-def distributions(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """How long jobs took and waited, all policies in one picture each."""
+def distributions(outcomes: Sequence[SimulatedRun]) -> Iterator[str]:
+    """The distributions of completion and waiting times, all policies in one picture each."""
     completion = [
         (title(each), [record.jct_s for record in each.records if record.jct_s is not None])
         for each in outcomes
@@ -66,7 +66,7 @@ def distributions(outcomes: Sequence[Outcome]) -> Iterator[str]:
     )
 
 
-def courses(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def courses(outcomes: Sequence[SimulatedRun]) -> Iterator[str]:
     """GPUs over time and a bar for each job, policy by policy, all on one scale."""
     spans = [span_of(outcome.records) for outcome in outcomes]
     span = min(begin for begin, _ in spans), max(end for _, end in spans)

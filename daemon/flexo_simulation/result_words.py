@@ -1,4 +1,4 @@
-"""Figures of results in words: what tables on a terminal and in reports have in common."""
+"""Figures of results as text, for the tables on a terminal and in reports."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from flexo_simulation.loan_story import LoanFigures
-from flexo_simulation.results import Outcome, Result
+from flexo_simulation.results import Result, SimulatedRun
 
 Figure = tuple[str, Callable[[Result], str]]
 LoanFigure = tuple[str, Callable[[LoanFigures], str]]
 
 
 def seconds(value: float) -> str:
-    """``3469.7``; a dash where there is nothing to count."""
+    """Seconds as text, such as ``3,469.7``; a dash if there is nothing to count."""
     return "-" if math.isnan(value) else f"{value:,.1f}"
 
 
 def percent(value: float) -> str:
-    """``81.7%``."""
+    """A share as text, such as ``81.7%``; a dash if there is nothing to count."""
     return "-" if math.isnan(value) else f"{100 * value:.1f}%"
 
 
@@ -41,7 +41,7 @@ FIGURES: Final[tuple[Figure, ...]] = (
     ("preemptions", lambda result: f"{result.preemptions:,}"),
     ("the simulation took", lambda result: f"{result.wall_s:.1f} s"),
 )
-"""What is printed of a result. Times are seconds."""
+"""The printed figures of a result. Times are seconds."""
 LOAN_FIGURES: Final[tuple[LoanFigure, ...]] = (
     ("servers lent, each time", lambda loans: f"{loans.loans:,}"),
     ("  hours of them", lambda loans: f"{loans.server_hours:,.0f}"),
@@ -60,11 +60,11 @@ LOAN_FIGURES: Final[tuple[LoanFigure, ...]] = (
     ("  on both clusters, by inference too", lambda loans: percent(loans.overall_use)),
     ("server hours inference lacked", lambda loans: f"{loans.inference_short_server_hours:,.1f}"),
 )
-"""What is printed of loans, where there is an inference cluster."""
+"""The printed figures of loans, where there is an inference cluster."""
 ORACLE: Final = "oracle: goes by true running times, which no scheduler knows"
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+def rows(outcomes: Sequence[SimulatedRun]) -> list[tuple[str, ...]]:
     """The lines of a table: a figure's name, and its value for each outcome."""
     lines = [(name, *(figure(outcome.result) for outcome in outcomes)) for name, figure in FIGURES]
     loans = [outcome.result.loans for outcome in outcomes]
@@ -73,6 +73,6 @@ def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     return lines
 
 
-def title(outcome: Outcome) -> str:
-    """The policy's name, and that it is an oracle."""
+def title(outcome: SimulatedRun) -> str:
+    """The policy's name, marked if it is an oracle."""
     return f"{outcome.policy} (oracle)" if outcome.result.oracle else outcome.policy

@@ -1,6 +1,6 @@
 """Figures of one simulation, from the story of each of its jobs.
 
-Each figure's docstring says what it is of: papers mean different things by the same words.
+Each figure's docstring defines it, because papers use the same words for different things.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo_protos.resources import Amount
 from flexo_simulation.course import span_of
 from flexo_simulation.loan_story import LoanFigures, LoanStory, loan_figures
@@ -20,75 +20,77 @@ from flexo_simulation.training import Training
 from flexo_simulation.workload import TraceJob
 
 _LONGEST_LIFE = 1_000_000
-"""Changes of speed after which a job alone on one worker is taken to have no end."""
+"""Changes of speed after which a job alone on one worker is assumed to have no end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What `flexo simulate --json` writes of one policy. Seconds; nan where there is nothing to count."""
+    """The part of `flexo simulate --json` on one policy. Times are in seconds; nan: there is nothing to
+    count."""
 
     jobs: int
-    """In the workload, whatever became of them."""
+    """Jobs in the workload, whatever became of them."""
     avg_jct_s: float
-    """Job completion time, from submission to completion, of the jobs that finished; so the next four."""
+    """Mean job completion time, from submission to completion, of the jobs that finished; so the next
+    four."""
     median_jct_s: float
     p95_jct_s: float
     p99_jct_s: float
     max_jct_s: float
     avg_queue_s: float
-    """From submission until a job first had GPUs, of the jobs that ever had; so the next two."""
+    """Mean time from submission until a job first had GPUs, of the jobs that ever had; so the next two."""
     median_queue_s: float
     p95_queue_s: float
     makespan_s: float
-    """From the first submission to the last end."""
+    """Time from the first submission to the last end."""
     gpu_utilization: float
     """GPU seconds held by jobs, over those of all nodes, and of servers on loan, during the makespan."""
     resizes: int
-    """Changes of where a running job's workers were."""
+    """Number of changes of where a running job's workers were."""
     preemptions: int
-    """How often all of a running job was taken."""
+    """Number of times that the whole of a running job was preempted."""
     sjs_efficiency: float
     """Scheduled jobs' sum of lengths on one worker, over the sum of GPU seconds held (IBM, section IV-A).
 
-    In GPU seconds both, of the jobs that finished. A job that one worker cannot train counts with the least
-    number that can.
-    """
+    Both sums are in GPU seconds, of the jobs that finished. A job that one worker cannot train counts with
+    the least number that can."""
     drop_ratio: float
-    """Of all jobs, those that the policy refused."""
+    """The share of all jobs that the policy refused."""
     wall_s: float
-    """What the simulation took."""
+    """The duration of the simulation itself."""
     events: int
     """Arrivals, ends, and other instants at which something happened to a job or a decision was due."""
     oracle: bool
-    """Whether the policy went by what no scheduler can know."""
+    """Whether the policy used facts that no scheduler can know."""
     finished: int
     """Jobs that trained to their end."""
     never_fit: tuple[str, ...]
-    """Jobs that the cluster could never hold, by number and, where it has one, name: they were left out."""
+    """Jobs that the cluster could never hold, by number and, if it has one, name: they were left out."""
     never_started: tuple[str, ...]
     """Jobs that still waited when nothing could happen any more."""
     loans: LoanFigures | None = None
-    """Of inference servers on loan; None: there is no inference cluster, and the JSON has no such key."""
+    """Figures of inference servers on loan; None: there is no inference cluster, and the JSON has no such
+    key."""
 
     def to_json(self) -> dict[str, object]:
-        """For `json.dumps`: a figure of nothing is null."""
+        """The figures for `json.dumps`; a figure of nothing is null."""
         figures = asdict(self)
         loans = figures.pop("loans")
         return _without_nan(figures) | ({} if loans is None else {"loans": _without_nan(loans)})
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One simulation: its figures, and every job's story."""
+class SimulatedRun:
+    """One simulation: its figures, and the record of every job."""
 
     policy: str
     result: Result
     records: tuple[JobRecord, ...]
-    """In the order of submission."""
+    """The records in the order of submission."""
     gpus: Amount
-    """Of the cluster; without those of inference servers."""
+    """GPUs of the cluster, without those of inference servers."""
     loans: LoanStory | None = None
-    """What became of inference servers; None: there are none."""
+    """The story of inference servers; None: there are none."""
 
 
 def _without_nan(figures: dict[str, object]) -> dict[str, object]:
@@ -157,7 +159,7 @@ def _mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
 
 
 def _percentile(values: np.ndarray[tuple[int], np.dtype[np.float64]], percent: float) -> float:
-    """Linear between the two nearest."""
+    """The percentile, linear between the two nearest values."""
     return float(np.percentile(values, percent)) if values.size else math.nan
 
 
@@ -186,8 +188,8 @@ def _least_gpu_s(job: TraceJob) -> float:
 
 
 def alone_s(training: Training, workers: int) -> float:
-    """Seconds that it trains with `workers` on one node from beginning to end; infinite if it cannot."""
-    run, shares, total = training.begin(), (Share("alone", workers),), 0.0
+    """Seconds that a job trains with `workers` on one node from beginning to end; infinite: it cannot."""
+    run, shares, total = training.begin(), (NodeShare("alone", workers),), 0.0
     for _ in range(_LONGEST_LIFE):
         if run.finished:
             return total

@@ -1,4 +1,4 @@
-"""What a workload is run on and how: all that a simulation needs besides jobs and a policy."""
+"""The set-up of a workload's simulation: everything besides jobs and a policy."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ class Scenario:
     nodes: tuple[NodeGroup, ...]
     costs: Costs = field(default_factory=Costs)
     interval_s: float | None = None
-    """The policy decides at multiples of this only; None: whenever something happens."""
+    """The policy decides at multiples of these seconds only; None: at every event."""
     estimates: Estimates = field(default_factory=Estimates)
-    """Where the running times that policies go by come from."""
+    """The source of the running times that policies use."""
     quotas: tuple[Quota, ...] = ()
     """GPUs that tenants are guaranteed."""
     limits_end_jobs: bool = False
-    """A job that has run longer than its time limit is ended."""
+    """Whether a job that has run longer than its time limit is ended."""
     gpu_speeds: GpuSpeeds = field(default_factory=GpuSpeeds)
-    """What GPUs really do by their type."""
+    """The real speeds of GPUs, by type."""
     checkpoints: bool = True
-    """A preempted job goes on where it was; else it begins anew."""
+    """Whether a preempted job goes on where it was; otherwise it begins anew."""
     inference: Inference | None = None
-    """The inference cluster beside it, which may lend servers."""
+    """The inference cluster beside the training cluster, which may lend servers."""
     on_slurm: SlurmTimes | None = None
-    """Jobs run as on Slurm, which starts bases and leaves them where they are, and grow by satellites; then
-    `costs`, `interval_s` and `estimates` do not matter. None: the policy starts and moves everything."""
+    """The delays of a simulated Slurm, which starts bases and leaves them where they are, while jobs grow by
+    satellites. Then `costs`, `interval_s` and `estimates` do not matter. None: the policy starts and moves
+    everything."""

@@ -1,4 +1,4 @@
-"""What the controller has in a simulation in place of leaders and a journal: nobody speaks, nobody reads."""
+"""Stand-ins for leaders and the event store in a simulation: no leader reports, and nothing is kept."""
 
 from __future__ import annotations
 
@@ -16,102 +16,102 @@ from flexo.model.queue import JobKey
 
 
 class NoLeaders:
-    """Nobody is attached (implements Leaders)."""
+    """Leaders of no job (implements Leaders)."""
 
     def __init__(self) -> None:
         self.wake: Final = threading.Event()
 
     def reports(self) -> tuple[LeaderReport, ...]:
-        """None."""
+        """No reports."""
         return ()
 
     def take_failures(self) -> tuple[GrantFailure, ...]:
-        """None."""
+        """No failures."""
         return ()
 
     def take_slow_gpus(self) -> tuple[SlowGpuReport, ...]:
-        """None."""
+        """No reports."""
         return ()
 
     def tell(self, key: JobKey, orders: Orders) -> None:
-        """Nobody hears it."""
+        """Do nothing: there is no leader."""
 
     def save(self, key: JobKey, path: str) -> None:
-        """Nobody hears it."""
+        """Do nothing: there is no leader."""
 
     def take_saved(self) -> tuple[Saved, ...]:
-        """None."""
+        """No checkpoints."""
         return ()
 
 
-class NoJournal:
-    """Nothing is kept (implements Logbook): the simulator keeps its own records."""
+class NoEventStore:
+    """A store that keeps nothing (implements StateStore): the simulator keeps its own records."""
 
     keeps: Final = False
     trouble: Final = ""
 
     def record(self, at: float, events: tuple[Event, ...], facts: str = "") -> None:
-        """Not kept."""
+        """Do nothing."""
 
     def unended(self, since: float) -> tuple[JobKey, ...]:
-        """None."""
+        """No jobs."""
         return ()
 
     def caps(self) -> dict[JobKey, int]:
-        """None."""
+        """No caps."""
         return {}
 
     def set_cap(self, key: JobKey, workers: int | None) -> None:
-        """Not kept."""
+        """Do nothing."""
 
     def grants(self) -> tuple[IssuedGrant, ...]:
-        """None."""
+        """No grants."""
         return ()
 
     def set_grants(self, kept: Iterable[IssuedGrant], forgotten: Iterable[IssuedGrant]) -> bool:
-        """Not kept."""
+        """Do nothing. Returns success."""
         return True
 
     def scaling(self) -> dict[JobKey, tuple[ScalingPoint, ...]]:
-        """None."""
+        """No measurements."""
         return {}
 
     def set_scaling(self, key: JobKey, points: Iterable[ScalingPoint]) -> None:
-        """Not kept."""
+        """Do nothing."""
 
     def slow_gpus(self, now: float) -> tuple[SlowGpu, ...]:
-        """None."""
+        """No slow GPUs."""
         return ()
 
     def set_slow_gpu(self, gpu: SlowGpu) -> None:
-        """Not kept."""
+        """Do nothing."""
 
     def running_times(self) -> tuple[RunningTime, ...]:
-        """None."""
+        """No running times."""
         return ()
 
     def add_running_times(self, times: Iterable[RunningTime]) -> None:
-        """Not kept."""
+        """Do nothing."""
 
     def priorities(self) -> dict[JobKey, int]:
-        """None."""
+        """No priorities."""
         return {}
 
     def set_priorities(self, given: Iterable[tuple[JobKey, int]], forgotten: Iterable[JobKey]) -> None:
-        """Not kept."""
+        """Do nothing."""
 
     def loans(self) -> tuple[Loan, ...]:
-        """None."""
+        """No loans."""
         return ()
 
     def left_alone(self) -> tuple[LeftAlone, ...]:
-        """None."""
+        """No servers."""
         return ()
 
     def set_loans(
         self, loans: Iterable[Loan], over: Iterable[PastLoan] = (), left_alone: Iterable[LeftAlone] = ()
     ) -> None:
-        """Not kept."""
+        """Do nothing."""
 
     def add_demand(self, demand: Demand) -> None:
-        """Not kept."""
+        """Do nothing."""

@@ -1,6 +1,7 @@
-"""Measured speeds for jobs of a workload that says nothing of theirs: ElasticFlow's tables.
+"""Measured speeds, from ElasticFlow's tables, for jobs of a workload that does not state their speeds.
 
-Without them the speed of such a job is linear in its workers, which is more than any real job reaches.
+Without these tables, the speed of such a job is linear in its workers, which is more than any real job
+reaches.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from flexo_simulation.workload import TraceJob, Workload
 
 
 def loaded(folder: Path | None) -> Tables | None:
-    """The tables in `folder`; None for none. Raises BadTrace."""
+    """Load the tables in `folder`; None: there is no folder. Raises BadTrace."""
     if folder is None:
         return None
     try:
@@ -30,8 +31,8 @@ def loaded(folder: Path | None) -> Tables | None:
 def with_tables(workload: Workload, tables: Tables, model: str, seed: int) -> Workload:
     """`workload`, whose elastic jobs of unknown speed scale like `model`, at one of its batches.
 
-    "" for any model. Which of them a job is depends on its number and the seed. Raises BadTrace for a model
-    that is in no table.
+    `model` "": any model. A job's model and batch depend on its number and the seed. Raises BadTrace for a
+    model that is in no table.
     """
     speeds = [speed for (name, _), speed in sorted(tables.speeds.items()) if model in ("", name)]
     if not speeds:

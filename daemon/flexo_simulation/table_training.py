@@ -1,6 +1,6 @@
 """Jobs of traces with durations that scale as a measured model does: ElasticFlow's tables.
 
-`<model>.csv` has a line for each global batch size: iterations a second on 1, 2, 4, ... GPUs (Gu et al.,
+`<model>.csv` has a line for each global batch size: iterations per second on 1, 2, 4, ... GPUs (Gu et al.,
 "ElasticFlow", ASPLOS 2023). A trace's duration is the time on the GPUs that it names.
 """
 
@@ -23,7 +23,7 @@ class Tables:
     speeds: Mapping[tuple[str, int], TableSpeed]
 
     def of(self, model: str, batch: int) -> TableSpeed:
-        """Raises BadTable where that was not measured."""
+        """The speed of a model with a batch. Raises BadTable if that was not measured."""
         speed = self.speeds.get((model, batch))
         if speed is None:
             raise BadTable(f"nobody has measured {model} with a batch of {batch}")
@@ -31,7 +31,7 @@ class Tables:
 
 
 def load_tables(folder: Path) -> Tables:
-    """All tables in `folder`, which must have one. Raises BadTable, with file and line, or OSError."""
+    """Load all tables in `folder`, which must have one. Raises BadTable, with file and line, or OSError."""
     speeds: dict[tuple[str, int], TableSpeed] = {}
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="") as file:
@@ -49,7 +49,7 @@ def load_tables(folder: Path) -> Tables:
 
 
 def _rates(sizes: list[str], cells: list[str]) -> dict[int, float]:
-    """An empty cell was not measured."""
+    """The measured rates by size; an empty cell was not measured."""
     return {int(size): _rate(cell) for size, cell in zip(sizes, cells, strict=True) if cell}
 
 

@@ -1,7 +1,7 @@
-"""What a simulated job really does: known to the simulator alone, never to a policy.
+"""The true training of a simulated job: known to the simulator alone, never to a policy.
 
-A reader of traces gives each job a `Training`; the simulator begins a `Run` of it and moves that on in
-virtual time. What the job's leader would report of it (`speed`, `remaining_work`) is all that policies see.
+A reader of traces gives each job a `Training`. The simulator begins a `Run` of it and advances the run in
+virtual time. Policies see only the reports of the job's leader (`speed`, `remaining_work`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from flexo.model.measured import Source, Speed
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 
 
 class Run(Protocol):
@@ -21,15 +21,16 @@ class Run(Protocol):
         """Whether nothing is left to do."""
         ...
 
-    def time_left_s(self, shares: Sequence[Share], samples: int) -> float:
-        """Seconds of undisturbed training to its end if nothing changed; infinite if it cannot train so.
+    def time_left_s(self, shares: Sequence[NodeShare], samples: int) -> float:
+        """Seconds of undisturbed training to the end if nothing changed; infinite: the job cannot train so.
 
-        May be less where its speed will change on the way (an epoch ends): the simulator looks again then.
+        The result may be smaller if the speed will change on the way (an epoch ends): the simulator asks
+        again then.
         """
         ...
 
-    def advance(self, seconds: float, shares: Sequence[Share], samples: int) -> float:
-        """Train for `seconds`, with what it has. `samples` is the aggregate batch; 0: its own choice.
+    def advance(self, seconds: float, shares: Sequence[NodeShare], samples: int) -> float:
+        """Train for `seconds` with `shares`. `samples`: the aggregate batch; 0: the job's own choice.
 
         Returns the seconds that it trained: all of them, unless it finished before.
         """
@@ -39,21 +40,22 @@ class Run(Protocol):
     def steady(self) -> bool:
         """Whether `time_left_s` always tells the end, and `speed` never changes.
 
-        Such a run is moved on when what it has changes and when it ends; others at every decision.
+        The simulator advances such a run when its shares change and when it ends, and other runs at every
+        decision.
         """
         ...
 
     def speed(self) -> Speed | None:
-        """What is known of its speed now, from what it has run so far: never the hidden truth."""
+        """The speed that is known from the run so far: never the hidden truth."""
         ...
 
     def remaining_work(self) -> float | None:
-        """What it reports to be left, in the unit of `speed`; None where it reports no progress."""
+        """The remaining work that the job reports, in the unit of `speed`; None: it reports no progress."""
         ...
 
     @property
     def source(self) -> Source:
-        """Where `remaining_work` comes from."""
+        """The source of `remaining_work`."""
         ...
 
 
@@ -61,5 +63,5 @@ class Training(Protocol):
     """The truth about one job."""
 
     def begin(self) -> Run:
-        """A run from the start."""
+        """Begin a run from the start."""
         ...

@@ -1,17 +1,17 @@
-"""Lending in a simulation: the very code that flexod runs, and a memory of what came of it."""
+"""Lending in a simulation: the code that flexod runs, with a record of its results."""
 
 from __future__ import annotations
 
 from flexo.clusters.simulated.nodes import BORROWED, INFERENCE
 from flexo.loaning.forecast import Predictor
 from flexo.loaning.lending import Lending
-from flexo.loaning.turn import LendingPlan, LendingSettings, View
+from flexo.loaning.lending_cycle import LendingPlan, LendingSettings, View
 from flexo.model.loans import Loan, PastLoan
 from flexo_simulation.inference import Inference, TraceDemand
 
 
 class WatchedLending(Lending):
-    """Remembers what its turns have said. Mutable: belongs to one simulation."""
+    """Lending that records the results of its cycles. Mutable: belongs to one simulation."""
 
     def __init__(self, inference: Inference) -> None:
         super().__init__(
@@ -19,24 +19,24 @@ class WatchedLending(Lending):
                 INFERENCE, BORROWED, inference.rules, inference.timing, inference.edit_interval_s
             ),
             TraceDemand(inference.demand),
-            outlook=_outlook(inference) if inference.forecast else None,
+            forecast=_forecast(inference) if inference.forecast else None,
             chooser=inference.chooser,
         )
         self.loans: tuple[Loan, ...] = ()
-        """Those that stand."""
+        """The loans that stand."""
         self.ended: list[PastLoan] = []
-        """Those that do not stand any more, in the order in which they ended."""
+        """The loans that have ended, in the order of their ends."""
 
-    def turn(self, view: View) -> LendingPlan:
-        """As flexod's."""
-        plan = super().turn(view)
+    def cycle(self, view: View) -> LendingPlan:
+        """Run one cycle as flexod does, and record its loans."""
+        plan = super().cycle(view)
         self.loans = plan.loans
         self.ended += plan.ended
         return plan
 
 
-def _outlook(inference: Inference) -> Predictor:
-    """Knows what the trace says of the time before the simulation begins."""
+def _forecast(inference: Inference) -> Predictor:
+    """A forecast that has learnt the trace's demand before the simulation begins."""
     predictor = Predictor(interval_s=inference.rules.interval_s)
     for at, servers in inference.demand.between(-float("inf"), 0.0):
         predictor.note(at, servers)

@@ -1,8 +1,8 @@
-"""What elasticity would have done for the jobs of a dump of sacct: how they really fared, and how they would.
+"""The effect of elasticity on the jobs of a dump of sacct: their real waits and ends, and simulated ones.
 
-Everything is compared with a simulation of what Slurm does (`backfill`, no job elastic), so that what a
-simulation does not know is missing on both sides. How far that simulation is from what really happened is
-part of the findings.
+Every case is compared with a simulation of what Slurm does (`backfill`, no job elastic), so that facts that a
+simulation does not know are missing on both sides. The distance of that simulation from reality is part of
+the findings.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from flexo.clusters.simulated.nodes import NodeGroup
 from flexo_simulation.course import course_of, stretches_of
 from flexo_simulation.formats.sacct_dump import SacctRun
 from flexo_simulation.records import End, JobRecord
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 
 _HOUR: Final = 3600.0
 _STRETCHES: Final = 5000
-"""In which the use of GPUs is counted."""
+"""Number of stretches of time in which the use of GPUs is counted."""
 _USUAL_GPUS: Final = 8
-"""Of a node, where the dump does not tell."""
+"""GPUs of a node that are assumed if the dump does not tell."""
 CLOSE_S: Final = 600.0
 """A simulated wait this near to the real one counts as close."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """How long jobs waited, in hours."""
+class WaitStatistics:
+    """Statistics of the waits of jobs, in hours."""
 
     mean_h: float
     median_h: float
@@ -39,8 +39,8 @@ class Waits:
     total_h: float
 
     @classmethod
-    def of(cls, seconds: Sequence[float]) -> Waits:
-        """Of at least one job."""
+    def of(cls, seconds: Sequence[float]) -> WaitStatistics:
+        """The statistics of the waits of at least one job."""
         hours = np.array(seconds) / _HOUR
         p50, p95 = (float(value) for value in np.percentile(hours, (50, 95)))
         return cls(float(hours.mean()), p50, p95, float(hours.sum()))
@@ -48,41 +48,42 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Simulated backfilling beside what really happened, job by job."""
+    """Simulated backfilling compared with reality, job by job."""
 
     jobs: int
-    """That are compared."""
-    real: Waits
-    simulated: Waits
+    """Number of jobs that are compared."""
+    real: WaitStatistics
+    simulated: WaitStatistics
     mean_difference_h: float
-    """Simulated less real, in the mean: below 0, simulated jobs wait shorter."""
+    """Mean of the simulated less the real wait; below 0: simulated jobs wait shorter."""
     typical_difference_h: float
-    """Either way, the median."""
+    """The median of the absolute differences."""
     close_share: float
-    """Of jobs whose waits differ by at most CLOSE_S."""
+    """Share of the jobs whose waits differ by at most CLOSE_S."""
     real_utilization: float
     simulated_utilization: float
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One policy with one share of elastic jobs. GPU hours are the window's, waits those of its jobs."""
+    """One policy with one share of elastic jobs. GPU hours are those of the window, waits those of its
+    jobs."""
 
     policy: str
     elastic_share: float
-    """Of the jobs that could be: those with two GPUs and more, or all."""
+    """The share of elastic jobs among those that could be: jobs with two GPUs and more, or all."""
     oracle: bool
     jobs: int
     elastic_jobs: int
     mean_jct_h: float
     median_jct_h: float
     waited_h: float
-    """By all jobs together, also after a preemption."""
+    """Hours waited by all jobs together, also after a preemption."""
     p95_wait_h: float
-    """All but a twentieth of the jobs waited at most so long."""
+    """Hours that all but a twentieth of the jobs waited at most."""
     idle_gpu_h: float
     idle_wanted_gpu_h: float
-    """GPU hours that were idle while waiting jobs asked for so many."""
+    """GPU hours that were idle while waiting jobs asked for as many."""
     utilization: float
     resizes: int
     preemptions: int
@@ -91,20 +92,20 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The cluster, and where its size comes from."""
+    """The cluster, and how its size was determined."""
 
     nodes: tuple[NodeGroup, ...]
     how: str
 
     @property
     def gpus(self) -> int:
-        """In all."""
+        """GPUs of all nodes."""
         return sum(group.count * group.gpus for group in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that is found in one dump."""
+    """All findings from one dump."""
 
     size: Size
     window_h: float
@@ -113,7 +114,7 @@ class Findings:
     cases: tuple[Case, ...]
 
     def to_json(self) -> dict[str, object]:
-        """For `json.dumps`: a figure of nothing is null."""
+        """The findings for `json.dumps`; a figure of nothing is null."""
         calibration = None if self.calibration is None else asdict(self.calibration)
         return {
             "cluster": {
@@ -136,7 +137,7 @@ def _without_nan(figures: dict[str, object]) -> dict[str, object]:
 
 
 def size_of(runs: Sequence[SacctRun], nodes: int | None, gpus_per_node: int | None) -> Size:
-    """As said; what is not said is as large as the runs show that it must have been."""
+    """The size as given; a part that is not given is as large as the runs show that it must have been."""
     peak = peak_gpus(runs)
     of_a_node, how = gpus_per_node, "as you said"
     if of_a_node is None:
@@ -151,7 +152,7 @@ def size_of(runs: Sequence[SacctRun], nodes: int | None, gpus_per_node: int | No
 
 
 def peak_gpus(runs: Iterable[SacctRun]) -> int:
-    """The most that were in use at one time. What ends when another begins makes room for it."""
+    """The most GPUs in use at one time. A job that ends when another one begins makes room for it."""
     changes = [(run.started_at, 1, run.gpus) for run in runs] + [(run.ended_at, 0, -run.gpus) for run in runs]
     used = peak = 0
     for _, _, gpus in sorted(changes):
@@ -166,19 +167,20 @@ def _gpus_of_a_node(runs: Iterable[SacctRun]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time of which the dump tells all: jobs that could start in it are counted. Seconds."""
+    """The time that the dump covers completely: jobs that could start in it are counted. Times are in
+    seconds."""
 
     zero: float
-    """When the first job of all could have started: where simulated time begins."""
+    """Time when the first job of all could have started; simulated time begins there."""
     begin: float
     end: float
 
     @classmethod
     def of(cls, runs: Sequence[SacctRun]) -> Window:
-        """From the first end to the last job that came.
+        """The window from the first end to the last job that came.
 
-        sacct --starttime leaves out what had ended before it: until the first end in the dump, other jobs may
-        have run. After the last job has come, a cluster runs empty whatever the policy.
+        sacct --starttime leaves out jobs that had ended before it: until the first end in the dump, other
+        jobs may have run. After the last job has come, a cluster runs empty whatever the policy.
         """
         zero = min(run.ready_at for run in runs)
         begin, end = min(run.ended_at for run in runs), max(run.ready_at for run in runs)
@@ -188,22 +190,25 @@ class Window:
 
     @property
     def simulated(self) -> tuple[float, float]:
-        """The same in the simulation's time."""
+        """The window in the simulation's time."""
         return self.begin - self.zero, self.end - self.zero
 
     @property
     def hours(self) -> float:
-        """How long it is."""
+        """The length of the window in hours."""
         return (self.end - self.begin) / _HOUR
 
     def among(self, records: Sequence[JobRecord]) -> list[JobRecord]:
-        """Those that are counted."""
+        """The records that are counted."""
         begin, _ = self.simulated
         return [record for record in records if record.job.submitted_at >= begin]
 
 
-def calibrate(runs: Sequence[SacctRun], window: Window, baseline: Outcome) -> Calibration | None:
-    """`baseline` is of the workload of `runs`, with records in their order. None: no job can be compared."""
+def calibrate(runs: Sequence[SacctRun], window: Window, baseline: SimulatedRun) -> Calibration | None:
+    """Compare a simulation with reality. None: no job can be compared.
+
+    `baseline`: the simulation of the workload of `runs`, with records in their order.
+    """
     pairs = [
         (run.waited_s, record.queue_s)
         for run, record in zip(runs, baseline.records, strict=True)
@@ -216,8 +221,8 @@ def calibrate(runs: Sequence[SacctRun], window: Window, baseline: Outcome) -> Ca
     used_gpu_h = sum(run.gpus * _overlap(run, window) for run in runs) / _HOUR
     return Calibration(
         jobs=len(pairs),
-        real=Waits.of(real),
-        simulated=Waits.of(simulated),
+        real=WaitStatistics.of(real),
+        simulated=WaitStatistics.of(simulated),
         mean_difference_h=float(difference.mean()),
         typical_difference_h=float(np.median(np.abs(difference))),
         close_share=float((np.abs(difference) <= CLOSE_S / _HOUR).mean()),
@@ -230,8 +235,8 @@ def _overlap(run: SacctRun, window: Window) -> float:
     return max(0.0, min(run.ended_at, window.end) - max(run.started_at, window.begin))
 
 
-def case_of(outcome: Outcome, policy: str, elastic_share: float, window: Window) -> Case:
-    """What one simulation comes to for the jobs that are counted."""
+def case_of(outcome: SimulatedRun, policy: str, elastic_share: float, window: Window) -> Case:
+    """The figures of one simulation for the jobs that are counted."""
     use, counted = _use(outcome, window), window.among(outcome.records)
     waits_h = [_waited_s(record, outcome.result.makespan_s) / _HOUR for record in counted]
     completion_h = [record.jct_s / _HOUR for record in counted if record.jct_s is not None]
@@ -265,7 +270,7 @@ class _Use:
     idle_wanted_gpu_h: float
 
 
-def _use(outcome: Outcome, window: Window) -> _Use:
+def _use(outcome: SimulatedRun, window: Window) -> _Use:
     course = course_of(outcome.records, _STRETCHES, window.simulated)
     hours = np.diff(course.edges) / _HOUR
     gpus = float(outcome.gpus)

@@ -9,20 +9,20 @@ from flexo_simulation import page, pictures, whatif_words
 from flexo_simulation.about import About
 from flexo_simulation.formats.sacct_dump import SacctRun
 from flexo_simulation.result_words import ORACLE
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 from flexo_simulation.whatif import Findings, Window
 
 
 def write_page(
-    findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[Outcome], about: About, path: Path
+    findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[SimulatedRun], about: About, path: Path
 ) -> None:
-    """`outcomes` begin with the baseline's, and go on as the findings' cases. Raises OSError."""
+    """Write the page. `outcomes`: the baseline's, then those of the findings' cases. Raises OSError."""
     parts = _parts(findings, runs, outcomes, about)
     path.write_text(page.page("What if jobs had been elastic?", parts), encoding="utf-8")
 
 
 def _parts(
-    findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[Outcome], about: About
+    findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[SimulatedRun], about: About
 ) -> Iterator[str]:
     yield page.paragraph(
         "An elastic job starts with some of the GPUs that it could use, takes idle ones while nobody else "
@@ -53,7 +53,9 @@ def _parts(
     yield page.verbatim(about.command)
 
 
-def _pictures(findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[Outcome]) -> Iterator[str]:
+def _pictures(
+    findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[SimulatedRun]
+) -> Iterator[str]:
     window = Window.of(runs)
     really = [run.waited_s for run in runs if run.ready_at >= window.begin]
     policies = list(dict.fromkeys(case.policy for case in findings.cases))
@@ -76,8 +78,8 @@ def _pictures(findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[O
         yield pictures.gpus_over_time(outcome.records, float(outcome.gpus), window.simulated)
 
 
-def _extremes(findings: Findings, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Outcome]]:
-    """What Slurm does, and the first policy with the most elastic jobs."""
+def _extremes(findings: Findings, outcomes: Sequence[SimulatedRun]) -> Iterator[tuple[str, SimulatedRun]]:
+    """The outcome of Slurm's own behaviour, and that of the first policy with the most elastic jobs."""
     yield whatif_words.BASELINE, outcomes[0]
     first = findings.cases[0].policy
     candidates = [

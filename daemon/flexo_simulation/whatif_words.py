@@ -1,4 +1,4 @@
-"""What was found in a dump, in plain sentences and tables: for the terminal and for the page alike."""
+"""The findings of a dump, in plain sentences and tables: for the terminal and for the page alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from flexo_simulation.whatif import CLOSE_S, Calibration, Case, Findings, Waits
+from flexo_simulation.whatif import CLOSE_S, Calibration, Case, Findings, WaitStatistics
 
 COLUMNS: Final = (
     "policy",
@@ -26,17 +26,17 @@ UNKNOWN: Final = (
     "priorities and fair share, limits of users and QOS, reservations, nodes that were down, licences, "
     "memory and CPUs, who asked for which node, jobs that were cancelled while they waited"
 )
-"""What sacct does not tell, or the simulation does not know."""
+"""The facts that sacct does not have, or the simulation does not know."""
 _NOTHING_H: Final = 1 / 60
-"""Who waits a minute in the mean does not wait."""
+"""A mean wait up to this counts as no wait."""
 _LEAST_H: Final = 0.001
-"""Less is nothing."""
+"""Hours below this count as nothing."""
 _NEAR: Final = 0.25
-"""Mean waits so far apart, in the longer one, count as near: a matter of words."""
+"""The largest difference of two mean waits, as a part of the longer one, that the text calls near."""
 
 
 def rows(findings: Findings) -> Iterator[tuple[str, ...]]:
-    """What stands under COLUMNS, the baseline first; changes are against it."""
+    """The rows under COLUMNS, the baseline first; changes are against it."""
     base = findings.baseline
     yield (
         BASELINE,
@@ -66,7 +66,7 @@ def _use(case: Case, changed: str) -> tuple[str, str]:
 
 
 def in_short(findings: Findings) -> Iterator[str]:
-    """The answer, a sentence for each share of the first policy."""
+    """The answer in short: a sentence for each share of elastic jobs under the first policy."""
     base = findings.baseline
     days = findings.window_h / 24
     yield (
@@ -80,12 +80,12 @@ def in_short(findings: Findings) -> Iterator[str]:
             yield (
                 f"Under {first} with {_elastic(case)} elastic, all jobs together wait "
                 f"{compared(case.waited_h, base.waited_h, 'h')}, and are completed after "
-                f"{hours(case.mean_jct_h)} h in the mean instead of {hours(base.mean_jct_h)} h."
+                f"{hours(case.mean_jct_h)} h on average instead of {hours(base.mean_jct_h)} h."
             )
 
 
 def trust(calibration: Calibration | None) -> Iterator[str]:
-    """How far the simulation of what Slurm does is from what Slurm did."""
+    """Sentences on how far the simulation of what Slurm does is from what Slurm did."""
     if calibration is None:
         yield "No job can be compared with what really happened: the dump is too short."
         return
@@ -102,9 +102,9 @@ def trust(calibration: Calibration | None) -> Iterator[str]:
     yield _verdict(real.mean_h, simulated.mean_h)
 
 
-def _waits(waits: Waits) -> str:
+def _waits(waits: WaitStatistics) -> str:
     mean, median, p95 = hours(waits.mean_h), hours(waits.median_h), hours(waits.p95_h)
-    return f"{mean} h in the mean (median {median} h, 95th percentile {p95} h)"
+    return f"{mean} h on average (median {median} h, 95th percentile {p95} h)"
 
 
 def _verdict(real_h: float, simulated_h: float) -> str:
@@ -123,7 +123,7 @@ def _verdict(real_h: float, simulated_h: float) -> str:
 
 
 def hours(value: float) -> str:
-    """With as many digits as say something; a dash where there is nothing to count."""
+    """Hours as text, with as many digits as are significant; a dash if there is nothing to count."""
     if math.isnan(value):
         return "-"
     if abs(value) < _LEAST_H:
@@ -132,13 +132,13 @@ def hours(value: float) -> str:
 
 
 def change(now: float, before: float) -> str:
-    """``(-42%)``; nothing where there is nothing to compare with."""
+    """A change as text, such as ``(-42%)``; "" if there is nothing to compare with."""
     if not before or math.isnan(now) or math.isnan(before):
         return ""
     return f"({(now - before) / before:+.0%})"
 
 
 def compared(now: float, before: float, unit: str) -> str:
-    """``"120 h less (-42%)"``."""
+    """A difference as text, such as ``"120 h less (-42%)"``."""
     way = "less" if now <= before else "more"
     return f"{hours(abs(now - before))} {unit} {way} {change(now, before)}".rstrip()

@@ -1,4 +1,4 @@
-"""A workload: the jobs of a trace or a generator, as the simulator takes them up."""
+"""A workload: the jobs of a trace or a generator, as the simulator gets them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class TraceJob:
     """Unique in the workload, from 1, in the order of submission."""
     submitted_at: float
     workers: Range
-    """min == max: not elastic."""
+    """The range of its number of workers; min == max: not elastic."""
     requested_workers: int
-    """As the trace has it."""
+    """The number of workers in the trace."""
     shape: Resources
     training: Training
     user: str = ""
@@ -31,11 +31,11 @@ class TraceJob:
     fungible: bool = False
     heterogeneous: bool = False
     declared_work: float | None = None
-    """What it says of itself when it is submitted, in the unit of its speed; None: nothing."""
+    """Work that the job declared at submission, in the unit of its speed; None: none."""
     line: int = 0
-    """Where it stands in its file, from 1; 0: generated."""
+    """The number of its line in its file, from 1; 0: generated."""
     name: str = ""
-    """What its file calls it."""
+    """The job's name in its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class LeftOut:
     """Jobs of a trace that make sense, but have no place in a simulation."""
 
     why: str
-    """Goes on after "jobs that ...", as in "ask for no GPU"."""
+    """The reason, which goes on after "jobs that ...", as in "ask for no GPU"."""
     jobs: int
 
 
@@ -64,4 +64,4 @@ class Workload:
     skipped: tuple[BadLine, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     notes: tuple[str, ...] = ()
-    """What else is to be said of its jobs, one sentence each."""
+    """Further notes on its jobs, one sentence each."""

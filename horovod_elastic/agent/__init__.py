@@ -1,1 +1,3 @@
-"""One process a node of a job: starts and watches its workers, and leads the job when it holds the lease."""
+"""The agent: one process for each node of a job. It starts and watches the node's workers, and leads the job
+while it holds the leader lease.
+"""

@@ -1,16 +1,17 @@
-"""One process a node of a job: starts the node's workers, watches them, speaks for them; one of them leads.
+"""The agent: one process for each node of a job. It starts, watches and represents the node's workers.
 
-Started by the node's keeper (keeper.py), in the base and in each satellite; the workers are the keeper's
-children, and outlive this process. They speak with their agent only, which passes both directions on, so
-training goes on while the job has no leader: the agent looks for one (election.py), or leads itself, with the
-leader in a thread of this process.
+The node's supervisor (supervisor.py) starts the agent, in the base job and in each satellite. The workers are
+the supervisor's children and outlive the agent. Workers speak only with their agent, which passes messages on
+in both directions. So training goes on while the job has no leader. The agent then looks for a leader
+(election.py), or leads itself, with the leader in a thread of this process.
 
-An exception that nobody foresaw ends this process and nothing else, in whichever thread. The keeper starts it
-again, and the workers train on. In the leader's thread it ends that leader only, and another one takes over.
+An unforeseen exception in any thread ends this process and nothing else. The supervisor starts the agent
+again, and the workers train on. An exception in the leader's thread ends only that leader, and another one
+takes over.
 
-SIGTERM from the cluster reaches it and its workers alike. In a satellite the workers ignore it, the agent
-tells the leader, and the leader lets them go at a mini-batch boundary. In the base it is the end of the job:
-workers die of it, or end as their script handles it.
+The cluster's SIGTERM reaches the agent and its workers alike. In a satellite the workers ignore SIGTERM. The
+agent tells the leader, and the leader lets the workers go at a mini-batch boundary. In the base SIGTERM is
+the end of the job: workers die of it, or end as their script handles it.
 
 The main thread owns everything and takes events from a queue; streams, waits and the leader live in threads
 of their own and only post events.
@@ -25,24 +26,24 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from flexo_protos import lease_place
 from flexo_protos.credentials import Authenticator
 from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import network, threads, wire
-from horovod_elastic.agent.keeper import CANNOT_WORK, STEADY_S
-from horovod_elastic.agent.keeper_link import KeeperLink
 from horovod_elastic.agent.leader_link import LeaderLink
+from horovod_elastic.agent.lease_handle import AgentLeaseHandle
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
-from horovod_elastic.agent.tenure import Tenure
-from horovod_elastic.agent.worker_environment import Place, environment_of
+from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, STEADY_S
+from horovod_elastic.agent.supervisor_link import SupervisorLink
+from horovod_elastic.agent.worker_environment import WorkerLocation, environment_of
 from horovod_elastic.election.election import Closed, Election, Following, Leading, Over, Role
 from horovod_elastic.election.lease_client import JobRun, LeaseClient
 from horovod_elastic.election.lease_places import open_lease
 from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.leader.leader import Leader, Outcome
+from horovod_elastic.leader.leader import Leader, LeadershipOutcome
 from horovod_elastic.leader.leader_service import LeaderPort
 from horovod_elastic.platforms.base import Platform, agent_name
 from horovod_elastic.trace import say, say_error
@@ -50,34 +51,35 @@ from horovod_elastic.trace import say, say_error
 TICK_S = 0.25
 ALIVE_INTERVAL_S = 1.0
 SILENT_LEADER_S = 5.0
-"""A leader that has said nothing for so long is looked for elsewhere."""
+"""After this silence of its leader, an agent looks for another leader."""
 SILENCE_VARIABLE = "FLEXO_SILENCE_S"
-"""How long a worker may say nothing, once it has begun to speak; it does so every second."""
+"""Environment variable: longest silence of a worker, in seconds, once it has begun to report every second."""
 DEFAULT_SILENCE_S = 30.0
 NOBODY_LEADS_S = 60.0
-"""How long workers that need a leader to go on wait for one."""
+"""Longest time that workers which need a leader to go on wait for one."""
 STALL_S = 3.0
-"""A tick that comes so late means that this process itself was stopped, or starved."""
+"""A tick that is this late means that this process itself was stopped, or starved."""
 TOLD_AGAIN_S = 2 * SILENT_LEADER_S
-"""What was said so long before a leader was found to be gone may not have reached it."""
+"""A message sent this long before a leader was found to be gone may not have reached it."""
 LAST_WORDS_S = 1.0
-"""After the end of a worker's process: what it has said before is passed on before its end is."""
-SILENT_KEEPER_S = 20.0
-"""Who cannot start or reap workers is of no use: without it the node begins again."""
+"""Longest time from a worker's end to its report, within which the worker's last messages are passed on."""
+SILENT_SUPERVISOR_S = 20.0
+"""After this silence of the supervisor, the agent kills it: it could not start or reap workers."""
 KEPT_COME_WITHIN_S = 5.0
-"""Workers that were there before this agent: a leader hears of them when they have said how they stand."""
+"""Longest time that a new agent waits for status reports of the workers that it finds, before it follows a
+leader."""
 SIGTERM_GRACE_S = 25.0
-"""How long workers of the base may take to end as their script handles SIGTERM; clusters often leave 30 s."""
+"""Time for the base's workers to end as their script handles SIGTERM; clusters often leave 30 s."""
 LEADER_ENDS_WITHIN_S = 60.0
 LEADERS_FAIL = 3
-"""So often within STEADY_S the leader of this process may fail; then the process is started again."""
+"""Number of times that leaders of this process may fail within STEADY_S; then the process is restarted."""
 TERMINATED = 128 + signal.SIGTERM
 _WAITING = (pb.WORKER_PHASE_READY, pb.WORKER_PHASE_ARRIVED)
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    """What this agent was started as: its own options, beside the job's plan."""
+class AgentOptions:
+    """The options that this agent was started with, beside the job's plan."""
 
     slots: int
     base: bool
@@ -88,29 +90,42 @@ class Post:
     """The cluster signals the agent alone."""
     command: tuple[str, ...]
 
+    def signalled(self, workers: Iterable[str]) -> tuple[str, ...]:
+        """The workers to which the agent passes a signal: all, if the cluster signals the agent alone."""
+        return tuple(workers) if self.pass_signals else ()
+
+    def leaves_with(self, workers: int) -> int | None:
+        """The exit code of an agent that has to leave while nobody leads the job.
+
+        None: it stays, because satellites' workers train beside it and somebody may lead them soon.
+        """
+        if self.base:
+            return TERMINATED
+        return None if workers else 0
+
 
 @dataclass
 class LocalWorker:
     """A training process of this node."""
 
     order: pb.StartWorker
-    standing: pb.Standing = field(default_factory=lambda: pb.Standing(phase=pb.WORKER_PHASE_STARTING))
-    """What it said last of itself."""
+    status: pb.WorkerStatus = field(default_factory=lambda: pb.WorkerStatus(phase=pb.WORKER_PHASE_STARTING))
+    """The worker's last report on itself."""
     called: int = 0
-    """The last generation whose word was passed on to it; it may not have heard it yet."""
+    """The last generation to which the agent has passed on a call; the worker may not have read it yet."""
     outbox: WorkerOutbox | None = None
-    """Of its stream, while there is one."""
+    """Outbox of the worker's stream; None while there is no stream."""
     spoke: bool = False
-    """It has found an agent here."""
+    """Whether the worker has connected to an agent here."""
     stands: bool = False
-    """It has told this one how it stands."""
+    """Whether the worker has reported its status to this agent."""
     heard_at: float = 0.0
     killed: str = ""
-    """Why this agent killed it."""
+    """Why this agent killed the worker; "" if it did not."""
     ended_at: float | None = None
-    """When its process ended; its exit is not told yet."""
+    """Time when the worker's process ended, while its exit is not reported yet; None before."""
     exit_code: int = 0
-    """Of one that has ended; negative for a signal, as subprocess has it."""
+    """Exit code of a worker that has ended; negative for a signal, as in subprocess."""
 
 
 @dataclass
@@ -120,11 +135,11 @@ class _Ended:
     worker: LocalWorker
     exited: pb.WorkerExited
     told_at: float
-    """When a leader was told first; 0: none was there."""
+    """Time when a leader was first told of the end; 0: no leader was there."""
 
 
 class LeaderFailed(Exception):
-    """Leaders of this process have failed again and again: perhaps another process has better luck."""
+    """Leaders of this process have failed again and again; a new process may succeed."""
 
 
 class Agent:
@@ -133,14 +148,14 @@ class Agent:
     def __init__(
         self,
         plan: JobPlan,
-        post: Post,
+        post: AgentOptions,
         platform: Platform,
         authenticator: Authenticator,
-        keeper: KeeperLink,
+        supervisor: SupervisorLink,
     ) -> None:
         self._plan = plan
         self._platform = platform
-        self._post = post
+        self._options = post
         self._authenticator = authenticator
         allocation = platform.allocation()
         self._node = allocation.node or os.uname().nodename
@@ -148,36 +163,36 @@ class Agent:
         self._gpus = allocation.gpus
         self._name = agent_name(self._node, self._job_id)
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._keeper = keeper
+        self._supervisor = supervisor
         self._workers = {
             kept.order.worker_id: LocalWorker(kept.order, spoke=kept.spoke, heard_at=time.monotonic())
-            for kept in keeper.kept
+            for kept in supervisor.kept
         }
         self._ended_ones: list[_Ended] = []
-        """Workers whose end the next leader may not know."""
-        self._leaving = keeper.terminated
+        """Workers that have ended, of which the next leader may not know."""
+        self._leaving = supervisor.terminated
         self._exit_code: int | None = None
         self._silence_s = float(os.environ.get(SILENCE_VARIABLE) or DEFAULT_SILENCE_S)
         self._address = network.own_address(platform.node_address(self._node), plan.site.controller)
         self._interface = network.interface_of(self._address)
-        authenticator.credential(wire.ATTACH_AGENT)  # NotAuthentic now rather than a lonely agent later
-        self._local = LocalService(self, keeper.endpoint, keeper.secret)
+        authenticator.credential(wire.ATTACH_AGENT)  # raise NotAuthentic now rather than later
+        self._local = LocalService(self, supervisor.endpoint, supervisor.secret)
         self._port = LeaderPort(self._address, authenticator)
         self._lease = _lease_of(plan, authenticator)
         self._holder = f"{self._name}-{secrets.token_hex(4)}"
         self._election = Election(
-            self._lease, self._holder, lambda: self._port.endpoint, _role(post, keeper), say=say
+            self._lease, self._holder, lambda: self._port.endpoint, _role(post, supervisor), say=say
         )
         self._leader: Leader | None = None
         self._leader_thread: threading.Thread | None = None
         self._leaders_failed_at: list[float] = []
         self._link: LeaderLink | None = None
         self._followed: Following | None = None
-        """The leader that this agent has, or had last."""
+        """The leader that this agent follows, or followed last."""
         self._followed_term = 0
-        """The highest term of the leaders before that one."""
+        """The highest term of the leaders before the one in `_followed`."""
         self._leader_state = pb.LeaderState()
-        """The last one heard, for the next leader."""
+        """The last LeaderState that a leader has sent, for the next leader."""
         self._lost_why = ""
         self._seeking = False
         self._leaderless_since = time.monotonic()
@@ -188,17 +203,17 @@ class Agent:
     # --- life -----------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Serve this node until the job dismisses it. Its exit code: the job's, if it belongs to the base.
+        """Serve this node until the job dismisses it. Return the exit code: for the base's nodes, the job's.
 
-        An exception leaves everything as it is, for the agent that the keeper starts after this process.
+        An exception leaves everything as it is, for the agent that the supervisor starts after this process.
         """
         signal.signal(signal.SIGTERM, self._on_sigterm)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            # One that the user has asked the cluster for is meant for the script, and would end this process.
+            # A signal that the user has asked the cluster for is for the script. It would end this process.
             signal.signal(number, self._pass_on)
-        if not self._post.base and self._platform.takes_back(self._job_id):
+        if not self._options.base and self._platform.takes_back(self._job_id):
             self._events.put(self._leave)
-        self._keeper.listen(
+        self._supervisor.listen(
             ended=lambda *ended: self._events.put(lambda: self._ended(*ended)),
             terminated=lambda: self._events.put(self._leave),
             failed=self._crash,
@@ -212,7 +227,7 @@ class Agent:
         return self._exit_code
 
     def _crash(self, error: Exception) -> None:
-        """A thread of this process has failed: raise that in the main thread. Any thread."""
+        """Raise the error of a failed thread in the main thread. Any thread may call it."""
 
         def crash() -> None:
             raise error
@@ -236,10 +251,10 @@ class Agent:
             self._exit_code = exit_code
 
     def _close(self) -> None:
-        """What fails here changes the job's exit code no more."""
+        """End everything that this agent has opened. A failure does not change the job's exit code."""
         link, leader = self._link, self._leader_thread
         for step in (
-            self._keeper.end,
+            self._supervisor.end,
             self._end_workers,
             link.close if link is not None else None,
             (lambda: leader.join(LEADER_ENDS_WITHIN_S)) if leader is not None else None,
@@ -255,10 +270,10 @@ class Agent:
                 say_error(error)
 
     def _end_workers(self) -> None:
-        if self._leaving and self._post.base:
+        if self._leaving and self._options.base:
             self._wait_for_workers(SIGTERM_GRACE_S)
         for worker_id in self._workers:
-            self._keeper.kill(worker_id)
+            self._supervisor.kill(worker_id)
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -267,31 +282,31 @@ class Agent:
         self._ticked_at = now
         if now >= self._next_sign:
             self._next_sign = now + ALIVE_INTERVAL_S
-            self._keeper.alive()
-            if now > self._keeper.heard_at + SILENT_KEEPER_S:
-                say(f"the keeper on {self._node} has stood still for {SILENT_KEEPER_S:.0f} s and is killed")
-                self._keeper.end_everything()
+            self._supervisor.alive()
+            if now > self._supervisor.heard_at + SILENT_SUPERVISOR_S:
+                say(f"the supervisor on {self._node} is stuck for {SILENT_SUPERVISOR_S:.0f} s and is killed")
+                self._supervisor.end_everything()
         for worker_id, worker in list(self._workers.items()):
             if worker.ended_at is not None:
                 if worker.outbox is None or now > worker.ended_at + LAST_WORDS_S:
                     self._tell_end(worker_id, worker)
             elif worker.spoke and now > worker.heard_at + self._silence_s:
                 worker.killed = worker.killed or f"it has said nothing for {self._silence_s:.0f} s"
-                self._keeper.kill(worker_id)
+                self._supervisor.kill(worker_id)
         self._watch_leader(now)
 
     def _forgive(self, now: float) -> None:
-        """Nobody was silent while this process did not run."""
+        """Reset the times of silence: this process did not run, so it could not hear anybody."""
         for worker in self._workers.values():
             worker.heard_at = now
         if self._link is not None:
             self._link.heard_at = now
-        self._keeper.heard_at = now
+        self._supervisor.heard_at = now
 
     # --- the leader -------------------------------------------------------------------------------
 
     def _seek(self, lost: Following | None) -> None:
-        """Find out, in a thread, who leads; it may turn out to be this agent."""
+        """Find the leader, in a thread; this agent itself may become the leader."""
         if self._seeking or self._exit_code is not None:
             return
         self._seeking = True
@@ -308,13 +323,13 @@ class Agent:
     def _found(self, found: Leading | Following | Over) -> None:
         self._seeking = False
         if isinstance(found, Over):
-            self._end(found.exit_code if self._post.base else 0)
+            self._end(found.exit_code if self._options.base else 0)
         if self._exit_code is not None or isinstance(found, Over):
             return
         if isinstance(found, Leading):
             if self._leader is None:
                 self._lead(found)
-            else:  # only the stream to it broke
+            else:  # only the stream to this agent's own leader broke
                 self._election.keep(self._leader.lost_lease)
             found = Following(self._port.endpoint, self._holder, found.term)
         if self._followed is not None and self._followed.holder != found.holder:
@@ -334,18 +349,18 @@ class Agent:
             self._link.send(pb.FromAgent(worker_exited=ended.exited))
             if not ended.told_at:
                 ended.told_at = now
-                self._keeper.forget(ended.worker.order.worker_id)
+                self._supervisor.forget(ended.worker.order.worker_id)
 
     def _lead(self, leading: Leading) -> None:
         if leading.heir:
             say(f"the agent on {self._node} leads this job now{self._lost_why and f': {self._lost_why}'}")
-        cluster = self._platform.control(self._plan, self._post.command)
-        tenure = Tenure(self._election, self._lease)
-        leader = Leader(self._plan, self._name, self._address, cluster, tenure, inherited=leading.heir)
+        cluster = self._platform.control(self._plan, self._options.command)
+        lease = AgentLeaseHandle(self._election, self._lease)
+        leader = Leader(self._plan, self._name, self._address, cluster, lease, inherited=leading.heir)
         if self._plan.daemon:
             leader.attach_to(self._plan.daemon)
         self._leader = leader
-        self._port.take_office(leader)
+        self._port.start_serving(leader)
         self._election.keep(leader.lost_lease)
 
         def lead() -> None:
@@ -354,17 +369,17 @@ class Agent:
 
         self._leader_thread = threads.start(lead, name="leader", failed=self._crash)
 
-    def _led(self, leader: Leader, outcome: Outcome) -> None:
+    def _led(self, leader: Leader, outcome: LeadershipOutcome) -> None:
         if outcome.failed:
             now = time.monotonic()
             self._leaders_failed_at = [at for at in self._leaders_failed_at if now < at + STEADY_S] + [now]
             if len(self._leaders_failed_at) > LEADERS_FAIL:
                 raise LeaderFailed(f"{len(self._leaders_failed_at)} leaders on {self._node} have failed")
-        self._port.leave_office(leader)
+        self._port.stop_serving(leader)
         if self._leader is leader:
             self._leader = None
         if outcome.exit_code is not None:
-            self._end(outcome.exit_code if self._post.base else 0)
+            self._end(outcome.exit_code if self._options.base else 0)
 
     def _hear(self, link: LeaderLink, message: pb.ToAgent) -> None:
         if link is not self._link:
@@ -378,13 +393,13 @@ class Agent:
             case "tell_worker":
                 self._tell_worker(message.tell_worker)
             case "dismiss":
-                self._end(message.dismiss.exit_code if self._post.base else 0)
+                self._end(message.dismiss.exit_code if self._options.base else 0)
             case "leader_state":
                 self._leader_state = message.leader_state
             case "hand_over" | "stepped_down":
                 self._lost_why = "the one before has handed over"
                 if self._leader is not None:
-                    self._port.leave_office(self._leader)
+                    self._port.stop_serving(self._leader)
                     self._leader = None
                 self._leave_link()
                 self._seek(None)
@@ -414,22 +429,21 @@ class Agent:
         elif self._leaderless_since and now > self._leaderless_since + NOBODY_LEADS_S:
             self._give_up_if_idle()
         if self._leaderless_since and self._leaving:
-            if self._post.base:
-                self._end(TERMINATED)
-            elif not self._workers:
-                self._end(0)  # nobody would miss it, and there is nobody to ask
+            code = self._options.leaves_with(len(self._workers))
+            if code is not None:
+                self._end(code)
 
     def _give_up_if_idle(self) -> None:
-        phases = [worker.standing.phase for worker in self._workers.values()]
+        phases = [worker.status.phase for worker in self._workers.values()]
         if not phases or any(phase in _WAITING for phase in phases):
             say(
                 f"the agent on {self._node} ends: nobody has led this job for {NOBODY_LEADS_S:.0f} s, and "
                 f"its workers cannot go on without (the lease is kept at {self._plan.leases})"
             )
-            self._end(CANNOT_WORK)
+            self._end(EXIT_CANNOT_WORK)
 
     def _say(self, message: pb.FromAgent) -> None:
-        """To the leader, if there is one; another one is told everything anyway."""
+        """Send `message` to the leader, if there is one. The next leader is told everything anyway."""
         if self._link is not None:
             self._link.send(message)
 
@@ -437,9 +451,9 @@ class Agent:
         return pb.AgentHello(
             slurm_job_id=wire.job_number(self._job_id),
             node=self._node,
-            slots=self._post.slots,
-            base=self._post.base,
-            grant_id=self._post.grant_id,
+            slots=self._options.slots,
+            base=self._options.base,
+            grant_id=self._options.grant_id,
             holder=self._holder,
             leaving=self._leaving,
             gpus=self._gpus,
@@ -468,15 +482,15 @@ class Agent:
             outbox.put(None)
             return
         worker.outbox, worker.heard_at, worker.spoke = outbox, time.monotonic(), True
-        self._keeper.spoke(worker_id)
+        self._supervisor.spoke(worker_id)
 
     def _worker_said(self, worker_id: str, message: pb.FromWorker) -> None:
         worker = self._workers.get(worker_id)
         if worker is None:
             return
         worker.heard_at = time.monotonic()
-        if message.HasField("standing"):
-            worker.standing, worker.stands = message.standing, True
+        if message.HasField("status"):
+            worker.status, worker.stands = message.status, True
         self._say(pb.FromAgent(worker_said=pb.WorkerSaid(worker_id=worker_id, said=message)))
 
     def _worker_detached(self, worker_id: str, outbox: WorkerOutbox) -> None:
@@ -494,16 +508,16 @@ class Agent:
         if self._exit_code is not None:
             return
         self._workers[order.worker_id] = LocalWorker(order)
-        place = Place(self._node, self._interface, self._post.slots, base=self._post.base)
-        environment = environment_of(order, place, self._keeper, self._plan.base)
-        self._keeper.start(order, self._post.command, environment, deaf=not self._post.base)
+        place = WorkerLocation(self._node, self._interface, self._options.slots, base=self._options.base)
+        environment = environment_of(order, place, self._supervisor, self._plan.base)
+        self._supervisor.start(order, self._options.command, environment, deaf=not self._options.base)
 
     def _ended(self, worker_id: str, exit_code: int, error: str) -> None:
         worker = self._workers.get(worker_id)
         if worker is None:
             return
         if error:
-            say(f"{self._post.command[0]} cannot be run: {error}")
+            say(f"{self._options.command[0]} cannot be run: {error}")
         worker.ended_at, worker.exit_code = time.monotonic(), exit_code
         if worker.outbox is None:
             self._tell_end(worker_id, worker)
@@ -513,12 +527,12 @@ class Agent:
         exited = pb.WorkerExited(worker_id=worker_id, exit_code=worker.exit_code, why=worker.killed)
         self._ended_ones.append(_Ended(worker, exited, 0.0 if self._link is None else time.monotonic()))
         if self._link is not None:
-            self._keeper.forget(worker_id)
+            self._supervisor.forget(worker_id)
         self._say(pb.FromAgent(worker_exited=exited))
 
     def _kill(self, worker_id: str) -> None:
         if worker_id in self._workers:
-            self._keeper.kill(worker_id)
+            self._supervisor.kill(worker_id)
 
     def _wait_for_workers(self, bound_s: float) -> None:
         deadline = time.monotonic() + bound_s
@@ -530,20 +544,19 @@ class Agent:
     # --- signals ----------------------------------------------------------------------------------------
 
     def _pass_on(self, signum: int, frame: object) -> None:
-        """Where the cluster signals only what it started itself, the script hears of it from its agent."""
-        if self._post.pass_signals:
-            self._events.put(lambda: self._signal_workers(signum))  # safe inside a signal handler
+        """Pass a signal on to the workers, where the cluster signals only processes that it has started."""
+        self._events.put(lambda: self._signal_workers(signum))  # safe inside a signal handler
 
     def _signal_workers(self, signum: int) -> None:
-        for worker_id in self._workers:
-            self._keeper.signal(worker_id, signum)
+        for worker_id in self._options.signalled(self._workers):
+            self._supervisor.signal(worker_id, signum)
 
     def _on_sigterm(self, signum: int, frame: object) -> None:
         self._pass_on(signum, frame)
         self._events.put(self._leave)
 
     def _leave(self) -> None:
-        if self._leaving:  # the cluster's signal and the keeper's word of it
+        if self._leaving:  # the cluster's signal and the supervisor's message may both have come
             return
         self._leaving = True
         reason = f"{self._platform.name} takes the node back (SIGTERM)"
@@ -551,11 +564,11 @@ class Agent:
 
 
 def _running(worker: LocalWorker) -> pb.RunningWorker:
-    order, standing = worker.order, pb.Standing()
-    standing.CopyFrom(worker.standing)
-    standing.called = max(standing.called, worker.called)
+    order, status = worker.order, pb.WorkerStatus()
+    status.CopyFrom(worker.status)
+    status.called = max(status.called, worker.called)
     return pb.RunningWorker(
-        worker_id=order.worker_id, slot=order.slot, newcomer=order.newcomer, standing=standing
+        worker_id=order.worker_id, slot=order.slot, newcomer=order.newcomer, status=status
     )
 
 
@@ -564,7 +577,7 @@ def _lease_of(plan: JobPlan, authenticator: Authenticator) -> LeaseClient:
     return open_lease(lease_place.parse(plan.leases), run, authenticator)
 
 
-def _role(post: Post, keeper: KeeperLink) -> Role:
+def _role(post: AgentOptions, supervisor: SupervisorLink) -> Role:
     if not post.base:
         return Role.SATELLITE
-    return Role.BASE if post.again or keeper.again else Role.FOUNDER
+    return Role.BASE if post.again or supervisor.again else Role.FOUNDER

@@ -1,4 +1,4 @@
-"""An agent's stream to its job's leader: dial, have both sides prove who they are, say and hear."""
+"""An agent's stream to its job's leader. Both sides prove who they are."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic import wire
 from horovod_elastic.trace import say_error
 
-# Not shared with other channels: an address that was tried in vain before would be given time to recover.
+# Channels do not share connections: gRPC would wait before it dials an address that has just failed.
 _OPTIONS = (*wire.CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
 
 
 class LeaderLink:
-    """One attempt at `address`; `ended` is called once, with why. Callbacks run in threads of its own."""
+    """One attempt at `address`. `heard`: called with each message. `ended`: called once, with the reason.
+
+    Callbacks run in the link's own thread.
+    """
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class LeaderLink:
     ) -> None:
         self.address = address
         self.heard_at = time.monotonic()
-        """When the leader last said anything, or was dialled."""
+        """Time of the leader's last message, or of the dial."""
         self._heard = heard
         self._ended = ended
         self._authenticator = authenticator
@@ -44,11 +47,11 @@ class LeaderLink:
         threading.Thread(target=self._run, name="leader-link", daemon=True).start()
 
     def send(self, message: pb.FromAgent) -> None:
-        """Say it, after everything said before. Lost if the stream breaks."""
+        """Send `message` after all earlier ones. The message is lost if the stream breaks."""
         self._outbox.put(message)
 
     def close(self) -> None:
-        """Hang up."""
+        """End the stream."""
         self._closed = True
         self._outbox.put(None)
         if self._call is not None:
@@ -63,7 +66,7 @@ class LeaderLink:
             why = str(error.details())
         except NotAuthentic as error:
             why = str(error)
-        except Exception as error:  # whatever it is: the agent would wait for this leader's next word
+        except Exception as error:  # otherwise the agent would wait for a message of this leader
             say_error(error)
             why = repr(error)
         self._outbox.put(None)

@@ -1,7 +1,7 @@
-"""The agent's gRPC server for the workers of its node, at a socket of the node's own.
+"""The agent's gRPC server for the workers of its node, at a local socket.
 
-Its name and the secret are the keeper's, so that workers find the next agent where this one was. Any process
-of the node can reach the socket; who does not present the secret is turned away.
+The supervisor chooses the socket's name and the secret, so that workers find the next agent at the same
+socket. The service refuses a caller without the secret.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ WorkerOutbox = queue.SimpleQueue[pb.ToWorker | None]
 
 
 class Host(Protocol):
-    """The agent, as its workers' streams see it. Called from threads of theirs."""
+    """The agent's interface for its workers' streams, whose threads call it."""
 
     def worker_attached(self, worker_id: str, outbox: WorkerOutbox) -> None:
-        """A worker is there; what comes into `outbox` is sent to it, None ends its stream."""
+        """A worker has connected. Messages put into `outbox` are sent to it; None ends its stream."""
         ...
 
     def worker_said(self, worker_id: str, message: pb.FromWorker) -> None:
-        """It has said something."""
+        """A worker has sent a message."""
         ...
 
     def worker_detached(self, worker_id: str, outbox: WorkerOutbox) -> None:
-        """Its stream has ended."""
+        """A worker's stream has ended."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The agent as a process: what it is started with, why it cannot work, and how it ends."""
+"""The agent's process: its command line, the reasons why it cannot work, and its exit codes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import NoReturn
 from flexo_protos.credentials import NotAuthentic, new_authenticator
 from flexo_protos.leader_leases.lease import StoreAway
 from horovod_elastic import job_plan, network, open_files
-from horovod_elastic.agent.agent import Agent, Post
-from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW, CRASHED
-from horovod_elastic.agent.keeper_link import KeeperLink, NoKeeper
+from horovod_elastic.agent.agent import Agent, AgentOptions
+from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, EXIT_CRASHED, EXIT_TRY_AGAIN
+from horovod_elastic.agent.supervisor_link import NoSupervisor, SupervisorLink
 from horovod_elastic.platforms import registry
 from horovod_elastic.platforms.base import NotInAJob
 from horovod_elastic.trace import say, say_error
 
 
 def end_process(run: Callable[[], int]) -> NoReturn:
-    """Run, and end this process at once, with the code that comes of it.
+    """Call `run`, and end this process at once with the code that it returns.
 
-    At once, because Python would wait for the threads of its pools, and one of them may wait for the cluster.
+    Python's own exit would wait for the threads of its pools, and one of them may wait for the cluster.
     """
     try:
         code = run()
     except Exception as error:
         say_error(error)
-        code = CRASHED
+        code = EXIT_CRASHED
     os._exit(code)
 
 
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the training command")
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    post = Post(
+    agent_options = AgentOptions(
         slots=options.slots,
         base=options.base,
         grant_id=options.grant,
@@ -51,18 +51,18 @@ def main(arguments: list[str]) -> int:
         pass_signals=options.pass_signals,
         command=tuple(command),
     )
-    there_before = False
+    restarted = False
     open_files.allow_most()
     try:
-        keeper = KeeperLink()
-        there_before = keeper.again or post.again
+        supervisor = SupervisorLink()
+        restarted = supervisor.again or agent_options.again
         plan, platform = job_plan.from_text(options.job), registry.find(os.environ)
-        agent = Agent(plan, post, platform, new_authenticator(), keeper)
+        agent = Agent(plan, agent_options, platform, new_authenticator(), supervisor)
     except (NotAuthentic, StoreAway, network.NoAddress) as error:
-        # MUNGE, an address, a client library: an agent before this one had them here.
-        code, why = CANNOT_WORK_NOW if there_before else CANNOT_WORK, str(error)
-    except (NoKeeper, ValueError, NotInAJob) as error:
-        code, why = CANNOT_WORK, str(error)
+        # MUNGE, an address or a client library is missing; an earlier agent may have had it here.
+        code, why = EXIT_TRY_AGAIN if restarted else EXIT_CANNOT_WORK, str(error)
+    except (NoSupervisor, ValueError, NotInAJob) as error:
+        code, why = EXIT_CANNOT_WORK, str(error)
     else:
         return agent.run()
     say(f"the agent on {os.uname().nodename} cannot work: {why}")

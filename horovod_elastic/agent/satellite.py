@@ -1,7 +1,7 @@
-"""Where batch scripts of satellites begin, whichever release of flexo has written them.
+"""The start of a satellite's batch script, at the same path in all releases of flexo.
 
-Another release may be installed by the time that one starts. Run by its path, without site packages: standard
-library only.
+Another release may be installed by the time that the batch script starts. The script runs this file by its
+path, without site packages, so the file uses the standard library only.
 """
 
 import runpy

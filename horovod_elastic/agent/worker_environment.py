@@ -1,4 +1,4 @@
-"""The environment that a worker is started with: Horovod's variables, flexo's, and the GPUs that it sees."""
+"""The environment of a worker's process: Horovod's variables, flexo's, and the GPUs that the worker sees."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ from pathlib import Path
 
 from flexo_protos.resources import rounded_up
 from flexo_protos.v1 import workers_pb2 as pb
-from horovod_elastic.agent.keeper_link import KeeperLink
+from horovod_elastic.agent.supervisor_link import SupervisorLink
 from horovod_elastic.job_plan import BaseJob
 from horovod_elastic.worker.sigterm import SATELLITE
 
 INJECT = Path(__file__).resolve().parents[1] / "inject"
-"""First on a worker's PYTHONPATH: what is in it runs before the script does."""
+"""The first folder on a worker's PYTHONPATH: its sitecustomize.py runs before the script."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an agent starts workers."""
+class WorkerLocation:
+    """The place where an agent starts workers."""
 
     node: str
     interface: str
-    """Of the network on which workers meet."""
+    """Name of the interface of the network on which workers meet."""
     slots: int
     base: bool
-    """The node belongs to the base, not to a satellite."""
+    """Whether the node belongs to the base, not to a satellite."""
 
 
-def environment_of(order: pb.StartWorker, place: Place, keeper: KeeperLink, job: BaseJob) -> dict[str, str]:
-    """This process's own environment, with what the worker of `order` needs."""
+def environment_of(
+    order: pb.StartWorker, place: WorkerLocation, supervisor: SupervisorLink, job: BaseJob
+) -> dict[str, str]:
+    """This process's own environment, with the variables for the worker of `order` added."""
     environment = dict(os.environ)
-    outlook = order.outlook
+    projected_rank = order.projected_rank
     ranks = (
-        *(outlook.rank, outlook.size, outlook.local_rank),
-        *(outlook.local_size, outlook.cross_rank, outlook.cross_size),
+        *(projected_rank.rank, projected_rank.size, projected_rank.local_rank),
+        *(projected_rank.local_size, projected_rank.cross_rank, projected_rank.cross_size),
     )
     environment.update(
         PYTHONPATH=os.pathsep.join(filter(None, [str(INJECT), environment.get("PYTHONPATH", "")])),
-        FLEXO_AGENT=keeper.endpoint,
+        FLEXO_AGENT=supervisor.endpoint,
         FLEXO_WORKER_ID=order.worker_id,
-        FLEXO_WORKER_SECRET=keeper.secret,
+        FLEXO_WORKER_SECRET=supervisor.secret,
         FLEXO_NEWCOMER="1" if order.newcomer else "0",
         FLEXO_OUTLOOK=",".join(map(str, ranks)),
         FLEXO_JOB_ID=job.job_id,
@@ -58,22 +60,24 @@ def environment_of(order: pb.StartWorker, place: Place, keeper: KeeperLink, job:
         HOROVOD_GLOO_IFACE=place.interface,
     )
     if order.newcomer:
-        # Alone until it joins: the native core takes local and cross ranks at their word.
+        # A newcomer is alone until it joins, and the native core believes local and cross ranks.
         environment.update(HOROVOD_LOCAL_RANK="0", HOROVOD_LOCAL_SIZE="1")
     if not place.base:
         environment[SATELLITE] = "1"
     environment.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "120")
     if devices := environment.get("CUDA_VISIBLE_DEVICES", ""):
-        seen = devices_seen(devices.split(","), rounded_up(job.shape.gpus, 1), order.slot, outlook.local_rank)
+        seen = devices_seen(
+            devices.split(","), rounded_up(job.shape.gpus, 1), order.slot, projected_rank.local_rank
+        )
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(seen)
     return environment
 
 
 def devices_seen(devices: list[str], gpus: int, slot: int, local_rank: int) -> list[str]:
-    """The GPUs that the worker in `slot` sees: its own ones, or all if it has one only.
+    """The GPUs that the worker in `slot` sees: its own GPUs, or all GPUs if it has only one.
 
-    Horovod scripts pick their GPU by local rank, once. Where that is not the slot, because a worker that was
-    started again stands behind the one that lives, the slot's GPU is put where the script will look.
+    Horovod scripts pick their GPU by local rank, once. A restarted worker ranks behind those that live, so
+    its local rank may differ from its slot. Then the slot's GPU is put where the script will look.
     """
     if gpus > 1:
         return devices[slot * gpus :][:gpus]

@@ -1,1 +1,1 @@
-"""Communication libraries for resizable training: the seam (interface.py), and the two behind it."""
+"""Communication libraries for resizable training: one interface (interface.py), two implementations."""

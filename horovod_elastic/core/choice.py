@@ -1,6 +1,7 @@
-"""Which core a job's workers train with: said to `flexo run`, carried to all of them by the environment.
+"""The choice of the core that a job's workers train with.
 
-Imported whenever Python starts in a job, so it imports next to nothing itself.
+`flexo run --core` makes the choice, and an environment variable carries it to all workers. Every Python
+process of a job imports this module at its start, so the module itself imports next to nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ VARIABLE = "FLEXO_CORE"
 
 
 def chosen(environment: Mapping[str, str] = os.environ) -> str:
-    """One of CORES. Raises ValueError if the environment names another."""
+    """The core that `environment` names, one of CORES. Raises ValueError if it names another."""
     return _checked(environment.get(VARIABLE) or DEFAULT_CORE, VARIABLE)
 
 
 def choose(name: str, environment: MutableMapping[str, str] = os.environ) -> None:
-    """What is started with `environment` from now on uses that core. Raises ValueError if there is none."""
+    """Set the core for processes started with `environment`. Raises ValueError if there is no such core."""
     environment[VARIABLE] = _checked(name, "--core")
 
 

@@ -1,12 +1,13 @@
-"""Gloo's connections of one communicator, told from all others of the process.
+"""Finds Gloo's connections of one communicator among all sockets of the process, and breaks them.
 
-A worker that gives up its generation lets the others know by shutting its connections down: Gloo keeps them
-open, and others that wait for this worker, not for the one that died, would notice only when its time is up.
+A worker that gives up its generation tells the others by shutting its connections down. Gloo itself keeps
+them open. Workers that wait for this worker, and not for the one that died, would notice only at the timeout.
 
-While a communicator is built the script trains on and may open sockets of its own. Gloo's are those TCP
-sockets that appeared meanwhile and that programs would inherit: Gloo does not ask for close-on-exec, Python
-and gRPC always do. Connected ones, besides, never block and yet have a time limit, which Gloo sets on each.
-Where it is known at which ports the members of a group listen, nothing needs to be guessed: `among`.
+While a communicator is built, the script trains on and may open sockets of its own. Gloo's sockets are the
+TCP sockets that appeared meanwhile and that child programs would inherit. Gloo does not ask for
+close-on-exec; Python and gRPC always do. Connected sockets of Gloo are also non-blocking and yet have a
+timeout, which Gloo sets on each. If the ports at which the members of a group listen are known, no guess is
+needed: see `among`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 Sockets = Mapping[int, int]
-"""Descriptors with their inodes: numbers are used again."""
+"""Descriptors of sockets with their inodes. The inode tells a reused descriptor from the original one."""
 Endpoint = tuple[str, int]
-"""Where someone listens: IP address and port."""
+"""The IP address and port at which a process listens."""
 
 
 def open_now() -> Sockets:
@@ -44,7 +45,7 @@ def core_since(before: Sockets) -> Sockets:
 
 
 def listening_since(before: Sockets) -> list[Endpoint]:
-    """Where something that could be Gloo has begun to listen since `before`."""
+    """The endpoints of listening sockets that are new since `before` and could be Gloo's."""
     found = []
     for number, inode in _core(before):
         with contextlib.suppress(OSError), _again(number, inode) as connection:
@@ -65,12 +66,12 @@ def among(here: Endpoint, others: Collection[Endpoint]) -> Sockets:
 
 
 def shut_down_unfinished(before: Sockets) -> None:
-    """Break everything the core has opened since `before`, listening sockets too, so that its build ends."""
+    """Break all sockets that the core has opened since `before`, even listening ones, to end its build."""
     shut_down(dict(_core(before)))
 
 
 def shut_down(sockets: Sockets) -> None:
-    """Break these connections; what is closed already is left alone."""
+    """Break these connections. Descriptors that were closed or reused meanwhile are left alone."""
     for number, inode in sockets.items():
         with contextlib.suppress(OSError), _again(number, inode) as connection:
             connection.shutdown(socket.SHUT_RDWR)
@@ -94,12 +95,12 @@ def _has_a_time_limit(number: int, inode: int) -> bool:
 
 
 def _endpoint(name: tuple[str, int]) -> Endpoint:
-    """Of a socket's name, which has more parts in IPv6."""
+    """The endpoint in a socket's name. The name has more parts in IPv6."""
     return name[0], name[1]
 
 
 def _again(number: int, inode: int) -> socket.socket:
-    """A second descriptor of that socket. Raises OSError if the number means something else now."""
+    """A second descriptor of the socket `number`. Raises OSError if the number has another inode now."""
     copy = os.dup(number)
     if os.fstat(copy).st_ino != inode:
         os.close(copy)

@@ -1,8 +1,9 @@
-"""The seam between a resizable training process and its communication library: prepare, switch, leave.
+"""The interface between a resizable training process and its communication library: prepare, switch, leave.
 
-A core builds the communicator of the next generation beside the present one while training goes on, and makes
-it the present one at a mini-batch boundary (Amoeba, section 5: the original topology is not destructed).
-c10d/ does it with process groups of torch.distributed, native/ with copies of Horovod's native library.
+A core builds the communicator of the next generation beside the present one while training goes on. The core
+makes the new communicator the present one at a mini-batch boundary (Amoeba, section 5: the original topology
+is not destructed). c10d/ implements the interface with process groups of torch.distributed, native/ with
+copies of Horovod's native library.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One worker's place in a generation, and where its members meet."""
+class RankPlacement:
+    """One worker's place in a generation, and the address at which the generation's members meet."""
 
     generation: int
-    """Counts up; the number of an attempt that was given up is not used again."""
+    """A rising number. The number of an attempt that was given up is not used again."""
     rank: int
     size: int
     local_rank: int
@@ -25,76 +26,85 @@ class Place:
     cross_rank: int
     cross_size: int
     hostname: str
-    """The name that workers of one node share: an agent's, not necessarily the machine's."""
+    """The name that the workers of one node share: their agent's name, not necessarily the machine's."""
     rendezvous_address: str
-    """As Rendezvous.address gives it."""
+    """The rendezvous's address, as Rendezvous.address gives it."""
     rendezvous_port: int
 
 
 class CoreFailed(Exception):
-    """A communicator could not be built; its message says why. The present one is as it was."""
+    """A communicator could not be built. The message says why. The present communicator is unchanged."""
 
 
 class Disagreement(RuntimeError):
-    """The ranks asked for collectives that do not fit together: the script's fault, nobody is gone.
+    """The ranks requested collectives that do not fit together. The script is at fault; no rank is gone.
 
-    Horovod's Python layer wraps it: `HorovodInternalError.args[0]`.
+    Horovod's Python layer wraps this error: `HorovodInternalError.args[0]`.
     """
 
 
-class Courier(Protocol):
+class TensorTransport(Protocol):
     """Carries tensors between two members of the present communicator while nothing else is outstanding.
 
-    Called by the training threads of both at once, in the same order. Both calls only begin it; what they
-    return waits for the end. All of these raise RuntimeError if it fails.
+    The training threads of both members call it at the same time, in the same order. A call only begins a
+    transfer; the function that it returns waits for the end. Both raise RuntimeError if the transfer fails.
     """
 
     def send(self, tensor: Any, to: int) -> Callable[[], object]:
-        """To that rank: a contiguous tensor, in memory or on a GPU. Until the end it must not be changed."""
+        """Send a contiguous tensor, in memory or on a GPU, to rank `to`. Do not change it before the end."""
 
     def receive(self, tensor: Any, source: int) -> Callable[[], object]:
-        """From that rank, into this contiguous tensor of the same size and type."""
+        """Receive from rank `source` into this contiguous tensor, of the sent tensor's size and type."""
 
 
 class Core(Protocol):
-    """What a session needs of a communication library."""
+    """The session's interface to a communication library."""
 
     process_sets: Sequence[Any]
-    """Given to hvd.init by the script: for the first generation, as Horovod forgets them at a reset."""
+    """The process sets that the script gave to hvd.init. They hold for the first generation only, because
+    Horovod forgets them at a reset."""
 
     @property
     def waited_s(self) -> float:
         """Seconds that this process has waited in collectives, in all."""
 
-    def prepare(self, place: Place) -> None:
+    def prepare(self, place: RankPlacement) -> None:
         """Build the communicator of `place.generation` beside the present one; blocks until all members did.
 
-        Called in a thread of its own, one at a time. Raises CoreFailed, also when it is abandoned.
+        Called in a separate thread, one call at a time. Raises CoreFailed, also if the generation is
+        abandoned.
         """
 
     def switch(self, generation: int) -> None:
         """Make the prepared communicator the present one; the old one is shut down in the background.
 
-        Called by the training thread with nothing outstanding. Raises CoreFailed if it is not prepared.
+        The training thread calls it with nothing outstanding. Raises CoreFailed if the communicator is not
+        prepared.
         """
 
     def abandon(self, generation: int) -> None:
-        """Throw away what is being built, was built or will be asked for this generation. Any thread."""
+        """Discard this generation's communicator, built or being built, and refuse to build it later.
+
+        Any thread may call it.
+        """
 
     def leave(self) -> None:
-        """Go out of the present communicator in order; then there is none. Called by the training thread."""
+        """Leave the present communicator in order. Then there is none. The training thread calls it."""
 
     def alone(self) -> None:
-        """Make a communicator of this process alone the present one. Called by the training thread."""
+        """Make a communicator of this process alone the present one. The training thread calls it."""
 
     def hang_up(self, generation: int) -> None:
-        """Break that generation's connections, if it is the present one: everybody's collectives fail soon.
+        """Break that generation's connections, if it is the present one. All ranks' collectives fail soon.
 
-        Any thread. The word may be late: of what came after that generation nothing is touched.
+        Any thread may call it. A late call does not touch later generations.
         """
 
     def settle(self) -> None:
-        """After `hang_up`, by the training thread: wait until nothing writes into its tensors any more."""
+        """Wait, after `hang_up`, until nothing writes into the training thread's tensors any more.
 
-    def courier(self) -> Courier | None:
-        """Between members of the present communicator; None if this library has no such thing."""
+        The training thread calls it.
+        """
+
+    def transport(self) -> TensorTransport | None:
+        """The transport between members of the present communicator; None if this library has none."""

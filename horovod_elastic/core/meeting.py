@@ -1,6 +1,6 @@
-"""Where the members of a generation meet before they build anything: the leader's rendezvous server.
+"""A client of the leader's rendezvous server, where a generation's members meet before they build anything.
 
-Most attempts that fail fail here, because a member never comes, and cost nobody anything.
+Most failed attempts fail here, because a member never comes. Such a failure costs nobody anything.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from horovod_elastic.core.interface import Place
+from horovod_elastic.core.interface import RankPlacement
 from horovod_elastic.rendezvous import MEMBERS_SCOPE
 
 LOOK_UP_S = 0.5
-"""How long who waits goes without looking whether the attempt was given up."""
+"""Seconds between two checks, during a wait, whether the attempt was given up."""
 PAUSE_S = 0.05
-"""Before asking again after an answer that there is nothing."""
+"""Seconds of pause before the next request, after an answer without a value."""
 ANSWER_S = 10.0
-"""The rendezvous answers within 5 s, if only that there is nothing yet."""
+"""Timeout of a request in seconds. The rendezvous answers within 5 s, even if it has no value yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Of the rendezvous."""
+    """An answer of the rendezvous."""
 
     status: int
     body: bytes
     own_address: str
-    """The IP address of this machine at which those reach it who share the rendezvous."""
+    """This machine's IP address towards the rendezvous. The other members can reach the machine at it."""
 
 
-def meet(place: Place, given_up: Callable[[], bool]) -> Answer | None:
-    """Wait until all members are there. None if the rendezvous was closed, or it is `given_up`."""
+def meet(place: RankPlacement, given_up: Callable[[], bool]) -> Answer | None:
+    """Wait until all members are there. Returns None if the rendezvous closes or `given_up` returns True."""
     key = f"{MEMBERS_SCOPE}/{place.hostname}:{place.local_rank}"
     return look_up(place, key, given_up)
 
 
-def look_up(place: Place, key: str, given_up: Callable[[], bool]) -> Answer | None:
-    """What is there under `key`; waits until somebody has put it. None as `meet` says."""
+def look_up(place: RankPlacement, key: str, given_up: Callable[[], bool]) -> Answer | None:
+    """The answer with the value under `key`. Waits until a member has put it. Returns None as `meet` does."""
     while not given_up():
         try:
             answer = _ask(place, "GET", key, given_up=given_up)
@@ -55,8 +55,8 @@ def look_up(place: Place, key: str, given_up: Callable[[], bool]) -> Answer | No
     return None
 
 
-def put(place: Place, key: str, value: bytes) -> None:
-    """For all members to look up. Raises OSError if the rendezvous was closed."""
+def put(place: RankPlacement, key: str, value: bytes) -> None:
+    """Put `value` under `key` for all members to look up. Raises OSError if the rendezvous was closed."""
     try:
         status = _ask(place, "PUT", key, value).status
     except http.client.HTTPException as error:
@@ -66,20 +66,20 @@ def put(place: Place, key: str, value: bytes) -> None:
 
 
 def _ask(
-    place: Place,
+    place: RankPlacement,
     method: str,
     key: str,
     value: bytes | None = None,
     given_up: Callable[[], bool] = lambda: False,
 ) -> Answer:
-    """Raises TimeoutError once it is given up."""
+    """Send one request and wait for its answer. Raises TimeoutError once `given_up` returns True."""
     url = urlsplit(f"http://{place.rendezvous_address}:{place.rendezvous_port}")
     connection = http.client.HTTPConnection(url.netloc, timeout=ANSWER_S)
     try:
         connection.connect()
         address = str(connection.sock.getsockname()[0])
         connection.request(method, f"{url.path}/{key}", value)
-        # An answer may come at any moment, and comes once: asking again would be to come too late.
+        # The answer may come at any moment and comes only once: a repeated request would be too late for it.
         arrival = select.poll()
         arrival.register(connection.sock, select.POLLIN)
         while not arrival.poll(LOOK_UP_S * 1000):

@@ -1,8 +1,8 @@
 """The dynamic data pipeline, for training scripts (Amoeba, section 5.3): every sample exactly once an epoch.
 
-`ElasticDataset` replaces a DataLoader. `ElasticShardSampler` goes into one that the script keeps.
-`elastic_shard_generator` says where to read, and reads nothing. All three work alone, under horovodrun, and
-in a job of flexo's, where partitions are handed out by the job's leader.
+`ElasticDataset` replaces a DataLoader. `ElasticShardSampler` goes into a DataLoader that the script keeps.
+`elastic_shard_generator` says where to read, and reads nothing. All three work in a single process, under
+horovodrun, and in a flexo job, in which the job's leader hands out partitions.
 """
 
 from horovod_elastic.data.allotment import OutOfStep

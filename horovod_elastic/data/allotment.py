@@ -1,15 +1,16 @@
-"""One rank's side of one dataset: which samples it trains on in each mini-batch, and what is consumed. Pure.
+"""One rank's side of one dataset: the samples of each of its mini-batches, and the consumed samples. Pure.
 
-Before every mini-batch each rank announces in a Record what it holds; the records of all ranks, gathered by
-a collective, decide what everybody takes. All ranks decide on the same records and the same ledger, so they
-all know after each mini-batch exactly what has been consumed, whoever handed it out. In the ordinary case
-each rank takes its share of the mini-batch (sizes.py) from the front of what it holds. When that does not
-work out any more (the last two mini-batches of an epoch; a rank has run out and the leader is dry, or away;
-two ranks hold the same sample), everybody computes the same plan for all the samples that are left and keeps
-to it until the epoch ends. So nothing that a leader does or fails to do can have a sample trained on twice,
-or never.
+Before every mini-batch, each rank announces in a Record which samples it holds. A collective gathers the
+records of all ranks. All ranks decide from the same records and the same ledger. So after each mini-batch,
+all ranks know exactly which samples are consumed. In the ordinary case, each rank takes its share of the
+mini-batch (sizes.py) from the front of the samples that it holds. When that is not possible any more, all
+ranks compute the same plan for all samples that are left, and keep to the plan until the epoch ends. That
+happens in the last two mini-batches of an epoch. It also happens when a rank has run out of samples and the
+leader is dry or away, or when two ranks hold the same sample. So nothing that a leader does or fails to do
+can make the ranks train on a sample twice, or never.
 
-Positions are places in the epoch; which sample of the dataset stands there is not decided here.
+Positions are places in the epoch. This module does not decide which sample of the dataset stands at a
+position.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Ranges = tuple[Range, ...]
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What is split up: the same on all ranks."""
+    """The dataset and its division into partitions: the same on all ranks."""
 
     name: str
     samples: int
@@ -39,40 +40,41 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one rank tells all ranks before a mini-batch."""
+    """The message of one rank to all ranks before a mini-batch."""
 
     epoch: int
     draw: int
-    """How many mini-batches it has taken in this opening."""
+    """The number of mini-batches that the rank has taken in this opening."""
     left: int
-    """Samples of the epoch that nobody has drawn, as its ledger knows."""
+    """The number of the epoch's samples that no rank has drawn, according to the rank's ledger."""
     opening: int
-    """How often a generation or an epoch has begun, as its ledger knows."""
+    """The number of openings (beginnings of a generation or an epoch), according to the rank's ledger."""
     held_since: int
-    """The opening that `held` was given in. Only what comes from the last opening is a claim."""
+    """The opening in which the rank got `held`. Only samples from the last opening are a claim."""
     batch_size: int
     pace: int
-    """Of its GPU, in millionths of any unit that is the same on all ranks; 0: not known."""
+    """The speed of the rank's GPU, in millionths of a unit that is the same on all ranks; 0: not known."""
     settled: bool
-    """It holds its share of a mini-batch, or cannot get more than it has."""
+    """Whether the rank holds its share of a mini-batch, or cannot get more than it has."""
     held: Ranges
-    """In the order in which it will be used."""
+    """The samples that the rank holds, in the order in which it will use them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one rank trains on in one mini-batch."""
+    """The samples of one rank in one mini-batch."""
 
     ranges: Ranges
     weight: float
-    """Samples of this rank over the mean of all ranks; 0.0 if its one sample belongs to another rank."""
+    """The number of this rank's samples, divided by the mean over all ranks; 0.0 if its one sample belongs to
+    another rank."""
 
 
 class Step(enum.Enum):
-    """What there is instead of a mini-batch."""
+    """The action that replaces a mini-batch."""
 
     AGAIN = "again"
-    """Somebody holds too little and may still get more: everybody announces once more."""
+    """A rank holds too little and may still get more: all ranks announce once more."""
     END = "end"
     """The epoch is used up."""
 
@@ -83,69 +85,72 @@ class OutOfStep(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Where an epoch stands: what is saved, synchronised and checkpointed."""
+    """The state of an epoch, as it is saved, synchronised and checkpointed."""
 
     epoch: int
     opening: int
     consumed: Ranges
-    """Sorted, disjoint."""
+    """The consumed samples, as sorted, disjoint ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a stretch of an epoch in one generation began with; equal on all ranks."""
+    """The beginning of a stretch of an epoch in one generation; equal on all ranks."""
 
     number: int
     consumed: Ranges
     held: Ranges
-    """By all ranks that go on with what they hold."""
+    """The samples of all ranks that go on with samples that they hold already."""
 
 
 # --- one rank -----------------------------------------------------------------------------------------------
 
 
 class Allotment:
-    """See the module. Told what was gathered and what the leader gave; asks nobody."""
+    """One rank's allotment of samples (see the module).
+
+    Its caller passes in the gathered records and the leader's answers. The allotment itself asks nobody.
+    """
 
     def __init__(self, whole: Whole, batch_size: int) -> None:
         self.whole = whole
         self.batch_size = batch_size
-        """What this rank wants; the smallest wish of all ranks counts, from the next announcement on."""
+        """This rank's batch size. From the next announcement on, the smallest one of all ranks counts."""
         self.pace = 0
-        """Of this rank's GPU, as in Record; counts from the next announcement on."""
+        """The pace of this rank's GPU (see Record.pace). It counts from the next announcement on."""
         self.epoch = 0
         self.has_leader = False
-        """There is somebody to ask for more."""
+        """Whether there is a leader to ask for more samples."""
         self.opening: Opening | None = None
         self._rank, self._size = 0, 1
         self._paces: tuple[int, ...] = (0,)
-        """Of all ranks, as they last said."""
+        """The paces of all ranks, as the ranks last announced them."""
         self._number = 0
         self._draw = 0
         self._dry = False
         self._left: RangeSet | None = None
-        """Positions that nobody has drawn; None before all ranks have agreed on it."""
+        """The positions that no rank has drawn; None before all ranks have agreed on them."""
         self._held: deque[Range] = deque()
         self._held_since = (-1, -1)
-        """The epoch and opening of what is held."""
+        """The epoch and the opening in which this rank got the samples that it holds."""
         self._plan: list[deque[Range]] | None = None
         self._plan_for: tuple[int, tuple[int, ...]] = (0, ())
-        """The batch size and the paces that it was made for."""
+        """The batch size and the paces for which the plan was made."""
         self._committed = RangeSet()
         self._committed_epoch = 0
         self._committed_number = 0
         self._trained = RangeSet()
-        """By all ranks, in this epoch, since the last commit."""
+        """The samples that all ranks have trained on in this epoch since the last commit."""
         self._drawn: deque[tuple[Ranges, Ranges]] = deque()
-        """And not trained on, oldest first: what all ranks together drew, and what this one did."""
+        """Mini-batches drawn and not trained on, oldest first: the samples of all ranks, and of this one."""
 
     # --- openings ---
 
     def enter(self, rank: int, size: int, keep: int | None) -> None:
-        """Another set of ranks, or another state: agree anew on who holds what.
+        """Begin with another set of ranks, or another state. The ranks then agree anew on who holds what.
 
-        What this rank has drawn and not trained on comes first among what it holds. With `keep`, it goes on
-        with no more than that many samples of what it holds; the rest is for whoever asks.
+        Samples that this rank has drawn and not trained on come first. `keep`: the most samples of a plan
+        that this rank goes on with, the rest being for ranks that ask; None: all.
         """
         mine = [each for _, own in self._drawn for each in own]
         rest = self._held if self._plan is None else self._plan[self._rank]
@@ -158,14 +163,14 @@ class Allotment:
         self._close()
 
     def forget(self) -> None:
-        """Go on with nothing of what is held: it was never anybody's business (a newcomer's warm-up)."""
+        """Drop all samples that this rank holds. They concern no other rank (a newcomer's warm-up)."""
         self._held.clear()
         self._drawn.clear()
         self._trained = RangeSet()
         self._close()
 
     def next_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`. What was committed stays committed until the next commit."""
+        """Go to the beginning of `epoch`. Committed samples stay committed until the next commit."""
         self.epoch = epoch
         self._drawn.clear()
         self._trained = RangeSet()
@@ -184,28 +189,28 @@ class Allotment:
     # --- supply ---
 
     def give(self, ranges: Iterable[Range], *, dry: bool) -> None:
-        """The leader's answer."""
+        """Take the leader's answer. `dry`: the leader has no more samples in this opening."""
         if self._plan is None:
             self._held.extend(ranges)
         self._dry = self._dry or dry
 
     def give_up(self) -> None:
-        """Nothing more is to be had in this opening: the leader does not answer."""
+        """Stop asking in this opening, because the leader does not answer."""
         self._dry = True
 
     def wants(self, ahead: int) -> int:
-        """How many samples to ask for, so that `ahead` are held; 0: nothing is to be asked for."""
+        """The number of samples to ask for, so that `ahead` samples are held; 0: ask for none."""
         if self._left is None or self._plan is not None or not self.has_leader or self._dry:
             return 0
         return 0 if self._is_tail() else max(0, ahead - length(self._held))
 
     def is_short(self) -> bool:
-        """The next mini-batch is not held in full, and more may be had."""
+        """Whether the rank does not hold its full next mini-batch, and may get more samples."""
         return self.wants(self.share) > 0
 
     @property
     def share(self) -> int:
-        """Samples of this rank in a mini-batch that is not one of the last two of an epoch."""
+        """The number of this rank's samples in a mini-batch that is not one of the last two of an epoch."""
         return by_pace(self._size * self.batch_size, self._paces)[self._rank]
 
     def _is_tail(self) -> bool:
@@ -215,7 +220,7 @@ class Allotment:
     # --- mini-batches ---
 
     def record(self) -> Record:
-        """What this rank announces before the next mini-batch."""
+        """The announcement of this rank before the next mini-batch."""
         claims = self._left is None
         since = self._held_since[1] if self._held_since[0] == self.epoch else -1
         settled = not self.has_leader if claims else not self.is_short()
@@ -233,9 +238,9 @@ class Allotment:
         )
 
     def resolve(self, records: Sequence[Record]) -> Batch | Step:
-        """What this rank trains on next, by the records of all ranks in order of rank.
+        """The next samples of this rank, or a Step. `records`: the records of all ranks, in order of rank.
 
-        Raises OutOfStep if they are not at the same place.
+        Raises OutOfStep if the ranks are not at the same place.
         """
         self._check_in_step(records)
         held = [each.held for each in records] if self._left is not None else self._settle_claims(records)
@@ -248,7 +253,7 @@ class Allotment:
             shares = by_pace(self._size * batch_size, self._paces)
             taken = [_first(each, share) for each, share in zip(held, shares, strict=True)]
             short = [length(each) < share for each, share in zip(taken, shares, strict=True)]
-            # who has said that it holds enough went by the shares that it knew of
+            # a rank that announced that it holds enough went by the shares that it knew of
             may_get = [not record.settled or before != self._paces for record in records]
             if any(few and more for few, more in zip(short, may_get, strict=True)):
                 return Step.AGAIN
@@ -273,7 +278,7 @@ class Allotment:
             )
 
     def _settle_claims(self, records: Sequence[Record]) -> list[Ranges]:
-        """The first records of an opening: who goes on with what. Returns what each rank holds."""
+        """Decide from an opening's first records which samples each rank keeps. Returns these, by rank."""
         consumed = self._consumed()
         left = consumed.complement(self.whole.samples)
         free = left.copy()
@@ -289,14 +294,14 @@ class Allotment:
         return held
 
     def _can_be_drawn(self, taken: Sequence[Ranges]) -> bool:
-        """Whether all of it is left, and nothing of it is taken twice."""
+        """Whether all these samples are left, and none is taken twice."""
         assert self._left is not None
         pieces = sorted(piece for each in taken for piece in each)
         apart = all(one.end <= other.start for one, other in itertools.pairwise(pieces))
         return apart and all(map(self._left.holds, pieces))
 
     def _make_plan(self, held: Sequence[Iterable[Range]], batch_size: int) -> None:
-        """Who takes which of all the samples that are left: first of all what it holds already."""
+        """Make the plan for all samples that are left. Each rank first takes those that it holds already."""
         assert self._left is not None
         free = self._left.copy()
         shares = shares_of_the_rest(free.total, batch_size, self._paces)
@@ -341,7 +346,7 @@ class Allotment:
         return Batch(mine or (Range(everything[0].start, 1),), weight)
 
     def upcoming(self, count: int) -> list[Ranges]:
-        """What this rank will probably train on in the next `count` mini-batches, for reading ahead."""
+        """The probable samples of this rank in the next `count` mini-batches, for reading ahead."""
         if self._left is None:
             return []
         left = self._left.total
@@ -359,7 +364,7 @@ class Allotment:
     # --- what is trained, committed, synchronised ---
 
     def trained(self, batches: int = 1) -> None:
-        """The oldest `batches` mini-batches not counted yet have been trained on."""
+        """Count the oldest `batches` drawn mini-batches as trained on. ValueError if there are fewer."""
         if batches > len(self._drawn):
             raise ValueError(
                 f"'{self.whole.name}': {batches} more mini-batches recorded as trained than were handed out"
@@ -371,12 +376,12 @@ class Allotment:
 
     @property
     def untrained(self) -> int:
-        """Mini-batches drawn and not recorded as trained."""
+        """The number of mini-batches drawn and not recorded as trained."""
         return len(self._drawn)
 
     @property
     def samples_left(self) -> int:
-        """Samples of this epoch that nobody has drawn."""
+        """The number of this epoch's samples that no rank has drawn."""
         if self._left is not None:
             return self._left.total
         committed = self._committed.total if self._committed_epoch == self.epoch else 0
@@ -384,21 +389,21 @@ class Allotment:
 
     @property
     def is_over(self) -> bool:
-        """Everything of this epoch has been drawn, as all ranks know."""
+        """Whether all samples of this epoch have been drawn, as all ranks know."""
         return self._left is not None and self._left.total == 0
 
     @property
     def held(self) -> Ranges:
-        """What this rank has been given and not drawn."""
+        """The samples that this rank has been given and not drawn."""
         return tuple(self._held)
 
     @property
     def ranks(self) -> int:
-        """Ranks that share the dataset at present."""
+        """The number of ranks that share the dataset at present."""
         return self._size
 
     def commit(self) -> None:
-        """What has been trained on stays consumed, whatever happens later."""
+        """Commit: samples that were trained on stay consumed, whatever happens later."""
         if self._committed_epoch != self.epoch:
             self._committed, self._committed_epoch = RangeSet(), self.epoch
         for piece in self._trained:
@@ -407,18 +412,18 @@ class Allotment:
         self._committed_number = self._number
 
     def roll_back(self) -> None:
-        """Back to the last commit. What this rank still holds it may go on with."""
+        """Go back to the last commit. This rank may go on with the samples that it still holds."""
         self.epoch, self._number = self._committed_epoch, self._committed_number
         self._drawn.clear()
         self._trained = RangeSet()
         self._left = None
 
     def ledger(self) -> Ledger:
-        """Where the epoch stands now."""
+        """The present state of the epoch."""
         return Ledger(self.epoch, self._number, tuple(self._consumed()))
 
     def load(self, ledger: Ledger) -> None:
-        """Take another ledger over, as committed. Raises ValueError if it does not fit the dataset."""
+        """Take over another ledger, as committed. Raises ValueError if it does not fit the dataset."""
         consumed = RangeSet(ledger.consumed)
         if consumed.total != length(ledger.consumed) or not all(
             each.start >= 0 and each.end <= self.whole.samples for each in ledger.consumed
@@ -442,7 +447,7 @@ class Allotment:
 
 
 def _pop_first(queue: deque[Range], samples: int) -> Ranges:
-    """Take the first `samples` samples off the front."""
+    """Take the first `samples` samples off the front of the queue."""
     taken: list[Range] = []
     while samples > 0:
         piece = queue.popleft()
@@ -461,14 +466,14 @@ def _first(ranges: Iterable[Range], samples: int) -> Ranges:
 
 
 def _without_first(ranges: Iterable[Range], samples: int) -> Ranges:
-    """What follows the first `samples` samples."""
+    """The ranges after the first `samples` samples."""
     queue = deque(ranges)
     _pop_first(queue, min(samples, length(queue)))
     return tuple(queue)
 
 
 def _cut_out(free: RangeSet, claim: Range) -> list[Range]:
-    """What of `claim` is still free, which then is not any more."""
+    """Take the part of `claim` that is still free out of `free`, and return it."""
     found = free.within(claim)
     for piece in found:
         free.remove(piece)

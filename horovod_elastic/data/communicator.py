@@ -1,8 +1,8 @@
-"""How the ranks of a generation tell each other their records: an asynchronous allgather of Horovod's.
+"""The exchange of records between the ranks of a generation: an asynchronous allgather of Horovod's.
 
-It is begun when a mini-batch is handed to the script and finished when the next one is wanted, so it travels
-beside the gradients. Records have the same size nearly always: Horovod remembers what it has agreed on for a
-tensor only as long as its shape stays.
+The allgather is begun when a mini-batch is handed to the script, and finished when the script asks for the
+next one. So it travels beside the gradients. Records have the same size nearly always, because Horovod
+remembers its agreement on a tensor only as long as the tensor's shape stays.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from horovod_elastic.data.allotment import Record
 from horovod_elastic.ranges import Range
 
 _HEAD = 9
-"""Numbers before the ranges."""
+"""The number of numbers before the ranges."""
 _ROOM = 8
-"""Ranges are padded to a multiple of so many."""
+"""Ranges are padded to a multiple of this number of ranges."""
 
 
 class Gathering(Protocol):
@@ -34,23 +34,23 @@ class Communicator(Protocol):
     """The ranks that share a dataset."""
 
     def place(self) -> tuple[int, int]:
-        """Rank and size."""
+        """This process's rank, and the number of ranks."""
         ...
 
     def begin(self, name: str, record: Record) -> Gathering:
-        """Begin to tell all ranks; `name` tells datasets apart."""
+        """Begin to exchange records with all ranks. `name` tells datasets apart."""
         ...
 
 
 class Alone:
-    """One process, without Horovod, or before it has joined the others."""
+    """A single process, without Horovod, or before it has joined the others."""
 
     def place(self) -> tuple[int, int]:
         """Rank 0 of 1."""
         return 0, 1
 
     def begin(self, name: str, record: Record) -> Gathering:
-        """There is nobody to tell."""
+        """Return the record alone: there is no other rank."""
         return _Gathered([record])
 
 
@@ -61,11 +61,11 @@ class OverHorovod:
         self._hvd = hvd
 
     def place(self) -> tuple[int, int]:
-        """Rank and size."""
+        """This process's rank, and the number of ranks, as Horovod says."""
         return self._hvd.rank(), self._hvd.size()
 
     def begin(self, name: str, record: Record) -> Gathering:
-        """Submit the allgather."""
+        """Submit the allgather of the ranks' records."""
         if self._hvd.size() == 1:
             return _Gathered([record])
         numbers = torch.tensor(encode(record), dtype=torch.int64)
@@ -90,13 +90,13 @@ class _UnderWay:
 
 
 def present() -> Communicator:
-    """Horovod's, if the script has imported and initialised it."""
+    """Horovod's ranks, if the script has imported and initialised Horovod; otherwise this process alone."""
     hvd = sys.modules.get("horovod.torch")
     return OverHorovod(hvd) if hvd is not None and hvd.is_initialized() else Alone()
 
 
 def encode(record: Record) -> list[int]:
-    """As numbers: a head, then (start, length) of each range, then padding."""
+    """The record as numbers: a head, then (start, length) of each range, then padding."""
     numbers = [
         record.epoch,
         record.draw,
@@ -115,7 +115,7 @@ def encode(record: Record) -> list[int]:
 
 
 def decode(numbers: Sequence[int]) -> list[Record]:
-    """The records of all ranks, one behind the other."""
+    """The records of all ranks, from their numbers one behind the other."""
     records = []
     at = 0
     while at < len(numbers):

@@ -10,12 +10,12 @@ import torch
 from horovod_elastic.data.allotment import Ranges
 from horovod_elastic.data.elastic import Elastic
 from horovod_elastic.data.order import Order, Shuffle
-from horovod_elastic.data.reading import AtOnce, Fetch, InProcesses, InThread, ReadAhead, Reader
-from horovod_elastic.data.share import Share
+from horovod_elastic.data.reading import Fetch, InlineReader, InProcesses, InThread, ReadAhead, Reader
+from horovod_elastic.data.shard_reader import ShardReader
 
 
 class ElasticDataset(Elastic):
-    """Mini-batches of a map-style dataset; every sample exactly once an epoch, whoever comes and goes::
+    """Mini-batches of a map-style dataset; every sample exactly once an epoch, across resizes::
 
         data = ElasticDataset(dataset, batch_size=32, seed=1)
         state = hvd.elastic.TorchState(model=model, optimizer=optimizer, data=data)
@@ -28,16 +28,18 @@ class ElasticDataset(Elastic):
                     optimizer.step()
                     state.commit()
 
-    The loop goes on where the epoch stands: at its beginning, or, after workers have come, gone or died, at
-    the first mini-batch that the state does not hold. When it ends, the next epoch has begun. Commit after
-    the step, not between taking a mini-batch and training on it: what was handed out is what is committed.
+    The loop begins where the epoch stands. That is the epoch's beginning or, after workers have come, gone or
+    died, the first mini-batch that the state does not hold. When the loop ends, the next epoch has begun.
+    Commit after the step, not between taking a mini-batch and training on it: a commit covers every
+    mini-batch that was handed out.
 
-    All workers get the same number of mini-batches, of `batch_size` samples each, but for the last two of an
-    epoch: these are divided evenly and may be smaller. Gradients that Horovod averages then weigh samples of
-    slightly smaller shares more; to weigh all samples alike, multiply the loss (a mean) by `weight`.
+    All workers get the same number of mini-batches. Each has `batch_size` samples, except for the last two of
+    an epoch: these are divided evenly and may be smaller. Gradients that Horovod averages then weigh samples
+    of slightly smaller shares more. To weigh all samples alike, multiply the loss (a mean) by `weight`.
 
-    Reads ahead while the script trains. Without a leader to hand partitions out (plain horovodrun, or no
-    Horovod at all) the workers divide the dataset among themselves; the promises are the same.
+    The dataset reads ahead while the script trains. Without a leader to hand out partitions (plain
+    horovodrun, or no Horovod at all), the workers divide the dataset among themselves, with the same
+    promises.
     """
 
     def __init__(
@@ -56,28 +58,29 @@ class ElasticDataset(Elastic):
         worker_init_fn: Callable[[int], None] | None = None,
         name: str = "data",
     ) -> None:
-        """All workers pass the same.
+        """Make the dataset. All workers must pass the same arguments.
 
         Args:
             dataset: has ``__len__`` and ``__getitem__``, or ``__getitems__`` for many samples at once.
-            batch_size: samples of one mini-batch of one worker.
-            seed: decides the order, together with the epoch; from 0.
+            batch_size: number of samples in one mini-batch of one worker.
+            seed: decides the order, together with the epoch; 0 or more.
             shuffle: "samples": any sample may follow any other, as with ``DataLoader(shuffle=True)``.
                 "partitions": whole partitions in random order, each read from its beginning to its end; for
                 data on network storage, which should have been shuffled when it was written.
-            partitions: how many ranges of consecutive samples the dataset is handed out in. By default
-                ranges of 256 samples, but between 64 and 4096 of them.
-            num_workers: processes that read, as DataLoader's; they live until this object is gone. 0: one
-                thread of this process reads (a TensorDataset is not read ahead: it is in memory).
-            prefetch: mini-batches that are read ahead; 2 by default, and 2 for each process.
-            collate_fn: from a list of samples to a mini-batch; DataLoader's default if not given.
-            pin_memory: put mini-batches into page-locked memory; by default where CUDA is available.
+            partitions: number of ranges of consecutive samples in which the dataset is handed out. By
+            default,
+                a range has 256 samples, and there are between 64 and 4096 ranges.
+            num_workers: number of processes that read, as DataLoader's. They live until this object is gone.
+                0: one thread of this process reads (a TensorDataset is not read ahead: it is in memory).
+            prefetch: number of mini-batches that are read ahead; by default 2, with processes 2 for each.
+            collate_fn: makes a mini-batch of a list of samples; DataLoader's default if not given.
+            pin_memory: put mini-batches into page-locked memory; by default if CUDA is available.
             multiprocessing_context: "fork", "spawn" or "forkserver", for `num_workers`.
-            worker_init_fn: called in each of these processes with its number, before it reads.
+            worker_init_fn: called in each of these processes with the process's number, before it reads.
             name: tells several datasets of one script apart.
 
         Raises:
-            ValueError: what is wrong, and what is allowed.
+            ValueError: an argument is wrong. The message says what is allowed.
         """
         prefetch = 2 * max(num_workers, 1) if prefetch is None else prefetch
         if num_workers < 0 or prefetch < 1:
@@ -85,7 +88,7 @@ class ElasticDataset(Elastic):
                 f"'{name}': num_workers is {num_workers} and prefetch {prefetch}; allowed: from 0 and from 1"
             )
         samples = len(_sized(dataset, name))
-        super().__init__(Share(name, samples, batch_size, seed, partitions, ahead=prefetch))
+        super().__init__(ShardReader(name, samples, batch_size, seed, partitions, ahead=prefetch))
         self._order = Order(samples, shuffle)
         pin = torch.cuda.is_available() if pin_memory is None else pin_memory
         fetch = Fetch(dataset, collate_fn)
@@ -99,11 +102,13 @@ class ElasticDataset(Elastic):
                 worker_init=worker_init_fn,
             )
         else:
-            reader = AtOnce(fetch) if fetch.is_immediate and not pin else InThread(fetch, pin=pin)
+            reader = InlineReader(fetch) if fetch.is_immediate and not pin else InThread(fetch, pin=pin)
         self._ahead = ReadAhead(reader)
         self.weight = 1.0
-        """Of the present mini-batch: its samples over the mean of all workers. Only 0.0 if there are fewer
-        samples left than workers: then this one repeats another worker's sample, to have something to do."""
+        """The number of samples in the present mini-batch, divided by the mean over all workers.
+
+        It is 0.0 only if fewer samples than workers were left, and this worker got none. Then the mini-batch
+        repeats another worker's sample."""
 
     def __iter__(self) -> Iterator[Any]:
         """The mini-batches that are left of this epoch."""

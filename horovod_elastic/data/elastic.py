@@ -1,4 +1,4 @@
-"""What the faces of the data pipeline have in common: epoch, batch size, place in Horovod's TorchState."""
+"""The common parts of the data pipeline's interfaces: epoch, batch size, place in Horovod's TorchState."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from horovod_elastic.data import communicator
-from horovod_elastic.data.share import Share, check_batch_size
+from horovod_elastic.data.shard_reader import ShardReader, check_batch_size
 from horovod_elastic.data.sizes import steps_left
 
 _named: WeakValueDictionary[str, Elastic] = WeakValueDictionary()
@@ -16,10 +16,10 @@ class Elastic:
     """A dataset whose samples all workers share, each sample once an epoch, while workers come and go.
 
     Put it into the state, under any name: ``TorchState(model=model, optimizer=optimizer, data=data)``. Then
-    `commit` saves where the epoch stands, a crash goes back to that, and newcomers take it over.
+    `commit` saves the state of the epoch, a crash goes back to that state, and newcomers take it over.
     """
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: ShardReader) -> None:
         name = share.allotment.whole.name
         if name in _named:
             raise ValueError(
@@ -34,9 +34,9 @@ class Elastic:
         return self._share.allotment.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; does nothing in the middle of it. To be called by all workers.
+        """Go to the beginning of `epoch`; do nothing in the middle of it. All workers must call this method.
 
-        Raises ValueError if it is negative.
+        Raises ValueError if `epoch` is negative.
         """
         if epoch < 0:
             raise ValueError(f"'{self.name}': epoch is {epoch}; allowed: 0 or more")
@@ -45,16 +45,17 @@ class Elastic:
 
     @property
     def name(self) -> str:
-        """What tells it from other datasets of the script."""
+        """The dataset's name, which is unique in the script."""
         return self._share.allotment.whole.name
 
     @property
     def batch_size(self) -> int:
-        """Samples of one mini-batch of one worker; of a heterogeneous job, in the mean of all workers.
+        """The samples in one mini-batch of one worker; in a heterogeneous job, the mean over all workers.
 
-        May be set at any time, on all workers alike. It counts from the next mini-batch when set outside of
-        the loop over the data (after a resize, for example), inside of it from the next but one: the workers
-        have to agree first. If they want different sizes, the smallest counts.
+        Set it at any time, on all workers alike. A change outside of the loop over the data (after a resize,
+        for example) counts from the next mini-batch. A change inside of the loop counts from the next
+        mini-batch but one, because the workers have to agree first. If the workers set different sizes, the
+        smallest counts.
         """
         return self._share.allotment.batch_size
 
@@ -65,24 +66,23 @@ class Elastic:
 
     @property
     def samples_left(self) -> int:
-        """Samples of this epoch, over all workers, that were not handed out yet."""
+        """The number of this epoch's samples, over all workers, that were not handed out yet."""
         return self._share.allotment.samples_left
 
     def __len__(self) -> int:
-        """Mini-batches left in this epoch, with the present number of workers."""
+        """The number of mini-batches left in this epoch, with the present number of workers."""
         _, size = communicator.present().place()
         return steps_left(self.samples_left, size, self.batch_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the epoch stands, as numbers and lists; for checkpoints. Does not depend on the worker."""
+        """The state of the epoch, as numbers and lists, for checkpoints. It does not depend on the worker."""
         return self._share.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the state says, with any number of workers. To be called by all workers, or by rank 0
-        before it synchronises.
+        """Go on where the state says, with any number of workers.
 
-        The state's seed and partitions are taken over. Raises ValueError if it is of a dataset of another
-        size.
+        All workers must call this method, or rank 0 before it synchronises. The dataset takes over the
+        state's seed and partitions. Raises ValueError if the state is that of a dataset of another size.
         """
         self._share.load_state_dict(state)
 
@@ -95,7 +95,7 @@ def register() -> None:
         return
 
     class ElasticHandler(SamplerStateHandler):  # type: ignore[misc]  # Horovod is not checked
-        """Synchronised as samplers are. Commits and goes back without copying what is consumed."""
+        """Synchronises as Horovod's samplers do. Commits and restores without copying consumed samples."""
 
         def __init__(self, value: Elastic) -> None:
             self.value = value

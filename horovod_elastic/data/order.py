@@ -1,4 +1,4 @@
-"""Which sample of the dataset stands at which position of an epoch."""
+"""The order of an epoch: it says which sample of the dataset stands at which position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Shuffle = Literal["samples", "partitions"]
 
 
 class Order:
-    """The order of one epoch after the other: by seed and epoch, so equal on all workers."""
+    """The orders of all epochs. An order depends on seed and epoch only, so it is equal on all workers."""
 
     def __init__(self, samples: int, shuffle: Shuffle) -> None:
         if shuffle not in ("samples", "partitions"):
@@ -23,7 +23,7 @@ class Order:
         self._permutation = torch.empty(0, dtype=torch.int64)
 
     def indices(self, ranges: Ranges, seed: int, epoch: int) -> torch.Tensor:
-        """Indices into the dataset of the samples at these positions; int64, one-dimensional."""
+        """The indices into the dataset of the samples at these positions; int64, one-dimensional."""
         if self._shuffle == "partitions":
             return torch.cat([torch.arange(each.start, each.end) for each in ranges])
         if self._made_for != (seed, epoch):

@@ -1,4 +1,4 @@
-"""How samples are read: at once, ahead in a thread, or ahead in processes of PyTorch's DataLoader."""
+"""Readers of samples: at once, ahead in a thread, or ahead in processes of PyTorch's DataLoader."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PARENT_CHECK_S = 5.0
 
 
 class Fetch:
-    """From indices to a collated mini-batch, on the shortest way that the dataset offers."""
+    """Makes a collated mini-batch from indices, in the shortest way that the dataset offers."""
 
     def __init__(self, dataset: Any, collate: Collate | None) -> None:
         self._dataset = dataset
         self._collate = default_collate if collate is None else collate
         self.is_immediate = type(dataset) is TensorDataset and collate is None
-        """Everything is in memory: nothing is gained by reading it ahead."""
+        """Whether all samples are in memory, so that nothing is gained by reading them ahead."""
 
     def __call__(self, indices: torch.Tensor) -> Batch:
         """The mini-batch of these samples, in this order."""
@@ -42,10 +42,10 @@ class Fetch:
 
 
 class Reader(Protocol):
-    """Reads mini-batches in the order in which they are asked for."""
+    """Reads mini-batches in the order in which they are requested."""
 
     def read(self, indices: torch.Tensor) -> Future[Batch]:
-        """Begin to read. The result raises what the dataset raised."""
+        """Begin to read these samples. The future raises what the dataset raised."""
         ...
 
     def close(self) -> None:
@@ -53,20 +53,20 @@ class Reader(Protocol):
         ...
 
 
-class AtOnce:
-    """Reads when asked, in the asking thread."""
+class InlineReader:
+    """Reads at once, in the calling thread."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
 
     def read(self, indices: torch.Tensor) -> Future[Batch]:
-        """Read."""
+        """Read these samples now."""
         done: Future[Batch] = Future()
         done.set_result(self._fetch(indices))
         return done
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 class InThread:
@@ -78,7 +78,7 @@ class InThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="flexo-data")
 
     def read(self, indices: torch.Tensor) -> Future[Batch]:
-        """Begin to read, after what was asked for before."""
+        """Begin to read these samples, after all earlier requests."""
         return self._thread.submit(self._read, indices)
 
     def _read(self, indices: torch.Tensor) -> Batch:
@@ -86,16 +86,16 @@ class InThread:
         return pinned(batch) if self._pin else batch
 
     def close(self) -> None:
-        """What is being read is read to its end; nothing else is."""
+        """Finish the read under way, and cancel all others."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class InProcesses:
     """Reads in the processes of a DataLoader that never ends: it waits until it is told what to read.
 
-    So DataLoader's own way of starting processes, moving tensors through shared memory, pinning and ending is
-    used, and one set of processes serves all epochs and survives all resizes. The i-th mini-batch asked for
-    is read by process i modulo their number, in which order DataLoader collects them.
+    So DataLoader itself starts the processes, moves tensors through shared memory, pins tensors and ends. One
+    set of processes serves all epochs and survives all resizes. Process i modulo their number reads the i-th
+    requested mini-batch; DataLoader collects mini-batches in that order.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class InProcesses:
             pin_memory=pin,
             multiprocessing_context=context,
             worker_init_fn=worker_init,
-            generator=torch.Generator(),  # its own: the script's random numbers stay as they are
+            generator=torch.Generator(),  # a separate one: the script's random numbers stay as they are
         )
         batches = iter(loader)
         for read, _ in pipes:
@@ -129,7 +129,7 @@ class InProcesses:
         threading.Thread(target=self._collect, args=(batches,), name="flexo-data", daemon=True).start()
 
     def read(self, indices: torch.Tensor) -> Future[Batch]:
-        """Tell the process whose turn it is."""
+        """Send the indices to the process whose turn it is."""
         future: Future[Batch] = Future()
         with self._promise:
             self._promised.append(future)
@@ -147,7 +147,7 @@ class InProcesses:
                 future = self._promised.popleft()
             try:
                 batch = next(batches, _Failed("the processes that read have ended"))
-            except Exception as error:  # DataLoader's: a process was killed, for example
+            except Exception as error:  # DataLoader's own error: a process was killed, for example
                 batch = _Failed(str(error))
             if not future.set_running_or_notify_cancel():
                 continue
@@ -157,7 +157,7 @@ class InProcesses:
                 future.set_result(batch)
 
     def close(self) -> None:
-        """Let the processes end."""
+        """Tell the processes to end."""
         with self._promise:
             self._closed = True
             self._promise.notify()
@@ -169,13 +169,13 @@ class InProcesses:
 
 @dataclass(frozen=True)
 class _Failed:
-    """An exception of the dataset, as text: not every exception can travel between processes."""
+    """An exception of the dataset, as text, because not every exception can travel between processes."""
 
     text: str
 
 
 class _ToldWhatToRead(IterableDataset):  # type: ignore[misc]  # PyTorch is not checked
-    """What runs in DataLoader's processes."""
+    """The dataset in DataLoader's processes. It reads the samples whose indices arrive in a pipe."""
 
     def __init__(self, fetch: Fetch, wishes: Sequence[Connection]) -> None:
         self._fetch = fetch
@@ -193,7 +193,7 @@ class _ToldWhatToRead(IterableDataset):  # type: ignore[misc]  # PyTorch is not 
 
 
 def _next_wish(wishes: Connection, parent: int) -> list[int] | None:
-    """Indices to read; None: to end."""
+    """The indices of the samples to read next; None: the process must end."""
     # The processes hold each other's pipes open, so the parent's death is not seen in a pipe.
     while not wishes.poll(_PARENT_CHECK_S):
         if os.getppid() != parent:
@@ -210,7 +210,7 @@ def _as_it_is(batch: Batch) -> Batch:
 
 
 def pinned(batch: Batch) -> Batch:
-    """A copy of a mini-batch in page-locked memory, from where GPUs copy in the background."""
+    """A copy of a mini-batch in page-locked memory, from which GPUs copy in the background."""
     if isinstance(batch, torch.Tensor):
         return batch.pin_memory()
     if isinstance(batch, Mapping):
@@ -223,7 +223,7 @@ def pinned(batch: Batch) -> Batch:
 
 
 class ReadAhead:
-    """The buffers between reading and training: mini-batches that are read or being read, by what is in them.
+    """The buffers between reading and training: mini-batches read or being read, by keys for their samples.
 
     Amoeba, section 5.3: a ping-pong buffer of pinned memory between a producer and the consumer.
     """
@@ -234,9 +234,10 @@ class ReadAhead:
         self._end = weakref.finalize(self, reader.close)
 
     def take(self, wanted: Any, upcoming: Sequence[Any], indices: Callable[[Any], torch.Tensor]) -> Batch:
-        """The mini-batch `wanted`; meanwhile those `upcoming` are read. `indices` says what is in each.
+        """The mini-batch `wanted`. Meanwhile, the reader reads the `upcoming` mini-batches.
 
-        What was read ahead and is not upcoming any more is thrown away.
+        `indices`: gives the indices of a mini-batch's samples. Mini-batches that were read ahead and are not
+        upcoming any more are thrown away.
         """
         before, self._read = self._read, {}
         for key in (wanted, *upcoming):

@@ -1,4 +1,4 @@
-"""ElasticShardSampler: indices only, for scripts that keep their own DataLoader."""
+"""ElasticShardSampler: it hands out indices only, for scripts that keep their own DataLoader."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sized
 
 from horovod_elastic.data.elastic import Elastic
 from horovod_elastic.data.order import Order, Shuffle
-from horovod_elastic.data.share import Share
+from horovod_elastic.data.shard_reader import ShardReader
 
 
 class ElasticShardSampler(Elastic):
-    """A batch sampler for an ordinary DataLoader; every sample once an epoch, whoever comes and goes::
+    """A batch sampler for an ordinary DataLoader; every sample once an epoch, across resizes::
 
         sampler = ElasticShardSampler(dataset, batch_size=32, seed=1)
         loader = DataLoader(dataset, batch_sampler=sampler, num_workers=4)
@@ -28,10 +28,10 @@ class ElasticShardSampler(Elastic):
                 state.epoch += 1
                 sampler.set_epoch(state.epoch)
 
-    DataLoader draws several mini-batches ahead, and what is drawn is not trained on. So the script says with
-    `record_batch` that it has trained on one, and with `set_epoch` that an epoch is over, as with Horovod's
-    own ElasticSampler. What was drawn and not recorded when workers change is drawn and read again:
-    ElasticDataset, which keeps it, resumes faster.
+    DataLoader draws several mini-batches ahead of training. So the script must call `record_batch` when it
+    has trained on a mini-batch, and `set_epoch` when an epoch is over, as with Horovod's own ElasticSampler.
+    When workers change, samples that were drawn and not recorded are drawn and read again. ElasticDataset
+    keeps such samples, and resumes faster.
     """
 
     def __init__(
@@ -44,9 +44,11 @@ class ElasticShardSampler(Elastic):
         partitions: int | None = None,
         name: str = "data",
     ) -> None:
-        """See ElasticDataset; of `dataset` only the length is asked."""
+        """Make the sampler; for the arguments, see ElasticDataset. Only the length of `dataset` is used."""
         samples = len(dataset)
-        super().__init__(Share(name, samples, batch_size, seed, partitions, ahead=2, counts_itself=False))
+        super().__init__(
+            ShardReader(name, samples, batch_size, seed, partitions, ahead=2, counts_itself=False)
+        )
         self._order = Order(samples, shuffle)
         self._weights: deque[float] = deque()
         self._recorded = False
@@ -63,11 +65,11 @@ class ElasticShardSampler(Elastic):
 
     @property
     def weight(self) -> float:
-        """Of the mini-batch that was drawn first and is not recorded; see ElasticDataset."""
+        """The weight of the oldest mini-batch that is drawn and not recorded; see ElasticDataset.weight."""
         return self._weights[0] if self._weights else 1.0
 
     def record_batch(self) -> None:
-        """The script has trained on the next of the mini-batches that it got.
+        """Record that the script has trained on the oldest mini-batch that it has got and not recorded.
 
         Raises ValueError if there is none.
         """
@@ -76,9 +78,9 @@ class ElasticShardSampler(Elastic):
         self._recorded = True
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; does nothing in the middle of it. To be called by all workers.
+        """Go to the beginning of `epoch`; do nothing in the middle of it. All workers must call this method.
 
-        Raises RuntimeError if nothing was recorded of an epoch that was drawn to its end.
+        Raises RuntimeError if an epoch was drawn to its end and no mini-batch of it was recorded.
         """
         if epoch != self.epoch:
             if self._share.allotment.is_over and self._share.allotment.untrained and not self._recorded:

@@ -1,8 +1,9 @@
-"""How many samples each rank takes in a mini-batch, so that all ranks together take what they should. Pure.
+"""Division of a mini-batch's samples among the ranks. Pure.
 
-Ranks take the same, unless they say that their GPUs differ: then each takes a part in proportion to its
-speed, so that all are done at about the same time (LB-BSP: Chen et al., "Fast distributed deep learning via
-worker-adaptive batch sizing", 2018). All reckon with the same whole numbers, so all come to the same sizes.
+Ranks take equal shares, unless they announce that their GPUs differ. Then each rank takes a share in
+proportion to its speed, so that all ranks finish at about the same time (LB-BSP: Chen et al., "Fast
+distributed deep learning via worker-adaptive batch sizing", 2018). All ranks compute with the same whole
+numbers, so all come to the same sizes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ def pace_of(speed: float) -> int:
 
 
 def by_pace(samples: int, paces: Sequence[int]) -> list[int]:
-    """`samples` divided among ranks of these paces; the first ranks get what cannot be divided evenly.
+    """`samples` divided among ranks of these paces. The first ranks get what does not divide evenly.
 
-    No rank gets none, unless there are fewer samples than ranks: then the first get one each. Those whose
-    part would be less than one sample take one. The others' sizes are less than one sample off what their
-    paces make of the rest (largest remainders). Where one pace is not known, all count alike.
+    Every rank gets at least one sample. Only if there are fewer samples than ranks, the first ranks get one
+    each. A rank whose part would be less than one sample takes one. Other ranks' sizes are less than one
+    sample off their paces' part of the rest (largest remainders). If one pace is not known, all paces count
+    alike.
     """
     ranks = len(paces)
     if samples <= ranks:
@@ -44,12 +46,12 @@ def by_pace(samples: int, paces: Sequence[int]) -> list[int]:
 
 
 def next_shares(left: int, batch_size: int, paces: Sequence[int]) -> list[int]:
-    """Samples of each rank in the next mini-batch, when `left` samples are left of the epoch.
+    """The number of samples of each rank in the next mini-batch, if `left` samples are left of the epoch.
 
-    `batch_size` for each in the mean while that leaves enough. What is less than two such mini-batches is
-    taken as one or two of even size. No rank gets none, unless there are fewer samples than ranks. All ranks
-    together never take more than `batch_size` each, but for one case: with a batch size of 1 some ranks get 2
-    in the last mini-batch.
+    A rank gets `batch_size` samples on average while enough are left. A rest of less than two such
+    mini-batches is taken as one or two mini-batches of even size. Every rank gets a sample, unless there are
+    fewer samples than ranks. All ranks together never take more than `batch_size` each, but for one case:
+    with a batch size of 1, some ranks get 2 in the last mini-batch.
     """
     full = len(paces) * batch_size
     if left >= 2 * full:
@@ -58,7 +60,7 @@ def next_shares(left: int, batch_size: int, paces: Sequence[int]) -> list[int]:
 
 
 def steps_left(left: int, ranks: int, batch_size: int) -> int:
-    """Mini-batches until the end of the epoch, if ranks and batch size stay."""
+    """The number of mini-batches until the end of the epoch, if ranks and batch size stay the same."""
     full = ranks * batch_size
     if batch_size == 1:
         return max(left // full, min(left, 1))
@@ -66,7 +68,7 @@ def steps_left(left: int, ranks: int, batch_size: int) -> int:
 
 
 def shares_of_the_rest(left: int, batch_size: int, paces: Sequence[int]) -> list[int]:
-    """Samples of each rank in all mini-batches until the end of the epoch."""
+    """The number of samples of each rank in all mini-batches until the end of the epoch."""
     full = len(paces) * batch_size
     whole = max(0, left // full - 1)  # mini-batches that begin with at least two full ones left
     shares = [whole * samples for samples in by_pace(full, paces)]

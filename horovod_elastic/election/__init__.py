@@ -1,1 +1,1 @@
-"""Who leads: a lease with compare-and-swap, and the servers that it can be kept at."""
+"""The election of leaders: a lease with compare-and-swap, and the servers that can keep it."""

@@ -1,19 +1,20 @@
-"""Who of a job's agents leads: Amoeba's Algorithm 1, as one agent runs it over its job's lease.
+"""The election of a job's leader: Amoeba's Algorithm 1, as one agent runs it over its job's lease.
 
-An agent that needs a leader asks for the lease. It gets it and leads, refreshing the lease in a thread; or it
-hears who has it, and follows. When its leader goes away it asks again, until the lease is somebody else's, or
-its own. The lease is looked at only then: as long as agent and leader hear each other, nothing depends on the
-lease's server.
+An agent that needs a leader asks for the lease. If it gets the lease, it leads, and refreshes the lease in a
+thread. Else it hears who has the lease, and follows that agent. When its leader goes away, it asks again,
+until another agent has the lease, or it has the lease itself. Agents ask only then: as long as agent and
+leader hear each other, nothing depends on the lease's server.
 
-What happens to a leader:
+A leader may meet these conditions:
 
-* The server is away: it goes on leading, nobody else can take the lease either (`certain` turns False).
-* Its lease is somebody else's, or has run out and may have been: it was stopped, or cut off. It is told
-  through `lost`, with the first refresh that gets through, and is to step down.
-* flexod was started again and knows no leases: the refresh takes the lease anew, with a higher term.
+* The server is away. The leader goes on, and no other agent can take the lease either (`certain` turns
+  False).
+* Another agent has its lease, or may have had it after it ran out, because the leader was stopped, or cut
+  off. The first refresh that gets through reports that through `lost`, and the leader must step down.
+* flexod was started again and knows no leases. The refresh takes the lease anew, with a higher term.
 
-`Campaign` has the rules of asking, HeldLease those of holding, both without threads and clocks; `Election` is
-what an agent uses.
+`Candidate` has the rules of asking for a lease, `HeldLease` those of holding one, both without threads and
+clocks. An agent uses `Election`.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ from horovod_elastic.election.lease_client import LeaseClient
 TTL_S = 5.0
 REFRESHES_PER_TTL = 3
 HOLD_BACK_S = 2.0
-"""What a satellite's agent leaves to those of the base, from when it sees that nobody leads."""
+"""Time for which a satellite's agent that sees a vacant lease leaves it to the base's agents."""
 LOOK_AGAIN_S = 1.0
 SUCCESSOR_WITHIN_S = 0.1
-"""From one look to the next while a named successor has not said its address."""
+"""Interval of requests while a named successor has not given its address yet."""
 LEADERLESS_S = 2.0
-"""After so long without the lease's server, an agent tries the leader that it had once more."""
+"""After this time without the lease's server, an agent tries its former leader once more."""
 
 
 class Role(enum.Enum):
-    """What the agent is to the job: it decides how early it asks for the lease."""
+    """The agent's part in the job: it decides how early the agent asks for the lease."""
 
     FOUNDER = "founder"
-    """Of the base, started with the job."""
+    """An agent of the base that was started with the job."""
     BASE = "base"
-    """Of the base, started again."""
+    """An agent of the base that was started again."""
     SATELLITE = "satellite"
 
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """This agent leads. `heir`: another one did before, as far as is known: learn from those who attach."""
+    """This agent leads. `heir`: another agent may have led before, so learn from the agents that attach."""
 
     term: int
     heir: bool
@@ -69,26 +70,26 @@ class Following:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing is decided yet: ask again after so many seconds."""
+    """Nothing is decided yet: ask again after this number of seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Nobody leads any more: the job has ended (wire.over)."""
+    """No agent leads any more, because the job has ended (wire.over)."""
 
     exit_code: int
 
 
 class Closed(Exception):
-    """The election was closed while somebody waited for its outcome."""
+    """The election was closed while a thread waited for its outcome."""
 
 
-class Campaign:
-    """One agent's way to a leader: what to ask next, and what an answer means.
+class Candidate:
+    """One agent's search for a leader: the next request to the lease's server, and the meaning of its answer.
 
-    Times are one monotonic clock's. `seen` is the highest term this agent knows of, `lost` the leader that it
+    Times are one monotonic clock's. `seen`: highest term that this agent knows of. `lost`: the leader that it
     cannot reach any more.
     """
 
@@ -106,18 +107,21 @@ class Campaign:
 
     @property
     def claim(self) -> pb.Claim.ValueType:
-        """What this agent may say of itself when it asks for the lease."""
+        """The claim of this agent when it asks for the lease."""
         founder = self._role is Role.FOUNDER and not self._seen
         return pb.CLAIM_FOUNDER if founder else pb.CLAIM_UNSPECIFIED
 
     def wants_it(self, now: float) -> bool:
-        """Ask for the lease; else look only. A satellite's agent waits until it has been vacant a while."""
+        """Whether to ask for the lease, rather than only look at it.
+
+        A satellite's agent waits until the lease has been vacant for HOLD_BACK_S.
+        """
         if self._eager:
             return True
         return self._vacant_since is not None and now - self._vacant_since >= HOLD_BACK_S
 
     def heard(self, lease: LeaderLease, asking: bool, now: float) -> Leading | Following | Over | Pause:
-        """What the lease's server has answered; `asking`: to a request for it, not to a look."""
+        """Take an answer of the lease's server. `asking`: it answers a request for the lease, not a look."""
         if lease.vacant:
             return self._heard_vacant(lease, now)
         self._vacant_since = None
@@ -128,18 +132,21 @@ class Campaign:
         if not lease.address:
             return Pause(SUCCESSOR_WITHIN_S)
         if self._is_lost(lease) and now < self._patient_until:
-            # Gone, it will not refresh; there all the same, it is worth another try when it must have.
+            # A leader that is gone will not refresh. One that does refresh is worth another try.
             return Pause(min(LOOK_AGAIN_S, lease.expires_in_s + 0.02))
         return Following(lease.address, lease.holder, lease.term)
 
     def away(self, now: float) -> Following | Pause:
-        """The lease's server does not answer. The leader that was lost may be back before it."""
+        """Decide what to do while the lease's server is away: the lost leader may be back before it."""
         if self._lost is not None and now - self._began >= LEADERLESS_S:
             return self._lost
         return Pause(LOOK_AGAIN_S)
 
     def _heard_vacant(self, lease: LeaderLease, now: float) -> Pause:
-        """Held back by this agent's role or by a server that has just begun, or given up this moment."""
+        """Decide when to ask again for a vacant lease.
+
+        This agent's role may hold it back, or a server that has just begun. Or the lease was just given up.
+        """
         if self._vacant_since is None:
             self._vacant_since = now
         if not self.wants_it(now):
@@ -151,7 +158,7 @@ class Campaign:
         return lost is not None and (lease.holder, lease.address) == (lost.holder, lost.address)
 
     def _heard_mine(self, lease: LeaderLease, asking: bool) -> Leading | Pause:
-        if not asking:  # a satellite's agent, named the successor or started again, has only looked
+        if not asking:  # a satellite's agent (the named successor, or one started again) has only looked
             self._eager = True
             return Pause(0.0)
         return Leading(lease.term, bool(lease.previous or self._seen or self._role is not Role.FOUNDER))
@@ -162,11 +169,11 @@ class Election:
 
     Args:
         store: the job's lease.
-        holder: the agent's name, nobody else's in this job.
+        holder: the agent's name, which no other agent of this job has.
         own_address: host:port of this agent's leader service; it must listen before `follow` is called.
-        role: what the agent is to the job.
-        ttl_s: how long the lease outlives a leader that does not refresh it.
-        say: told once that the lease's server is away, and once that it is back.
+        role: the agent's part in the job.
+        ttl_s: time after which the lease of a leader that does not refresh it runs out.
+        say: called once when the lease's server is away, and once when it is back.
     """
 
     def __init__(
@@ -189,7 +196,7 @@ class Election:
         self._clock = clock
         self._lock = threading.Lock()
         self._speaking = threading.Lock()
-        """Held from deciding to write the lease to knowing what became of it; `_lock` never for so long."""
+        """Held from the decision to write the lease until the answer; `_lock` is never held for that long."""
         self._closed = threading.Event()
         self._seen = 0
         self._held: HeldLease | None = None
@@ -203,19 +210,19 @@ class Election:
 
     @property
     def term(self) -> int:
-        """The highest term that this agent knows of; while it leads, its own. 0: none."""
+        """The highest term that this agent knows of; while it leads, its own term. 0: none."""
         return self._seen
 
     @property
     def fencing_term(self) -> int:
-        """The term under which this agent leads, or led last; never another leader's. 0: it has not led."""
+        """The term under which this agent leads, or led last; never another agent's. 0: it has not led."""
         return self._led_under
 
     def certain(self) -> bool:
-        """Whether this agent leads and nobody else can: False while refreshes do not get through.
+        """Whether this agent leads and no other agent can: False while refreshes do not get through.
 
-        A leader that is not certain goes on with what there is, but must not take silence of other agents for
-        their death: it may be the one that is cut off, and they may have another leader by now.
+        A leader that is not certain goes on, but must not take silence of other agents for their death. The
+        leader itself may be cut off, and the agents may have another leader by now.
         """
         with self._lock:
             return self._held is not None and self._held.certain(self._clock())
@@ -223,14 +230,16 @@ class Election:
     def follow(self, lost: Following | None = None) -> Leading | Following | Over:
         """Wait until it is decided who leads. Raises Closed.
 
-        `lost` is the leader that this agent had and cannot reach any more: it is named again only after it
-        must have refreshed its lease, or while the lease's server is away.
+        `lost`: the leader that this agent had and cannot reach any more. `follow` returns that leader again
+        only after it must have refreshed its lease, or while the lease's server is away.
         """
         if lost is not None:
             self._seen = max(self._seen, lost.term)
-        campaign = Campaign(self._holder, self._role, self._ttl_s, self._clock(), seen=self._seen, lost=lost)
+        candidate = Candidate(
+            self._holder, self._role, self._ttl_s, self._clock(), seen=self._seen, lost=lost
+        )
         while not self._closed.is_set():
-            outcome = self._ask_once(campaign)
+            outcome = self._ask_once(candidate)
             if not isinstance(outcome, Pause):
                 if not isinstance(outcome, Over):
                     self._seen = max(self._seen, outcome.term)
@@ -239,15 +248,15 @@ class Election:
         raise Closed
 
     def keep(self, lost: Callable[[str], None]) -> None:
-        """Refresh the lease in a thread from now on; `lost(holder)` once, from there, if it is lost.
+        """Refresh the lease in a thread from now on. If it is lost, the thread calls `lost(holder)` once.
 
-        `holder` is whose it is now, "" if it had run out.
+        `holder`: the agent that has the lease now; "" if the lease had run out.
         """
         with self._lock:
             held = self._held
 
         def failed(error: Exception) -> None:
-            """Without a refresh the lease runs out, and somebody else takes it."""
+            """Stop leading: without a refresh the lease runs out, and another agent takes it."""
             self._say(f"the leader's lease is refreshed no more: {error!r}")
             with self._lock:
                 if self._held is not held:
@@ -258,14 +267,14 @@ class Election:
         threads.start(lambda: self._refresh(held, lost), name="lease", failed=failed)
 
     def resign(self, successor: str = "") -> bool:
-        """Stop leading and give the lease up, to `successor` (its holder name) if one is named.
+        """Stop leading and give the lease up: to `successor` (its holder name), or to any agent if "".
 
-        False if the lease's server could not be told: the lease then runs out by itself.
+        False if the lease's server could not be told; the lease then runs out by itself.
         """
         with self._lock:
             led, self._held = self._held is not None, None
         try:
-            with self._speaking:  # a refresh under way ends first, so that it does not take the lease again
+            with self._speaking:  # wait for a refresh under way, which would take the lease again
                 if led:
                     self._store.release(self._holder, successor)
         except StoreAway as error:
@@ -274,26 +283,26 @@ class Election:
         return True
 
     def note_term(self, term: int) -> None:
-        """There was a leader of `term`: this agent leads under higher ones only, from the next time on."""
+        """Note a leader's `term`. When this agent next becomes leader, its term will be higher."""
         with self._lock:
             self._seen = max(self._seen, term)
 
     def close(self) -> None:
-        """End `follow` and the refreshing. The lease is left as it is: resign first."""
+        """End `follow` and the refreshing. The lease is left as it is, so call `resign` first."""
         self._closed.set()
         with self._lock:
             self._held = None
 
-    def _ask_once(self, campaign: Campaign) -> Leading | Following | Over | Pause:
+    def _ask_once(self, candidate: Candidate) -> Leading | Following | Over | Pause:
         asked_at = self._clock()
-        asking = campaign.wants_it(asked_at)
+        asking = candidate.wants_it(asked_at)
         try:
-            lease = self._acquire(campaign.claim) if asking else self._store.look()
+            lease = self._acquire(candidate.claim) if asking else self._store.look()
         except StoreAway as error:
             self._now_away(error)
-            return campaign.away(self._clock())
+            return candidate.away(self._clock())
         self._now_there()
-        outcome = campaign.heard(lease, asking, self._clock())
+        outcome = candidate.heard(lease, asking, self._clock())
         if isinstance(outcome, Leading):
             with self._lock:
                 self._held = HeldLease(lease, asked_at, self._ttl_s)
@@ -311,7 +320,7 @@ class Election:
                 return
 
     def _refresh_once(self, held: HeldLease) -> str | None:
-        """Who has got the lease ("" if it had run out); None if it is held, or nobody can say."""
+        """Refresh the lease. Return its holder if it is lost ("": it had run out), or None."""
         asked_at = self._clock()
         try:
             lease = self._acquire(pb.CLAIM_HOLDER)
@@ -324,7 +333,7 @@ class Election:
             if held.heard(lease, asked_at):
                 self._led_under = lease.term
                 return None
-            if self._held is not held:  # it resigned meanwhile
+            if self._held is not held:  # this agent resigned meanwhile
                 return None
             self._held = None
             return lease.holder

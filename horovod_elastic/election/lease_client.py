@@ -1,8 +1,8 @@
-"""How an agent asks for its job's leader lease: one interface, wherever the lease is kept.
+"""An agent's client for its job's leader lease: one interface, wherever the lease is kept.
 
-StoredLease asks a store from here (etcd), by the rules of flexo_protos/leader_leases/protocol.py. With
-lease_grpc.py flexod or `flexo run` asks its own store, by the same rules. election.py decides who refreshes,
-waits and steps down, and when.
+StoredLease asks a store from this process (etcd), by the rules of flexo_protos/leader_leases/protocol.py.
+With lease_grpc.py, flexod or `flexo run` asks its own store, by the same rules. election.py decides when an
+agent refreshes the lease, waits or steps down.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flexo_protos.leader_leases.lease import LeaderLease, LeaseStore
 from flexo_protos.v1 import leases_pb2 as pb
 
 ANSWER_WITHIN_S = 2.0
-"""A server that says nothing for so long is away."""
+"""A server that does not answer within this time is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +28,24 @@ class JobRun:
 
 
 class LeaseClient(Protocol):
-    """One job's lease. Safe from any thread; a call without answer raises StoreAway in ANSWER_WITHIN_S."""
+    """One job's lease, for any thread. A call without an answer raises StoreAway after ANSWER_WITHIN_S."""
 
     def acquire(
         self, holder: str, address: str, ttl_s: float, claim: pb.Claim.ValueType = ..., seen: int = 0
     ) -> LeaderLease:
-        """Take the lease if it is vacant, refresh it if it is `holder`'s; who holds it now (leases.proto)."""
+        """Take the lease if it is vacant, or refresh `holder`'s own; return the lease now (leases.proto)."""
         ...
 
     def look(self) -> LeaderLease:
-        """Who holds it."""
+        """The present lease, with its holder."""
         ...
 
     def release(self, holder: str, successor: str = "") -> LeaderLease:
-        """Give `holder`'s lease up, to `successor` if one is named."""
+        """Give `holder`'s lease up, to `successor` if one is named; return the lease now."""
         ...
 
     def close(self) -> None:
-        """Hang up. The lease is left as it is."""
+        """Close the connection. The lease is left as it is."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""Leader leases over gRPC: the agents' client of flexod or of their own `flexo run`, and the latter's server.
+"""Leader leases over gRPC: the client for flexod and for the job's own `flexo run`, and `flexo run`'s server.
 
-Both ends prove by MUNGE, call by call, who asks.
+The caller proves by MUNGE, in each call, who it is.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from horovod_elastic.wire import CALLING_OPTIONS, guard_of, job_number, server_o
 _SERVICE = "/flexo.v1.LeaseService/"
 _THREADS = 8
 MESSAGE_WITHIN_S = 5.0
-"""From a call's headers to its message."""
-_DIAL_AGAIN = (  # gRPC's own grow to two minutes: a leader would lose its lease beside a server that is back
+"""Longest time from a call's headers to its message."""
+_DIAL_AGAIN = (  # gRPC's own pauses grow to two minutes: a leader would lose its lease meanwhile
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),  # nor does another channel's bad experience count
+    ("grpc.use_local_subchannel_pool", 1),  # failures of another channel do not count
 )
 _NAMES = {Kind.FLEXOD: "flexod", Kind.RUN: "flexo run"}
 
 
 class GrpcLease:
-    """The LeaseClient of one job, over one connection to each flexod that may be active.
+    """The LeaseClient of one job, with one connection to each flexod that may be active.
 
-    Raises StoreAway where TLS is wanted and cannot be.
+    Raises StoreAway if TLS is configured and cannot be used.
     """
 
     def __init__(self, place: LeasePlace, job: JobRun, authenticator: Authenticator) -> None:
@@ -86,7 +86,7 @@ class GrpcLease:
             channel.close()
 
     def _ask(self, name: str, request: object) -> LeaderLease:
-        """From the first that answers; that one is asked first the next time."""
+        """The answer of the first server that answers. That server is asked first the next time."""
         trouble: StoreAway | None = None
         for stub in list(self._stubs):
             try:
@@ -110,12 +110,12 @@ class GrpcLease:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise StoreAway(f"{self._server} is an older one, without leases") from error
             raise StoreAway(f"{self._server} serves no leases now: {error.details()}") from error
-        except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
+        except ValueError as error:  # gRPC raises it for a channel that was closed meanwhile
             raise StoreAway(f"{self._server}: {error}") from error
 
 
 def _channel(kind: Kind, host: str) -> grpc.Channel:
-    """To flexod as it is configured; to the job's own `flexo run`, which has no certificate, in the clear."""
+    """A channel to flexod, as configured, or to the job's own `flexo run`, without TLS (no certificate)."""
     options = (*CALLING_OPTIONS, *_DIAL_AGAIN)
     if kind is Kind.RUN:
         return grpc.insecure_channel(host, options=options)
@@ -126,9 +126,9 @@ def _channel(kind: Kind, host: str) -> grpc.Channel:
 
 
 class LeaseServer:
-    """The lease of one job, inside its `flexo run`, for its own user; on a free port of `address` only.
+    """The server of one job's lease, inside its `flexo run`, for its own user.
 
-    Raises NoAddress if this host has no such address.
+    It listens on a free port of `address` only. Raises NoAddress if this host has no such address.
     """
 
     def __init__(self, address: str, authenticator: Authenticator) -> None:
@@ -141,7 +141,7 @@ class LeaseServer:
         except RuntimeError as error:
             raise NoAddress(f"cannot listen on {address}, the address of this node ({error})") from error
         self.endpoint = f"{host}:{port}"
-        """host:port."""
+        """The server's host:port."""
         self._guard = guard_of(self.endpoint)
         self._server.add_generic_rpc_handlers((_Service(authenticator, self._guard),))
         self._watching = ExitStack()
@@ -163,8 +163,10 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class _Service(grpc.GenericRpcHandler):
-    """Answers each method as a stream of bytes, although it is none: gRPC would hold a thread until the
-    message is there, before anybody is asked who it is. Here a stranger's call ends at its headers.
+    """The handler of LeaseService. It serves each method as a stream of bytes, although none is a stream.
+
+    Otherwise gRPC would hold a thread until the message is there, before the caller's identity is checked.
+    Here a stranger's call ends at its headers.
     """
 
     def __init__(self, authenticator: Authenticator, guard: ConnectionGuard) -> None:
@@ -201,7 +203,7 @@ class _Service(grpc.GenericRpcHandler):
         context: grpc.ServicerContext,
     ) -> pb.Lease:
         uid = self._own_user(method, context)
-        hang_up = threading.Timer(MESSAGE_WITHIN_S, context.cancel)  # a thread does not wait for ever
+        hang_up = threading.Timer(MESSAGE_WITHIN_S, context.cancel)  # so that no thread waits for ever
         hang_up.start()
         try:
             request = parse(first(requests, context))

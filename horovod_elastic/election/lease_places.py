@@ -1,8 +1,8 @@
-"""Where a job's agents keep the lease of their leader: the choice of the place, and the client for it.
+"""The place of a job's leader lease: the choice of the place, and the client for it.
 
-flexod by default, etcd where the site says so, and the `flexo run` process itself where neither answers when
-the job begins (a job without a daemon). `flexo run` chooses once and tells its agents the place, so that all
-of a job ask the same one.
+The place is flexod by default, or etcd if the site configures it. It is the `flexo run` process itself if
+neither answers when the job begins (a job without a daemon). `flexo run` chooses once and tells its agents
+the place, so that all agents of a job ask the same server.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from horovod_elastic.election.lease_client import ANSWER_WITHIN_S, JobRun, Lease
 from horovod_elastic.election.lease_grpc import GrpcLease, LeaseServer
 
 PLACE_VARIABLE = "FLEXO_LEASE"
-"""Says where this job's lease is to be kept, over what the configuration says (see lease_place.py)."""
+"""Environment variable: the place of this job's lease, instead of the configured one (see lease_place.py)."""
 
 
 def configured(environment: Mapping[str, str]) -> LeasePlace:
-    """$FLEXO_LEASE, else [lease] store in $FLEXO_CONFIG or /etc/flexo/flexo.toml, else flexod.
+    """The configured place: $FLEXO_LEASE, else [lease] store in $FLEXO_CONFIG or /etc/flexo/flexo.toml, else
+    flexod.
 
-    Raises ValueError if what stands there names no place.
+    Raises ValueError if that text names no place.
     """
     return lease_place.parse(
         environment.get(PLACE_VARIABLE) or _section(environment).get("store") or Kind.FLEXOD.value
@@ -41,7 +42,7 @@ def configured(environment: Mapping[str, str]) -> LeasePlace:
 def open_lease(
     place: LeasePlace, job: JobRun, authenticator: Authenticator, environment: Mapping[str, str] = os.environ
 ) -> LeaseClient:
-    """The lease at `place`; nothing is asked yet. Raises StoreAway where its client library is missing."""
+    """A client of the lease at `place`; it asks nothing yet. Raises StoreAway if its library is missing."""
     if not place.etcd:
         return GrpcLease(place, job, authenticator)
     try:
@@ -62,11 +63,11 @@ def settled(
     say: Callable[[str], None],
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[LeasePlace]:
-    """For `flexo run`: the place that its agents are to use, for as long as the context lasts.
+    """The place that the agents of this `flexo run` are to use, for as long as the context lasts.
 
-    What is configured, if it answers; else a small server in this process, on a free port of `own_address`.
-    So a job starts whatever is away; and it ends with this process anyway. Raises ValueError for a wrong
-    configuration, NoAddress.
+    It is the configured place, if its server answers; else a small server in this process, on a free port of
+    `own_address`. So a job starts whatever server is away, and it ends with this process anyway. Raises
+    ValueError for a wrong configuration, and NoAddress.
     """
     run = secrets.token_hex(8)
     site = _with_host(configured(environment))
@@ -114,7 +115,7 @@ def _etcd_access(environment: Mapping[str, str]) -> EtcdAccess:
 
 
 def _section(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """[lease] of the configuration; empty where there is none that can be read."""
+    """The section [lease] of the configuration; empty if it is missing or cannot be read."""
     try:
         with Path(environment.get("FLEXO_CONFIG", CONFIG)).open("rb") as file:
             section = tomllib.load(file).get("lease")

@@ -1,6 +1,6 @@
-"""Found by Python at start-up in every training process (the agent puts this folder on PYTHONPATH).
+"""Python runs this file at the start of every training process (the agent puts this folder on PYTHONPATH).
 
-It prepares the hooks of horovod_elastic.worker and then runs the sitecustomize that this one hides, if any.
+The file prepares the hooks of horovod_elastic.worker. Then it runs the sitecustomize that it hides, if any.
 """
 
 import importlib.util
@@ -12,7 +12,7 @@ _HERE = Path(__file__).resolve()
 
 
 class _Refuse:
-    """In a Python without horovod_elastic: in order for everything but Horovod, which would train alone."""
+    """Refuses to import Horovod in a Python without horovod_elastic, where the script would train alone."""
 
     def __init__(self, reason: ImportError) -> None:
         self._reason = reason

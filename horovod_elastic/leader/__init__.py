@@ -1,1 +1,1 @@
-"""The leader of a job: who trains with whom, where the GPUs come from, which data goes where."""
+"""The leader of a job: it decides on the job's workers, its satellites, and the data of each worker."""

@@ -1,7 +1,7 @@
-"""What a job gains from its satellites, as its leaders measure it one after the other. Pure.
+"""The gain of a job from its satellites, as its leaders measure it one after the other. Pure.
 
-Each leader tells its agents, and they tell the next leader, which goes on from there. Time without a leader
-is not counted.
+Each leader tells its agents the numbers. The agents tell the next leader, which goes on from there. Time
+without a leader is not counted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flexo_protos.v1 import workers_pb2 as pb
 
 
 class Accounting:
-    """Of one `flexo run`. Times are monotonic seconds."""
+    """The accounting of one `flexo run`. Times are monotonic seconds."""
 
     def __init__(self, now: float) -> None:
         self._at = now
@@ -21,34 +21,34 @@ class Accounting:
         self._resizes = 0
         self._paused_s = 0.0
         self._workers = 0
-        """In the last generation; 0: there was none yet."""
+        """Number of workers in the last generation; 0: no generation yet."""
         self._generation = 0
-        """The last one whose pause is in `_paused_s`."""
+        """The last generation whose pause is part of `_paused_s`."""
         self._pause_s = 0.0
-        """That pause, as long as any of its workers has said so far."""
+        """The pause of that generation: the longest that any of its workers has reported so far."""
 
     def inherit(self, told: pb.Accounting) -> None:
-        """Go on from what an agent has heard of an earlier leader."""
+        """Go on from the numbers that an agent has from an earlier leader."""
         if told.resizes >= self._resizes and told.workers:
             self._workers = told.workers
         self._satellite_worker_s = max(self._satellite_worker_s, told.satellite_worker_s)
         self._resizes = max(self._resizes, told.resizes)
         self._paused_s = max(self._paused_s, told.paused_s)
         if told.generation > self._generation:
-            self._generation, self._pause_s = told.generation, math.inf  # its workers say it again
+            self._generation, self._pause_s = told.generation, math.inf  # its workers will report it again
 
     def train(self, workers: int, now: float) -> None:
-        """So many workers in satellites have trained since the last call."""
+        """Note that this number of workers in satellites has trained since the last call."""
         self._satellite_worker_s += workers * (now - self._at)
         self._at = now
 
     def go(self, workers: int) -> None:
-        """A generation of so many workers begins."""
+        """Note that a generation of this number of workers begins."""
         self._resizes += self._workers not in (0, workers)
         self._workers = workers
 
     def paused(self, generation: int, seconds: float) -> None:
-        """A worker stood still so long at the boundary where it entered this generation."""
+        """Note the seconds that a worker stood still at the boundary at which it entered `generation`."""
         if generation > self._generation and seconds:
             self._generation, self._pause_s = generation, 0.0
         if generation == self._generation and seconds > self._pause_s:
@@ -56,7 +56,7 @@ class Accounting:
             self._pause_s = seconds
 
     def told(self) -> pb.Accounting:
-        """For the next leader."""
+        """The numbers as a message for the next leader."""
         return pb.Accounting(
             satellite_worker_s=self._satellite_worker_s,
             resizes=self._resizes,
@@ -66,7 +66,7 @@ class Accounting:
         )
 
     def sentence(self, gpus: Amount) -> str:
-        """ "412 GPU minutes on satellites, 7 resizes, 0.3 s paused"; `gpus` is how many a worker has."""
+        """ "412 GPU minutes on satellites, 7 resizes, 0.3 s paused". `gpus`: number of GPUs of a worker."""
         minutes = self._satellite_worker_s * float(gpus or 1) / 60
         number = f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}".removesuffix(".0")
         what = f"{'GPU' if gpus else 'worker'} minute{'' if number == '1' else 's'}"

@@ -1,4 +1,4 @@
-"""The agents of a job as their leader reaches them, and through them their workers."""
+"""The leader's streams to the agents of its job, and through the agents to the workers."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class AgentLink:
     heard_at: float
     node: str = ""
     gpus: tuple[int, ...] = ()
-    """As the cluster numbers them on the node, in the order of slots."""
+    """The GPUs, as the cluster numbers them on the node, in the order of slots."""
     lost_at: float | None = None
     leaving: bool = False
 
     @property
     def connected(self) -> bool:
-        """Whether its stream stands."""
+        """Whether the agent's stream is open."""
         return self.lost_at is None
 
 
 class AgentLinks:
-    """All agents by name, and where each worker lives."""
+    """All agents by name, and the agent of each worker."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, AgentLink] = {}
@@ -41,14 +41,14 @@ class AgentLinks:
         """The agent of every living worker."""
 
     def of(self, name: str, outbox: AgentOutbox) -> AgentLink | None:
-        """The link of this agent, if it is still the one with this outbox."""
+        """The link of this agent, if the link still has this outbox; else None."""
         link = self.by_name.get(name)
         return link if link is not None and link.outbox is outbox else None
 
     # --- who is here -----------------------------------------------------------------------------------
 
     def here(self) -> set[str]:
-        """Those that are connected."""
+        """Names of the agents that are connected."""
         return {name for name, link in self.by_name.items() if link.connected}
 
     def base_is_here(self) -> bool:
@@ -56,13 +56,13 @@ class AgentLinks:
         return any(link.base and link.connected for link in self.by_name.values())
 
     def base_is_heard(self, within_s: float, now: float) -> bool:
-        """Whether any agent of the base is connected and has said something that long ago at most."""
+        """Whether any agent of the base is connected and has sent a message within the last `within_s`."""
         return any(
             link.base and link.connected and now <= link.heard_at + within_s for link in self.by_name.values()
         )
 
     def satellites(self) -> set[str]:
-        """Those that are not of the base."""
+        """Names of the agents that are not of the base."""
         return {name for name, link in self.by_name.items() if not link.base}
 
     def workers_of(self, name: str) -> list[str]:
@@ -70,7 +70,7 @@ class AgentLinks:
         return [worker_id for worker_id, home in self.homes.items() if home == name]
 
     def successor_of(self, leader: str) -> str:
-        """An agent that could lead after `leader`: one of the base if there is any. "": nobody."""
+        """An agent that can lead after `leader`, one of the base if possible; "" if there is none."""
         candidates = [
             (not link.base, name)
             for name, link in self.by_name.items()
@@ -81,33 +81,33 @@ class AgentLinks:
     # --- telling them ----------------------------------------------------------------------------------
 
     def tell(self, agent: str, message: workers_pb2.ToAgent) -> None:
-        """Silent about one that is gone."""
+        """Send an agent a message. An agent that is gone is ignored."""
         if link := self.by_name.get(agent):
             link.outbox.put(message)
 
     def tell_all(self, message: workers_pb2.ToAgent) -> None:
-        """Those too that are expected back."""
+        """Send all agents a message, including those that are expected back."""
         for link in self.by_name.values():
             link.outbox.put(message)
 
     def tell_connected(self, message: workers_pb2.ToAgent) -> None:
-        """Those whose streams stand."""
+        """Send a message to all agents whose streams are open."""
         for link in self.by_name.values():
             if link.connected:
                 link.outbox.put(message)
 
     def tell_worker(self, worker_id: str, message: workers_pb2.ToWorker) -> None:
-        """Through its agent; silent about one that is gone."""
+        """Send a worker a message through its agent. A worker that is gone is ignored."""
         tell = workers_pb2.TellWorker(worker_id=worker_id, message=message)
         self.tell(self.homes.get(worker_id, ""), workers_pb2.ToAgent(tell_worker=tell))
 
     def tell_workers(self, worker_ids: Iterable[str], message: workers_pb2.ToWorker) -> None:
-        """Each through its agent."""
+        """Send each of these workers a message through its agent."""
         for worker_id in worker_ids:
             self.tell_worker(worker_id, message)
 
     def step_down(self) -> None:
-        """Tell all that somebody else leads from now on, and end their streams."""
+        """Tell all agents that another leader leads from now on, and end their streams."""
         for link in self.by_name.values():
             link.outbox.put(workers_pb2.ToAgent(stepped_down=workers_pb2.SteppedDown()))
             link.outbox.put(None)

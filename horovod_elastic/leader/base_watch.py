@@ -1,7 +1,8 @@
-"""What has become of a base that says nothing: it has ended, is suspended, or its nodes are lost.
+"""The state of a base whose agents are silent: it has ended, is suspended, or its nodes are lost.
 
-Only a leader in a satellite asks. A suspended base is waited for: its workers go on where they stand when
-the cluster resumes it, and what the others trained meanwhile without it would be lost with their satellites.
+Only a leader in a satellite asks the cluster. The leader waits for a suspended base, whose workers go on
+where they stand when the cluster resumes it. What the others train without it would be lost with their
+satellites.
 """
 
 from __future__ import annotations
@@ -12,46 +13,46 @@ from horovod_elastic import threads
 from horovod_elastic.platforms.base import BaseState, Refused
 from horovod_elastic.trace import say_error
 
-LOOK_INTERVAL_S = 5.0
+POLL_INTERVAL_S = 5.0
 ANSWER_BOUND_S = 15.0
-"""A base of which the cluster says nothing for so long is taken for one that runs."""
+"""After this time without an answer of the cluster, the base is assumed to run."""
 BACK_WITHIN_S = 10.0
-"""So long after it was resumed a base's agents may take to be heard again."""
+"""Time for the agents of a resumed base to be heard again."""
 
 
 class BaseWatch:
-    """Asks the cluster while the base is silent. For the leader's thread; `post` hands it the answers."""
+    """Polls the cluster while the base is silent. For the leader's thread, to which `post` passes answers."""
 
     def __init__(self, ask: Callable[[], BaseState], post: Callable[[Callable[[], None]], None]) -> None:
-        """`ask`: may take long, and raise Refused."""
+        """`ask`: the request to the cluster. It may take long, and raise Refused."""
         self._ask = ask
         self._post = post
         self._silent_since: float | None = None
         self._asked_at: float | None = None
         self._asking = False
         self._state: BaseState | None = None
-        """As the cluster said last in this silence."""
+        """The base's state in the cluster's last answer during this silence; None: no answer yet."""
         self._wait_until = 0.0
 
     @property
     def ended(self) -> bool:
-        """The cluster has said so."""
+        """Whether the cluster has said that the base has ended."""
         return self._state is BaseState.ENDED
 
     def look(self, silent: bool, now: float) -> None:
-        """Call it often; `silent`: nothing is heard of any agent of the base."""
+        """Poll the cluster if it is time to. Call it often. `silent`: no agent of the base is heard."""
         if not silent:
             self._silent_since = self._asked_at = self._state = None
             return
         if self._silent_since is None:
             self._silent_since, self._wait_until = now, now + ANSWER_BOUND_S
-        if self._asking or (self._asked_at is not None and now < self._asked_at + LOOK_INTERVAL_S):
+        if self._asking or (self._asked_at is not None and now < self._asked_at + POLL_INTERVAL_S):
             return
         self._asking, self._asked_at = True, now
         threads.start(self._look, name="look-at-base", failed=self._failed)
 
     def waited_for(self, now: float) -> bool:
-        """Whether the base is suspended, was so a moment ago, or may be so for all that is known yet."""
+        """Whether the base is suspended, was suspended a moment ago, or may be (no answer has come yet)."""
         if self._silent_since is None or self.ended:
             return False
         return self._state is BaseState.SUSPENDED or now < self._wait_until
@@ -69,10 +70,10 @@ class BaseWatch:
         self._post(lambda: self._answered(None))
 
     def _answered(self, state: BaseState | None) -> None:
-        """`state`: None where the cluster did not answer."""
+        """Take the cluster's answer. `state`: None if the cluster did not answer."""
         self._asking = False
         if self._silent_since is None or self._asked_at is None:
-            return  # it was heard again meanwhile
+            return  # the base was heard again meanwhile
         state = state or self._state or BaseState.RUNS
         if state is BaseState.RUNS:
             resumed = self._state is BaseState.SUSPENDED

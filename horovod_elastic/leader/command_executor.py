@@ -1,4 +1,4 @@
-"""Carries out what membership decides for workers: they are started, killed, brought together and told."""
+"""Carries out membership's decisions on workers: start, kill and message them, and let them meet."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from horovod_elastic.leader.membership.commands import (
     Go,
     Kill,
     Leave,
-    Place,
     Prepare,
     Propose,
+    RankAssignment,
     Start,
     Withdraw,
 )
@@ -31,14 +31,14 @@ from horovod_elastic.trace import Trace, say
 
 @dataclass(frozen=True)
 class _Meeting:
-    """A generation that is being made: where its workers meet, and who they are."""
+    """A generation that is being made: its rendezvous and its workers."""
 
     rendezvous: Rendezvous
-    places: tuple[Place, ...]
+    places: tuple[RankAssignment, ...]
 
 
 class CommandExecutor:
-    """See the module. `address`: of this node, where workers meet."""
+    """See the module. `address`: address of this node, at which workers meet."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class CommandExecutor:
         trace: Trace,
         rendezvous_failed: Callable[[int, Exception], None],
     ) -> None:
-        """`rendezvous_failed` is called, in any thread, with a generation whose members cannot meet."""
+        """`rendezvous_failed`: called in any thread with a generation whose members cannot meet."""
         self._agents = agents
         self._address = address
         self._oversight = oversight
@@ -59,7 +59,7 @@ class CommandExecutor:
         self._meetings: dict[int, _Meeting] = {}
 
     def carry_out(self, command: Command) -> None:
-        """Anything but Dismiss and End, which are the leader's."""
+        """Carry out any command except Dismiss and End, which the leader carries out itself."""
         match command:
             case Start():
                 self._start_worker(command)
@@ -77,17 +77,17 @@ class CommandExecutor:
                 self._pass_on(command)
 
     def a_member_of(self, generation: int) -> str:
-        """A worker of a generation that is being made; "" if none of that number is."""
+        """A worker of `generation`, if that generation is being made; else ""."""
         meeting = self._meetings.get(generation)
         return meeting.places[0].worker_id if meeting is not None else ""
 
     def close(self) -> None:
-        """Nobody meets any more."""
+        """Close all rendezvous servers."""
         for meeting in self._meetings.values():
             meeting.rendezvous.close()
 
     def _pass_on(self, command: Propose | Withdraw | Broken | Leave) -> None:
-        """What only has to be told to workers."""
+        """Carry out a command that is only a message to workers."""
         match command:
             case Propose(generation, at, worker_ids):
                 self._trace.event("propose", generation=generation, at=at)
@@ -105,25 +105,25 @@ class CommandExecutor:
                 self._agents.tell_worker(worker_id, workers_pb2.ToWorker(leave=leave))
 
     def _start_worker(self, start: Start) -> None:
-        outlook = start.outlook
+        projected_rank = start.projected_rank
         self._agents.homes[start.worker_id] = start.agent
         order = workers_pb2.StartWorker(
             worker_id=start.worker_id,
             slot=start.slot,
             newcomer=start.newcomer,
-            outlook=workers_pb2.Outlook(
-                rank=outlook.rank,
-                size=outlook.size,
-                local_rank=outlook.local_rank,
-                local_size=outlook.local_size,
-                cross_rank=outlook.cross_rank,
-                cross_size=outlook.cross_size,
+            projected_rank=workers_pb2.ProjectedRank(
+                rank=projected_rank.rank,
+                size=projected_rank.size,
+                local_rank=projected_rank.local_rank,
+                local_size=projected_rank.local_size,
+                cross_rank=projected_rank.cross_rank,
+                cross_size=projected_rank.cross_size,
             ),
         )
         self._trace.event("start", worker=start.worker_id, agent=start.agent, newcomer=start.newcomer)
         self._agents.tell(start.agent, workers_pb2.ToAgent(start_worker=order))
 
-    def _prepare(self, generation: int, places: tuple[Place, ...]) -> None:
+    def _prepare(self, generation: int, places: tuple[RankAssignment, ...]) -> None:
         ranks = {f"{place.agent}:{place.local_rank}": _rank_line(place) for place in places}
         failed = partial(self._rendezvous_failed, generation)
         rendezvous = Rendezvous(self._address, ranks, secrets.token_hex(16), failed)
@@ -174,8 +174,8 @@ class CommandExecutor:
         )
 
 
-def _rank_line(place: Place) -> str:
-    """What gloo_context.cc parses in answer to rank_and_size."""
+def _rank_line(place: RankAssignment) -> str:
+    """The answer to rank_and_size, as gloo_context.cc parses it."""
     numbers = (place.rank, place.size, place.local_rank, place.local_size)
     return ",".join(map(str, (*numbers, place.cross_rank, place.cross_size)))
 

@@ -1,7 +1,7 @@
-"""The leader's side of its conversation with flexod: dial, say hello, report, hear grants, dial again.
+"""The leader's connection to flexod: dial, say hello, report, hear grants, dial again.
 
-Training never depends on it. While flexod is away the leader keeps what it has; satellites end when their
-leases do.
+Training never depends on it. While flexod is away, the leader keeps its satellites until their time limits
+end them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ATTACH = "/flexo.v1.JobService/Attach"
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 30.0
 REFUSED_RETRY_S = 60.0
 REPORT_INTERVAL_S = 5.0
-"""Until flexod has said what it wants."""
+"""Interval of reports until flexod has sent its own."""
 _REFUSALS = (
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAUTHENTICATED,
@@ -38,30 +38,30 @@ _BROKEN_OFF = (
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.CANCELLED,
 )
-"""What gRPC itself says where nobody answers, or no more. All other codes somebody has chosen."""
+"""Codes that gRPC itself gives when nobody answers, or no more. A server has chosen all other codes."""
 
 
 class _Outdated(Exception):
-    """What was heard comes from a flexod that another one has replaced."""
+    """A message came from a flexod that another flexod has replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Silence:
-    """How a try at one flexod ended."""
+    """The end of an attempt at one flexod."""
 
     why: str
     then: str = ":"
-    """What stands between that and how training goes on; "": that need not be said."""
+    """Punctuation before the sentence that training goes on; "": that sentence is left out."""
     refused: bool = False
-    """Trying again soon will not change that."""
+    """Whether flexod refuses, or a retry soon cannot help for another reason."""
     stands_by: bool = False
-    """Another one is active, or this one will be soon."""
+    """Whether this flexod stands by: another one is active, or this one will be soon."""
 
 
 class DaemonLink:
     """A thread that keeps the stream to flexod open. Callbacks run in that thread.
 
-    Of several flexods one after the other is asked, until the active one answers.
+    The thread asks several flexods one after the other, until the active one answers.
     """
 
     def __init__(
@@ -72,41 +72,41 @@ class DaemonLink:
         on_command: Callable[[pb.Command], None],
         say: Callable[[str], None],
     ) -> None:
-        """`address`: host:port, several with commas between."""
+        """`address`: flexod's host:port, or several separated by commas."""
         self._addresses = flexods.several(address)
         self._options = flexods.options_for(self._addresses, CHANNEL_OPTIONS)
         self._epoch = 0
-        """The latest that was heard."""
+        """The highest epoch of any flexod that was heard."""
         self._hello = hello
         self._on_grants = on_grants
         self._on_command = on_command
         self._say = say
         self._said = ""
         self.report_interval_s = REPORT_INTERVAL_S
-        """How often flexod wants to hear of this job at least."""
+        """Longest interval between reports that flexod accepts."""
         self._wait_s = FIRST_RETRY_S
         self._outbox: queue.SimpleQueue[pb.FromLeader | None] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_open, name="flexod-link", daemon=True)
 
     def start(self) -> None:
-        """Begin dialling; nothing if it has begun."""
+        """Begin to dial. A second call does nothing."""
         if self._thread.ident is None:
             self._thread.start()
 
     def send(self, message: pb.FromLeader) -> None:
-        """Tell flexod, if it is there; a later hello tells it everything anyway."""
+        """Send flexod a message, if flexod is there. A later hello tells it everything anyway."""
         outbox = self._outbox
         if outbox is not None:
             outbox.put(message)
 
     def close(self, reason: str) -> None:
-        """The job ends: say goodbye and hang up."""
+        """Say goodbye and end the stream, because the job ends."""
         self.send(pb.FromLeader(goodbye=pb.Goodbye(reason=reason)))
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Without a word: somebody else leads the job."""
+        """End the stream without a goodbye, because another leader has the job."""
         self._ended.set()
         outbox = self._outbox
         if outbox is not None:
@@ -122,12 +122,12 @@ class DaemonLink:
                 self._ended.wait(REFUSED_RETRY_S)
                 continue
             if any(silence.stands_by for silence in tried):
-                self._wait_s = FIRST_RETRY_S  # one of them is about to take over
+                self._wait_s = FIRST_RETRY_S  # one of the flexods is about to take over
             self._ended.wait(self._wait_s)
             self._wait_s = min(LAST_RETRY_S, self._wait_s * 2)
 
     def _try(self, address: str) -> _Silence:
-        """Converse with the flexod there, for as long as that lasts."""
+        """Keep a stream to the flexod at `address` until the stream ends; return how it ended."""
         if self._ended.is_set():
             return _Silence("the job ends")
         try:
@@ -138,7 +138,7 @@ class DaemonLink:
             return _Silence(f"flexod at {address} is not the active one any more")
         except (NotAuthentic, tls.AuthorityUnusable) as error:
             return _Silence(str(error), ";", refused=True)
-        except Exception as error:  # whatever it is: without this thread the job hears of flexod no more
+        except Exception as error:  # without this thread, the job would hear no more of flexod
             say_error(error)
             return _Silence(f"what flexod at {address} says cannot be used: {error!r}", ";", refused=True)
         return _Silence(f"no flexod at {address}")
@@ -171,7 +171,7 @@ class DaemonLink:
             self._on_command(message.command)
 
     def _explain(self, tried: Sequence[_Silence]) -> None:
-        """Say what is wrong, once a cause."""
+        """Tell the user why there is no stream; the same sentence is not repeated."""
         if self._ended.is_set():
             return
         told = [silence for silence in tried if silence.refused] or tried

@@ -1,13 +1,13 @@
-"""The leader of one job: its thread, its agents, and how it ends.
+"""The leader of one job: its thread, its agents, and its end.
 
-It lives in the agent that holds the job's lease. One thread (`run`) owns everything and takes events from a
-queue. Streams, the cluster's commands and the link to flexod live in threads of their own and only post
-events. So nothing here needs a lock.
+The leader lives in the agent that holds the job's lease. One thread (`run`) owns everything and takes events
+from a queue. Streams, the cluster's commands and the link to flexod live in threads of their own and only
+post events. So nothing here needs a lock.
 
 A leader that is not the job's first learns everything from the agents that attach to it, and from the
-cluster's queue; training goes on meanwhile. It ends with the job, or before it: when its lease is somebody
-else's, or when its own node has to go and another agent is there to lead. An exception that nobody foresaw
-ends it too: the leader after it learns everything anew.
+cluster's queue. Training goes on meanwhile. A leader ends with the job. It ends earlier when another agent
+has its lease, or when its own node has to go and another agent can lead. An unforeseen exception ends the
+leader too; the next leader learns everything anew.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.agent_links import AgentLink, AgentLinks, AgentOutbox
 from horovod_elastic.leader.attendance import Attendance
 from horovod_elastic.leader.base_watch import BaseWatch
-from horovod_elastic.leader.borrowing import Borrowing
 from horovod_elastic.leader.command_executor import CommandExecutor
 from horovod_elastic.leader.daemon_link import DaemonLink
-from horovod_elastic.leader.errands import Training
 from horovod_elastic.leader.membership.commands import Command, Dismiss, End, Start
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.oversight import Home, Oversight
+from horovod_elastic.leader.pending_commands import Training
 from horovod_elastic.leader.reporting import Reporter
-from horovod_elastic.leader.succession import Succession, Tenure
+from horovod_elastic.leader.satellite_manager import SatelliteManager
+from horovod_elastic.leader.succession import LeaseHandle, Succession
 from horovod_elastic.leader.worker_messages import WorkerMessages
 from horovod_elastic.platforms.base import ENDS_WITHIN_S, JobControl, agent_name
 from horovod_elastic.trace import VARIABLE as TRACE
@@ -48,13 +48,13 @@ _TAKEN_BACK = "the cluster takes the node back (SIGTERM)"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How leading ended. `exit_code` is None when the job goes on under somebody else."""
+class LeadershipOutcome:
+    """The end of a leader's time. `exit_code` is None when the job goes on under another leader."""
 
     exit_code: int | None
     why: str
     failed: bool = False
-    """By an exception."""
+    """Whether an exception ended it."""
 
 
 @dataclass
@@ -67,8 +67,8 @@ class _Chore:
 class Leader:
     """See the module.
 
-    `name` is the agent in whose process it lives, `address` where this node is reached, `inherited` whether
-    somebody has led this job before.
+    `name`: name of the agent in whose process the leader lives. `address`: address at which this node is
+    reached. `inherited`: whether another leader has led this job before.
     """
 
     def __init__(
@@ -77,21 +77,21 @@ class Leader:
         name: str,
         address: str,
         cluster: JobControl,
-        tenure: Tenure,
+        lease: LeaseHandle,
         *,
         members: Membership | None = None,
         inherited: bool = False,
     ) -> None:
         self.plan = plan
         self.name = name
-        self._tenure = tenure
-        self._began_under = tenure.term
+        self._lease = lease
+        self._began_under = lease.term
         self._inherited = inherited
         since = time.monotonic()
         self._alive_due = 0.0
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._chores: list[_Chore] = []
-        self._outcome: Outcome | None = None
+        self._outcome: LeadershipOutcome | None = None
         base_agents = [agent_name(node.name, plan.base.job_id) for node in plan.base.nodes]
         self._membership = members or Membership(
             plan.base.workers,
@@ -102,11 +102,11 @@ class Leader:
         self._trace = Trace(os.environ.get(TRACE, ""))
         self._agents = AgentLinks()
         self._accounting = Accounting(since)
-        self._borrowing = Borrowing(cluster, self, self._trace, inherited=inherited)
+        self._satellites = SatelliteManager(cluster, self, self._trace, inherited=inherited)
         self._attendance = Attendance(
             self._agents,
             self._membership,
-            tenure,
+            lease,
             BaseWatch(cluster.base_state, self.post),
             base_agents,
             inherited=inherited,
@@ -130,12 +130,12 @@ class Leader:
             self._carry_out,
             inherited=inherited,
         )
-        self._succession = Succession(name, tenure, self._agents, self._borrowing, self._accounting)
+        self._succession = Succession(name, lease, self._agents, self._satellites, self._accounting)
         self._reporter = Reporter(
             plan,
-            tenure,
+            lease,
             self._membership,
-            self._borrowing,
+            self._satellites,
             self._oversight,
             inherited=inherited,
             since=since,
@@ -148,7 +148,7 @@ class Leader:
         self._events.put(event)
 
     def attach_to(self, daemon: str) -> None:
-        """Open the stream to flexod, as soon as there is something to tell it. Before `run`."""
+        """Open a stream to flexod as soon as there is a first report. Call it before `run`."""
         self._reporter.attach(
             DaemonLink(
                 daemon,
@@ -162,11 +162,11 @@ class Leader:
         )
 
     def every(self, interval_s: float, work: Callable[[], None]) -> None:
-        """Have `work` run about every `interval_s` in the leader's thread, from `run` on."""
+        """Have `work` run in the leader's thread, about every `interval_s`, once `run` has begun."""
         self._chores.append(_Chore(interval_s, work))
 
-    def run(self) -> Outcome:
-        """Lead until the job is over, or somebody else leads it."""
+    def run(self) -> LeadershipOutcome:
+        """Lead until the job is over, or another leader has it."""
         self._trace.event("leader", agent=self.name, inherited=self._inherited)
         outcome = self._lead()
         try:
@@ -175,11 +175,11 @@ class Leader:
             else:
                 self._say_goodbye(outcome.exit_code)
             self._executor.close()
-        except Exception as error:  # how the job ended stands
+        except Exception as error:  # it does not change the outcome
             say_error(error)
         return outcome
 
-    def _lead(self) -> Outcome:
+    def _lead(self) -> LeadershipOutcome:
         while self._outcome is None:
             try:
                 self._one_event(TICK_S)
@@ -187,16 +187,16 @@ class Leader:
             except Exception as error:
                 say_error(error)
                 if self._outcome is None:
-                    self._outcome = Outcome(None, f"an error in it: {error!r}", failed=True)
+                    self._outcome = LeadershipOutcome(None, f"an error in it: {error!r}", failed=True)
                     self._succession.fail()
         return self._outcome
 
     def stop(self, exit_code: int, why: str) -> None:
-        """End the job from outside. Any thread."""
+        """End the job from outside. Any thread may call it."""
         self.post(lambda: self._end(exit_code, why))
 
     def lost_lease(self, holder: str) -> None:
-        """Somebody else has it now, or ("") may have it. Any thread."""
+        """Stop leading: `holder` has the lease now; "": some other agent may have it. For any thread."""
         self.post(lambda: self._resign(f"{holder or 'nobody'} has the lease"))
 
     def _one_event(self, timeout: float) -> None:
@@ -217,7 +217,7 @@ class Leader:
         self._watch_agents(now)
         self._carry_out(self._membership.tick(now))
         self._oversight.tick(now)
-        self._borrowing.tick(now)
+        self._satellites.tick(now)
         self._reporter.tick(now)
         for chore in self._chores:
             if now >= chore.due:
@@ -225,7 +225,10 @@ class Leader:
                 chore.work()
 
     def _workers_in_satellites(self) -> int:
-        """Those that train now: a worker may take long to end after the training function has returned."""
+        """Number of workers in satellites that train now.
+
+        A worker may take long to end after the training function has returned; it does not count then.
+        """
         if self._membership.finishing:
             return 0
         satellites = self._agents.satellites()
@@ -235,14 +238,14 @@ class Leader:
 
     def _end(self, exit_code: int, why: str) -> None:
         if self._outcome is None:
-            self._outcome = Outcome(exit_code, why)
+            self._outcome = LeadershipOutcome(exit_code, why)
 
     def _resign(self, why: str) -> None:
         if self._outcome is None:
-            self._outcome = Outcome(None, why)
+            self._outcome = LeadershipOutcome(None, why)
 
     def _hand_over(self, why: str) -> bool:
-        """Have another agent lead, one of the base if there is any; whether there is one at all."""
+        """Have another agent lead, one of the base if possible; return whether there is another agent."""
         successor = self._succession.hand_over() if self._outcome is None else ""
         if successor:
             self._resign(f"its node has to go ({why}), and {successor} goes on")
@@ -254,34 +257,34 @@ class Leader:
             self._resign(why)
 
     def _say_goodbye(self, exit_code: int) -> None:
-        """Dismiss everybody, wait for them a little, cancel what is left of the satellites."""
+        """Dismiss all agents, wait up to GOODBYE_BOUND_S for them, and cancel the remaining satellites."""
         assert self._outcome is not None
         why = self._outcome.why
         if exit_code:
             say(f"the job ends with exit code {exit_code}: {why}")
         self._trace.event("end", exit_code=exit_code, why=why)
-        self._tenure.end(exit_code)
+        self._lease.end(exit_code)
         dismiss = workers_pb2.Dismiss(reason=why, exit_code=exit_code)
         self._agents.tell_all(workers_pb2.ToAgent(dismiss=dismiss))
-        self._borrowing.close()
-        self._borrowing.end_those_without_agents()
-        # A satellite that is just being submitted has no id yet: without it, it cannot be cancelled.
+        self._satellites.close()
+        self._satellites.end_those_without_agents()
+        # A satellite that is just being submitted has no id yet, and cannot be cancelled without its id.
         deadline = time.monotonic() + GOODBYE_BOUND_S
         while time.monotonic() < deadline and (
-            self._agents.here() or not self._events.empty() or self._borrowing.submitting()
+            self._agents.here() or not self._events.empty() or self._satellites.submitting()
         ):
             self._one_event(0.1)
-        self._borrowing.end_all(min(deadline, time.monotonic() + ENDS_WITHIN_S))
+        self._satellites.end_all(min(deadline, time.monotonic() + ENDS_WITHIN_S))
         self._reporter.close(why)
         if self.plan.base.elastic:
             say(self._accounting.sentence(self.plan.base.shape.gpus))
 
     def _step_down(self) -> None:
-        """The job goes on, led by somebody else."""
+        """Tell the agents that another leader leads from now on."""
         assert self._outcome is not None
         say(f"the agent {self.name} leads no more: {self._outcome.why}")
         self._trace.event("stepped down", agent=self.name, why=self._outcome.why)
-        self._borrowing.close()
+        self._satellites.close()
         self._succession.tell()
         self._agents.step_down()
         self._reporter.hang_up()
@@ -289,7 +292,7 @@ class Leader:
     # --- agents --------------------------------------------------------------------------------
 
     def agent_attached(self, name: str, hello: workers_pb2.AgentHello, outbox: AgentOutbox) -> None:
-        """An agent has said hello (leader's thread, like everything below)."""
+        """Take an agent's hello. Runs in the leader's thread, like all methods below."""
         if hello.followed_term > self._began_under:
             self._give_way(name, hello.followed_term, outbox)
             return
@@ -297,7 +300,7 @@ class Leader:
         if self._outcome is not None:
             unwanted, exit_code = "the job is over", self._outcome.exit_code or 0
         elif not hello.base:
-            unwanted = self._borrowing.admit(name, hello)
+            unwanted = self._satellites.admit(name, hello)
         if unwanted and not hello.workers:
             dismiss = workers_pb2.Dismiss(reason=unwanted, exit_code=exit_code)
             outbox.put(workers_pb2.ToAgent(dismiss=dismiss))
@@ -329,9 +332,10 @@ class Leader:
             self.send_away(name, unwanted)
 
     def _give_way(self, name: str, term: int, outbox: AgentOutbox) -> None:
-        """Another agent has led since this one began to: what this one knows of the job is out of date.
+        """Step down, because another agent has led since this one began: this one's knowledge is out of date.
 
-        It was stopped meanwhile, and found the lease free again, or at a flexod that had forgotten it.
+        This agent's process was stopped meanwhile. Afterwards it found the lease free again, or at a flexod
+        that had forgotten the lease.
         """
         outbox.put(workers_pb2.ToAgent(stepped_down=workers_pb2.SteppedDown()))
         outbox.put(None)
@@ -342,17 +346,17 @@ class Leader:
     def _welcome_back(
         self, name: str, known: AgentLink, link: AgentLink, hello: workers_pb2.AgentHello, now: float
     ) -> None:
-        """Its stream had broken, or a new process has taken its place: its workers tell which."""
+        """Take back a known agent. Without workers it has begun anew, and its earlier workers are lost."""
         if not hello.workers:
             self._lose(name, "its agent was started again", now)
             self._agents.by_name[name] = link
             return
-        # Nobody knows what was lost under way. Whoever leads anew asks everybody where they stand.
+        # Messages may have been lost on the way. A new leader asks all workers for their status.
         known.outbox.put(None)
         self._let_anybody_lead(f"the agent {name} was away for a moment")
 
     def agent_said(self, name: str, outbox: AgentOutbox, message: workers_pb2.FromAgent) -> None:
-        """Anything else that an agent says."""
+        """Take any other message of an agent."""
         link = self._agents.of(name, outbox)
         if link is None:
             return
@@ -367,7 +371,7 @@ class Leader:
             self.agent_leaving(name, message.leaving.reason)
 
     def agent_leaving(self, name: str, reason: str) -> None:
-        """The cluster has told this agent to go."""
+        """Let an agent go, because the cluster takes its node back. For the base, end the job."""
         link = self._agents.by_name.get(name)
         if link is None:
             return
@@ -375,17 +379,19 @@ class Leader:
         if link.base:
             self._end(143, "the cluster ends the base (SIGTERM)")
             return
-        self._borrowing.leaves(name, reason)
+        self._satellites.leaves(name, reason)
         self.send_away(name, reason)
 
     def send_away(self, agent: str, why: str) -> None:
-        """See borrowing.Office. If it is the leader's own, another one leads first, and sends it away."""
+        """See satellite_manager.LeaderContext. To send its own agent away, the leader first hands over, if it
+        can; the next leader then sends the agent away.
+        """
         if agent == self.name and self._hand_over(why):
             return
         self._carry_out(self._membership.release(agent, why, time.monotonic()))
 
     def agent_detached(self, name: str, outbox: AgentOutbox) -> None:
-        """An agent's stream has ended."""
+        """Note that an agent's stream has ended. The agent may attach again."""
         link = self._agents.of(name, outbox)
         if link is None:
             return
@@ -409,10 +415,10 @@ class Leader:
             self._workers.forget(worker_id)
         self._carry_out(self._membership.agent_lost(name, why, now))
         if not link.base:
-            self._borrowing.gone(name)
+            self._satellites.gone(name)
 
     def _watch_base(self, now: float) -> None:
-        """A leader in a satellite must not outlive the base, and not go on without one that is suspended."""
+        """End with a base that has ended, and stand still while the base is suspended."""
         if self._attendance.base_has_ended(now):
             self._end(1, "the base has ended")
             return
@@ -422,13 +428,13 @@ class Leader:
             self._carry_out(self._membership.stand_still(stand, now))
 
     def _everybody_is_here(self) -> bool:
-        return self._attendance.base_is_connected() and self._borrowing.everybody_is_here
+        return self._attendance.base_is_connected() and self._satellites.everybody_is_here
 
     # --- what membership decides ---------------------------------------------------------------
 
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
-            if isinstance(command, End):  # first of all, so that what goes with it is known for what it is
+            if isinstance(command, End):  # first, so that the other commands count as parts of the end
                 self._job_over(command)
         for command in commands:
             match command:
@@ -440,8 +446,9 @@ class Leader:
                     self._executor.carry_out(command)
 
     def _job_over(self, end: End) -> None:
-        """A leader in a satellite with nobody left to train with ends no job whose base says nothing: it may
-        be suspended, and its own workers go on when the cluster resumes it.
+        """End the job. If it failed here but no agent of the base is connected, only stop leading.
+
+        The base may be suspended, and its own workers go on when the cluster resumes it.
         """
         if end.exit_code and not self._agents.base_is_here():
             self._let_anybody_lead(f"{end.why} here, and the base, which says nothing, may still go on")
@@ -449,7 +456,7 @@ class Leader:
             self._end(end.exit_code, end.why)
 
     def _rendezvous_failed(self, generation: int, error: Exception) -> None:
-        """Its members cannot meet: if they have not yet, this attempt is given up at once."""
+        """Give up the attempt at a generation whose rendezvous failed, if its members have not met yet."""
         say_error(error)
         if member := self._executor.a_member_of(generation):
             why, now = f"its rendezvous failed: {error!r}", time.monotonic()
@@ -460,28 +467,28 @@ class Leader:
         if link is None:
             return
         if not link.base and self._outcome is None:
-            self._borrowing.failed(agent, why)
+            self._satellites.failed(agent, why)
         if agent == self.name and not self._membership.finishing:
             self._hand_over(why)
         exit_code = self._outcome.exit_code if self._outcome is not None else None
         dismiss = workers_pb2.Dismiss(reason=why, exit_code=exit_code or 0)
         link.outbox.put(workers_pb2.ToAgent(dismiss=dismiss))
 
-    # --- what flexod asks for (see oversight.Office and borrowing.Office) ----------------------
+    # --- what flexod asks for (see OversightContext and LeaderContext) --------------------------
 
     def _on_grants(self, grants: jobs_pb2.Grants) -> None:
         self._oversight.batch_wanted(grants.batch)
         self._oversight.speeds_are(grants.speeds)
-        self._borrowing.on_grants(grants)
+        self._satellites.on_grants(grants)
 
     def training(self) -> Training:
-        """See oversight.Office."""
+        """See oversight.OversightContext."""
         members = self._membership
         workers = tuple(worker.worker_id for worker in members.present()) if members.scalable else ()
         return Training(members.generation, workers, members.changing)
 
     def home_of(self, worker_id: str) -> Home | None:
-        """See oversight.Office."""
+        """See oversight.OversightContext."""
         worker = self._membership.worker(worker_id)
         link = self._agents.by_name.get(self._agents.homes.get(worker_id, ""))
         if worker is None or link is None:
@@ -492,27 +499,27 @@ class Leader:
         return Home(worker.agent, link.node, link.base, here, mine)
 
     def limit_workers(self, workers: int | None) -> None:
-        """See oversight.Office."""
+        """See oversight.OversightContext."""
         self._carry_out(self._membership.limit(workers, time.monotonic()))
 
     def give_back_slow(self, agent: str, why: str) -> None:
-        """See oversight.Office."""
-        self._borrowing.slow(agent, why)
+        """See oversight.OversightContext."""
+        self._satellites.slow(agent, why)
         self.send_away(agent, why)
 
     def tell_worker(self, worker_id: str, message: workers_pb2.ToWorker) -> None:
-        """See oversight.Office."""
+        """See oversight.OversightContext."""
         self._agents.tell_worker(worker_id, message)
 
     @property
     def finishing(self) -> bool:
-        """See borrowing.Office."""
+        """See satellite_manager.LeaderContext."""
         return self._membership.finishing or self._outcome is not None
 
     def agent_trains(self, agent: str) -> bool:
-        """See borrowing.Office."""
+        """See satellite_manager.LeaderContext."""
         return self._membership.agent_trains(agent)
 
     def tell_flexod(self, message: jobs_pb2.FromLeader) -> None:
-        """See borrowing.Office."""
+        """See satellite_manager.LeaderContext."""
         self._reporter.send(message)

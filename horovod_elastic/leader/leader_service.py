@@ -18,13 +18,15 @@ from horovod_elastic.leader.leader import Leader
 from horovod_elastic.platforms.base import agent_name
 from horovod_elastic.streams import CLOSE_WITHIN_S, MAX_STREAMS, converse, first, listen_on
 
-TAKES_OFFICE_WITHIN_S = 2.0
-"""Between an agent's getting the lease, which others see at once, and its leading."""
+STARTS_SERVING_WITHIN_S = 2.0
+"""Longest time from an agent's getting the lease, which others see at once, until it serves as leader."""
 
 
 class LeaderPort(rpc.LeaderServiceServicer):
-    """An agent's own: it listens from the agent's start, on a free port of `address` only, and serves while
-    the agent leads. Raises NoAddress if this host has no such address.
+    """An agent's server for the case that it leads.
+
+    It listens from the agent's start, on a free port of `address` only. It serves while the agent leads.
+    Raises NoAddress if this host has no such address.
     """
 
     def __init__(self, address: str, authenticator: Authenticator) -> None:
@@ -38,13 +40,13 @@ class LeaderPort(rpc.LeaderServiceServicer):
         self._watching = ExitStack()
         self._watching.enter_context(self._guard.watching())
 
-    def take_office(self, leader: Leader) -> None:
-        """From now on agents may attach."""
+    def start_serving(self, leader: Leader) -> None:
+        """Let agents attach to `leader` from now on."""
         self._leader = leader
         self._leads.set()
 
-    def leave_office(self, leader: Leader) -> None:
-        """It leads no more: nobody may attach. The streams there are it ends itself."""
+    def stop_serving(self, leader: Leader) -> None:
+        """Let no agent attach any more, because `leader` leads no more. It ends its open streams itself."""
         if self._leader is leader:
             self._leads.clear()
             self._leader = None
@@ -57,9 +59,9 @@ class LeaderPort(rpc.LeaderServiceServicer):
     def AttachAgent(  # noqa: N802
         self, request_iterator: Iterator[pb.FromAgent], context: grpc.ServicerContext
     ) -> Iterator[pb.ToAgent]:
-        """The stream of one agent. Both sides are of the job's own user, and prove it by MUNGE."""
+        """Serve the stream of one agent. Both sides prove by MUNGE that they belong to the job's user."""
         self._check_user(context)
-        leader = self._leader if self._leads.wait(TAKES_OFFICE_WITHIN_S) else None
+        leader = self._leader if self._leads.wait(STARTS_SERVING_WITHIN_S) else None
         if leader is None:
             context.abort(grpc.StatusCode.UNAVAILABLE, "this agent does not lead the job")
             return

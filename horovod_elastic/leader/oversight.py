@@ -1,7 +1,7 @@
-"""What a leader does besides resizing: flexod's commands, the batch and its parts, an eye on slow workers.
+"""The leader's work besides resizing: flexod's commands, the batch and its parts, and slow workers.
 
-Most of what decides is pure and elsewhere (errands.py, profiling.py, stragglers.py); here it meets the
-leader, in whose thread all of this runs.
+Most decisions are pure and elsewhere (pending_commands.py, profiling.py, stragglers.py). This module connects
+them with the leader. All of it runs in the leader's thread.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from typing import Protocol
 
 from flexo_protos.v1 import jobs_pb2, tasks_pb2, workers_pb2
 from horovod_elastic.leader import profiling
-from horovod_elastic.leader.errands import Effect, Errands, Limit, Tell, Training
+from horovod_elastic.leader.pending_commands import Effect, Limit, PendingCommands, Tell, Training
 from horovod_elastic.leader.stragglers import Straggler, StragglerWatch, advice
 from horovod_elastic.trace import say
 
 SLOWEST, FASTEST = 0.001, 1000.0
-"""Speeds of nodes beyond are a mistake of whoever declared them."""
+"""Range of believable speeds of nodes; a speed beyond it is a mistake in the declaration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a worker runs."""
+    """The place where a worker runs."""
 
     agent: str
     node: str
     base: bool
-    """On a node of the base, which nobody gives back."""
+    """Whether the node belongs to the base, which is never given back."""
     workers: int
-    """Of this job in the same satellite, itself included: they go together."""
+    """Number of this job's workers in the same satellite, itself included: they leave together."""
     gpus: tuple[int, ...]
-    """Its own, as the cluster numbers them on the node; empty: not known."""
+    """The worker's own GPUs, as the cluster numbers them on the node; empty: not known."""
 
 
-class Office(Protocol):
-    """What this needs of the leader."""
+class OversightContext(Protocol):
+    """The leader's interface for Oversight."""
 
     def training(self) -> Training:
-        """Who trains now."""
+        """The workers that train now."""
         ...
 
     def home_of(self, worker_id: str) -> Home | None:
-        """Where a worker runs; None if it is gone."""
+        """The place where a worker runs; None if the worker is gone."""
         ...
 
     def limit_workers(self, workers: int | None) -> None:
-        """Train with so many at most, the others aside and warm; None: with all."""
+        """Train with at most `workers` workers, the others aside and warm; None: with all."""
         ...
 
     def tell_worker(self, worker_id: str, message: workers_pb2.ToWorker) -> None:
-        """Through its agent; silent about one that is gone."""
+        """Send a worker a message through its agent. A worker that is gone is ignored."""
         ...
 
     def tell_flexod(self, message: jobs_pb2.FromLeader) -> None:
-        """If it is there."""
+        """Send flexod a message, if flexod is there."""
         ...
 
     def give_back_slow(self, agent: str, why: str) -> None:
@@ -65,86 +65,86 @@ class Office(Protocol):
 class Oversight:
     """See the module. Times are monotonic seconds."""
 
-    def __init__(self, office: Office, *, profiling_allowed: bool) -> None:
-        self._office = office
+    def __init__(self, leader: OversightContext, *, profiling_allowed: bool) -> None:
+        self._leader = leader
         self._profiling_allowed = profiling_allowed
-        self._errands = Errands(profiling_allowed)
+        self._commands = PendingCommands(profiling_allowed)
         self._watches: dict[float, StragglerWatch] = {}
-        """By speed: only workers on GPUs that are as fast are expected to take as long as each other."""
+        """One watch for each speed: only workers on equally fast GPUs should take equally long."""
         self._training = Training(0, ())
         self._batch = 0
         self._speeds = NodeSpeeds()
         self._speeds_told: dict[str, float] = {}
-        """By worker."""
+        """The speed that each worker was last told."""
 
     @property
-    def errand(self) -> str:
-        """For Report.errand."""
-        return self._errands.under_way
+    def pending_command(self) -> str:
+        """Description of the command under way, for Report.pending_command; "" for none."""
+        return self._commands.under_way
 
     @property
     def unscalable_why(self) -> str:
-        """For Report.unscalable_why: while it is not "", the job is not scalable."""
+        """Why the job is not scalable, for Report.unscalable_why; "" if it is."""
         return "" if self._profiling_allowed else profiling.OPTED_OUT
 
     def batch_wanted(self, samples: int) -> None:
-        """flexod's word on the aggregate batch (Grants.batch), for the next generation; 0: as the script
-        says.
-        """
+        """Take flexod's aggregate batch (Grants.batch) for the next generation; 0: the script's own."""
         self._batch = samples
 
     def speeds_are(self, said: Iterable[jobs_pb2.NodeSpeed]) -> None:
-        """flexod's word on how fast the job's nodes are (Grants.speeds). Workers hear of it as they stand."""
+        """Take the speeds of the job's nodes from flexod (Grants.speeds). A worker is told its speed when it
+        next reports its status.
+        """
         if self._speeds.told(said):
             self._watch_anew()
 
     def commanded(self, command: jobs_pb2.Command, now: float) -> None:
-        """flexod passes a command on."""
-        self._carry_out(self._errands.asked(command, self._office.training(), now))
+        """Take a command that flexod passes on."""
+        self._carry_out(self._commands.asked(command, self._leader.training(), now))
 
     def goes(self, generation: int, worker_ids: Sequence[str]) -> None:
-        """These are about to be told to go on in `generation`: before their Go they hear of its batch."""
+        """Tell workers the batch and their speeds for `generation`, just before their Go message."""
         for worker_id in worker_ids:
             self._tell_speed(worker_id)
         if self._batch:
             batch = tasks_pb2.SetBatch(aggregate=self._batch, generation=generation)
             for worker_id in worker_ids:
                 message = workers_pb2.ToWorker(task=tasks_pb2.Task(set_batch=batch))
-                self._office.tell_worker(worker_id, message)
+                self._leader.tell_worker(worker_id, message)
 
-    def stands(self, worker_id: str, standing: workers_pb2.Standing, now: float) -> None:
-        """A worker has said where it stands, and how long its last mini-batches took."""
+    def stands(self, worker_id: str, status: workers_pb2.WorkerStatus, now: float) -> None:
+        """A worker has reported its status, and the times of its last mini-batches."""
         self._look_who_trains(now)
         self._tell_speed(worker_id)
-        steps = standing.steps
+        steps = status.steps
         watch = self._watches.get(self._speed_of(worker_id), StragglerWatch())
-        slow = watch.steps(worker_id, standing.generation, standing.boundary, steps.own_s)
-        if not self._errands.changes_sizes:
+        slow = watch.steps(worker_id, status.generation, status.boundary, steps.own_s)
+        if not self._commands.changes_sizes:
             for straggler in slow:
                 self._deal_with(straggler)
-        self._carry_out(self._errands.stands(worker_id, standing, now))
+        self._carry_out(self._commands.stands(worker_id, status, now))
 
     def task_done(self, worker_id: str, done: tasks_pb2.TaskDone) -> None:
-        """A worker has done what it was told to, or could not."""
-        self._carry_out(self._errands.task_done(worker_id, done))
+        """A worker has done its task, or could not."""
+        self._carry_out(self._commands.task_done(worker_id, done))
 
     def worker_gone(self, worker_id: str) -> None:
         """A worker has ended."""
         self._speeds_told.pop(worker_id, None)
-        self._carry_out(self._errands.worker_gone(worker_id))
+        self._carry_out(self._commands.worker_gone(worker_id))
 
     def tick(self, now: float) -> None:
-        """Time passes."""
+        """Note changes of the training workers, and let the command under way advance."""
         self._look_who_trains(now)
-        self._carry_out(self._errands.tick(now))
+        self._carry_out(self._commands.tick(now))
 
     def _look_who_trains(self, now: float) -> None:
-        training = self._office.training()
+        training = self._leader.training()
         if (training.generation, training.workers) == (self._training.generation, self._training.workers):
             return
         self._training = training
         self._watch_anew()
-        self._carry_out(self._errands.trains(training, now))
+        self._carry_out(self._commands.trains(training, now))
 
     def _watch_anew(self) -> None:
         speeds = {worker_id: self._speed_of(worker_id) for worker_id in self._training.workers}
@@ -154,42 +154,42 @@ class Oversight:
             watch.trains(self._training.generation, peers)
 
     def _speed_of(self, worker_id: str) -> float:
-        home = self._office.home_of(worker_id)
+        home = self._leader.home_of(worker_id)
         return 0.0 if home is None else self._speeds.of(home.node)
 
     def _tell_speed(self, worker_id: str) -> None:
-        """If the worker has not heard it."""
+        """Tell a worker its speed, if the speed has changed."""
         speed = self._speed_of(worker_id)
         if speed != self._speeds_told.get(worker_id, 0.0):
             self._speeds_told[worker_id] = speed
             task = tasks_pb2.Task(set_speed=tasks_pb2.SetSpeed(speed=speed))
-            self._office.tell_worker(worker_id, workers_pb2.ToWorker(task=task))
+            self._leader.tell_worker(worker_id, workers_pb2.ToWorker(task=task))
 
     def _deal_with(self, straggler: Straggler) -> None:
-        home = self._office.home_of(straggler.worker_id)
+        home = self._leader.home_of(straggler.worker_id)
         if home is None:
             return
         advised = advice(straggler, len(self._training.workers), home.workers, home.base)
         say(advised.why)
         slow = jobs_pb2.SlowGpu(node=home.node, gpus=home.gpus, ratio=straggler.ratio)
-        self._office.tell_flexod(jobs_pb2.FromLeader(slow_gpu=slow))
+        self._leader.tell_flexod(jobs_pb2.FromLeader(slow_gpu=slow))
         if advised.release:
-            self._office.give_back_slow(home.agent, advised.why)
+            self._leader.give_back_slow(home.agent, advised.why)
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Limit):
-                self._office.limit_workers(effect.workers)
+                self._leader.limit_workers(effect.workers)
             elif isinstance(effect, Tell):
-                self._office.tell_worker(effect.worker_id, workers_pb2.ToWorker(task=effect.task))
+                self._leader.tell_worker(effect.worker_id, workers_pb2.ToWorker(task=effect.task))
             else:
-                self._office.tell_flexod(effect.message)
+                self._leader.tell_flexod(effect.message)
 
 
 class NodeSpeeds:
-    """How fast the nodes of a heterogeneous job are, as flexod said last.
+    """The speeds of a heterogeneous job's nodes, as flexod said last.
 
-    Without its word, and of a node that it does not name, nothing is known.
+    The speed of a node that flexod has not named is not known.
     """
 
     def __init__(self) -> None:
@@ -197,9 +197,9 @@ class NodeSpeeds:
         self._complaint = ""
 
     def told(self, said: Iterable[jobs_pb2.NodeSpeed]) -> bool:
-        """All that flexod says now; whether that is news.
+        """Take all speeds that flexod sends now; return whether anything has changed.
 
-        With anything in it that cannot be, nothing is known; the user hears of it once.
+        If one of them is outside SLOWEST to FASTEST, no speed is known. The user is told once.
         """
         speeds = {each.node: each.speed for each in said}
         wrong = {node: speed for node, speed in speeds.items() if not SLOWEST <= speed <= FASTEST}
@@ -211,7 +211,7 @@ class NodeSpeeds:
         return self._of != before
 
     def of(self, node: str) -> float:
-        """Of its GPUs; 0.0: not known."""
+        """Speed of the node's GPUs; 0.0: not known."""
         return self._of.get(node, 0.0)
 
 

@@ -1,7 +1,7 @@
-"""A profile: train with each size of a range for a while, and say how fast that goes (Amoeba, Table 1).
+"""A profile: train with each size of a range for a while, and measure the throughput (Amoeba, Table 1).
 
-Pure: fed with what workers say of their mini-batches; says which size is to be trained with now. Workers
-beyond it step aside and stay warm, so a profile costs a switch a size and no start of a worker.
+Pure: times of mini-batches go in, the size to train with comes out. Workers beyond that size step aside and
+stay warm. So a profile costs one switch for each size, and no start of a worker.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 BATCHES = 20
-"""Mini-batches measured at each size, if nobody says how many."""
+"""Default number of mini-batches that are measured at each size."""
 MOST_BATCHES = 10_000
 WARM_UP_BATCHES = 5
-"""First mini-batches after a switch that are left out: allocators, caches and the communicator's buffers
+"""Number of mini-batches after a switch that do not count: allocators, caches and the communicator's buffers
 are cold.
 """
 MOST_SIZES = 12
-"""Of a wider range, this many sizes are measured."""
+"""Largest number of sizes that are measured. A wider range is thinned out."""
 SIZE_WITHIN_S = 120.0
-"""How long a size may take to come about; then it is left out."""
+"""Longest time until the job has a size; then the size is left out."""
 STEP_WITHIN_S = 600.0
-"""How long no worker may have anything to tell."""
+"""Longest time without a report of any worker; then the size is left out."""
 _SPARE = 1000
-"""More are kept of each worker, because not every mini-batch is told of by every worker."""
+"""Number of further mini-batches kept for each worker: not every worker reports every mini-batch."""
 OPT_OUT_VARIABLE = "FLEXO_PROFILE"
 OPTED_OUT = "its user has turned profiling off (flexo run --no-profile), which makes the job inelastic"
 
@@ -42,31 +42,31 @@ def allowed(environment: Mapping[str, str] = os.environ) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProfilePoint:
-    """How the job trains with so many workers. Times in seconds, medians over `batches` mini-batches."""
+    """The job's speed with `workers` workers. Times are seconds, medians over `batches` mini-batches."""
 
     workers: int
     samples_per_s: float
-    """Of all workers, t(p); 0 where the script does not say how many samples a mini-batch has."""
+    """Samples a second of all workers, t(p); 0 if the script does not tell the samples of a mini-batch."""
     step_s: float
-    """From one mini-batch boundary to the next, of the slowest worker."""
+    """Time from one mini-batch boundary to the next, for the slowest worker."""
     sync_s: float
-    """Of a step, what a worker waits in collectives."""
+    """Time of a step that a worker waits in collectives."""
     batches: int
     efficiency: float = 0.0
     """See `with_efficiency`."""
 
     @property
     def steps_of_all_per_s(self) -> float:
-        """Mini-batches of all workers together: throughput, where each takes as many samples at any size."""
+        """Mini-batches a second of all workers: the throughput, if samples a mini-batch do not vary."""
         return self.workers / self.step_s
 
 
 def with_efficiency(points: Collection[ProfilePoint]) -> tuple[ProfilePoint, ...]:
     """The points by workers, each with its efficiency p* t(p) / (p t(p*)) (Amoeba, section 3.1).
 
-    p* is the measured size of the largest throughput a worker: usually the smallest one, but not where a
-    large batch does not fit few GPUs. Where samples are not known, a worker's mini-batch is taken to be the
-    same at all sizes.
+    p* is the measured size with the largest throughput for each worker. It is usually the smallest size, but
+    not where a large batch does not fit few GPUs. If samples are not known, a worker's mini-batch is assumed
+    to be the same at all sizes.
     """
     in_samples = all(point.samples_per_s for point in points)
     speeds = {
@@ -81,7 +81,7 @@ def with_efficiency(points: Collection[ProfilePoint]) -> tuple[ProfilePoint, ...
 
 
 def sizes_between(low: int, high: int) -> tuple[int, ...]:
-    """The sizes to measure, largest first; of a wide range both ends and some between, in even ratios."""
+    """The sizes to measure, largest first; for a wide range both ends and some between, in even ratios."""
     if high - low < MOST_SIZES:
         return tuple(range(high, low - 1, -1))
     ratio = (high / low) ** (1 / (MOST_SIZES - 1))
@@ -99,9 +99,10 @@ class Profile:
     """One profile under way. Sizes are taken from the largest down: a running job has its workers already."""
 
     def __init__(self, low: int, high: int, there: int, now: float, batches: int = 0) -> None:
-        """Sizes `low` to `high`, as far as the `there` workers go; `batches` 0: BATCHES. Times are monotonic.
+        """Profile the sizes `low` to `high`, but no more than the job's workers.
 
-        Raises ValueError for a range that cannot be measured.
+        `there`: number of workers that the job has. `batches`: mini-batches to measure; 0: BATCHES. Times are
+        monotonic. Raises ValueError for a range that cannot be measured.
         """
         if not 1 <= low <= high:
             raise ValueError(f"{low}-{high} workers: 1 <= MIN <= MAX is allowed")
@@ -110,7 +111,7 @@ class Profile:
         if batches > MOST_BATCHES:
             raise ValueError(f"{batches} mini-batches at each size: at most {MOST_BATCHES} are allowed")
         self.left_out = [f"more than {there} workers, because the job has {there}"] if high > there else []
-        """What was not measured, and why."""
+        """The sizes that were left out, each with the reason."""
         self._todo = list(sizes_between(low, min(high, there)))
         self._batches = batches or BATCHES
         self._points: list[ProfilePoint] = []
@@ -118,21 +119,21 @@ class Profile:
         self._workers: frozenset[str] = frozenset()
         self._steps: dict[str, dict[int, _Step]] = {}
         self._from: int | None = None
-        """The mini-batch after which everything counts, warm-up first; None: the next that is told of."""
+        """The mini-batch after which counting begins, warm-up included; None: the next that is reported."""
         self._patient_since = now
 
     @property
     def limit(self) -> int | None:
-        """How many workers are to train now; None when the profile is over."""
+        """Number of workers that are to train now; None when the profile is over."""
         return self._todo[0] if self._todo else None
 
     @property
     def points(self) -> tuple[ProfilePoint, ...]:
-        """What has been measured so far, by workers."""
+        """The measurements so far, by number of workers."""
         return with_efficiency(self._points)
 
     def trains(self, generation: int, workers: Collection[str], now: float, *, already: bool = False) -> None:
-        """`workers` train from now on, in `generation`; `already`: have been training in it."""
+        """`workers` train in `generation` from now on. `already`: they have trained in it before."""
         self._generation, self._workers = generation, frozenset(workers)
         self._steps, self._patient_since = {}, now
         self._from = None if already else 0
@@ -147,10 +148,11 @@ class Profile:
         samples: int,
         now: float,
     ) -> ProfilePoint | None:
-        """Times of the mini-batches of a worker that end at `boundary`, its newest last.
+        """Take the times of a worker's mini-batches, of which the last ends at `boundary`.
 
-        `own_s` without waiting in collectives, `wall_s` with it, `samples` in each, 0 if unknown. Returns
-        the point that is complete with this; its efficiency is known only at the end.
+        `own_s`: seconds without waiting in collectives. `wall_s`: seconds with it. `samples`: number of
+        samples in each mini-batch, 0 if unknown. Returns the point that is complete now, or None. Its
+        efficiency is known only at the end.
         """
         if generation != self._generation or worker_id not in self._workers or not own_s:
             return None
@@ -167,7 +169,7 @@ class Profile:
         return self._measured()
 
     def tick(self, now: float) -> str:
-        """Time passes. Returns what is left out now for having taken too long; "" mostly."""
+        """Leave out a size that takes too long; return the size and the reason, or "" if none is left out."""
         if self.limit is None:
             return ""
         right_size = len(self._workers) == self.limit

@@ -1,4 +1,4 @@
-"""What a leader reports to flexod, and when. In the leader's thread, except for `hello`."""
+"""The leader's reports to flexod, and their times. Runs in the leader's thread, except for `hello`."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from flexo_protos.resources import Resources, rounded_up, to_message
 from flexo_protos.v1 import jobs_pb2
 from horovod_elastic import wire
 from horovod_elastic.job_plan import JobPlan
-from horovod_elastic.leader.borrowing import Borrowing
 from horovod_elastic.leader.daemon_link import DaemonLink
 from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.oversight import Oversight
-from horovod_elastic.leader.succession import Tenure
+from horovod_elastic.leader.satellite_manager import SatelliteManager
+from horovod_elastic.leader.succession import LeaseHandle
 
 ATTACH_TO_FLEXOD_BOUND_S = 10.0
-"""How long a new leader looks around before it reports to flexod."""
+"""Longest time that a new leader collects knowledge before it reports to flexod."""
 
 
 class Reporter:
-    """See the module. `inherited`: somebody has led this job before; `since`: when this leader began."""
+    """See the module. `inherited`: another leader led this job before. `since`: time when this one began."""
 
     def __init__(
         self,
         plan: JobPlan,
-        tenure: Tenure,
+        lease: LeaseHandle,
         membership: Membership,
-        borrowing: Borrowing,
+        satellites: SatelliteManager,
         oversight: Oversight,
         *,
         inherited: bool,
         since: float,
     ) -> None:
         self._plan = plan
-        self._tenure = tenure
+        self._lease = lease
         self._membership = membership
-        self._borrowing = borrowing
+        self._satellites = satellites
         self._oversight = oversight
         self._inherited = inherited
         self._since = since
@@ -45,11 +45,11 @@ class Reporter:
         self._due = 0.0
 
     def attach(self, link: DaemonLink) -> None:
-        """Report through this link, which is started with the first report."""
+        """Report through `link`. The first report starts the link."""
         self._link = link
 
     def tick(self, now: float) -> None:
-        """Report when something changed, and as often as flexod wants to hear it."""
+        """Report when something has changed, and at the interval that flexod has set."""
         if self._link is None or not self._oriented(now):
             return
         report = self._present()
@@ -61,22 +61,22 @@ class Reporter:
             self._link.send(jobs_pb2.FromLeader(report=report))
 
     def send(self, message: jobs_pb2.FromLeader) -> None:
-        """Anything else, if flexod is there."""
+        """Send another message, if there is a link to flexod."""
         if self._link is not None:
             self._link.send(message)
 
     def close(self, why: str) -> None:
-        """The job is over: say goodbye."""
+        """Say goodbye to flexod, because the job is over."""
         if self._link is not None:
             self._link.close(why)
 
     def hang_up(self) -> None:
-        """Another leader reports from now on."""
+        """End the stream to flexod, because another leader reports from now on."""
         if self._link is not None:
             self._link.hang_up()
 
     def hello(self) -> jobs_pb2.Hello:
-        """Asked for by the link's thread; reads the last report, which is never changed once made."""
+        """The hello for flexod. The link's thread calls it; a report is never changed once it is made."""
         base = self._plan.base
         return jobs_pb2.Hello(
             job_id=wire.job_number(base.job_id),
@@ -87,7 +87,7 @@ class Reporter:
             base_nodes=[node.name for node in base.nodes],
             report=self._last or jobs_pb2.Report(),
             flexo_version=_release(),
-            term=self._tenure.term,
+            term=self._lease.term,
             run=lease_place.parse(self._plan.leases).run,
         )
 
@@ -95,7 +95,7 @@ class Reporter:
         """Whether a leader that has taken over knows enough to speak for the job."""
         if self._last is not None or not self._inherited:
             return True
-        known = self._borrowing.complete and self._membership.generation > 0
+        known = self._satellites.complete and self._membership.generation > 0
         return known or now > self._since + ATTACH_TO_FLEXOD_BOUND_S
 
     def _present(self) -> jobs_pb2.Report:
@@ -108,14 +108,14 @@ class Reporter:
             and not self._membership.finishing
             and not self._oversight.unscalable_why,
             changing=self._membership.changing,
-            errand=self._oversight.errand,
+            pending_command=self._oversight.pending_command,
             unscalable_why=self._oversight.unscalable_why,
-            satellites=self._borrowing.report(),
+            satellites=self._satellites.report(),
         )
 
 
 def _release() -> str:
-    """This package's; "" where it is not installed, as in a checkout on PYTHONPATH."""
+    """The release of this package; "" if it is not installed, as in a checkout on PYTHONPATH."""
     try:
         return version("flexo")
     except PackageNotFoundError:

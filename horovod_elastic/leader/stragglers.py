@@ -1,8 +1,8 @@
-"""Which worker holds the others up (Amoeba, section 5.4), and whether it pays to go on without it.
+"""Finds stragglers, workers that delay the others (Amoeba, section 5.4), and whether to go on without them.
 
-Pure. A worker is a straggler when it was slower than the others in `window` consecutive mini-batches. What
-counts is a worker's own time, without its waiting in collectives: in synchronous training everybody's wall
-time is that of the slowest.
+Pure. A worker is a straggler when it was slower than the others in `window` consecutive mini-batches. A
+worker's own time counts, without its waiting in collectives: in synchronous training every worker's wall time
+is that of the slowest.
 """
 
 from __future__ import annotations
@@ -12,23 +12,21 @@ from dataclasses import dataclass
 from statistics import median
 
 _KEPT = 256
-"""Mini-batches of which the times of some workers may be missing."""
+"""Number of mini-batches that are kept while the times of some workers are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class StragglerSettings:
-    """What is slow, and for how long. The window is the paper's; the others it leaves open."""
+    """The thresholds of a straggler. The window is the paper's; the paper leaves the others open."""
 
     ratio: float = 1.5
-    """Own time to the median own time of the others."""
+    """Smallest ratio of a straggler's own time to the median own time of the others."""
     window: int = 10
-    """Consecutive mini-batches."""
+    """Number of consecutive mini-batches in which a straggler is slower."""
     excess_s: float = 0.005
-    """A worker that is slower by less costs nobody anything; mini-batches of a millisecond are mostly noise.
-    """
+    """Smallest difference in seconds. A smaller one costs little; times of a millisecond are mostly noise."""
     settle: int = 3
-    """First mini-batches of a generation that do not count: caches and allocators are cold in some workers.
-    """
+    """Number of first mini-batches of a generation that do not count: some caches and allocators are cold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +35,12 @@ class Straggler:
 
     worker_id: str
     ratio: float
-    """Median over the window, of its own time to the others' median."""
+    """Median, over the window, of the ratio of its own time to the others' median."""
     batches: int
 
 
 class StragglerWatch:
-    """Watches one generation after the other; fed with what workers say of their mini-batches."""
+    """Finds the stragglers of one generation after the other, from workers' times of mini-batches."""
 
     def __init__(self, settings: StragglerSettings | None = None) -> None:
         self._settings = settings or StragglerSettings()
@@ -55,16 +53,16 @@ class StragglerWatch:
         self._told: set[str] = set()
 
     def trains(self, generation: int, workers: Collection[str]) -> None:
-        """`workers` train from now on; what was known of the generation before does not count."""
+        """`workers` train from now on. Times of the generation before do not count."""
         self._generation, self._workers = generation, frozenset(workers)
         self._times, self._last, self._streaks, self._told = {}, 0, {}, set()
 
     def steps(
         self, worker_id: str, generation: int, boundary: int, own_s: Sequence[float]
     ) -> tuple[Straggler, ...]:
-        """Own times of the mini-batches of a worker that end at `boundary`, its newest last; seconds.
+        """Take a worker's own times of mini-batches, in seconds, of which the last ends at `boundary`.
 
-        Returns the stragglers that this makes known: each once, as long as it stays slow.
+        Returns the stragglers that are found now. Each is returned once, as long as it stays slow.
         """
         if generation != self._generation or worker_id not in self._workers or len(self._workers) < 2:
             return ()
@@ -77,7 +75,7 @@ class StragglerWatch:
         return tuple(found)
 
     def _complete(self) -> list[int]:
-        """The mini-batches that all workers have told of, in order, not yet judged."""
+        """The mini-batches that all workers have reported and that are not judged yet, in order."""
         return [index for index in sorted(self._times) if len(self._times[index]) == len(self._workers)]
 
     def _judge(self, index: int) -> Iterable[Straggler]:
@@ -90,7 +88,7 @@ class StragglerWatch:
             others = median(other for name, other in times.items() if name != worker_id)
             slow = seconds > settings.ratio * others and seconds - others > settings.excess_s
             streak = self._streaks.get(worker_id, []) if consecutive else []
-            # without any time of the others' there is no ratio to tell; any large number says it
+            # if the others' time is 0 there is no ratio; any large number will do
             streak = [*streak, seconds / others if others > 0 else 1000.0] if slow else []
             self._streaks[worker_id] = streak[-settings.window :]
             if not slow:
@@ -101,25 +99,28 @@ class StragglerWatch:
 
 
 def leaving_pays(workers: int, leaving: int, ratio: float) -> bool:
-    """Whether `workers` train faster without `leaving` of them, one of which takes `ratio` times as long as
-    the rest.
+    """Whether `workers` workers train faster without `leaving` of them, one of which takes `ratio` times as
+    long as the rest.
 
-    Synchronous training goes at the pace of the slowest, so with it `workers` do the work of workers /
-    ratio. The unit of return is the satellite: all of its workers leave with the slow one.
+    Synchronous training goes at the pace of the slowest worker. With it, `workers` workers do the work of
+    workers / ratio. A satellite is given back as a whole: all of its workers leave with the slow one.
     """
     return workers - leaving > workers / ratio
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do about a straggler. flexod is told of its GPU in either case."""
+    """The action for a straggler. The leader reports its GPU to flexod in either case."""
 
     release: bool
     why: str
 
 
 def advice(straggler: Straggler, workers: int, on_its_node: int, base: bool) -> Advice:
-    """`on_its_node`: workers of its satellite, itself included; `base`: it belongs to the minimum."""
+    """Whether to give the straggler's satellite back, and why.
+
+    `on_its_node`: number of workers in its satellite, itself included. `base`: it belongs to the minimum.
+    """
     slow = f"worker {straggler.worker_id} takes {straggler.ratio:.1f} times as long as the others"
     if base:
         return Advice(False, f"{slow}; it stays, because the base is the job's minimum")

@@ -1,4 +1,5 @@
-"""What passes to the next leader: the lease, and what only this leader knows. In the leader's thread."""
+"""The succession of leaders: passes on the lease, and what only this leader knows. Runs in the leader's
+thread."""
 
 from __future__ import annotations
 
@@ -7,62 +8,67 @@ from typing import Protocol
 from flexo_protos.v1 import workers_pb2
 from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.agent_links import AgentLinks, AgentOutbox
-from horovod_elastic.leader.borrowing import Borrowing
+from horovod_elastic.leader.satellite_manager import SatelliteManager
 
 
-class Tenure(Protocol):
-    """The lease under which one leads. Never raises: its server may be away."""
+class LeaseHandle(Protocol):
+    """A leader's handle of its lease. Its methods never raise, although the lease's server may be away."""
 
     @property
     def term(self) -> int:
-        """The fencing term: later leaders of this run have higher ones. Any thread."""
+        """The fencing term: later leaders of this run have higher terms. Any thread may read it."""
         ...
 
     def certain(self) -> bool:
-        """Whether nobody else can have it: it was confirmed a moment ago."""
+        """Whether no other agent can have the lease, because it was confirmed a moment ago."""
         ...
 
     def pass_to(self, successor: str) -> None:
-        """Let the agent with this name in the election have it."""
+        """Give the lease to the agent with this name in the election; "": to any agent."""
         ...
 
     def yield_to(self, term: int) -> None:
-        """Give it up, because another agent has led under `term`."""
+        """Give the lease up, because another agent has led under `term`."""
         ...
 
     def end(self, exit_code: int) -> None:
-        """Nobody is to have it: the job is over."""
+        """Note in the lease that the job is over, so that no agent leads it again."""
         ...
 
 
 class Succession:
-    """See the module. `leader`: the agent in whose process the leader lives."""
+    """See the module. `leader`: name of the agent in whose process the leader lives."""
 
     def __init__(
-        self, leader: str, tenure: Tenure, agents: AgentLinks, borrowing: Borrowing, accounting: Accounting
+        self,
+        leader: str,
+        lease: LeaseHandle,
+        agents: AgentLinks,
+        satellites: SatelliteManager,
+        accounting: Accounting,
     ) -> None:
         self._leader = leader
-        self._tenure = tenure
+        self._lease = lease
         self._agents = agents
-        self._borrowing = borrowing
+        self._satellites = satellites
         self._accounting = accounting
         self._told = workers_pb2.LeaderState()
 
     # --- what only this leader knows -------------------------------------------------------------------
 
     def inherit(self, state: workers_pb2.LeaderState, now: float) -> None:
-        """Go on from what an agent has heard of an earlier leader."""
+        """Go on from the state that an agent has from an earlier leader."""
         self._accounting.inherit(state.accounting)
-        self._borrowing.submitted_elsewhere(state.submitting, now)
+        self._satellites.submitted_elsewhere(state.submitting, now)
 
     def tell_newcomer(self, outbox: AgentOutbox) -> None:
-        """An agent that has just attached hears what the others have been told."""
+        """Send an agent that has just attached the state that the other agents have."""
         if self._told != workers_pb2.LeaderState():
             outbox.put(workers_pb2.ToAgent(leader_state=self._told))
 
     def tell(self) -> None:
-        """Tell agents what only this leader knows, if it is news; they tell the next leader."""
-        state = workers_pb2.LeaderState(submitting=self._borrowing.submitting())
+        """Send agents what only this leader knows, if it has changed. The agents tell the next leader."""
+        state = workers_pb2.LeaderState(submitting=self._satellites.submitting())
         if (accounting := self._accounting.told()) != workers_pb2.Accounting():
             state.accounting.CopyFrom(accounting)
         if state != self._told:
@@ -72,26 +78,26 @@ class Succession:
     # --- the lease -------------------------------------------------------------------------------------
 
     def hand_over(self) -> str:
-        """Have another agent lead, one of the base if there is any; its name, "" if there is none."""
+        """Have another agent lead, one of the base if possible; return its name, "" if there is none."""
         successor = self._agents.successor_of(self._leader)
         if successor:
-            self._borrowing.close()
+            self._satellites.close()
             self.tell()
-            self._tenure.pass_to(self._agents.by_name[successor].holder)
+            self._lease.pass_to(self._agents.by_name[successor].holder)
             self._agents.tell(successor, workers_pb2.ToAgent(hand_over=workers_pb2.HandOver()))
         return successor
 
     def let_anybody_lead(self) -> None:
-        """Have whoever comes first lead. Nothing is submitted any more."""
-        self._borrowing.close()
-        self._tenure.pass_to("")
+        """Let the first agent that asks lead. This leader submits no more satellites."""
+        self._satellites.close()
+        self._lease.pass_to("")
 
     def yield_to(self, term: int) -> None:
-        """Another agent has led under `term`, which is later. Nothing is submitted any more."""
-        self._borrowing.close()
-        self._tenure.yield_to(term)
+        """Yield to an agent that has led under the later `term`. This leader submits no more satellites."""
+        self._satellites.close()
+        self._lease.yield_to(term)
 
     def fail(self) -> None:
-        """This leader has failed: another agent may lead at once."""
+        """Let another agent lead at once, because this leader has failed."""
         successor = self._agents.by_name.get(self._agents.successor_of(self._leader))
-        self._tenure.pass_to(successor.holder if successor is not None else "")
+        self._lease.pass_to(successor.holder if successor is not None else "")

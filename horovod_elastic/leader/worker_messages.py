@@ -1,4 +1,4 @@
-"""What workers say to their leader, handed to those whom it concerns. In the leader's thread."""
+"""Passes workers' messages to the parts of the leader that need them. Runs in the leader's thread."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from horovod_elastic.leader.accounting import Accounting
 from horovod_elastic.leader.agent_links import AgentLinks
 from horovod_elastic.leader.membership.commands import Command
 from horovod_elastic.leader.membership.membership import Membership
-from horovod_elastic.leader.membership.roster import Running, Standing
+from horovod_elastic.leader.membership.roster import Running, WorkerStatus
 from horovod_elastic.leader.oversight import Oversight
 from horovod_elastic.phase import Phase
-from horovod_elastic.shards import Answer, ShardDesk
+from horovod_elastic.shards import Answer, ShardServer
 from horovod_elastic.trace import Trace, say
 
 
 class WorkerMessages:
     """See the module.
 
-    `carry_out`: does what membership decides. `inherited`: an earlier leader has handed out shards.
+    `carry_out`: carries out membership's commands. `inherited`: an earlier leader has handed out shards.
     """
 
     def __init__(
@@ -41,36 +41,36 @@ class WorkerMessages:
         self._trace = trace
         self._carry_out = carry_out
         self._entered: dict[str, int] = {}
-        """The last generation that each worker has said it is in."""
-        self._shards = ShardDesk()
+        """The last generation that each worker has reported to be in."""
+        self._shards = ShardServer()
         self._shards_wait = inherited
-        """Nothing is handed out before it is known who holds what."""
+        """Whether shards are held back until the leader knows which worker holds which samples."""
         if inherited:
             self._shards.take_over({""})
 
     def tick(self) -> None:
-        """Hand shards out as soon as it is known who holds what."""
+        """Begin to hand out shards once the leader knows all workers of the generation."""
         if self._shards_wait and not self._membership.taking_over:
             self._shards_wait = False
             self._shards.take_over(worker.worker_id for worker in self._membership.present())
 
     def found(self, agent: str, worker: workers_pb2.RunningWorker) -> Running:
-        """A worker that lives already when its agent attaches, in membership's words."""
+        """Note a worker that lives already when its agent attaches; return it as membership's type."""
         self._agents.homes[worker.worker_id] = agent
-        self._entered[worker.worker_id] = worker.standing.generation
-        return Running(worker.worker_id, worker.slot, worker.newcomer, _standing(worker.standing))
+        self._entered[worker.worker_id] = worker.status.generation
+        return Running(worker.worker_id, worker.slot, worker.newcomer, _status(worker.status))
 
     def said(self, worker_id: str, message: workers_pb2.FromWorker) -> None:
-        """Anything that a worker says."""
+        """Handle a worker's message."""
         now, members = time.monotonic(), self._membership
         kind = message.WhichOneof("body")
-        if kind == "standing":
-            self._trace_standing(worker_id, message.standing)
+        if kind == "status":
+            self._trace_status(worker_id, message.status)
             if not members.taking_over:
-                self._accounting.paused(message.standing.generation, message.standing.paused_s)
-            self._carry_out(members.worker_stands(worker_id, _standing(message.standing), now))
-            self._hand_out(self._shards.stands(worker_id, message.standing.held))
-            self._oversight.stands(worker_id, message.standing, now)
+                self._accounting.paused(message.status.generation, message.status.paused_s)
+            self._carry_out(members.worker_stands(worker_id, _status(message.status), now))
+            self._hand_out(self._shards.stands(worker_id, message.status.held))
+            self._oversight.stands(worker_id, message.status, now)
         elif kind == "shards_wanted":
             self._hand_out(self._shards.wanted(worker_id, message.shards_wanted))
         elif kind == "shard_ledger":
@@ -93,13 +93,13 @@ class WorkerMessages:
             )
 
     def exited(self, worker_id: str, exit_code: int, why: str) -> None:
-        """A worker process has ended."""
+        """Handle the end of a worker's process."""
         self._trace.event("left", worker=worker_id, exit_code=exit_code, why=why)
         self.forget(worker_id)
         self._carry_out(self._membership.worker_exited(worker_id, exit_code, time.monotonic()))
 
     def forget(self, worker_id: str) -> None:
-        """It is gone, or its agent is."""
+        """Forget a worker that is gone, or whose agent is gone."""
         self._agents.homes.pop(worker_id, None)
         self._entered.pop(worker_id, None)
         self._oversight.worker_gone(worker_id)
@@ -109,18 +109,18 @@ class WorkerMessages:
         for worker_id, shards in answers:
             self._agents.tell_worker(worker_id, workers_pb2.ToWorker(shards=shards))
 
-    def _trace_standing(self, worker_id: str, standing: workers_pb2.Standing) -> None:
+    def _trace_status(self, worker_id: str, status: workers_pb2.WorkerStatus) -> None:
         known = self._entered.get(worker_id, -1)
-        if known < 0 and standing.phase == workers_pb2.WORKER_PHASE_READY:
+        if known < 0 and status.phase == workers_pb2.WORKER_PHASE_READY:
             self._entered[worker_id] = 0
             self._trace.event("ready", worker=worker_id)
-        elif standing.phase == workers_pb2.WORKER_PHASE_TRAINING and standing.generation > known:
-            self._entered[worker_id] = standing.generation
-            self._trace.event("entered", worker=worker_id, generation=standing.generation, rank=standing.rank)
+        elif status.phase == workers_pb2.WORKER_PHASE_TRAINING and status.generation > known:
+            self._entered[worker_id] = status.generation
+            self._trace.event("entered", worker=worker_id, generation=status.generation, rank=status.rank)
 
 
-def _standing(said: workers_pb2.Standing) -> Standing:
-    return Standing(
+def _status(said: workers_pb2.WorkerStatus) -> WorkerStatus:
+    return WorkerStatus(
         phase=Phase(said.phase or Phase.STARTING.value),
         generation=said.generation,
         rank=said.rank,

@@ -1,1 +1,1 @@
-"""The cluster as a job sees it: one interface (base.py), and one folder for each kind of cluster."""
+"""A job's access to its cluster: one interface (base.py), and one folder for each kind of cluster."""

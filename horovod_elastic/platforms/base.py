@@ -1,8 +1,8 @@
-"""What a job asks of the cluster that it runs on, and nothing about how a cluster does it.
+"""The interface of a job to the cluster that it runs on, for all kinds of clusters.
 
 Each kind of cluster implements `Platform` and `JobControl` in a folder of its own, and is registered once
-(registry.py). What only some kinds can do is a Protocol of its own beside these two, as `PreemptionNotices`
-is. Ids of jobs and satellites are strings here; wire.py has what messages make of them.
+(registry.py). Each optional ability is a Protocol of its own beside these two, as `PreemptionNotices` is. Ids
+of jobs and satellites are strings here; wire.py converts them for messages.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Protocol, runtime_checkable
 from horovod_elastic.job_plan import BaseJob, JobPlan, Site
 
 VARIABLE = "FLEXO_PLATFORM"
-"""Names the kind of cluster; set by flexo for everything that it starts on the cluster."""
+"""Environment variable: the kind of cluster. flexo sets it for all processes that it starts on a cluster."""
 NODE_VARIABLE = "FLEXO_NODE"
-"""What the cluster calls the node; set likewise, for the keeper, which cannot ask a platform (keeper.py)."""
+"""Environment variable: the cluster's name of the node, for supervisor.py, which cannot ask a platform."""
 JOB_VARIABLE = "FLEXO_JOB_ID"
-"""The id of the base; set likewise."""
+"""Environment variable: the id of the base. flexo sets it for all processes that it starts on a cluster."""
 ANSWERS_WITHIN_S = 60
-"""The longest that a method may wait for one answer of the cluster."""
+"""Longest time that a method may wait for one answer of the cluster."""
 ENDS_WITHIN_S = 10.0
-"""How long a satellite may take to end as it was asked to; then it is cancelled."""
+"""Time for a satellite to end when it is asked to; then it is cancelled."""
 
 
 class NotInAJob(Exception):
@@ -31,11 +31,11 @@ class NotInAJob(Exception):
 
 
 class Refused(Exception):
-    """The cluster does not do what it was asked to, or does not answer; the message is its own."""
+    """The cluster refused a request, or did not answer; the message is the cluster's own."""
 
 
 class BaseState(enum.Enum):
-    """What the cluster may say of a job's base."""
+    """The state of a job's base in the cluster."""
 
     RUNS = "runs"
     SUSPENDED = "suspended"
@@ -44,80 +44,80 @@ class BaseState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What the cluster has given on this node to the part of a job that this process belongs to."""
+    """The resources on this node of the part of a job that this process belongs to."""
 
     node: str
-    """As the cluster calls it; "" if unknown."""
+    """The cluster's name of the node; "" if unknown."""
     job_id: str
-    """Of the base, or of the satellite; "" outside of any."""
+    """Id of the base or of the satellite; "" outside of any job."""
     restart_count: int
     gpus: tuple[int, ...]
-    """As the cluster numbers them on the node, in the order of slots; () if unknown."""
+    """The GPUs, as the cluster numbers them on the node, in the order of slots; () if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
-    """flexod's word: `workers` workers on `node` (jobs.proto, message Grant)."""
+class GrantedWorkers:
+    """A grant of flexod's: `workers` workers on `node` (jobs.proto, message Grant)."""
 
     grant_id: str
     node: str
     workers: int
     partition: str
-    lease_s: int
+    time_limit_s: int
     start_within_s: int
     qos: str = ""
-    """"": the user's own default."""
+    """QOS of the satellite; "": the user's own default."""
     signature: bytes = b""
-    """flexod's, to be shown to a flexod that does not know the grant."""
+    """flexod's signature, for a flexod that does not know the grant."""
 
 
 @dataclass(frozen=True, slots=True)
 class SatelliteStatus:
-    """How far the cluster is with a satellite that has not ended."""
+    """The state in the cluster of a satellite that has not ended."""
 
     placed: bool
-    """It has its node; else it waits."""
+    """Whether the satellite has its node; else it waits."""
     reason: str = ""
-    """Why it waits, in the cluster's words."""
+    """Why the satellite waits, in the cluster's words."""
     blocked: bool = False
-    """It waits for a limit, not for GPUs, and will not start soon however long one waits."""
+    """Whether the satellite waits because of a limit, not for GPUs, so that it will not start soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A satellite of this job that somebody else has submitted: an earlier leader."""
+    """A satellite of this job in the cluster, which an earlier leader may have submitted."""
 
     id: str
     grant_id: str
     node: str
     workers: int
     runs: bool = True
-    """Whether it has its node."""
+    """Whether the satellite has its node."""
 
 
 class AgentProcess(Protocol):
-    """The agent of one of the base's nodes, as who has launched it sees it. subprocess.Popen is one."""
+    """The process that runs the agent of one of the base's nodes. subprocess.Popen has this interface."""
 
     def wait(self) -> int:
-        """Until it has ended: its exit code, negative for a signal."""
+        """Wait until the process has ended; return its exit code, negative for a signal."""
         ...
 
     def terminate(self) -> None:
-        """Ask it to end. Nothing if it has ended."""
+        """Ask the process to end. Does nothing if it has ended."""
         ...
 
     def kill(self) -> None:
-        """End it. Nothing if it has ended."""
+        """Kill the process. Does nothing if it has ended."""
         ...
 
 
 @runtime_checkable
 class JobControl(Protocol):
-    """What a job has the cluster do, with the rights of its own user. Methods may wait, and any thread may
+    """A job's requests to the cluster, with the rights of its own user. Methods may wait, and any thread may
     call them.
 
-    What it starts has VARIABLE, NODE_VARIABLE and JOB_VARIABLE in its environment, and nothing there that is
-    the cluster's word on another part of the job.
+    Processes that it starts have VARIABLE, NODE_VARIABLE and JOB_VARIABLE in their environment. Their
+    environment has no variable of the cluster about another part of the job.
     """
 
     @property
@@ -126,47 +126,48 @@ class JobControl(Protocol):
         ...
 
     def launch_base(self, node: str, workers: int, *, again: bool = False) -> AgentProcess:
-        """Start the keeper of a node of the base; `again` if it has ended and should not have.
+        """Start the supervisor of a node of the base. `again`: an earlier one has ended before the job.
 
-        Raises OSError where that cannot be done now.
+        Raises OSError if the process cannot be started now.
         """
         ...
 
     def terminate_base(self) -> None:
-        """SIGTERM for all agents of the base, as the cluster itself sends it. Raises Refused."""
+        """Send SIGTERM to all agents of the base, as the cluster itself does. Raises Refused."""
         ...
 
     def base_state(self) -> BaseState:
-        """What has become of the base. Raises Refused."""
+        """The state of the base. Raises Refused."""
         ...
 
-    def submit(self, grant: Grant) -> str:
-        """Submit the satellite of a grant; its id. Raises Refused."""
+    def submit(self, grant: GrantedWorkers) -> str:
+        """Submit the satellite of a grant; return its id. Raises Refused."""
         ...
 
     def find(self) -> list[Found]:
-        """All satellites of this job that wait or run, whoever has submitted them. Raises Refused."""
+        """All satellites of this job that wait or run, also those that earlier leaders submitted. Raises
+        Refused."""
         ...
 
     def status(self, satellite_ids: Iterable[str]) -> dict[str, SatelliteStatus]:
-        """Of those satellites that have not ended. Raises Refused."""
+        """The status of each of these satellites that has not ended. Raises Refused."""
         ...
 
     def cancel(self, satellite_ids: Iterable[str], within_s: float = ENDS_WITHIN_S) -> None:
-        """End satellites, however far they are, gently for so long. Silent about those that have ended.
+        """End satellites, whether they wait or run. Those that have ended are ignored. Raises Refused.
 
-        Raises Refused.
+        Running satellites are asked first, and get `within_s` to end; then they are cancelled.
         """
         ...
 
     def how_to_cancel(self, satellite_ids: Iterable[str]) -> str:
-        """The command by which the user ends them."""
+        """The command with which the user ends these satellites."""
         ...
 
 
 @runtime_checkable
 class PreemptionNotices(Protocol):
-    """A JobControl whose cluster tells the job, and not the satellite, that it takes a satellite back."""
+    """A JobControl whose cluster notifies the job, not the satellite, when it takes a satellite back."""
 
     def on_preemption(self, notice: Callable[[str, str], None]) -> None:
         """Have `notice` called, in any thread, with the satellite's id and the reason in one phrase."""
@@ -175,15 +176,15 @@ class PreemptionNotices(Protocol):
 
 @runtime_checkable
 class Platform(Protocol):
-    """The cluster around this process. Raises NotInAJob where it says nothing that can be used."""
+    """The cluster around this process. Methods raise NotInAJob if the cluster's answer cannot be used."""
 
     @property
     def name(self) -> str:
-        """As JobControl's."""
+        """The cluster's name in sentences, as in JobControl."""
         ...
 
     def allocation(self) -> Allocation:
-        """What this process is part of. From the environment alone; raises nothing."""
+        """The allocation of this process. It is read from the environment alone, and never raises."""
         ...
 
     def base_job(self) -> BaseJob:
@@ -191,11 +192,11 @@ class Platform(Protocol):
         ...
 
     def site(self) -> Site:
-        """What the cluster says of its own configuration."""
+        """The parts of the cluster's own configuration that flexo uses."""
         ...
 
     def node_address(self, node: str) -> str:
-        """The address or name where the cluster reaches `node`."""
+        """The address or name at which the cluster reaches `node`."""
         ...
 
     def host_name(self, node: str) -> str:
@@ -207,21 +208,21 @@ class Platform(Protocol):
         ...
 
     def takes_back(self, job_id: str) -> bool:
-        """Whether the cluster takes this satellite back, and perhaps said so before anybody listened.
+        """Whether the cluster takes this satellite back. It may have said so before any process listened.
 
-        False where it does not answer.
+        False if the cluster does not answer.
         """
         ...
 
     def requeue_if_preempted(self, job_id: str) -> bool:
-        """If the cluster takes the base back and can run it again: have it do so, and wait to be ended.
+        """Requeue a base that the cluster takes back and can run again, and wait to be ended.
 
-        Whether that is so. Call it as the last thing of a job, in the main thread.
+        Returns whether the base was requeued. Call it last in a job, in the main thread.
         """
         ...
 
     def control(self, plan: JobPlan, command: Sequence[str]) -> JobControl:
-        """Of the job with this plan, whose workers run `command`."""
+        """The JobControl of the job with this plan, whose workers run `command`."""
         ...
 
 
@@ -230,13 +231,13 @@ class Kind:
     """A kind of cluster, for the registry."""
 
     name: str
-    """What VARIABLE calls it."""
+    """The value of VARIABLE."""
     recognizes: Callable[[Mapping[str, str]], bool]
-    """Whether an environment is that of a job there."""
+    """Whether an environment is that of a job on such a cluster."""
     open: Callable[[Mapping[str, str]], Platform]
     """The platform of the process with this environment."""
 
 
 def agent_name(node: str, job_id: str) -> str:
-    """What the agent of `node` in the base or satellite `job_id` is called: a host, to Horovod's core."""
+    """The name of the agent of `node` in the base or satellite `job_id`. For Horovod's core, it is a host."""
     return f"{node}-{job_id}"

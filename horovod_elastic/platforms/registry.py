@@ -1,4 +1,4 @@
-"""Which kind of cluster a process of a job runs on: all kinds are registered here."""
+"""The registry of kinds of clusters, which finds the kind that a process of a job runs on."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ _kinds: dict[str, Kind] = {}
 
 
 def register(kind: Kind) -> None:
-    """Add a kind of cluster, or replace the one of that name."""
+    """Add a kind of cluster, or replace the kind of the same name."""
     _kinds[kind.name] = kind
 
 
 def find(environment: Mapping[str, str]) -> Platform:
-    """The platform of the process with this environment: as flexo has said, else as the environment shows.
+    """The platform of the process with this environment.
 
-    Where nothing shows it is the kind that was registered first: its own words say what is missing. Raises
-    NotInAJob for a name that nobody has registered.
+    Its kind is the one that VARIABLE names, else the first that recognizes the environment. If none does, it
+    is the kind that was registered first, whose own error messages say what is missing. Raises NotInAJob for
+    a name that is not registered.
     """
     if name := environment.get(VARIABLE, ""):
         if name not in _kinds:

@@ -1,10 +1,11 @@
-"""Objects in a TorchState that have no state_dict and refer to its models or optimizers.
+"""Objects in a TorchState that have no state_dict and refer to the state's models or optimizers.
 
 Examples are a schedule of learning rates as in "The Annotated Transformer", and a running average of a model.
-Horovod saves such an object by reference, so a restore does not take it back, and sends a pickled copy with
-copies of model and optimizer in it, which a new worker would train instead of its own. Here the object is
-pickled without what belongs to the state: a reference stands for each module, parameter, optimizer and
-parameter group. Whoever takes it back or over puts its own ones in their places.
+Horovod saves such an object by reference, so a restore does not take it back. Horovod sends a pickled copy
+with copies of model and optimizer in it, which a new worker would train instead of its own. Here the object
+is pickled without the parts that belong to the state: a reference stands for each module, parameter,
+optimizer and parameter group. A worker that restores the object, or takes it over from another worker, puts
+its own modules, parameters, optimizers and groups in the places of the references.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from horovod_elastic.trace import say
 from horovod_elastic.worker.gradients import optimizers_of
 
 MOST_BYTES = 64 * 2**20
-"""Of such an object besides tensors, which may be a few times the model: it is saved at every commit."""
+"""The limit of such an object without its tensors, which may be a few times the model. The object is saved at
+every commit."""
 _TENSOR = "tensor"
 _SAMPLER = "sampler"
-"""Who refers to nothing else of the state, such as a data loader, stays as Horovod has it."""
+"""The kind of a reference to a sampler. An object that refers to nothing else of the state, such as a data
+loader, stays as Horovod keeps it."""
 _FLAGS = "_flexo_attached"
-"""What a state remembers: by attribute and type, whether such an object refers to it."""
+"""The attribute of a state that remembers which objects refer to the state, by attribute and type."""
 
 
 class Saved(dict[str, Any]):
-    """Such an object: `pickled`, and copies of its `tensors`, which travel as those of other dictionaries."""
+    """A saved object: `pickled`, and copies of its `tensors`, which travel like any dictionary's tensors."""
 
 
 class _TooLarge(Exception):
@@ -54,7 +57,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle i
         self._numbers: dict[int, int] = {}
 
     def persistent_id(self, each: Any) -> Any:
-        """What stands for it; None: it is pickled."""
+        """The reference that stands for the object; None: the object itself is pickled."""
         reference = self._known.get(id(each))
         if reference is not None:
             self.refers = self.refers or reference[0] != _SAMPLER
@@ -74,7 +77,7 @@ class _Unpickler(pickle.Unpickler):
         self._tensors = [each.detach().clone() for each in saved["tensors"]]
 
     def persistent_load(self, reference: Any) -> Any:
-        """What this state has there."""
+        """The object in this worker's state, or the tensor, that the reference stands for."""
         if reference[0] == _TENSOR:
             _, number, requires_grad = reference
             return self._tensors[number].requires_grad_(requires_grad)
@@ -87,7 +90,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def save(state: Any, name: str, value: Any) -> Any:
-    """What a commit keeps of the attribute `name`: as stateful.copied, or Saved if it refers to the state."""
+    """The value to keep in a commit for the attribute `name`.
+
+    It is a Saved if `value` is an object that refers to the state, `value` itself if it is any other object
+    of a class, and otherwise a copy (stateful.copied).
+    """
     if not _may_refer(value) or not hasattr(state, "_handlers"):
         return stateful.copied(value)
     flags: dict[tuple[str, type], bool] = vars(state).setdefault(_FLAGS, {})
@@ -101,7 +108,7 @@ def save(state: Any, name: str, value: Any) -> Any:
 
 
 def bring_back(state: Any, name: str, saved: Any) -> Any:
-    """The value that `save` was given: the present object, changed in place, if it is of the same class."""
+    """The value that `save` was given. If the present object is of the same class, it is changed in place."""
     if not isinstance(saved, Saved):
         return stateful.copied(saved)
     present = vars(state).get(name)
@@ -118,7 +125,7 @@ def bring_back(state: Any, name: str, saved: Any) -> Any:
 
 
 def set_attributes(state: Any, *, from_another: bool = True) -> None:
-    """As ObjectState._set_attrs; `from_another`: another worker has sent them."""
+    """Replaces ObjectState._set_attrs. `from_another`: whether another worker has sent the saved values."""
     for name, saved in state._saved_state.items():
         if not isinstance(saved, Saved):
             setattr(state, name, saved)
@@ -127,14 +134,17 @@ def set_attributes(state: Any, *, from_another: bool = True) -> None:
 
 
 def attach(state: Any) -> None:
-    """The training function is about to be entered: what is sent first was not saved by a commit."""
+    """Save objects that refer to the state, just before the training function is entered.
+
+    The first state that is sent to other workers is not saved by a commit.
+    """
     for name, value in list(state._saved_state.items()):
         if _may_refer(value):
             state._saved_state[name] = save(state, name, value)
 
 
 def among_others(state: Any, name: str, value: Any) -> Any:
-    """An object in a list or dictionary that refers to the state; or None."""
+    """The first object in a list, tuple or dictionary that refers to the state; None if there is none."""
     if type(value) not in (dict, list, tuple):
         return None
     leaves = (each for each in stateful.leaves(value) if _may_refer(each))
@@ -142,7 +152,7 @@ def among_others(state: Any, name: str, value: Any) -> Any:
 
 
 def _may_refer(value: Any) -> bool:
-    """An instance of a class that is not Python's own, and no tensor."""
+    """Whether the value is an instance of a class that is not Python's own, and no tensor."""
     kind = type(value)
     return kind.__module__ != "builtins" and hasattr(value, "__dict__") and not isinstance(
         value, type | torch.Tensor
@@ -150,7 +160,7 @@ def _may_refer(value: Any) -> bool:
 
 
 def _saved(state: Any, name: str, value: Any) -> Saved | None:
-    """None if it does not refer to the state, or cannot be pickled so."""
+    """The saved object; None if it does not refer to the state, or cannot be pickled this way."""
     file = _Bounded()
     pickler = _Pickler(file, {id(each): reference for reference, each in _belongings(state)})
     try:
@@ -187,7 +197,7 @@ def _warn(name: str, value: Any, why: str) -> None:
 
 
 def _belongings(state: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """What belongs to the state, each with the same name on every worker."""
+    """The objects of the state, each with a reference that is the same on every worker."""
     yield ("state",), state
     for name, handler in state._handlers.items():
         sampler = isinstance(handler.value, torch.utils.data.Sampler)
@@ -211,7 +221,10 @@ def _belongings(state: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
 
 
 def _is_of_the_same_class(one: Any, other: Any) -> bool:
-    """Classes of the script itself travel with their objects, and are others there."""
+    """Whether both objects have classes of the same name, without slots.
+
+    Classes of the script itself travel with their objects, and are other class objects on arrival.
+    """
     names = [(type(each).__module__, type(each).__qualname__) for each in (one, other)]
     slots = any(vars(kind).get("__slots__") for kind in type(one).__mro__)
     return names[0] == names[1] and hasattr(one, "__dict__") and not slots

@@ -1,6 +1,6 @@
 """Prepares a training process before its script runs: signals, and hooks that wait for imports.
 
-Costs next to nothing until the script imports Horovod: gRPC, too, is only imported then.
+The preparation costs next to nothing until the script imports Horovod. gRPC, too, is imported only then.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAKE_SCHEDULERS_AND_SCALERS = (
 
 
 def install() -> None:
-    """Outlive SIGTERM on satellites, and patch Horovod's modules once they are imported."""
+    """Make the process outlive SIGTERM on satellites, and patch Horovod's modules once they are imported."""
     sigterm.prepare()
     if "FLEXO_WORKER_ID" not in os.environ:
         return

@@ -1,7 +1,7 @@
-"""What a training thread does at mini-batch boundaries and between generations besides training.
+"""The work of a training thread at mini-batch boundaries and between generations, besides training.
 
-The leader's tasks, the aggregate batch, a newcomer's warm-up, and what the script hears of it all through
-horovod_elastic.training.
+The thread carries out the leader's tasks, sets the aggregate batch and warms a newcomer up. It tells the
+script about this work through horovod_elastic.training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from horovod_elastic.worker.state_route import Origin
 
 
 def attach(session: Session, state: Any) -> None:
-    """The training function is entered: notify_end_of_minibatch() means the boundary of `state`."""
+    """Enter the training function: from now on, notify_end_of_minibatch() means the boundary of `state`."""
 
     so_far = 0
 
@@ -42,7 +42,7 @@ def attach(session: Session, state: Any) -> None:
 def is_deferred(state: Any) -> bool:
     """Whether this boundary does not count: an optimizer is accumulating gradients.
 
-    All workers say the same: they take the optimizer's steps together.
+    All workers give the same answer, because they take the optimizer's steps together.
     """
     name = gradients.waiting(state)
     if not name:
@@ -57,8 +57,8 @@ _deferred = gradients.Deferred()
 
 
 def warm_up(state: Any) -> None:
-    """A newcomer's forward and backward pass on throw-away data, where the script has said how; memory."""
-    # Imports Horovod, as below.
+    """Warm a newcomer up: run the script's pass on throw-away data, if it has one, and make spare memory."""
+    # This module imports Horovod, as do those below.
     from horovod_elastic.worker import spare_memory
 
     training.warm_up(state)
@@ -66,11 +66,12 @@ def warm_up(state: Any) -> None:
 
 
 def begin(session: Session, state: Any, *, origin: Origin, sync: bool) -> None:
-    """A generation begins: who lacks the state is given it, and everybody takes the batch that it is to have.
+    """Begin a generation: workers that lack the state get it, and all workers take the generation's batch.
 
-    `origin`: how this worker comes into it. Without `sync` nobody is new, and everybody has that state.
+    `origin`: how this worker comes into the generation. Without `sync`, no worker is new, and all have the
+    state.
     """
-    # Imports Horovod, which is just being imported when this module is.
+    # These modules import Horovod, which is just being imported when this module is.
     from horovod_elastic.worker import spare_memory, state_sync
 
     if sync:
@@ -79,8 +80,9 @@ def begin(session: Session, state: Any, *, origin: Origin, sync: bool) -> None:
         state_sync.carry_on(state)
         commits, taken = session.commits, _Taken.NOT
     training.generation_begins(session.aggregate_of_this_generation())
-    # Everybody waits for who was given the state: it saves that with its first commit. Until then those who
-    # gave it have it; before the first commit of all the leader could not tell them from who was given it.
+    # All workers wait for a worker that was given the state. So that worker saves the state only with its
+    # first commit. Until then the givers have it. Before the first commit of all, the leader could not tell
+    # givers from receivers.
     unsaved = taken is _Taken.FROM_ONE and commits > 0
     if unsaved or taken is _Taken.NOT:
         state_sync.save_after_carry_on(state)
@@ -93,37 +95,40 @@ def begin(session: Session, state: Any, *, origin: Origin, sync: bool) -> None:
 
 
 class _Taken(enum.Enum):
-    """How a worker came by the state that it has in this generation."""
+    """The way in which a worker got the state that it has in this generation."""
 
     NOT = enum.auto()
-    """It had it before."""
+    """The worker had the state before."""
     FROM_ONE = enum.auto()
-    """Who stays gave it to this worker, which is new."""
+    """A staying worker gave the state to this worker, which is new."""
     FROM_ALL = enum.auto()
-    """Rank 0's went to everybody: nobody may have had it."""
+    """Rank 0's state went to all workers. Perhaps no other worker had it before."""
 
 
 def _take_over(session: Session, state: Any, origin: Origin) -> tuple[int, _Taken]:
-    """By all at once; the commits of what everybody has now, and how this worker came by it."""
+    """Take the state over, by all workers at the same time.
+
+    Returns the commits of the state that all workers have now, and how this worker got it.
+    """
     from horovod_elastic.worker import state_sync
 
     assert session.core is not None
-    courier = session.core.courier()
-    able = courier is not None and state_sync.can_hand_over(state)
+    transport = session.core.transport()
+    able = transport is not None and state_sync.can_hand_over(state)
     asked = state_route.ask(origin, session.commits, can_hand_over=able)
-    shared = state_sync.share(state) if able else None  # while they answer
+    shared = state_sync.share(state) if able else None  # while the others answer
     route = asked()
-    if courier is None or shared is None or not route.givers:
+    if transport is None or shared is None or not route.givers:
         state_sync.broadcast(state)
         return route.commits, _Taken.FROM_ALL
     own = session.rank
     source = route.givers.get(own)
-    state_sync.hand_over(state, shared, courier, source=source, receivers=route.receivers(own))
+    state_sync.hand_over(state, shared, transport, source=source, receivers=route.receivers(own))
     return route.commits, _Taken.NOT if source is None else _Taken.FROM_ONE
 
 
 def restore(state: Any) -> None:
-    """Back to the last commit."""
+    """Go back to the last commit."""
     from horovod_elastic.worker import state_sync
 
     state.restore()
@@ -132,7 +137,7 @@ def restore(state: Any) -> None:
 
 
 def run_tasks(session: Session, state: Any) -> None:
-    """Carry out what the leader has asked for."""
+    """Carry out the leader's tasks."""
     for task in session.take_tasks():
         if task.HasField("write_checkpoint"):
             session.send(pb.FromWorker(task_done=_write_checkpoint(task, session, state)))

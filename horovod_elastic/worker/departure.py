@@ -1,7 +1,7 @@
-"""How a worker ends that was told to leave: with what its script does at its end, and without Python's own.
+"""The end of a worker that was told to leave: with its script's exit functions, without Python's teardown.
 
-Somebody waits for the node. Python's end takes every module apart, which is a second of CPU time once PyTorch
-is loaded, and nothing of it outlives the process.
+Another job may wait for the node. Python's teardown takes every module apart. That costs a second of CPU time
+once PyTorch is loaded, and nothing of the teardown outlives the process.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _leaving = False
 
 
 def install() -> None:
-    """Before the script begins, so that what it registers with atexit is done first."""
+    """Register the end before the script begins, so that functions that the script registers run first."""
     atexit.register(_end_at_once)
 
 
 def leave() -> NoReturn:
-    """Out of the job: SystemExit with 0."""
+    """Leave the job. Raises SystemExit with 0."""
     global _leaving
     _leaving = True
     sys.exit(0)
@@ -33,5 +33,5 @@ def _end_at_once() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    # set where the script has answered SystemExit with an exception that nobody caught
+    # last_value is set if the script has answered SystemExit with an exception that nobody caught
     os._exit(1 if hasattr(sys, "last_value") else 0)

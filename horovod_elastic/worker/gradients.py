@@ -5,8 +5,8 @@ accumulation that call must not take effect. The gradient of the samples so far 
 resize would lose the gradient of a worker that leaves, and a newcomer would have none; a commit would say
 that these samples are done. So a boundary counts only when no gradient waits for its step.
 
-The state need not hold that optimizer: it may hold the model alone, or the optimizer that Horovod's was made
-of. So every optimizer that Horovod makes is remembered.
+The state need not hold that optimizer. It may hold the model alone, or the optimizer from which Horovod's was
+made. So this module remembers every optimizer that Horovod makes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import Any
 
 MANY_DEFERRED = 100
-"""So many boundaries in a row, and four accumulations more: this script never stops between two steps."""
+"""The number of deferred boundaries in a row, plus four accumulations, after which the user is told: such a
+script never has a boundary between two steps."""
 
 
 _made: list[weakref.ref[Any]] = []
@@ -43,7 +44,7 @@ def _remembering(make: Any) -> Any:
 
 
 def optimizers_of(state: Any) -> Iterator[tuple[str, Any]]:
-    """Names and optimizers that `state` holds; of states that are no TorchState, its attributes."""
+    """The names and optimizers that `state` holds. In a state that is no TorchState, they are attributes."""
     handlers = getattr(state, "_handlers", None)
     if handlers is None:
         values = ((name, value) for name, value in vars(state).items())
@@ -66,7 +67,7 @@ def _each(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _optimizers_of_script(state: Any) -> Iterator[tuple[str, Any]]:
-    """As `optimizers_of`, and then those of Horovod's that the state does not hold."""
+    """The optimizers of `optimizers_of`, and then Horovod's optimizers that the state does not hold."""
     seen = set()
     for name, optimizer in optimizers_of(state):
         seen.add(id(optimizer))
@@ -78,7 +79,7 @@ def _optimizers_of_script(state: Any) -> Iterator[tuple[str, Any]]:
 
 
 def waiting(state: Any) -> str:
-    """The first optimizer with gradients that no step has used yet; "" if there is none.
+    """The name of the first optimizer with gradients that no step has used yet; "" if there is none.
 
     Horovod's optimizers note every parameter in `_handles` from its first backward pass to `synchronize()`.
     """
@@ -89,7 +90,10 @@ def waiting(state: Any) -> str:
 
 
 def drop(state: Any) -> None:
-    """After a restore: no optimizer has gradients of what was rolled back, or waits for their exchange."""
+    """Drop all gradients after a restore, so that no optimizer has gradients that were rolled back.
+
+    Then no optimizer waits for the exchange of such gradients either.
+    """
     for _, optimizer in _optimizers_of_script(state):
         if hasattr(optimizer, "_allreduce_delay"):
             _begin_anew(optimizer)
@@ -99,7 +103,10 @@ def drop(state: Any) -> None:
 
 
 def _begin_anew(optimizer: Any) -> None:
-    """As Horovod's `load_state_dict` does it, which forgets `DistributedOptimizer(groups=...)`."""
+    """Reset the optimizer as Horovod's `load_state_dict` does, but not without its groups.
+
+    Horovod's function forgets those of `DistributedOptimizer(groups=...)`.
+    """
     optimizer._handles = {}
     optimizer._synchronized, optimizer._should_synchronize = False, True
     optimizer.set_backward_passes_per_step(optimizer.backward_passes_per_step)
@@ -108,18 +115,21 @@ def _begin_anew(optimizer: Any) -> None:
 
 
 class Deferred:
-    """Boundaries in a row that did not count; says so once where that goes on."""
+    """The number of boundaries in a row that did not count. If that goes on, the user gets one message."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
         self._told = False
 
     def counts(self) -> None:
-        """One that counts."""
+        """Note a boundary that counts."""
         self._in_a_row = 0
 
     def another(self, state: Any, name: str) -> str:
-        """One more that does not, because of the optimizer of that `name`. What to tell the user, or ""."""
+        """Note a boundary that does not count, because of the optimizer `name`.
+
+        Returns the message to the user, or "".
+        """
         self._in_a_row += 1
         optimizers = _optimizers_of_script(state)
         passes = sum(getattr(each, "backward_passes_per_step", 1) for _, each in optimizers)

@@ -1,11 +1,11 @@
-"""The hooks in Horovod's Python layer: where a script's calls meet the job's leader.
+"""The hooks in Horovod's Python layer, by which a script's calls reach the job's leader.
 
-None is inside Horovod's files: HorovodBasics.init (who is in the communicator), rank() and size() and their
-relatives (what a newcomer that warms up alone believes), the names of broadcast objects, process sets, the
-sampler, and common.elastic: commits, and run_fn, the loop around the training function. Horovod's own loop
-broadcasts at every commit whether hosts have changed, skips the synchronisation on some ranks and not on
-others after certain sequences of changes (horovod#3494), and listens on a socket. Ours asks the session,
-which knows at which mini-batch boundary everybody switches.
+No hook is inside Horovod's files. HorovodBasics.init is hooked because of the communicator's members. rank(),
+size() and their relatives tell a newcomer that warms up alone its projected place. The other hooks concern
+the names of broadcast objects, process sets, the sampler, and common.elastic: commits, and run_fn, the loop
+around the training function. Horovod's own loop broadcasts at every commit whether hosts have changed, and
+listens on a socket. After certain sequences of changes, it skips the synchronisation on some ranks and not on
+others (horovod#3494). Our loop asks the session, which knows at which mini-batch boundary all workers switch.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from horovod_elastic.core import choice, python_layer
 from horovod_elastic.core.interface import Core, Disagreement
 from horovod_elastic.worker import boundary, left_out, plain_samplers, replicas, sampler_order, sigterm
 from horovod_elastic.worker import session as sessions
-from horovod_elastic.worker.part import Called
+from horovod_elastic.worker.participant_state import Called
 from horovod_elastic.worker.state_route import Origin
 
 DISAGREEMENTS_IN_A_ROW = 3
-"""So often ranks may ask for different things between two commits before the script is told."""
+"""The number of disagreements between ranks, without a commit since the first, that the script hears of."""
 _ARE_TOLD_THE_TRUTH = ("horovod.", sampler_order.__name__)
-"""Horovod's own code, and what stands in its place: it is alone, and acts accordingly."""
+"""Modules that get a lone newcomer's real rank and size: Horovod's own, and their replacements."""
 _PLACE_CALLS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
 
@@ -51,7 +51,7 @@ def _init_with_a_place(original: Callable[..., Any]) -> Callable[..., Any]:
         if session.core is None:
             session.core = _new_core(_mpi_ops())
             process_sets = _process_sets(*args, **kwargs)
-            if not session.warming:  # those who train have none any more: all must build with the same
+            if not session.warming:  # workers that train have none any more, and all must have the same
                 session.core.process_sets = process_sets
         session.connect()
         if session.warming:
@@ -64,7 +64,7 @@ def _init_with_a_place(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _process_sets(comm: Any = None, process_sets: Any = None) -> list[Any]:
-    """What hvd.init was called with."""
+    """The process sets in the arguments of hvd.init."""
     if comm:
         sys.exit("flexo: hvd.init(comm=...) is not possible under flexo run: the leader says who trains")
     if process_sets == "dynamic":
@@ -78,7 +78,7 @@ def _process_sets(comm: Any = None, process_sets: Any = None) -> list[Any]:
 
 
 def _new_core(mpi_ops: ModuleType) -> Core:
-    """The one that was chosen; the other one is not even imported."""
+    """A core of the kind that was chosen. The other kind is not even imported."""
     if choice.chosen() == choice.TORCH:
         from horovod_elastic.core.c10d import standin
         from horovod_elastic.core.c10d.torch_core import TorchCore
@@ -90,7 +90,7 @@ def _new_core(mpi_ops: ModuleType) -> Core:
 
 
 def _mpi_ops() -> ModuleType:
-    """Horovod's PyTorch layer; hvd.init of any other calls HorovodBasics.init as well."""
+    """Horovod's PyTorch layer. Ends the process if a script calls hvd.init of another layer of Horovod."""
     try:
         return sys.modules["horovod.torch.mpi_ops"]
     except KeyError:
@@ -103,20 +103,20 @@ patch_process_sets = python_layer.patch_process_sets
 def _told_the_outlook(name: str, original: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(original)
     def place(self: Any) -> int:
-        outlook = sessions.current().outlook
+        projected_rank = sessions.current().projected_rank
         asks = sys._getframe(1).f_globals.get("__name__", "")
-        if outlook is None or asks.startswith(_ARE_TOLD_THE_TRUTH):
+        if projected_rank is None or asks.startswith(_ARE_TOLD_THE_TRUTH):
             return original(self)
-        return int(getattr(outlook, name))
+        return int(getattr(projected_rank, name))
 
     return place
 
 
 def patch_functions(module: ModuleType) -> None:
-    """Hook horovod.torch.functions: objects without a name are called after their type there.
+    """Hook horovod.torch.functions, which names objects without a name after their type.
 
-    So `broadcast_object(settings if rank == 0 else None)` would wait for ever, and at once where a newcomer
-    has not got yet what the others have.
+    So `broadcast_object(settings if rank == 0 else None)` would wait for ever. That would happen at once if a
+    newcomer does not have the object yet that the others have.
     """
     for name in ("broadcast_object", "allgather_object"):
         setattr(module, name, _with_one_name(getattr(module, name)))
@@ -135,7 +135,7 @@ def _with_one_name(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patch_elastic(module: ModuleType) -> None:
-    """Hook horovod.common.elastic: the loop, commits, and no notification server."""
+    """Hook horovod.common.elastic: replace the loop and commits, and start no notification server."""
     module.run_fn = _run_fn(module)  # type: ignore[attr-defined]
     module.notification_manager.init = lambda *args, **kwargs: None
     module.State.commit = _commit
@@ -146,12 +146,12 @@ def patch_elastic(module: ModuleType) -> None:
 
 
 def patch_sampler(module: ModuleType) -> None:
-    """Hook horovod.torch.elastic.sampler: the order of an epoch is made once."""
+    """Hook horovod.torch.elastic.sampler, so that the order of an epoch is made only once."""
     module.ElasticSampler.reset = sampler_order.reset(module)
 
 
 def patch_state(module: ModuleType) -> None:
-    """Hook horovod.torch.elastic.state: what is saved is written over what was saved before."""
+    """Hook horovod.torch.elastic.state, so that a save writes over the copies of the save before."""
     from horovod_elastic.worker import saved_copies, spare_memory  # PyTorch is imported now
 
     stateful.patch(module)
@@ -162,7 +162,7 @@ def patch_state(module: ModuleType) -> None:
 
 
 def _commit(self: Any) -> None:
-    """As Horovod's: save, then see whether the set of workers is to change."""
+    """Replaces State.commit: save, then see whether the set of workers is to change, as Horovod does."""
     if boundary.is_deferred(self):
         return
     self.save()
@@ -193,7 +193,7 @@ def _set_attributes(self: Any) -> None:
 
 def _check_host_updates(module: ModuleType) -> Callable[[Any], None]:
     def check_host_updates(self: Any) -> None:
-        """A mini-batch boundary."""
+        """Pass a mini-batch boundary."""
         if boundary.is_deferred(self):
             return
         session = sessions.current()
@@ -213,7 +213,7 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
         def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
             session = sessions.current()
             sync, origin = True, Origin.NEW
-            patience = _Patience()
+            patience = _DisagreementLimit()
             boundary.attach(session, state)
             if session.warming:
                 boundary.warm_up(state)
@@ -248,15 +248,16 @@ def _run_fn(module: ModuleType) -> Callable[..., Any]:
 
 
 def _reset(state: Any) -> None:
-    """The script's place is another one: samplers first, so that the script's callbacks find that done."""
+    """Adapt to the script's new place: samplers first, so that the script's callbacks find them adapted."""
     plain_samplers.divide_anew()
     state.on_reset()
 
 
 def _switch(session: sessions.Session, word: Called) -> tuple[bool, Origin]:
-    """At the boundary that everybody agreed on: into the next generation, or out of this one.
+    """Enter the next generation, or leave this one, at the boundary that all workers agreed on.
 
-    Whether the state is synchronised in the generation that this worker then is in, and how it came there.
+    Returns whether the state is synchronised in the generation that this worker then is in, and how the
+    worker came into it.
     """
     if word.leave:
         session.leave()
@@ -266,15 +267,15 @@ def _switch(session: sessions.Session, word: Called) -> tuple[bool, Origin]:
     return carried_out.sync, Origin.STAYS if carried_out is word else Origin.BACK
 
 
-class _Patience:
-    """With ranks that ask for different things: going back to the last commit does not change the script."""
+class _DisagreementLimit:
+    """The limit of disagreements between ranks. Going back to the last commit does not change the script."""
 
     def __init__(self) -> None:
         self._commits = -1
         self._in_a_row = 0
 
     def ends(self, error: Exception, commits: int) -> bool:
-        """Whether this error is the script's: another disagreement, and nothing committed since the first."""
+        """Whether the script gets this error: one disagreement too many, and no commit since the first."""
         if not (error.args and isinstance(error.args[0], Disagreement)):
             return False
         self._in_a_row = self._in_a_row + 1 if commits == self._commits else 1

@@ -1,9 +1,10 @@
 """Learning-rate schedulers and gradient scalers that the script keeps beside its TorchState.
 
-A newcomer's own ones are at their beginning while the others' have advanced: its learning rate would be
-another one, and nobody would notice. After a restore they would be ahead of the optimizer. So they go with
-the state. Every worker makes the same ones in the same order before it enters the training function. What the
-training function makes, it makes again when it is entered again: those are the script's own business.
+A newcomer's schedulers and scalers are at their beginning, while the others' have advanced. The newcomer's
+learning rate would differ, and nobody would notice. After a restore, schedulers and scalers would be ahead of
+the optimizer. So they are saved, restored and handed over with the state. Every worker makes the same ones in
+the same order before it enters the training function. Objects that the training function makes are made again
+when it is entered again: they are the script's own business.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from horovod_elastic.trace import say
 from horovod_elastic.worker.gradients import optimizers_of
 
 _made: list[weakref.ref[Any]] = []
-"""All that were made outside of the training function, in order."""
+"""All schedulers and scalers that were made outside of the training function, in order."""
 _training = False
 
 
@@ -48,7 +49,7 @@ def _remember_all_of(kind: Any) -> None:
 
 @contextlib.contextmanager
 def in_training_function() -> Iterator[None]:
-    """What is made meanwhile is not remembered."""
+    """A context in which objects are made without being remembered."""
     global _training
     before, _training = _training, True
     try:
@@ -58,7 +59,10 @@ def in_training_function() -> Iterator[None]:
 
 
 def attach(state: Any) -> None:
-    """The training function is about to be entered: save, restore and hand them over with `state`."""
+    """Save, restore and hand over schedulers and scalers with `state` from now on.
+
+    Called just before the training function is entered.
+    """
     handlers = getattr(state, "_handlers", None)
     if not isinstance(handlers, dict) or LEFT_OUT in handlers:
         return
@@ -79,14 +83,14 @@ def attach(state: Any) -> None:
 
 
 class LeftOut:
-    """What belongs to the optimizers of `state`, and is not in it."""
+    """The schedulers and scalers that belong to the optimizers of `state`, and are not in `state`."""
 
     def __init__(self, state: Any) -> None:
         self._state = state
         self._told = False
 
     def members(self) -> list[Any]:
-        """In the order in which they were made."""
+        """The schedulers and scalers, in the order in which they were made."""
         handlers = {name: each for name, each in self._state._handlers.items() if name != LEFT_OUT}
         inside = {id(each) for handler in handlers.values() for each in _with_parts(handler.value)}
         parameters = _parameters(optimizer for _, optimizer in optimizers_of(self._state))
@@ -100,11 +104,14 @@ class LeftOut:
         return found
 
     def state_dict(self) -> list[tuple[str, Any]]:
-        """Of each, what it is and its own state_dict."""
+        """For each member: the name of its class, and its own state_dict."""
         return [(type(each).__name__, each.state_dict()) for each in self.members()]
 
     def load_state_dict(self, theirs: list[tuple[str, Any]]) -> None:
-        """The same of another worker, or saved earlier. Of another kind or number: says so, loads nothing."""
+        """Load the state_dict of another worker, or one that was saved earlier.
+
+        If the members' classes or their number differ, load nothing and tell the user once.
+        """
         own = self.members()
         if [type(each).__name__ for each in own] != [kind for kind, _ in theirs]:
             self._say(own, theirs)
@@ -128,7 +135,7 @@ class LeftOut:
 
 
 def _with_parts(value: Any) -> Iterator[Any]:
-    """A scheduler, and those that it is made of; of lists and dictionaries, each."""
+    """The value and the schedulers that it is made of; for a list or dictionary, those of each element."""
     if type(value) is dict:
         for each in value.values():
             yield from _with_parts(each)
@@ -146,7 +153,11 @@ def _parameters(optimizers: Iterator[Any]) -> set[int]:
 
 
 def _belongs(made: Any, parameters: set[int]) -> bool:
-    """A gradient scaler is of all optimizers. A scheduler's may be the one that Horovod's was made of."""
+    """Whether the object belongs to optimizers with these parameters.
+
+    A gradient scaler belongs to all optimizers. A scheduler's optimizer may be the one from which Horovod's
+    was made.
+    """
     optimizer = getattr(made, "optimizer", None)
     if optimizer is None:
         return hasattr(made, "unscale_")

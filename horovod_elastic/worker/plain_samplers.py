@@ -1,9 +1,10 @@
 """PyTorch's own DistributedSampler, divided anew among the workers of each generation.
 
-Elastic scripts should use hvd.elastic.ElasticSampler. Many, Horovod's own example among them, make a
-DistributedSampler once, before the loop: then whoever began at another size has epochs of another length,
-and ranks no longer ask for the same things. A sampler that was made for this worker's place follows that
-place; one that was made for anything else, of a class of the script's own, or changed since, is left alone.
+Elastic scripts should use hvd.elastic.ElasticSampler. Many scripts, Horovod's own example among them, make a
+DistributedSampler once, before the loop. Then a worker that began at another size has epochs of another
+length, and ranks no longer make the same requests. A sampler that was made for this worker's place follows
+that place. A sampler is left alone if it was made for another place, is of a class of the script's own, or
+was changed since.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 _made_for: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
-"""Samplers that follow this worker's place: the (workers, rank) that each has now."""
+"""Samplers that follow this worker's place, with the (workers, rank) that each has now."""
 
 
 def patch_distributed(module: ModuleType) -> None:
@@ -33,7 +34,7 @@ def patch_distributed(module: ModuleType) -> None:
 
 
 def divide_anew() -> None:
-    """Have the samplers divide their datasets among the workers that there are now; epochs stay as set."""
+    """Have the samplers divide their datasets among the present workers. Their epochs stay as set."""
     place = _place()
     if place is None:
         return
@@ -44,7 +45,7 @@ def divide_anew() -> None:
 
 
 def _divide(sampler: Any, workers: int, rank: int) -> None:
-    """As if it had been made for that place: PyTorch's own arithmetic, not ours."""
+    """Set up the sampler as if it had been made for that place, with PyTorch's own arithmetic."""
     from torch.utils.data.distributed import DistributedSampler
 
     epoch = sampler.epoch
@@ -55,7 +56,7 @@ def _divide(sampler: Any, workers: int, rank: int) -> None:
 
 
 def _place() -> tuple[int, int] | None:
-    """(workers, rank) as the script is told them; None: it trains without Horovod, so far."""
+    """(workers, rank) as the script is told them; None: the script trains without Horovod so far."""
     horovod = sys.modules.get("horovod.torch.mpi_ops")
     if horovod is None or not getattr(horovod, "is_initialized", bool)():
         return None

@@ -1,6 +1,6 @@
 """Tells the user of a torch.distributed script that `flexo run` starts Horovod scripts only.
 
-Without this, PyTorch's own error asks for the variable RANK, which nobody who reads it has to set.
+Without this module, PyTorch's own error asks for the variable RANK, which no reader of the error has to set.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 _VARIABLES = {"RANK": "rank", "WORLD_SIZE": "world_size", "MASTER_ADDR": "", "MASTER_PORT": ""}
-"""What PyTorch reads of the environment; by name, the argument that may give it instead."""
+"""The environment variables that PyTorch reads, each with the argument that may give its value instead."""
 
 
 def patch_rendezvous(module: ModuleType) -> None:
@@ -30,7 +30,7 @@ def patch_rendezvous(module: ModuleType) -> None:
 
 
 def _check(environment: Mapping[str, str], given: set[str]) -> None:
-    """Raises ValueError, as PyTorch does, if a process group cannot be made of `environment`."""
+    """Raise ValueError, as PyTorch does, if a process group cannot be made from `environment`."""
     missing = [name for name, argument in _VARIABLES.items() if not {name, argument} & {*environment, *given}]
     if missing:
         raise ValueError(

@@ -1,9 +1,10 @@
-"""Whether all workers hold the same model: compared every so many boundaries, and told if not.
+"""A check, every N boundaries, that all workers hold the same model. It tells the user of differences.
 
-Each worker makes a number of every parameter, of every tensor in the optimizers' states and of every option
-in their parameter groups, bit for bit. The numbers are folded into few, and one all-reduce of a few hundred
-bytes a worker shows them to all. Where they differ, the numbers of that part are compared in the same way,
-until one tensor is left. Nobody waits: an exchange is begun at one boundary and looked at at later ones.
+Each worker computes a number for every parameter, every tensor in the optimizers' states and every option in
+their parameter groups, bit for bit. The numbers are folded into few, and one all-reduce of a few hundred
+bytes a worker shows them to all workers. Where they differ, the numbers of that part are compared in the same
+way, until one tensor is left. Nobody waits: an exchange is begun at one boundary and checked at later
+boundaries.
 
 Running statistics of batch normalization differ from worker to worker by design, and are left out unless a
 SyncBatchNorm keeps them.
@@ -30,18 +31,23 @@ if TYPE_CHECKING:
 VARIABLE = "FLEXO_CHECK_REPLICAS"
 DEFAULT_EVERY = 1000
 PARTS = 32
-"""Numbers that a worker shows at once."""
+"""The number of numbers that a worker shows at once, each for a part of its values."""
 _HEAD = 3
-"""Numbers before them: whether the worker takes part, the optimizers' steps that it has made, its tensors."""
+"""The number of numbers before those: whether the worker takes part, its optimizers' steps, its tensors."""
 _TAKES_PART = 1
 _CANNOT = 2
-"""Instead: it has no numbers, because of an error. It takes part in the exchange, for which others wait."""
+"""The value instead of _TAKES_PART if the worker has no numbers, because of an error.
+
+The worker still takes part in the exchange, for which others wait."""
 _ENDED = object()
 _Result = TypeVar("_Result")
 
 
 def every(text: str | None) -> int:
-    """Boundaries from one check to the next, as the variable says; 0: none. Raises ValueError."""
+    """The number of boundaries from one check to the next, as the variable says; 0: no checks.
+
+    Raises ValueError if `text` is no number.
+    """
     if text is None or not text.strip():
         return DEFAULT_EVERY
     if not text.strip().isascii() or not text.strip().isdigit():
@@ -55,37 +61,40 @@ class Checks:
     """The checks of one worker, one after the other."""
 
     def __init__(self, steps: int) -> None:
-        """One every so many boundaries."""
+        """`steps`: the number of boundaries from one check to the next; 0: no checks."""
         self._every = steps
         self._under_way: Iterator[None] | None = None
         self._handle: int | None = None
-        """Of an all-reduce that was begun."""
+        """The handle of an all-reduce that was begun."""
         self._given_up = False
-        """For this generation: a worker that comes with the next one knows nothing of it."""
+        """Whether checks end for this generation. A worker that joins the next one would not know of it."""
         self.optimizer_steps = 0
         self._told: set[str] = set()
         self._told_what_is_left_out = False
 
     def begins(self) -> None:
-        """A generation begins. What the one before left behind is not compared any more."""
+        """Begin a generation. A comparison of the former generation is not continued."""
         self._under_way = self._handle = None
         self._given_up = False
         self.optimizer_steps = 0
 
     def at_boundary(self, session: Session, state: Any, *, last: bool) -> None:
-        """A boundary that counts; `last`: the generation ends here."""
+        """Take a step of the checks at a boundary that counts. `last`: whether the generation ends here."""
         if last:
             self._settle()
             return
         if not self._every or self._given_up or session.size < 2:
             return
         if self._under_way is None and session.boundary % self._every == 0:
-            self._under_way = self._check(session, state)
+            self._under_way = self.compare(session, state)
         if self._under_way is not None and next(self._under_way, _ENDED) is _ENDED:
             self._under_way = None
 
     def _settle(self) -> None:
-        """Nothing may be outstanding when the communicator changes. All have begun what one has."""
+        """Finish the all-reduce that was begun: nothing may be outstanding when the communicator changes.
+
+        All workers have begun the same all-reduces.
+        """
         self._under_way = None
         if self._handle is not None:
             from horovod.torch import mpi_ops
@@ -93,8 +102,8 @@ class Checks:
             handle, self._handle = self._handle, None
             mpi_ops.synchronize(handle)
 
-    def _check(self, session: Session, state: Any) -> Iterator[None]:
-        """In pieces, one a boundary."""
+    def compare(self, session: Session, state: Any) -> Iterator[None]:
+        """Make one check in pieces, one piece per boundary."""
         steps, boundary = self.optimizer_steps, session.boundary
         numbered = self._tried(session, lambda: self._begin(state))
         yield None
@@ -104,7 +113,7 @@ class Checks:
         takes_part = _CANNOT if fetched is None else _TAKES_PART
         while True:
             row = _row(steps, numbers, takes_part)
-            table: list[list[int]] = yield from self._all(session, row)
+            table: list[list[int]] = yield from self.gather(session, row)
             present = {rank: each for rank, each in enumerate(table) if each[0]}
             if any(each[0] == _CANNOT for each in present.values()):
                 self._given_up = True
@@ -121,7 +130,7 @@ class Checks:
             names, numbers = _folded(names)[part - _HEAD], _folded(numbers)[part - _HEAD]
 
     def _begin(self, state: Any) -> tuple[list[str], Callable[[], list[int]]]:
-        """Names of what is compared, and what fetches its numbers: 0 for what cannot be read."""
+        """The names of the compared values, and a function that fetches their numbers (0: cannot be read)."""
         named = list(replicated(state))
         unreadable: dict[int, Exception] = {}
         fetch = digests([value for _, value in named], unreadable.__setitem__)
@@ -135,7 +144,7 @@ class Checks:
         return [name for name, _ in named], fetch
 
     def _tried(self, session: Session, work: Callable[[], _Result]) -> _Result | None:
-        """None if it failed. Any rank says so, and not only the one that speaks for all."""
+        """The result of `work`; None if it failed. Any rank tells the user so, not only the speaker."""
         try:
             return work()
         except Exception as failure:  # whatever a state holds: training goes on
@@ -149,8 +158,11 @@ class Checks:
             say(what)
         return None
 
-    def _all(self, session: Session, row: list[int]) -> Any:
-        """The rows of all workers, by rank; of who has joined (hvd.join), zeros."""
+    def gather(self, session: Session, row: list[int]) -> Any:
+        """The rows of all workers, by rank; zeros for a worker that has joined (hvd.join).
+
+        The exchange yields at each boundary until it is finished.
+        """
         import torch
         from horovod.torch import mpi_ops
 
@@ -166,10 +178,11 @@ class Checks:
     def _tell(self, what: str) -> None:
         if what and what not in self._told:
             self._told.add(what)
-            if self._is_speaker():
+            if self.is_speaker():
                 say(what)
 
-    def _is_speaker(self) -> bool:
+    def is_speaker(self) -> bool:
+        """Whether this rank tells the user of differences."""
         from horovod.torch import mpi_ops
 
         return bool(mpi_ops.rank() == 0)
@@ -186,7 +199,7 @@ def _brief(error: Exception) -> str:
 
 
 def _folded(values: Sequence[Any]) -> list[Sequence[Any]]:
-    """In at most PARTS parts, in order."""
+    """The values in at most PARTS parts, in order."""
     length = max(1, -(-len(values) // PARTS))
     return [values[at : at + length] for at in range(0, len(values), length)]
 
@@ -217,7 +230,7 @@ def _not_comparable(present: dict[int, list[int]], boundary: int) -> str:
 
 
 def _differs(name: str, numbers: dict[int, int], boundary: int) -> str:
-    """The ranks that differ are those that are not with most."""
+    """The message about a value that differs. Ranks that do not agree with most ranks are named first."""
     ((most, _), *_) = Counter(numbers.values()).most_common(1)
     others = [rank for rank, number in numbers.items() if number != most]
     alike = [rank for rank, number in numbers.items() if number == most]
@@ -240,7 +253,7 @@ def _by_rank(numbers: dict[int, int]) -> str:
 
 
 def replicated(state: Any) -> Iterator[tuple[str, Any]]:
-    """What is to be the same on all workers: options of optimizers first, which are causes of the rest."""
+    """The values that must be equal on all workers. Options of optimizers come first: they cause the rest."""
     for name, optimizer in optimizers_of(state):
         for number, group in enumerate(optimizer.param_groups):
             for option, value in group.items():
@@ -279,10 +292,11 @@ def _of_optimizer(name: str, optimizer: Any) -> Iterator[tuple[str, Any]]:
 def digests(
     values: Sequence[Any], unreadable: Callable[[int, Exception], None] = lambda place, error: None
 ) -> Callable[[], list[int]]:
-    """A number of each, which depends on every bit. Begins; what is returned waits for GPUs.
+    """Begin to compute a number for each value, which depends on every bit of the value.
 
-    `unreadable`: is told of a value that has no such number, and why; 0 stands for it. Examples are lazy
-    parameters before the first batch, nested tensors, and subclasses of tensors that do not allow it.
+    The returned function waits for GPUs and returns the numbers. `unreadable`: called with the index of a
+    value that has no such number, and the error; the value's number is 0. Examples are lazy parameters before
+    the first batch, nested tensors, and subclasses of tensors that do not allow it.
     """
     import torch
 
@@ -309,9 +323,9 @@ def digests(
 
 
 def _digest(value: torch.Tensor) -> torch.Tensor | None:
-    """The sum of its bits, taken as integers of 64 bits where they are as many; on its own device.
+    """The sum of the tensor's bits, as integers of 64 bits as far as they reach; on the tensor's device.
 
-    Raises whatever its class raises; TypeError where that makes no plain tensor of it.
+    Raises whatever the tensor's class raises, and TypeError if the sum is no plain tensor.
     """
     import torch
 
@@ -339,7 +353,7 @@ def _sum_of_bits(value: torch.Tensor) -> torch.Tensor | None:
 
 
 def _fetch(found: Sequence[torch.Tensor]) -> Callable[[], list[int]]:
-    """To this process's memory, without waiting for what the GPU is told to do later."""
+    """Copy the tensors to this process's memory, without waiting for later work of the GPU."""
     import torch
 
     there = torch.stack(list(found))
@@ -363,7 +377,10 @@ _checks = Checks(0)
 
 
 def attach(state: Any) -> None:
-    """The training function is about to be entered. SystemExit if the variable is no number."""
+    """Set up the checks, just before the training function is entered.
+
+    Raises SystemExit if the variable is no number.
+    """
     global _checks
     try:
         _checks = checks = Checks(every(os.environ.get(VARIABLE)))
@@ -379,10 +396,10 @@ def attach(state: Any) -> None:
 
 
 def begins() -> None:
-    """See Checks."""
+    """See Checks.begins."""
     _checks.begins()
 
 
 def at_boundary(session: Session, state: Any, *, last: bool) -> None:
-    """See Checks."""
+    """See Checks.at_boundary."""
     _checks.at_boundary(session, state, last=last)

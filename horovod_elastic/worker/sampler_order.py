@@ -1,8 +1,8 @@
-"""Horovod's ElasticSampler with an order of the samples that is made once an epoch, and told to newcomers.
+"""A reset for Horovod's ElasticSampler that makes the order of samples once an epoch, and tells newcomers.
 
-The sampler lists and shuffles its whole dataset whenever it is told how far the epoch has come: at every
-change, while everybody waits. But the order depends on seed, epoch and length alone, and whoever comes in
-the middle of an epoch can be told of it in a small part of the time.
+Horovod's own reset lists and shuffles the whole dataset whenever the sampler is told how far the epoch has
+come: at every change, while all workers wait. But the order depends on seed, epoch and length alone. A worker
+that joins in the middle of an epoch can be sent the order in a small part of that time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 _ATTRIBUTE = "_flexo_order"
-"""Of a sampler: its _Order."""
+"""The attribute of a sampler that holds its _Order."""
 
 
 class _Order:
-    """The order that a sampler made last: memory for one epoch's indices."""
+    """The order that a sampler made last: one epoch's indices, and the seed that they depend on."""
 
     def __init__(self, seed: Any, indices: list[int]) -> None:
         self.seed = seed
@@ -39,9 +39,9 @@ def _made(seed: Any, samples: int) -> _Order:
 
 
 def told(sampler: Any) -> tuple[Any, torch.Tensor] | None:
-    """The order that `sampler` has made: what it depends on, and indices (int64, one for each sample).
+    """The order that `sampler` has made: the order's seed, and its indices (int64, one for each sample).
 
-    None if it has made none, or is no sampler.
+    None if `sampler` has made no order, or is no sampler.
     """
     import torch
 
@@ -52,17 +52,17 @@ def told(sampler: Any) -> tuple[Any, torch.Tensor] | None:
 
 
 def tell(sampler: Any, what: tuple[Any, torch.Tensor] | None) -> None:
-    """Have `sampler` know the order that another one with the same dataset has made."""
+    """Give `sampler` the order that another sampler of the same dataset has made."""
     if what is not None:
         seed, indices = what
         setattr(sampler, _ATTRIBUTE, _Order(seed, indices.tolist()))
 
 
 def reset(module: ModuleType) -> Callable[[Any], None]:
-    """ElasticSampler.reset for `module`, which is horovod.torch.elastic.sampler."""
+    """The replacement of ElasticSampler.reset. `module`: horovod.torch.elastic.sampler."""
 
     def reset(self: Any) -> None:
-        """Divide what is left of the epoch among the workers that there are now."""
+        """Divide the rest of the epoch among the present workers."""
         self.num_replicas, self.rank = module.size(), module.rank()
         self.remaining_indices = _left(self)
         self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
@@ -72,14 +72,14 @@ def reset(module: ModuleType) -> Callable[[Any], None]:
 
 
 def _left(sampler: Any) -> list[int]:
-    """Indices that were not processed in this epoch, in its order."""
+    """The indices that were not processed in this epoch, in the epoch's order."""
     samples = len(sampler.dataset)
     if not sampler.shuffle:
         return list(range(samples)[sampler.processed_num :])
     seed = sampler.seed + sampler.epoch
     order: _Order | None = getattr(sampler, _ATTRIBUTE, None)
     if order is None or not order.is_for(seed, samples):
-        setattr(sampler, _ATTRIBUTE, None)  # so that there are never two
+        setattr(sampler, _ATTRIBUTE, None)  # so that memory never holds two orders
         order = _made(seed, samples)
         setattr(sampler, _ATTRIBUTE, order)
     return order.indices[sampler.processed_num :]

@@ -1,8 +1,8 @@
-"""What a commit saves is written over what the commit before has saved, instead of into new memory.
+"""A commit writes over the copies of the commit before, instead of into new memory.
 
-Horovod's handlers make a deep copy of model and optimizer at every commit. Most of its time goes into memory
-that the system has to find and clear first, and the old copy is thrown away right after. The result is the
-same as of a deep copy, also in which of the tensors share memory; what does not fit is copied so.
+Horovod's handlers make a deep copy of model and optimizer at every commit. Most of the time goes into memory
+that the system has to find and clear first. The old copy is thrown away right after. The result here equals a
+deep copy, also in which tensors share memory. Values that do not fit are deep-copied.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def copied(value: Any, over: Any) -> Any:
-    """What copy.deepcopy(value) is, in the memory of `over` where that fits; `over` is of no use afterwards.
+    """A copy as of copy.deepcopy(value), in the memory of `over` where it fits; `over` is useless afterwards.
 
     `value`: tensors and anything else in dictionaries, lists and tuples. `over`: an earlier copy of such a
-    value, or of anything else. Tensors in memory only are written over; never memory that `value` itself
+    value, or of anything else. Only tensors in memory are written over, and never memory that `value` itself
     uses.
     """
     pairs = _fitting(value, over)
@@ -30,9 +30,9 @@ def copied(value: Any, over: Any) -> Any:
 
 
 def save_over(attribute: str, spare: Callable[[Any], Any] = lambda handler: None) -> Callable[[Any], None]:
-    """`save` of a handler of Horovod's that keeps the state_dict of its value in `attribute`.
+    """A method `save` for a handler of Horovod's that keeps the state_dict of its value in `attribute`.
 
-    `spare`: what a handler has to be written over instead; None if it has nothing.
+    `spare`: gives the spare memory that a handler writes over instead; None if there is none.
     """
 
     def save(self: Any) -> None:
@@ -44,7 +44,7 @@ def save_over(attribute: str, spare: Callable[[Any], Any] = lambda handler: None
 
 
 def _fitting(value: Any, over: Any) -> _Pairs:
-    """Tensors of `value`, each with one of `over` that may become its copy."""
+    """Tensors of `value`, each with a tensor of `over` that may become its copy."""
     pairs: _Pairs = []
     unpaired: list[torch.Tensor] = []
     for tensor, old in _beside(value, over):
@@ -56,7 +56,7 @@ def _fitting(value: Any, over: Any) -> _Pairs:
 
 
 def _beside(value: Any, over: Any) -> Iterator[tuple[torch.Tensor, Any]]:
-    """Each tensor of `value` with what is in its place in `over`, None if nothing is."""
+    """Each tensor of `value` with the object in the same place in `over`; None if there is none."""
     if isinstance(value, torch.Tensor):
         yield value, over
     elif isinstance(value, dict):
@@ -83,7 +83,7 @@ def _fits(tensor: torch.Tensor, old: Any) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether its elements, of which there are some, are all there is to it, each at a place of its own."""
+    """Whether the tensor has elements in memory and nothing else, each element at a place of its own."""
     return (
         _has_memory(tensor)
         and not tensor.is_quantized
@@ -93,7 +93,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    """Whether it is of Python's own memory, not of a GPU's, sparse, or of a kind of its own."""
+    """Whether the tensor is in this process's memory: not on a GPU, empty, sparse, or of another class."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
@@ -103,7 +103,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 def _shares_alike(pairs: _Pairs, unpaired: list[torch.Tensor]) -> bool:
-    """Whether copies share memory where the tensors do, and only there, and none with a tensor."""
+    """Whether copies share memory exactly where their tensors do, and no copy shares memory with a tensor."""
     copy_of: dict[int, int] = {}
     for tensor, old in pairs:
         here, there = _memory(tensor), _memory(old)
@@ -116,5 +116,5 @@ def _shares_alike(pairs: _Pairs, unpaired: list[torch.Tensor]) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Where that begins of which it is a view."""
+    """The address of the memory of which the tensor is a view."""
     return int(tensor.untyped_storage().data_ptr())

@@ -1,8 +1,9 @@
 """One training process's conversation with its job's leader, through the agent of its node.
 
-The training thread asks (`found`, `join`, `at_boundary`, `recover`) and waits; one thread reads what the
-leader says, one builds communicators in the background, one says every second how this worker stands. What is
-said when is decided in part.py. Nothing is connected before the script calls hvd.init.
+The training thread calls `found`, `join`, `at_boundary` and `recover`, and waits in them. One thread reads
+the leader's messages, one builds communicators in the background, and one reports this worker's status every
+second. participant_state.py decides which messages are sent when. Nothing is connected before the script
+calls hvd.init.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from flexo_protos.v1 import shards_pb2, tasks_pb2
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic import threads
-from horovod_elastic.core.interface import Core, CoreFailed, Place
+from horovod_elastic.core.interface import Core, CoreFailed, RankPlacement
 from horovod_elastic.phase import Phase
 from horovod_elastic.trace import say, say_error
 from horovod_elastic.wire import CHANNEL_OPTIONS, SECRET_KEY
 from horovod_elastic.worker import departure
-from horovod_elastic.worker.part import Called, Part
+from horovod_elastic.worker.participant_state import Called, ParticipantState
 
 STANDING_INTERVAL_S = 1.0
 AGENT_AWAY_S = 60.0
-"""How long a worker trains on without any agent on its node."""
+"""Seconds that a worker trains on without any agent on its node."""
 PAUSE_BETWEEN_AGENTS_S = 0.1
 _RECONNECT_SOON = (
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -42,12 +43,12 @@ _RECONNECT_SOON = (
     ("grpc.max_reconnect_backoff_ms", 500),
 )
 MOST_STEPS_TOLD = 256
-"""Mini-batch times kept between two standings; of very short mini-batches the last ones count."""
+"""The limit of mini-batch times kept between two reports. Of very short mini-batches, the last are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a newcomer's script is told while it warms up alone."""
+class ProjectedRank:
+    """The rank and size that a newcomer's script is told while it warms up alone."""
 
     rank: int
     size: int
@@ -58,45 +59,46 @@ class Outlook:
 
 
 class Session:
-    """See the module. Made once per training process, from the variables that its agent set."""
+    """The session of a training process (see the module). Made once, from variables that the agent set."""
 
     def __init__(self) -> None:
         environment = os.environ
         self._pid = os.getpid()
-        # Removed, so that what the script starts does not take itself for this worker.
+        # Removed, so that a process that the script starts does not take itself for this worker.
         self.worker_id = environment.pop("FLEXO_WORKER_ID")
         self._secret = environment.pop("FLEXO_WORKER_SECRET")
         self._agent = environment["FLEXO_AGENT"]
         self.warming = environment.pop("FLEXO_NEWCOMER", "") == "1"
-        """A newcomer that has not joined yet: it runs alone, with a communicator of size 1."""
-        self.outlook = _outlook(environment.pop("FLEXO_OUTLOOK", "")) if self.warming else None
+        """Whether this is a newcomer that has not joined yet: it runs alone, in a communicator of size 1."""
+        self.projected_rank = _outlook(environment.pop("FLEXO_OUTLOOK", "")) if self.warming else None
         self.core: Core | None = None
-        """Set by the hooks before anything is asked."""
+        """The core, which the hooks set before the training thread calls anything else."""
         self.speed = 0.0
-        """Of this worker's GPU beside those of others, as the leader has said; 0.0: all count alike."""
+        """The speed of this worker's GPU relative to other workers' GPUs, as the leader has said; 0.0: all
+        speeds count alike."""
         self.samples_per_step = 0
-        """Of this worker, if the script has said so."""
-        self._part = Part()
+        """The number of this worker's samples in a step, if the script has said so; else 0."""
+        self._part = ParticipantState()
         self._changed = threading.Condition()
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, RankPlacement] = {}
         self._prepared = 0
         self._told_to_leave: str | None = None
         self._lost = False
         self._outbox: queue.SimpleQueue[pb.FromWorker | None] = queue.SimpleQueue()
-        self._builds: queue.SimpleQueue[Place] = queue.SimpleQueue()
+        self._builds: queue.SimpleQueue[RankPlacement] = queue.SimpleQueue()
         self._tasks: deque[tasks_pb2.Task] = deque()
         self._aggregates: dict[int, int] = {}
-        """By generation, what SetBatch has said."""
+        """By generation: the aggregate batch that a task SetBatch has set."""
         self._steps = _StepTimes()
         self._switches_since: float | None = None
-        """When this worker came to the boundary at which it leaves its generation for the next one."""
+        """The time at which this worker came to the boundary where it leaves for the next generation."""
         self._paused_s = 0.0
         self._channel: grpc.Channel | None = None
         self._on_shards: list[Callable[[shards_pb2.Shards], None]] = []
         self._held: list[Callable[[], Iterable[shards_pb2.HeldShards]]] = []
 
     def belongs_here(self) -> bool:
-        """False in a process that the training process forked."""
+        """Whether this is the training process itself, and not a process that it has forked."""
         return os.getpid() == self._pid
 
     # --- for those who work beside the training loop --------------------------------------------------
@@ -108,45 +110,45 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """This worker's rank in that generation."""
+        """This worker's rank in `generation`."""
         return self._part.rank
 
     @property
     def boundary(self) -> int:
-        """The last mini-batch boundary of that generation that this worker has passed; from 1."""
+        """The last mini-batch boundary of `generation` that this worker has passed; counted from 1."""
         return self._part.boundary
 
     @property
     def size(self) -> int:
-        """Workers in that generation."""
+        """The number of workers in `generation`."""
         return self._part.size
 
     @property
     def commits(self) -> int:
-        """Mini-batches committed by the state that this worker could come back to."""
+        """The number of mini-batches committed by the state that this worker could restore."""
         return self._part.commits
 
     def send(self, message: pb.FromWorker) -> None:
-        """Say something to the leader."""
+        """Send a message to the leader."""
         self._outbox.put(message)
 
     def on_shards(self, callback: Callable[[shards_pb2.Shards], None]) -> None:
-        """Have `callback` called with what the leader hands out, in the session's thread."""
+        """Register `callback`: a thread of the session calls it with the shards that the leader hands out."""
         self._on_shards.append(callback)
 
     def tell_held(self, held: Callable[[], Iterable[shards_pb2.HeldShards]]) -> None:
-        """Have every Standing say what `held` returns."""
+        """Have every WorkerStatus message contain what `held` returns."""
         self._held.append(held)
 
     def aggregate_of_this_generation(self) -> int:
-        """Samples that all workers take in a step together, if the leader has said so for it; else 0."""
+        """The samples in a step of all workers, if the leader has set them for this generation; else 0."""
         with self._changed:
             said = self._aggregates.get(self.generation, 0)
             self._aggregates = {each: n for each, n in self._aggregates.items() if each > self.generation}
         return said
 
     def take_tasks(self) -> list[tasks_pb2.Task]:
-        """What the leader wants done at this boundary."""
+        """Take the leader's tasks, for this boundary."""
         with self._changed:
             tasks = list(self._tasks)
             self._tasks.clear()
@@ -155,17 +157,17 @@ class Session:
     # --- asked by the training thread ---------------------------------------------------------------------
 
     def found(self) -> None:
-        """First hvd.init of a founder: wait until all founders are there, take the place given."""
-        self._wait_to_be_called(Part.wait_ready)
+        """Wait, in a founder's first hvd.init, until all founders are there, and take the given place."""
+        self._wait_to_be_called(ParticipantState.wait_ready)
 
     def join(self) -> Called:
-        """A newcomer, warmed up, at hvd.elastic.run: wait for its first generation."""
-        word = self._wait_to_be_called(Part.wait_ready, in_loop=True)
-        self.warming, self.outlook = False, None
+        """Wait, in a warm newcomer at hvd.elastic.run, for its first generation."""
+        word = self._wait_to_be_called(ParticipantState.wait_ready, in_loop=True)
+        self.warming, self.projected_rank = False, None
         return word
 
     def enter_loop(self) -> None:
-        """The script is at hvd.elastic.run, so it can be resized."""
+        """Note that the script is at hvd.elastic.run, so that the job can be resized."""
         with self._changed:
             self._part.in_loop = True
             if self._part.phase is Phase.FINISHED:
@@ -173,9 +175,9 @@ class Session:
         self._stand()
 
     def begins(self, commits: int, *, saved: bool = True) -> None:
-        """The state has been synchronised; training goes on from its `commits` mini-batches.
+        """Note that the state is synchronised, and that training goes on from its `commits` mini-batches.
 
-        Not `saved`: if this generation broke now, others would have to give it to this worker again.
+        Not `saved`: if this generation broke now, others would have to give the state to this worker again.
         """
         with self._changed:
             self._part.begins(commits, saved=saved)
@@ -185,16 +187,19 @@ class Session:
         self._steps.begin(self._waited())
 
     def committed(self, progress: float = 0.0) -> None:
-        """A mini-batch was committed; `progress` is the part of the whole training that is done, if known."""
+        """Count a committed mini-batch. `progress`: the part of the whole training that is done, if known."""
         self._part.committed()
         self._part.progress = progress
 
     def has_saved(self) -> None:
-        """The state was saved between two commits."""
+        """Note that the state was saved between two commits."""
         self._part.has_saved()
 
     def at_boundary(self) -> Called | None:
-        """A mini-batch has ended. Blocks where that was promised; the word, if it is to be carried out."""
+        """Pass the boundary at the end of a mini-batch. Blocks if the worker has promised to wait there.
+
+        Returns the leader's word if it is to be carried out there, else None.
+        """
         self._steps.end(self._waited())
         part, since = self._part, time.monotonic()
         with self._changed:
@@ -211,7 +216,10 @@ class Session:
         return word
 
     def enter(self, word: Called) -> Called:
-        """Switch to the generation of `word`; if that cannot be, the one that there is to be instead."""
+        """Switch to the generation of `word`; if that fails, wait for the generation that replaces it.
+
+        Returns the leader's word that was carried out.
+        """
         core = self._core()
         try:
             core.switch(word.generation)
@@ -230,31 +238,33 @@ class Session:
         return word
 
     def step_aside(self) -> Called:
-        """Out of the generation at a boundary, until called back."""
+        """Leave the generation at a boundary, and wait until the leader calls this worker back."""
         self._core().leave()
-        return self._wait_to_be_called(Part.wait_ready)
+        return self._wait_to_be_called(ParticipantState.wait_ready)
 
     def leave(self) -> NoReturn:
-        """Out of the generation at a boundary, and out of the job: SystemExit with 0."""
+        """Leave the generation at a boundary, and the job. Raises SystemExit with 0."""
         self._core().leave()
         departure.leave()
 
     def hang_up(self) -> None:
-        """A collective failed: let everybody notice."""
+        """Break the connections after a failed collective, so that all workers notice the failure."""
         self._core().hang_up(self._part.generation)
         self._core().settle()
 
     def recover(self) -> Called:
-        """Back at the last commit after a generation broke: wait for the next one, and enter it."""
-        return self._wait_to_be_called(Part.go_back)
+        """Go back to the last commit after a generation broke: wait for the next generation, and enter it."""
+        return self._wait_to_be_called(ParticipantState.go_back)
 
     def finished(self) -> None:
-        """The training function has returned."""
+        """Note that the training function has returned."""
         with self._changed:
             self._part.finish()
         self._stand()
 
-    def _wait_to_be_called(self, begin: Callable[[Part], None], *, in_loop: bool = False) -> Called:
+    def _wait_to_be_called(
+        self, begin: Callable[[ParticipantState], None], *, in_loop: bool = False
+    ) -> Called:
         with self._changed:
             self._part.in_loop = self._part.in_loop or in_loop
             begin(self._part)
@@ -283,7 +293,10 @@ class Session:
     # --- the stream -----------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Dial the agent, once; from then on whichever agent is there. Raises grpc.FutureTimeoutError."""
+        """Connect to the agent, and from then on to any later agent of the node. A second call does nothing.
+
+        Raises grpc.FutureTimeoutError if there is no agent.
+        """
         if self._channel is not None:
             return
         self._channel = grpc.insecure_channel(self._agent, options=(*CHANNEL_OPTIONS, *_RECONNECT_SOON))
@@ -297,7 +310,7 @@ class Session:
             threads.start(work, name=f"flexo-{name}", failed=_end_this_worker)
 
     def _keep_in_touch(self) -> None:
-        """Speak with the agent; if it is gone, with the next one, which knows nothing yet."""
+        """Exchange messages with the agent; if it is gone, with the next agent, which knows nothing yet."""
         assert self._channel is not None
         stub = rpc.AgentServiceStub(self._channel)
         try:
@@ -311,11 +324,11 @@ class Session:
                 self._changed.notify_all()
 
     def _outgoing(self) -> Iterator[pb.FromWorker]:
-        """What one agent is told: who this is, how it stands, and whatever comes."""
+        """The messages to one agent: who this worker is, its status, and all later messages."""
         yield pb.FromWorker(hello=pb.WorkerHello(worker_id=self.worker_id, pid=self._pid))
         with self._changed:
             outbox, self._outbox = self._outbox, queue.SimpleQueue()
-        outbox.put(None)  # ends the stream before this one, should it still be there
+        outbox.put(None)  # ends the stream before this one, if that stream still exists
         outbox = self._outbox
         self._stand()
         while (message := outbox.get()) is not None:
@@ -327,11 +340,11 @@ class Session:
             self._stand(with_steps=True)
 
     def _stand(self, *, with_steps: bool = False) -> None:
-        """Say how this worker stands."""
+        """Send this worker's status to the leader."""
         held = [each for tell in self._held for each in tell()]
         with self._changed:
             part = self._part
-            standing = pb.Standing(
+            status = pb.WorkerStatus(
                 phase=part.phase.value,
                 generation=part.generation,
                 rank=part.rank,
@@ -348,8 +361,8 @@ class Session:
                 paused_s=self._paused_s,
             )
             if with_steps:
-                standing.steps.CopyFrom(self._steps.told(self.samples_per_step))
-            self.send(pb.FromWorker(standing=standing))
+                status.steps.CopyFrom(self._steps.told(self.samples_per_step))
+            self.send(pb.FromWorker(status=status))
 
     def _read(self, stream: Iterator[pb.ToWorker]) -> None:
         with contextlib.suppress(grpc.RpcError):
@@ -390,7 +403,7 @@ class Session:
             self._changed.notify_all()
 
     def _hear_prepare(self, prepare: pb.Prepare) -> None:
-        place = Place(
+        place = RankPlacement(
             generation=prepare.generation,
             rank=prepare.rank,
             size=prepare.size,
@@ -407,9 +420,9 @@ class Session:
         self._builds.put(place)
 
     def _hear_abandon(self, generation: int) -> None:
-        """That one and all before it that were not entered."""
+        """Give up that generation, and all generations before it that this worker has not entered."""
         with self._changed:
-            # A word that was given stands, whatever a new leader believes.
+            # A word that the leader has given stands, whatever a new leader believes.
             kept = {self._part.generation, self._part.called}
             given_up = [each for each in self._places if each <= generation and each not in kept]
             for each in given_up:
@@ -439,7 +452,7 @@ class Session:
             holding, self._part.promised = self._part.holding, 0
             if holding:
                 self._changed.notify_all()
-        if member:  # if it is just switching: `enter` sees to the next one, should that be broken, too
+        if member:  # during a switch, `enter` breaks the next generation's connections, if need be
             self._core().hang_up(present)
 
     def _keep_building(self) -> None:
@@ -450,7 +463,7 @@ class Session:
             failure = ""
             try:
                 self._core().prepare(place)
-            except Exception as error:  # this thread is to answer the next one, too
+            except Exception as error:  # this thread must go on with the next build
                 failure = str(error) or "the communicator could not be built"
             with self._changed:
                 if not failure:
@@ -459,9 +472,10 @@ class Session:
 
 
 def _end_this_worker(error: Exception) -> None:
-    """A thread of the session has failed, and a worker that hears nothing could hold up all others.
+    """End the process after a thread of the session has failed.
 
-    Its peers go back to the last commit, and its agent starts another worker in its place.
+    A worker that receives no messages could hold up all others. Its peers go back to the last commit, and its
+    agent starts another worker in its place.
     """
     if sys.is_finalizing() or not threading.main_thread().is_alive():
         return  # the script has ended, and its exit code stands
@@ -471,7 +485,7 @@ def _end_this_worker(error: Exception) -> None:
 
 
 class _StepTimes:
-    """How long mini-batches take, with and without waiting for others (seconds)."""
+    """The times in seconds that mini-batches take, with and without waiting for others."""
 
     def __init__(self) -> None:
         self._own: deque[float] = deque(maxlen=MOST_STEPS_TOLD)
@@ -479,18 +493,18 @@ class _StepTimes:
         self._began: tuple[float, float] | None = None
 
     def begin(self, waited: float) -> None:
-        """A mini-batch begins; `waited` is the core's total so far."""
+        """Begin a mini-batch. `waited`: the core's waiting time so far, in all."""
         self._began = time.monotonic(), waited
 
     def end(self, waited: float) -> None:
-        """It has ended."""
+        """End the mini-batch. `waited`: the core's waiting time so far, in all."""
         if self._began is not None:
             wall = time.monotonic() - self._began[0]
             self._wall.append(wall)
             self._own.append(max(0.0, wall - (waited - self._began[1])))
 
     def told(self, samples: int) -> pb.StepTimes:
-        """What was not told yet."""
+        """Take the times that were not sent yet, as a message."""
         own = [self._own.popleft() for _ in range(len(self._own))]
         wall = [self._wall.popleft() for _ in range(len(self._wall))]
         return pb.StepTimes(own_s=own, wall_s=wall, samples=samples)
@@ -502,7 +516,7 @@ def current() -> Session:
     return Session()
 
 
-def _outlook(text: str) -> Outlook | None:
-    """From "rank,size,local_rank,local_size,cross_rank,cross_size"."""
+def _outlook(text: str) -> ProjectedRank | None:
+    """The projected rank in a text "rank,size,local_rank,local_size,cross_rank,cross_size"."""
     numbers = [int(part) for part in text.split(",")] if text else []
-    return Outlook(*numbers) if len(numbers) == 6 else None
+    return ProjectedRank(*numbers) if len(numbers) == 6 else None

@@ -1,9 +1,9 @@
-"""SIGTERM on a satellite: it announces the end of the node's loan, not the end of training.
+"""SIGTERM on a satellite: the signal announces that the satellite must end, not that training ends.
 
-The cluster signals all processes of a satellite, or those only that it started itself. The agent passes the
-word on to the leader, and workers leave at the next mini-batch boundary; until then neither they nor the
-processes that load their data may end. Programs that a script starts get the default back, and whoever starts
-a process can still terminate it. On the base, SIGTERM means what it always means.
+The cluster signals all processes of a satellite, or only the processes that it started itself. The agent
+tells the leader, and workers leave at the next mini-batch boundary. Until then, neither the workers nor the
+processes that load their data may end. Programs that a script starts get the default action back, and the
+process that starts them can still terminate them. In the base job, SIGTERM has its usual meaning.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from multiprocessing import util
 from types import FrameType
 
 SATELLITE = "FLEXO_SATELLITE"
-"""Set by the agent of a satellite for everything that runs there."""
+"""The variable that the agent of a satellite sets for everything that runs there."""
 _OUTLIVED_BY = "FLEXO_OUTLIVES_SIGTERM"
-"""Pid of the process that the agent started, or the first Python below it."""
+"""The variable with the pid of the process that the agent started, or of the first Python below it."""
 
 _training_process = 0
 
 
 def prepare() -> None:
-    """At the start of a Python process. Its first is the training process, as far as one can know."""
+    """Prepare a Python process at its start. The satellite's first one below the agent counts as the training
+    process."""
     if SATELLITE not in os.environ:
         return
     if _is_child_of_multiprocessing():
@@ -34,12 +35,12 @@ def prepare() -> None:
     elif _OUTLIVED_BY not in os.environ:
         os.environ[_OUTLIVED_BY] = str(os.getpid())
         outlive()
-    # Processes that are forked run this before their own work.
+    # Forked processes call this function before their own work.
     util.register_after_fork(_heed_the_parent_only, lambda heed: heed())
 
 
 def outlive() -> None:
-    """In a training process on a satellite, whatever handler the script has set."""
+    """Make a training process on a satellite outlive SIGTERM, whatever handler the script has set."""
     global _training_process
     if SATELLITE in os.environ and threading.current_thread() is threading.main_thread():
         _training_process = os.getpid()
@@ -47,19 +48,22 @@ def outlive() -> None:
 
 
 def _outlive(signum: int, frame: FrameType | None) -> None:
-    """Not SIG_IGN, which programs that the script starts would inherit. Processes that it forks may end."""
+    """Ignore the signal in the training process; a process that the script has forked ends.
+
+    This is a handler, and not SIG_IGN, which programs that the script starts would inherit.
+    """
     if os.getpid() != _training_process:
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
 
 
 def _is_child_of_multiprocessing() -> bool:
-    """Started by it in any other way than by forking: spawn, or the server that forks for it."""
+    """Whether multiprocessing started this process, not by forking its parent: spawn, or the fork server."""
     return any("--multiprocessing-fork" in word or "multiprocessing.fork" in word for word in sys.orig_argv)
 
 
 def _heed_the_parent_only() -> None:
-    """In a process of multiprocessing: die of a SIGTERM that the parent sends, and of no other."""
+    """Let a process of multiprocessing die of a SIGTERM that its parent sends, and of no other."""
     if signal.getsignal(signal.SIGTERM) is _outlive:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -75,4 +79,4 @@ def _wait_for_the_parents_word() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     with contextlib.suppress(OSError):
         os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait()  # this thread is the only one that can receive it
+    threading.Event().wait()  # this thread is the only one that can receive the signal

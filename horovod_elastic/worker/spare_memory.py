@@ -1,9 +1,9 @@
 """A newcomer makes the memory for its optimizers' states while it waits, not when everybody waits for it.
 
-An optimizer has no state before its first step, and only it knows what that will be. So another one of its
-kind takes a step with a stand-in of each parameter, one after the other, whose gradient is zero. The script's
-parameters, gradients and optimizers stay as they are. An optimizer that cannot do that is given memory when
-the state comes, and so is what belongs on a GPU.
+An optimizer has no state before its first step, and only the optimizer knows the form of its state. So
+another optimizer of the same class takes a step with a stand-in of each parameter, one after the other. The
+stand-in's gradient is zero. The script's parameters, gradients and optimizers stay as they are. If an
+optimizer cannot do that, its memory is made when the state comes. So is all memory on a GPU.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from typing import Any
 import torch
 
 _HOROVODS_OPTIMIZERS = "horovod.torch.optimizer"
-"""The module of classes that Horovod makes, each over the class of the script's optimizer."""
+"""The module of classes that Horovod makes, each a subclass of the class of the script's optimizer."""
 _TO_RECEIVE, _TO_SAVE = "_flexo_to_receive", "_flexo_to_save"
-"""Attributes of handlers: states by the parameter's number, as in a state_dict."""
+"""Attributes of handlers that hold spare memory: states by the parameter's number, as in a state_dict."""
 
 
 def make(state: Any) -> None:
-    """For all optimizers that have no state yet. What is made stays until it is dropped."""
+    """Make spare memory for all optimizers that have no state yet. The memory stays until it is dropped."""
     for handler in _handlers(state):
         try:
             made = dict(_states(handler.value))
             setattr(handler, _TO_SAVE, copy.deepcopy(made))
             setattr(handler, _TO_RECEIVE, made)
-        except Exception:  # whatever a script's own optimizer makes of it: it is only slower
+        except Exception:  # any error of a script's own optimizer: without spare memory it is only slower
             _drop(handler, _TO_RECEIVE, _TO_SAVE)
 
 
 def drop(state: Any, *, but_to_save: bool = False) -> None:
-    """What was made, and is not used; `but_to_save`: what the first save may be written to stays."""
+    """Drop the unused spare memory; `but_to_save`: keep the memory that the first save may be written to."""
     for handler in _handlers(state):
         _drop(handler, _TO_RECEIVE, *(() if but_to_save else (_TO_SAVE,)))
 
 
 def to_receive(handler: Any) -> dict[int, Any]:
-    """What the state of the handler's optimizer may be received into, by the parameter's number."""
+    """The memory into which the handler's optimizer state may be received, by the parameter's number."""
     return getattr(handler, _TO_RECEIVE, {})
 
 
 def to_save(handler: Any) -> Any:
-    """What its state_dict may be saved to, once it has a state; else None."""
+    """The memory to which the optimizer's state_dict may be saved, once there is a state; else None."""
     made = handler.__dict__.pop(_TO_SAVE, None) if handler.value.state else None
     return {"state": made} if made else None
 
@@ -62,7 +62,7 @@ def _drop(handler: Any, *attributes: str) -> None:
 
 
 def _states(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, dict[str, Any]]]:
-    """By number, what the optimizer will keep for its parameters."""
+    """The states that the optimizer will keep for its parameters, by the parameter's number."""
     if optimizer.state:
         return
     numbers = itertools.count()

@@ -1,6 +1,7 @@
-"""What a state consists of, for whoever gives it to another worker or takes it over: state_sync.py.
+"""The parts of a state that one worker gives to another (see state_sync.py).
 
-Each handler of a Horovod state whose way to synchronise is Horovod's own is a part; others do it their way.
+Each handler of a Horovod state that synchronises in Horovod's own way is a part. Other handlers synchronise
+by themselves.
 """
 
 from __future__ import annotations
@@ -16,36 +17,36 @@ from horovod_elastic import stateful
 from horovod_elastic.worker import attached, sampler_order, spare_memory
 
 
-class Part(Protocol):
-    """What is given and taken over by itself: a model, an optimizer, a sampler, the attributes."""
+class StatePart(Protocol):
+    """A unit that is given and taken over separately: a model, an optimizer, a sampler, the attributes."""
 
     def own(self) -> Any:
-        """Its state: tensors and what can be pickled, in dictionaries, lists and tuples."""
+        """The part's state: tensors and objects that can be pickled, in dictionaries, lists and tuples."""
 
     def room(self) -> Any:
-        """As `own`: what a giver's tensors are received into where they fit."""
+        """The memory, in the structure of `own`, into which a giver's tensors are received where they fit."""
 
     def take_over(self, theirs: Any) -> None:
-        """The giver's state; tensors of `room` that fitted are in it, and have the giver's values."""
+        """Take over the giver's state. Tensors of `room` that fitted are in it, with the giver's values."""
 
     def settle(self) -> None:
-        """What is to be done afterwards on all ranks, the giver too."""
+        """Do the work that follows on all ranks, also on the giver."""
 
 
 def synced_by_horovod(state: State) -> bool:
-    """Whether the way in which `state` synchronises is Horovod's own, which this room knows."""
+    """Whether `state` synchronises in Horovod's own way, which this package knows."""
     definers = {kind for kind in type(state).__mro__ if "sync" in vars(kind)}
     return isinstance(state, horovods.TorchState) and definers == {horovods.TorchState, ObjectState, State}
 
 
-def parts_of(state: State) -> list[Part]:
-    """Those of one that `synced_by_horovod`; its attributes last."""
+def parts_of(state: State) -> list[StatePart]:
+    """The parts of a state that is `synced_by_horovod`. The state's attributes come last."""
     parts = [part for handler in state._handlers.values() if (part := _part(handler)) is not None]
     return [*parts, _Objects(state)]
 
 
-def settle(state: State, parts: Iterable[Part]) -> None:
-    """The end of a change, on all ranks: handlers with a way of their own synchronise by it now."""
+def settle(state: State, parts: Iterable[StatePart]) -> None:
+    """End a change, on all ranks. Handlers that are no parts synchronise now, each in its own way."""
     for part in parts:
         part.settle()
     for handler in state._handlers.values():
@@ -53,13 +54,13 @@ def settle(state: State, parts: Iterable[Part]) -> None:
             handler.sync()
 
 
-def small(parts: Iterable[Part]) -> list[Part]:
-    """Those without the tensors of a model or an optimizer."""
+def small(parts: Iterable[StatePart]) -> list[StatePart]:
+    """The parts without the tensors of a model or an optimizer."""
     return [part for part in parts if not isinstance(part, _Model | _Optimizer)]
 
 
-def orders_of(state: ObjectState) -> Part:
-    """A part beside `parts_of`: what newcomers are told of the samplers' orders."""
+def orders_of(state: ObjectState) -> StatePart:
+    """A part in addition to `parts_of`: the samplers' orders, for newcomers."""
     return _Orders(state)
 
 
@@ -96,7 +97,7 @@ class _Optimizer:
 
     def take_over(self, theirs: Any) -> None:
         own = self._optimizer.state_dict()
-        if _structure(own) != _structure(theirs):  # it has no state yet
+        if _structure(own) != _structure(theirs):  # this optimizer has no state yet
             stateful.load_optimizer(self._optimizer, theirs)
             return
         for key, values in theirs["state"].items():
@@ -124,12 +125,12 @@ class _Sampler:
         self._theirs = theirs
 
     def settle(self) -> None:
-        # On the root, too: it divides what is left among the workers that there are now.
+        # On rank 0, too: this divides the rest of the epoch among the present workers.
         self._sampler.load_state_dict(self.own() if self._theirs is None else self._theirs)
 
 
 class _Orders:
-    """Of the samples in this epoch: a sampler takes longer to make its own than to be told of it."""
+    """The orders of this epoch's samples. A sampler takes longer to make its order than to receive it."""
 
     def __init__(self, state: ObjectState) -> None:
         self._handlers = state._handlers
@@ -149,7 +150,7 @@ class _Orders:
 
 
 class _Objects:
-    """The attributes of a state as they were last saved: that is what Horovod synchronises."""
+    """The attributes of a state as they were last saved. Horovod synchronises these saved values."""
 
     def __init__(self, state: ObjectState) -> None:
         self._state = state
@@ -168,8 +169,8 @@ class _Objects:
         attached.set_attributes(self._state, from_another=self._taken)
 
 
-def _part(handler: horovods.StateHandler) -> Part | None:
-    """None if it synchronises in a way of its own."""
+def _part(handler: horovods.StateHandler) -> StatePart | None:
+    """The part for a handler; None if the handler synchronises in a way of its own."""
     sync = type(handler).sync
     if sync is horovods.ModelStateHandler.sync:
         return _Model(handler.value)
@@ -190,7 +191,7 @@ def _is_same_memory(one: Any, other: Any) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """A tensor of bytes in memory; others (sparse, quantised, of a kind of their own) are pickled whole."""
+    """Whether the value is a tensor of plain bytes. Sparse, quantised and other ones are pickled whole."""
     return bool(
         type(value) in (torch.Tensor, torch.nn.Parameter)
         and value.layout is torch.strided

@@ -1,9 +1,10 @@
-"""Who gives the state to whom when a generation begins: decided by each worker alone, from the same facts.
+"""The givers and receivers of the state when a generation begins. All workers decide alone, from equal facts.
 
-Those who come from the generation before, through a boundary that all of them agreed on, have the same state.
-So nobody has to receive what it has: each newcomer is given it by one of them, and those to whom no newcomer
-fell train on. Everywhere else all take over rank 0's: after a break, where everybody is back at a commit, not
-necessarily the same; where all are new; where the core carries nothing between two.
+Workers that come from the previous generation, through a boundary that all of them agreed on, have the same
+state. So no worker has to receive a state that it has. One of them gives the state to each newcomer, and
+those without a newcomer train on. In all other cases, all workers take over rank 0's state. One case is a
+break, after which all workers are back at a commit, not necessarily the same one. In another case, all
+workers are new. In the third, the core carries no tensors between two workers.
 """
 
 from __future__ import annotations
@@ -14,45 +15,45 @@ from dataclasses import dataclass, field
 
 
 class Origin(enum.IntEnum):
-    """How a worker comes into a generation."""
+    """The way in which a worker comes into a generation."""
 
     NEW = 0
-    """With no state, or with one that has stood still: it joins, or was called back after stepping aside."""
+    """The worker has no state, or an old one: it joins, or was called back after stepping aside."""
     STAYS = 1
-    """Straight from the generation before."""
+    """The worker comes straight from the previous generation."""
     BACK = 2
-    """From one that broke, or could not be entered."""
+    """The worker comes from a generation that broke, or that it could not enter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What one worker says of itself."""
+    """One worker's report on itself."""
 
     origin: Origin
     commits: int
-    """Mini-batches committed by the state that it holds."""
+    """The number of mini-batches committed by the state that the worker holds."""
     node: int
-    """The same number for workers of one node, and no other."""
+    """A number that is the same for all workers of one node, and for no others."""
     can_hand_over: bool
-    """Its core has a courier, and its state no way of its own to synchronise."""
+    """Whether the worker's core has a TensorTransport, and its state does not synchronise in its own way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What they all do, then. Ranks are those of the generation that begins."""
+    """The common decision of all workers. Ranks are those of the generation that begins."""
 
     commits: int
-    """Of the state that everybody has afterwards."""
+    """The commits of the state that all workers have afterwards."""
     givers: Mapping[int, int] = field(default_factory=dict)
-    """By newcomer, who gives it the state; empty: all take over rank 0's."""
+    """For each newcomer: the rank that gives it the state. If it is empty, all take over rank 0's state."""
 
     def receivers(self, giver: int) -> tuple[int, ...]:
-        """To whom that rank gives the state, one after the other."""
+        """The ranks to which `giver` gives the state, one after the other."""
         return tuple(newcomer for newcomer, its_giver in self.givers.items() if its_giver == giver)
 
 
 def decide(members: Sequence[Member]) -> Route:
-    """By rank, all of them."""
+    """The route for all workers. `members`: their reports, in order of rank."""
     by_broadcast = Route(members[0].commits)
     staying = [rank for rank, member in enumerate(members) if member.origin is Origin.STAYS]
     new = [rank for rank, member in enumerate(members) if member.origin is Origin.NEW]
@@ -63,14 +64,15 @@ def decide(members: Sequence[Member]) -> Route:
     if len({members[rank].commits for rank in staying}) > 1:
         return by_broadcast
     most_for_one = -(-len(new) // len(staying))
-    # A broadcast's root sends as often as that; many newcomers of few have it sooner from each other.
+    # The root of a broadcast sends that often. Many newcomers get the state of few givers sooner by a
+    # broadcast.
     if most_for_one > (len(members) - 1).bit_length():
         return by_broadcast
     return Route(members[0].commits, _spread(members, staying, new))
 
 
 def _spread(members: Sequence[Member], staying: list[int], new: list[int]) -> dict[int, int]:
-    """Evenly; on the same node where that is as even."""
+    """Spread the newcomers evenly over the staying workers, on the same node if that is as even."""
     nodes = {members[rank].node for rank in staying}
     turns = dict.fromkeys(staying, 0)
     givers = {}
@@ -83,14 +85,14 @@ def _spread(members: Sequence[Member], staying: list[int], new: list[int]) -> di
 
 
 def ask(origin: Origin, commits: int, *, can_hand_over: bool) -> Callable[[], Route]:
-    """Of all members of the present communicator at once what each says of itself; begins, does not wait.
+    """Begin to exchange the workers' reports, on all members of the present communicator at the same time.
 
-    What is returned waits, and raises HorovodInternalError if one of them is gone.
+    The returned function waits and returns the route. It raises HorovodInternalError if a member is gone.
     """
     import torch
     from horovod.torch import mpi_ops
 
-    node = mpi_ops.rank() - mpi_ops.local_rank()  # a node's workers stand together
+    node = mpi_ops.rank() - mpi_ops.local_rank()  # the ranks of a node's workers are consecutive
     said = torch.tensor([[origin, commits, node, can_hand_over]], dtype=torch.int64)
     handle = mpi_ops.allgather_async(said, name="flexo.route")
 

@@ -1,14 +1,14 @@
-"""Workers take over the state of another, rank 0's or that of whom state_route.py says, in few messages.
+"""Workers take over another worker's state in few messages: rank 0's, or that of the giver by state_route.py.
 
 A change's pause is at best one broadcast of the model. Horovod broadcasts model, optimizer, its options,
-samplers and attributes one after the other, each small tensor by itself, and lets an optimizer without state
-step once with zero gradients so that it has some, which moves the weights where there is weight decay. Here
-whoever has the state sends the structure of everything (pickled, a slot in the place of each tensor) and then
-the small tensors in one message and each large one in its own.
+samplers and attributes one after the other, each small tensor by itself. It lets an optimizer without state
+step once with zero gradients, so that the optimizer has a state. That moves the weights if there is weight
+decay. Here, a worker with the state sends the structure of everything (pickled, with a slot in the place of
+each tensor). Then it sends the small tensors in one message, and each large tensor in its own message.
 
-Models and optimizers keep their tensors where they fit: they are written into, so that views of them and
-Horovod's hooks stay good. In a broadcast nobody skips that because it has the same values already: running
-means of batch normalisation, for one, differ from rank to rank.
+Models and optimizers keep their tensors if the received tensors fit. The values are written into the tensors,
+so that views of them and Horovod's hooks stay valid. In a broadcast, no worker skips that because it has the
+same values already: running means of batch normalisation, for example, differ from rank to rank.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import mpi_ops
 from horovod.torch.elastic import state as horovods
 
-from horovod_elastic.core.interface import Courier
+from horovod_elastic.core.interface import TensorTransport
 from horovod_elastic.worker.state_parts import (
-    Part,
+    StatePart,
     is_plain,
     orders_of,
     parts_of,
@@ -43,21 +43,21 @@ from horovod_elastic.worker.state_parts import (
 
 ROOT = 0
 FIRST_BYTES = 64 * 1024
-"""The first message is as long whatever it holds, so that nobody has to be told first."""
+"""The length of the first message, whatever it holds, so that no receiver has to be told the length."""
 LARGE_BYTES = 256 * 1024
-"""Tensors as large are sent from where they are and received where they belong; others are collected."""
+"""Tensors of this size or more get their own messages, if possible without a copy; others are collected."""
 COLLECTED_BYTES = 32 * 2**20
-"""Of one message of collected tensors."""
+"""The size at which a message of collected tensors is full."""
 PIECE_BYTES = 32 * 2**20
-"""Of what a courier is given at once."""
+"""The size of the pieces in which a TensorTransport carries a message."""
 COPIED_BYTES = 4 * COLLECTED_BYTES
-"""Memory for copies of tensors on their way; more only for one that cannot be sent from where it is."""
+"""The limit of memory for copies of tensors on their way. Only a single large copy may exceed it."""
 ALIGNMENT = 64
 _SIZE_BYTES = 8
 
 
 def broadcast(state: State) -> None:
-    """What `state.sync()` does, by all workers at once; a state with a sync of its own does it so."""
+    """Do what `state.sync()` does, by all workers at the same time. A state with its own sync uses that."""
     if not synced_by_horovod(state):
         state.sync()
         return
@@ -67,26 +67,26 @@ def broadcast(state: State) -> None:
 
 
 def can_hand_over(state: State) -> bool:
-    """Whether `hand_over` knows what the state consists of; others have a sync of their own."""
+    """Whether `hand_over` knows the parts of the state. Other states have a sync of their own."""
     return synced_by_horovod(state)
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Rank 0's samplers and attributes, which count once `hand_over` is called."""
+    """Rank 0's samplers and attributes, which take effect once `hand_over` is called."""
 
-    parts: Sequence[Part]
-    small: Sequence[Part]
-    """Those of them that are shared."""
+    parts: Sequence[StatePart]
+    small: Sequence[StatePart]
+    """The parts that are shared: samplers and attributes."""
     theirs: Sequence[Any] | None
-    """What rank 0 has sent of them; None on rank 0."""
+    """The content of the shared parts that rank 0 has sent; None on rank 0."""
 
 
 def share(state: State) -> Shared:
-    """Samplers and attributes are small and may differ: rank 0's go to all ranks; by all workers at once.
+    """Send rank 0's samplers and attributes, which are small and may differ, to all ranks.
 
-    Nothing of the state changes yet: if somebody is lost meanwhile all go back to what they have saved.
-    Raises HorovodInternalError if a peer is gone.
+    All workers call it at the same time. The state does not change yet: if a worker is lost meanwhile, all go
+    back to the state that they have saved. Raises HorovodInternalError if a peer is gone.
     """
     parts = parts_of(state)
     few = small(parts)
@@ -94,28 +94,30 @@ def share(state: State) -> Shared:
 
 
 def hand_over(
-    state: State, shared: Shared, courier: Courier, *, source: int | None, receivers: Sequence[int]
+    state: State, shared: Shared, transport: TensorTransport, *, source: int | None, receivers: Sequence[int]
 ) -> None:
-    """Models and optimizers go from those who have them to those who do not; by all workers at once.
+    """Send models and optimizers from workers that have them to workers that do not.
 
-    `source`: the rank that gives them to this one; None if it has them. `receivers`: the ranks that this one
-    gives them to. Raises HorovodInternalError if a peer is gone.
+    All workers call it at the same time. `source`: the rank that gives them to this rank; None if this rank
+    has them. `receivers`: the ranks to which this rank gives them. Raises HorovodInternalError if a peer is
+    gone.
     """
     if shared.theirs is not None:
         _take_over(shared.small, shared.theirs)
-    rest: list[Part] = [part for part in shared.parts if part not in shared.small]
+    rest: list[StatePart] = [part for part in shared.parts if part not in shared.small]
     rest.append(orders_of(state))
     if source is not None:
-        _receive(rest, functools.partial(_from, courier, source))
+        _receive(rest, functools.partial(_from, transport, source))
     elif receivers:
-        _send(rest, functools.partial(_to, courier, receivers))
+        _send(rest, functools.partial(_to, transport, receivers))
     settle(state, shared.parts)
 
 
 def carry_on(state: State) -> None:
-    """Instead of `broadcast` where some have left and nobody is new: all have the same state already.
+    """Go on without `broadcast` if workers have left and none is new: all have the same state already.
 
-    As Horovod does then. Samplers divide what is left among those who are left, which Horovod's forget.
+    Horovod does so, too. Samplers divide the rest of the epoch among the remaining workers, which Horovod's
+    samplers forget.
     """
     if not synced_by_horovod(state):
         state.sync()
@@ -124,9 +126,9 @@ def carry_on(state: State) -> None:
 
 
 def save_after_carry_on(state: State) -> None:
-    """What `carry_on` and reset callbacks have changed: not the tensors, which were saved at the boundary.
+    """Save the changes of `carry_on` and reset callbacks, but not the tensors, which the boundary has saved.
 
-    After `hand_over`, too, for those who had them.
+    Workers that had the tensors before call it after `hand_over`, too.
     """
     if not synced_by_horovod(state) or type(state).save is not horovods.TorchState.save:
         state.save()
@@ -142,7 +144,7 @@ def save_after_carry_on(state: State) -> None:
 
 
 def keep_saved_apart(state: State) -> None:
-    """After `state.restore()`: an optimizer that loads tensors takes them for its own, and writes to them."""
+    """Copy saved optimizer states after `state.restore()`: an optimizer writes to tensors that it loads."""
     for handler in getattr(state, "_handlers", {}).values():
         if type(handler).restore is horovods.OptimizerStateHandler.restore:
             handler._saved_optimizer_state = copy.deepcopy(handler._saved_optimizer_state)
@@ -151,17 +153,18 @@ def keep_saved_apart(state: State) -> None:
 # --- how messages travel ----------------------------------------------------------------------------------
 
 _Carry = Callable[[torch.Tensor, str], Callable[[], object]]
-"""Begins to send or to receive a message (flat, uint8) of that name; what it returns waits for the end."""
+"""A function that begins to send or to receive a message (flat, uint8) of that name. The function that it
+returns waits for the end."""
 
 
-def _broadcast(parts: Sequence[Part]) -> None:
+def _broadcast(parts: Sequence[StatePart]) -> None:
     theirs = _from_root_to_all(parts, in_place=True)
     if theirs is not None:
         _take_over(parts, theirs)
 
 
-def _from_root_to_all(parts: Sequence[Part], *, in_place: bool) -> Sequence[Any] | None:
-    """What rank 0 has of these parts, `in_place` where it fits; None on rank 0."""
+def _from_root_to_all(parts: Sequence[StatePart], *, in_place: bool) -> Sequence[Any] | None:
+    """Send rank 0's content of these parts to all, `in_place` where it fits. Returns it; None on rank 0."""
     if mpi_ops.rank() != ROOT:
         return _received([part.room() if in_place else None for part in parts], _from_root)
     if mpi_ops.size() > 1:
@@ -173,18 +176,20 @@ def _from_root(message: torch.Tensor, name: str) -> Callable[[], object]:
     return functools.partial(mpi_ops.synchronize, mpi_ops.broadcast_async_(message, ROOT, name=name))
 
 
-def _to(courier: Courier, receivers: Sequence[int], message: torch.Tensor, name: str) -> Callable[[], object]:
-    return _with_peers(courier.send, message, receivers)
+def _to(
+    transport: TensorTransport, receivers: Sequence[int], message: torch.Tensor, name: str
+) -> Callable[[], object]:
+    return _with_peers(transport.send, message, receivers)
 
 
-def _from(courier: Courier, source: int, message: torch.Tensor, name: str) -> Callable[[], object]:
-    return _with_peers(courier.receive, message, [source])
+def _from(transport: TensorTransport, source: int, message: torch.Tensor, name: str) -> Callable[[], object]:
+    return _with_peers(transport.receive, message, [source])
 
 
 def _with_peers(
     carry: Callable[[torch.Tensor, int], Callable[[], object]], message: torch.Tensor, ranks: Sequence[int]
 ) -> Callable[[], None]:
-    """Begin to carry the message, in pieces. What fails is told by whoever waits, when nothing goes on."""
+    """Begin to carry the message, in pieces. The returned function waits for all, then raises a failure."""
     begun: list[Callable[[], object]] = []
     failures: list[RuntimeError] = []
     try:
@@ -215,7 +220,7 @@ def _pieces(message: torch.Tensor) -> Sequence[torch.Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """Stands for a tensor: where its bytes are, and what they mean."""
+    """A stand-in for a tensor: the place of the tensor's bytes, their type and their shape."""
 
     message: int
     offset: int
@@ -223,14 +228,14 @@ class _Slot:
     shape: tuple[int, ...]
 
     def within(self, message: torch.Tensor) -> torch.Tensor:
-        """That tensor in its message (flat, uint8)."""
+        """The slot's tensor in its message (flat, uint8)."""
         size = math.prod(self.shape) * self.dtype.itemsize
         return message[self.offset : self.offset + size].view(self.dtype).view(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """So many bytes; from GPU to GPU, or in memory."""
+    """A message of `size` bytes, from GPU to GPU or from memory to memory."""
 
     size: int
     on_gpu: bool = False
@@ -243,17 +248,17 @@ _Placed = list[tuple[_Slot, torch.Tensor]]
 
 
 class _Packing:
-    """Finds the tensors of a state, and gives each its slot: large ones in messages of their own."""
+    """Finds the tensors of a state, and gives each tensor a slot: large tensors in messages of their own."""
 
     def __init__(self) -> None:
         self.messages: list[_Message] = []
         self.placed: _Placed = []
         self._shared: dict[tuple[Any, ...], _Slot] = {}
         self._collecting = -1
-        """The message that small tensors go to; none yet."""
+        """The number of the message that collects small tensors; -1: there is none yet."""
 
     def replace(self, value: Any) -> Any:
-        """`value`, which stays as it is, with slots in the place of tensors."""
+        """A copy of `value` with slots in the place of tensors. `value` itself stays as it is."""
         if isinstance(value, dict):
             return _alike(value, {key: self.replace(each) for key, each in value.items()})
         if type(value) in (list, tuple):
@@ -282,14 +287,14 @@ class _Packing:
 
 
 class _Unpacking:
-    """Puts tensors in the place of slots: those that are there if they fit, else new ones."""
+    """Puts tensors in the place of slots: this worker's own tensors if they fit, else new tensors."""
 
     def __init__(self, messages: list[_Message]) -> None:
         self.placed: _Placed = []
         self._messages = messages
 
     def replace(self, theirs: Any, own: Any) -> Any:
-        """The giver's state, with what is this worker's `own` where it can be."""
+        """The giver's state, with this worker's `own` tensors where they fit."""
         if isinstance(theirs, _Slot):
             return self._tensor(theirs, own)
         if isinstance(theirs, dict):
@@ -312,15 +317,15 @@ class _Unpacking:
 
 
 def _alike(model: dict[Any, Any], items: dict[Any, Any]) -> dict[Any, Any]:
-    """A dictionary of the kind of `model` with these items: a Counter stays one."""
+    """A dictionary of the class of `model` with these items: a Counter stays a Counter."""
     if type(model) in (dict, OrderedDict):
         return items
     made = copy.copy(model)
-    dict.update(made, items)  # Counter's own would add the numbers up
+    dict.update(made, items)  # Counter's own update would add the numbers up
     return made
 
 
-def _send(parts: Iterable[Part], carry: _Carry) -> None:
+def _send(parts: Iterable[StatePart], carry: _Carry) -> None:
     packing = _Packing()
     replaced = [packing.replace(part.own()) for part in parts]
     _send_structure(cloudpickle.dumps((packing.messages, replaced)), carry)
@@ -335,17 +340,17 @@ def _send(parts: Iterable[Part], carry: _Carry) -> None:
     under_way.finish()
 
 
-def _receive(parts: Sequence[Part], carry: _Carry) -> None:
+def _receive(parts: Sequence[StatePart], carry: _Carry) -> None:
     _take_over(parts, _received([part.room() for part in parts], carry))
 
 
-def _take_over(parts: Sequence[Part], theirs: Sequence[Any]) -> None:
+def _take_over(parts: Sequence[StatePart], theirs: Sequence[Any]) -> None:
     for part, each in zip(parts, theirs, strict=True):
         part.take_over(each)
 
 
 def _received(rooms: Sequence[Any], carry: _Carry) -> list[Any]:
-    """What the giver has of these parts, in these rooms where it fits; taken over by nobody yet."""
+    """The giver's content of the parts, in these rooms where it fits. No part takes it over here."""
     messages, replaced = cloudpickle.loads(_receive_structure(carry))
     unpacking = _Unpacking(messages)
     theirs = [unpacking.replace(each, room) for each, room in zip(replaced, rooms, strict=True)]
@@ -367,21 +372,21 @@ def _unpack(wait: Callable[[], object], buffer: torch.Tensor, placed: _Placed) -
 
 
 class _UnderWay:
-    """Messages that were begun. The oldest is finished first where copies would take too much memory."""
+    """Messages that were begun. If copies take too much memory, the oldest message is finished first."""
 
     def __init__(self) -> None:
         self._begun: deque[tuple[int, Callable[[], object]]] = deque()
         self._copied = 0
 
     def add(self, copied: int, finish: Callable[[], object]) -> None:
-        """One more, with a copy of so many bytes."""
+        """Add a message with a copy of this number of bytes."""
         self._begun.append((copied, finish))
         self._copied += copied
         while self._copied > COPIED_BYTES:
             self._finish_oldest()
 
     def finish(self) -> None:
-        """All of them."""
+        """Finish all messages."""
         while self._begun:
             self._finish_oldest()
 
@@ -395,7 +400,7 @@ class _UnderWay:
         self._copied -= copied
 
     def _end_all(self) -> None:
-        """Nothing may still be written into tensors that are then restored."""
+        """Wait for all messages, so that nothing is written into tensors that are restored afterwards."""
         for _, finish in self._begun:
             with contextlib.suppress(HorovodInternalError):
                 finish()
@@ -431,7 +436,7 @@ def _by_message(messages: list[_Message], placed: _Placed) -> list[tuple[_Messag
 
 
 def _memory_of(placed: _Placed, message: _Message) -> torch.Tensor | None:
-    """The first tensor's own memory, flat, if that is all the message."""
+    """The first tensor's own memory, flat, if that is the whole message; else None."""
     tensor = placed[0][1].detach()
     if (
         tensor.numel() * tensor.dtype.itemsize != message.size

@@ -1,4 +1,5 @@
-"""The wire: generated messages (`v1`) and how callers prove who they are (`credentials`).
+"""The package that the daemon and horovod_elastic share. They share nothing else.
 
-The only thing that the daemon and horovod_elastic share.
+It has the generated messages (`v1`), the proof of a caller's identity (`credentials`), and other code that
+both sides need.
 """

@@ -1,7 +1,7 @@
-"""A server's connections below gRPC, which closes one only when the other end is gone.
+"""Closes a gRPC server's connections below gRPC, which closes one only when the other end is gone.
 
-gRPC for Python names the other end of a call and lets nobody close its connection. This process has the
-descriptor, so it finds the one with that other end, and shuts it down.
+gRPC for Python names the other end of a call, but has no way to close its connection. This process has the
+connection's descriptor. So it finds the descriptor with that other end, and shuts it down.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from typing import Final
 from urllib.parse import unquote
 
 _LOOK_S: Final = 1.0
+"""Interval between checks of the connections."""
 _LOOK_SOON_S: Final = 0.1
-"""After a look that has closed any: whoever opened them opens more."""
+"""Interval after a check that has closed connections, because their owner opens more."""
 _WARNING_S: Final = 10.0
-"""Between two warnings of what was closed."""
+"""Shortest interval between two warnings of closed connections."""
 _SHARE: Final = 0.02
-"""Of the time, at most, for looking at connections."""
+"""Largest part of the time that checks of the connections may take."""
 
 End = tuple[str, int]
 """The other end of a connection: address and port."""
@@ -33,7 +34,7 @@ _log = logging.getLogger("flexo")
 
 
 def end_of(peer: str) -> End | None:
-    """``ipv6:%5Bfe80::1%5D:40000``, as gRPC writes it, -> ``fe80::1``, 40000. None: no TCP."""
+    """The other end in gRPC's text: ``ipv6:%5Bfe80::1%5D:40000`` -> ``fe80::1``, 40000. None: no TCP."""
     kind, _, rest = peer.partition(":")
     host, _, port = unquote(rest).rpartition(":")
     if kind not in ("ipv4", "ipv6") or not port.isdecimal():
@@ -42,9 +43,9 @@ def end_of(peer: str) -> End | None:
 
 
 def hang_up_on(peers: Collection[str]) -> int:
-    """Close the connections to `peers`, as gRPC writes them; returns how many there were.
+    """Close the connections to `peers`, as gRPC writes them; return their number.
 
-    It looks at all descriptors: not for the event loop's thread.
+    The function reads all descriptors, so do not call it in the event loop's thread.
     """
     ends = {end_of(peer) for peer in peers}
     return sum(_shut_down(number, end) for number, _, end in _connections() if end in ends)
@@ -52,27 +53,29 @@ def hang_up_on(peers: Collection[str]) -> int:
 
 @dataclass(slots=True)
 class _Proven:
-    """A connection on which somebody has shown a valid credential."""
+    """A connection on which a caller has shown a valid credential."""
 
     uid: int | None
     used_at: float
-    """When the last call on it began or ended."""
+    """Time when the last call on the connection began or ended."""
     calls: int = 0
-    """That are open."""
+    """Number of open calls."""
 
     @property
     def usefulness(self) -> tuple[bool, float]:
-        """Those without an open call are the least useful, the ones used last more so; of others the old ones
-        are worth most: leaders keep theirs for as long as their jobs run.
+        """The sort key by which connections are closed, the least useful first.
+
+        Connections without an open call are the least useful, and among them those used longest ago. Among
+        the others, old ones are the most useful: leaders keep theirs for as long as their jobs run.
         """
         return self.calls > 0, -self.used_at if self.calls else self.used_at
 
 
 class ConnectionGuard:
-    """Closes connections on which nobody proves anything, the oldest first, where one host has too many.
+    """Closes connections without a proven caller, the oldest first, if one host has too many of them.
 
-    A host that fills a server with connections loses them; who dials and proves who calls keeps the
-    connection, up to a number for each user.
+    A host that fills a server with connections loses them. A caller that dials and proves its identity keeps
+    the connection, up to a number for each user.
     """
 
     def __init__(
@@ -84,11 +87,12 @@ class ConnectionGuard:
         port: int | None = None,
         warn: Callable[[str], object] = _log.warning,
     ) -> None:
-        """`of_a_user`: proven connections that a user may have; None: any number. `more_of`: how many more a
-        user may have at present; it is asked in the thread that looks.
+        """`silent_of_a_host`: number of connections without a proven caller that one host may have.
 
-        `port`: the server's own, where this process has other connections that are none of its business;
-        None: all of this process. `warn`: is told what was closed, in the thread that looks.
+        `of_a_user`: number of proven connections that a user may have; None: any number. `more_of`: returns
+        how many more a user may have now; called in the thread that checks. `port`: the server's own port, if
+        the guard is not to touch other connections of this process; None: all connections. `warn`: called
+        with a sentence on what was closed, in the thread that checks.
         """
         self._most = silent_of_a_host
         self._of_a_user = of_a_user
@@ -98,12 +102,12 @@ class ConnectionGuard:
         self._warns_again_s = 0.0
         self._proven: dict[End, _Proven] = {}
         self._since: dict[int, float] = {}
-        """By inode: when a connection was first seen."""
+        """By inode, the time when a connection was first seen."""
 
     def has_proven(self, peer: str, uid: int | None = None) -> Callable[[object], None]:
-        """A caller on that connection has shown a valid credential, of user `uid`.
+        """Note that a caller on the connection to `peer` has shown a valid credential of user `uid`.
 
-        Returns what to call, with anything, when the call has ended.
+        Returns a function to call when the call has ended; its argument is ignored.
         """
         now, end = time.monotonic(), end_of(peer)
         if end is None:
@@ -120,7 +124,7 @@ class ConnectionGuard:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look again and again, in a thread, while the context lasts."""
+        """A context in which a thread checks the connections again and again."""
         over = threading.Event()
 
         def keep_looking() -> None:
@@ -130,7 +134,7 @@ class ConnectionGuard:
                 closed = 0
                 try:
                     closed = self.look()
-                except Exception as error:  # such as no file left; without this thread nobody is hung up on
+                except Exception as error:  # such as no file left; the thread must go on
                     self._warn(f"connections cannot be counted: {error!r}")
                 pause_s = _LOOK_SOON_S if closed else _LOOK_S
                 pause_s = max(pause_s, (time.monotonic() - begun) / _SHARE)
@@ -142,7 +146,7 @@ class ConnectionGuard:
             over.set()
 
     def look(self) -> int:
-        """Close what is too much now; returns how many."""
+        """Close the connections that are too many now; return their number."""
         before = frozenset(self._proven)
         now, found = time.monotonic(), list(_connections(self._port))
         self._since = {inode: self._since.get(inode, now) for _, inode, _ in found}
@@ -166,7 +170,7 @@ class ConnectionGuard:
         return closed + self._close_excess_of_users(found)
 
     def _close_excess_of_users(self, found: Collection[tuple[int, int, End]]) -> int:
-        """Those of each user that are least useful, where there are too many; returns how many."""
+        """Close the least useful connections of each user that has too many; return their number."""
         if self._of_a_user is None:
             return 0
         users = defaultdict(list)
@@ -188,15 +192,15 @@ class ConnectionGuard:
 
 
 def _connections(port: int | None = None) -> Iterator[tuple[int, int, End]]:
-    """Descriptor, inode and other end of each TCP connection of this process, at one moment or another.
+    """Descriptor, inode and other end of each TCP connection of this process. They are read one by one.
 
-    With a `port`, of those to that port of this host.
+    `port`: only connections to this port of this host.
     """
     with os.scandir("/proc/self/fd") as entries:
         numbers = [int(entry.name) for entry in entries]
     for number in numbers:
         with suppress(OSError):
-            # Whatever it is, asked for as IPv6: that has room for the longest name.
+            # The socket, of whatever family, is asked for its name as IPv6, which has room for the longest.
             connection = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, number)
             try:
                 end = _named(connection.getpeername())
@@ -208,7 +212,7 @@ def _connections(port: int | None = None) -> Iterator[tuple[int, int, End]]:
 
 
 def _shut_down(number: int, end: End) -> bool:
-    """Whether that descriptor still had that other end. Its owner, gRPC, closes it."""
+    """Shut a descriptor down if it still has this other end; return whether it had. gRPC then closes it."""
     with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
         if _named(connection.getpeername()) == end:
             connection.shutdown(socket.SHUT_RDWR)
@@ -217,5 +221,7 @@ def _shut_down(number: int, end: End) -> bool:
 
 
 def _named(name: object) -> End | None:
-    """Of a socket's name, which has more parts in IPv6; gRPC writes IPv4 over an IPv6 socket as IPv4."""
+    """Address and port from a socket's name, which has more parts in IPv6. IPv4 over IPv6 is written as IPv4,
+    as gRPC does.
+    """
     return (str(name[0]).removeprefix("::ffff:"), int(name[1])) if isinstance(name, tuple) else None

@@ -1,13 +1,14 @@
-"""Credentials on gRPC calls: who is calling, provably, as everything else on the cluster does it.
+"""Credentials on gRPC calls, which prove the caller's identity with MUNGE, as Slurm does.
 
-`new_authenticator` is the one place where the scheme is chosen; MUNGE is the only scheme so far.
+Only `new_authenticator` chooses the scheme; MUNGE is the only scheme so far.
 
-A caller puts a credential into the call's metadata. It names flexo and the method that is called; munged
-adds uid, gid and time, and signs. The callee decodes it once: munged itself refuses replayed, expired and
-foreign-keyed ones, and `verify` refuses those made for another method or another program.
+A caller puts a credential into the call's metadata. The credential names flexo and the method that is called.
+munged adds uid, gid and time, and signs. The callee decodes the credential once: munged itself refuses
+replayed, expired and foreign-keyed credentials. `verify` refuses credentials for another method or another
+program.
 
-libmunge is used through ctypes: every host of a cluster with auth/munge has it, and Debian packages no
-Python binding of it.
+flexo uses libmunge through ctypes: every host of a cluster with auth/munge has the library, and Debian
+packages no Python binding of it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from typing import Protocol
 
 METADATA_KEY = "flexo-munge"
 LIFETIME_S = 60
-"""Long enough for a slow network, short enough that a stolen credential is worth little."""
+"""Lifetime of a credential: enough for a slow network, and short, so that a stolen one is worth little."""
 SOCKET_VARIABLE = "FLEXO_MUNGE_SOCKET"
-"""Names munged's socket where it is not libmunge's default (as AuthInfo=socket= does for Slurm)."""
+"""Environment variable: munged's socket, if not libmunge's default (as AuthInfo=socket= does for Slurm)."""
 
 _OPT_TTL = 4  # munge_opt_t
 _OPT_SOCKET = 8
@@ -32,12 +33,12 @@ _LIBRARY = "libmunge.so.2"
 
 
 class NotAuthentic(Exception):
-    """A credential that proves nothing, or MUNGE not answering; the message says which."""
+    """A credential proves nothing, or MUNGE does not answer; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who made a call."""
+    """The user and the group of a method's caller."""
 
     uid: int
     gid: int
@@ -47,11 +48,11 @@ class Authenticator(Protocol):
     """One scheme by which callers prove who they are."""
 
     def credential(self, method: str) -> str:
-        """A credential of this process for one call of `method` ("/flexo.v1.Service/Method")."""
+        """Make a credential of this process for one call of `method` ("/flexo.v1.Service/Method")."""
         ...
 
     def verify(self, credential: str, method: str) -> Caller:
-        """Who made `credential`. Raises NotAuthentic unless it is valid, new, and for `method`."""
+        """The maker of `credential`. Raises NotAuthentic if it is not valid, not new, or not for `method`."""
         ...
 
 
@@ -63,7 +64,7 @@ class Munge:
 
     def credential(self, method: str) -> str:
         """See Authenticator."""
-        library = _libmunge()
+        library = libmunge()
         payload = _payload(method)
         credential = ctypes.c_void_p()
         context = self._context(library)
@@ -78,7 +79,7 @@ class Munge:
 
     def verify(self, credential: str, method: str) -> Caller:
         """See Authenticator."""
-        library = _libmunge()
+        library = libmunge()
         context = self._context(library)
         payload, length = ctypes.c_void_p(), ctypes.c_int()
         uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
@@ -116,9 +117,9 @@ _SCHEMES: dict[str, Callable[[str | None], Authenticator]] = {MUNGE: Munge}
 
 
 def new_authenticator(scheme: str = MUNGE, *, socket: str | None = None) -> Authenticator:
-    """The authenticator of a scheme; `socket`: of the scheme's daemon, where it is not the default one.
+    """The authenticator of a scheme. `socket`: socket of the scheme's daemon, if not the default one.
 
-    Raises ValueError for a scheme that does not exist.
+    Raises ValueError for an unknown scheme.
     """
     try:
         return _SCHEMES[scheme](socket)
@@ -142,12 +143,13 @@ def _free(pointer: ctypes.c_void_p) -> None:
 
 @cache
 def _libc() -> ctypes.CDLL:
-    """Loaded once: each CDLL makes a class of its own, 3 KiB that only the garbage collector removes."""
+    """The C library, loaded once: each CDLL makes a class, 3 KiB that only the garbage collector removes."""
     return ctypes.CDLL(None)
 
 
 @cache
-def _libmunge() -> ctypes.CDLL:
+def libmunge() -> ctypes.CDLL:
+    """The library of MUNGE. Raises NotAuthentic if it cannot be loaded."""
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""One key in etcd, changed by compare-and-swap: what leases of jobs' leaders and of flexod itself stand on.
+"""One key in etcd, changed by compare-and-swap: the basis of leader leases of jobs and of flexods.
 
-etcd speaks JSON over HTTP here (etcd3gw): its gRPC clients for Python are not kept up and need an old
+The client speaks JSON over HTTP (etcd3gw). etcd's gRPC clients for Python are not maintained and need an old
 protobuf.
 """
 
@@ -23,30 +23,30 @@ from etcd3gw.lease import Lease as EtcdLease
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 
 _WITHOUT_TOKEN = ("user name is empty", "invalid auth token", "auth store is old")
-"""How etcd says that it wants to know who asks (again: its tokens last minutes)."""
+"""etcd's error texts when a login is required, or a new one: its tokens last minutes."""
 _LEAST_S = 0.5
-"""For one member to answer."""
+"""Shortest time allowed for one member to answer."""
 _T = TypeVar("_T")
 
 
 class EtcdAway(Exception):
-    """No member can be asked now, or what one says cannot be read; the message says which, and why."""
+    """No member can be asked now, or its answer cannot be read; the message says which, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the key holds, and where it stands in etcd."""
+    """The value of the key, and its revision in etcd."""
 
     value: str
     revision: int
-    """Of its last change."""
+    """Revision of the key's last change."""
     lease: int
-    """etcd's lease that it lives under; 0: none."""
+    """The etcd lease that the key is attached to; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look: what is kept if anything is, and etcd's revision."""
+    """The result of one request: the key's value, if it has one, and etcd's revision."""
 
     kept: Kept | None
     revision: int
@@ -64,30 +64,30 @@ class EtcdKey:
         self._members = [_member(host, place.kind, self._session, timeout_s) for host in place.hosts]
 
     def look(self) -> Seen:
-        """What is there now."""
+        """The present value."""
         return self._transact([], [])
 
     def write(self, value: str, expected: int, lease: int = 0) -> Seen:
-        """Put `value` if the key's revision is `expected` (0: if there is none); what stands there then."""
+        """Put `value` if the key's revision is `expected` (0: no key); return the content afterwards."""
         put = {"key": _text(self.name), "value": _text(value), **({"lease": lease} if lease else {})}
         return self._transact([self._unchanged(expected)], [{"request_put": put}])
 
     def delete(self, expected: int) -> Seen:
-        """Delete it if its revision is `expected`; what stands there then."""
+        """Delete the key if its revision is `expected`; return the content afterwards."""
         return self._transact(
             [self._unchanged(expected)], [{"request_delete_range": {"key": _text(self.name)}}]
         )
 
     def new_lease(self, ttl_s: float) -> int:
-        """A lease of etcd's, under which a value ends by itself. etcd counts whole seconds."""
+        """Make an etcd lease, with which a value ends by itself. etcd counts whole seconds."""
         return int(self._ask(lambda etcd: etcd.lease(ttl=math.ceil(ttl_s))).id)
 
     def refresh_lease(self, lease: int) -> bool:
-        """Give it its whole length again; whether it still stood."""
+        """Renew an etcd lease to its whole length; return whether it still existed."""
         return self._ask(lambda etcd: EtcdLease(lease, etcd).refresh()) > 0
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         self._session.close()
 
     def _unchanged(self, expected: int) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class EtcdKey:
             raise EtcdAway(text) from error
 
     def _ask(self, what: Callable[[Etcd3Client], _T]) -> _T:
-        """`what` from the first member that answers; the one that did is asked first the next time."""
+        """Ask members for `what` until one answers. That member is asked first the next time."""
         trouble = ""
         for member in list(self._members):
             try:
@@ -153,7 +153,7 @@ def _member(host: str, kind: Kind, session: requests.Session, timeout_s: float) 
         port=int(port),
         protocol="https" if kind is Kind.ETCD_OVER_TLS else "http",
         timeout=timeout_s,
-        api_path="/v3/",  # since etcd 3.4; not looked up, so that the first question is the only one
+        api_path="/v3/",  # since etcd 3.4; given here, because the client would ask etcd for it first
         session=session,
     )
 
@@ -168,7 +168,7 @@ def _seen(answer: Any) -> Seen:
 
 
 def _text(text: str) -> str:
-    """etcd's JSON wants bytes in base64."""
+    """`text` in base64, as etcd's JSON requires for bytes."""
     return base64.b64encode(text.encode()).decode()
 
 

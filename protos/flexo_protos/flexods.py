@@ -1,6 +1,6 @@
-"""Where flexod is, for its callers, if there are several: their addresses, and how one refers to another.
+"""The addresses of one or several flexods, for their callers, and the answer of a flexod that stands by.
 
-Shared, so that jobs and the flexo command cannot differ in whom they ask.
+Jobs and the flexo command share this module, so that both ask the same flexod.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import grpc
 from flexo_protos import keepalive
 
 STANDS_BY_KEY = "flexo-stands-by"
-"""Trailing metadata of UNAVAILABLE: a flexod is there, and one is active or will be soon."""
+"""Key in the trailing metadata of UNAVAILABLE: this flexod stands by, and one is active or will be soon."""
 SEVERAL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 5_000),  # it bounds a dial too: a host that is off does not answer
     *keepalive.noticing(quiet_s=6.0, answer_s=4.0),
 )
-"""For channels, where another flexod is worth asking soon. Each option comes once in a channel's."""
+"""Options of channels to several flexods, so that the next one is asked soon. No option comes twice."""
 
 
 def configured(tree: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Addresses, "host:port" with commas between, and the key that says so, in a flexo.toml that was read.
+    """The addresses in a parsed flexo.toml, as "host:port" separated by commas, and the key that has them.
 
-    None: it says nothing. Raises ValueError, which names the key.
+    None if no key has any. Raises ValueError, which names the key.
     """
     available, service = tree.get("high_availability", {}), tree.get("service", {})
     if isinstance(available, dict) and (hosts := available.get("hosts")):
@@ -40,14 +40,14 @@ def configured(tree: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def several(address: str) -> tuple[str, ...]:
-    """The single addresses in what `configured` returns, or a user has set."""
+    """The single addresses in a text from `configured`, or from a user."""
     return tuple(part.strip() for part in address.split(",") if part.strip())
 
 
 def options_for(
     addresses: tuple[str, ...], options: tuple[tuple[str, object], ...]
 ) -> tuple[tuple[str, object], ...]:
-    """A channel's `options`, with those of SEVERAL_OPTIONS instead where there are several."""
+    """A channel's `options`. For several addresses, SEVERAL_OPTIONS replace options of the same name."""
     if len(addresses) == 1:
         return options
     replaced = {name for name, _ in SEVERAL_OPTIONS}

@@ -1,4 +1,4 @@
-"""Says how to install what is missing: flexo is on no package index, so messages name its wheel."""
+"""The command that installs missing extras. flexo is on no package index, so messages name its wheel."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""How soon either end of a gRPC connection misses a peer that has vanished: for channels and servers alike.
+"""gRPC options with which an end of a connection detects that its peer has vanished.
 
-A host that loses its power or its network closes nothing. Only pings without an answer tell.
+They are for channels and servers alike. A host that loses its power or its network closes no connection. Only
+unanswered pings show that it is gone.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ Options = tuple[tuple[str, int], ...]
 
 
 def noticing(quiet_s: float, answer_s: float) -> Options:
-    """The other end is pinged after `quiet_s` without a word, and given up `answer_s` later.
+    """Options: ping the other end after `quiet_s` seconds of silence, and give it up `answer_s` later.
 
-    The two options of that name are not enough: a ping without an answer has a minute of its own, and
-    those of a stream on which nothing is said become rare (gRPC core, keepalive.md and chttp2_transport.cc;
-    tried with grpcio 1.85).
+    gRPC's two keepalive options are not enough. A ping has a timeout of its own, one minute. Pings become
+    rare on a stream without messages (gRPC core, keepalive.md and chttp2_transport.cc; tried with grpcio
+    1.85).
     """
     answer_ms = round(answer_s * 1000)
     return (
@@ -25,9 +26,10 @@ def noticing(quiet_s: float, answer_s: float) -> Options:
 
 
 def bearing_pings(every_s: float) -> Options:
-    """For a server: who pings no more often than that is not hung up on (too_many_pings).
+    """Options of a server: accept pings every `every_s` seconds without closing the connection
+    (too_many_pings).
 
-    Without it, three pings within five minutes are too many where the server has nothing to say. gRPC core
-    calls it GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, and heeds no option of that spelling.
+    Without them, three pings within five minutes are too many while the server sends nothing. gRPC core calls
+    the option GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, but ignores an option spelled like that.
     """
     return (("grpc.http2.min_ping_interval_without_data_ms", round(every_s * 1000)),)

@@ -1,4 +1,4 @@
-"""Where a job's lease is kept, as text: how a site says it, and how `flexo run` tells its agents.
+"""The place of a job's leader lease as text, in a site's configuration and from `flexo run` to its agents.
 
     flexod                                      flexod, wherever the job finds it
     run                                         each `flexo run` keeps its own
@@ -8,7 +8,7 @@
     etcd://e1:2379,e2:2379/flexo#3f9c           etcd: its members, and the prefix of flexo's keys
     etcds://e1:2379/flexo                       the same over TLS
 
-Shared, so that flexod's check of the configuration and the job's reading of it cannot differ.
+flexod, which checks the configuration, and the job, which reads it, share this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLACE = re.compile(
 
 
 class Kind(enum.Enum):
-    """What serves the lease."""
+    """The kind of server that keeps the lease."""
 
     FLEXOD = "flexod"
     RUN = "run"
@@ -43,7 +43,7 @@ _ETCD = (Kind.ETCD, Kind.ETCD_OVER_TLS)
 
 @dataclass(frozen=True, slots=True)
 class LeasePlace:
-    """See the module. `hosts` ("host:port") is empty where the address is found elsewhere."""
+    """See the module. `hosts` ("host:port") is empty if the address is found elsewhere."""
 
     kind: Kind
     hosts: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class LeasePlace:
 
     @property
     def etcd(self) -> bool:
-        """Whether etcd keeps it."""
+        """Whether etcd keeps the lease."""
         return self.kind in _ETCD
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class LeasePlace:
 
 @dataclass(frozen=True, slots=True)
 class EtcdAccess:
-    """How a site's etcd lets callers in, as flexo.toml says it; "" where it does not ask."""
+    """The credentials for a site's etcd, from flexo.toml; "" for one that etcd does not require."""
 
     ca: str = ""
     cert: str = ""
@@ -76,7 +76,7 @@ class EtcdAccess:
 
 
 def parse(text: str) -> LeasePlace:
-    """The place that `text` names. Raises ValueError, which says what is allowed."""
+    """The place that `text` names. Raises ValueError; its message says what is allowed."""
     match = _PLACE.fullmatch(text)
     if match is None:
         raise ValueError(f"'{text}' names no place for leases: it takes {GRAMMAR}")

@@ -1,6 +1,6 @@
-"""So much of what nodes have: GPUs by type and share, other devices, CPUs and memory. The one type for it.
+"""Amounts of a node's resources: GPUs by type and share, other devices, CPUs and memory.
 
-flexod and jobs count with it, and say it to each other (message Resources in jobs.proto).
+flexod and jobs calculate with this type, and send it to each other (message Resources in jobs.proto).
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import Final
 from flexo_protos.v1 import jobs_pb2
 
 Amount = int | Fraction
-"""How many of a device: a whole number, or a fraction where several jobs share one."""
+"""Amount of a device: a whole number, or a fraction if several jobs share one."""
 
 UNBOUNDED: Final = 1 << 30
-"""How often nothing at all fits into anything."""
+"""The number of times that an empty amount fits into any amount."""
 
 
 class BadAmount(ValueError):
-    """A message that is no amount of anything; the message says which part, and what is allowed."""
+    """A message Resources is no amount; the error says which part is wrong, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Devices:
-    """Devices that a cluster counts beside its GPUs, such as a second resource on the same ones."""
+    """Devices that a cluster counts beside its GPUs, such as a second resource on the same GPUs."""
 
     name: str
     type: str = ""
-    """"": of any type where they are asked for."""
+    """Type of the devices; "" in a request: any type."""
     amount: Amount = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a node has, a job holds, or a worker takes."""
+    """The resources of a node, of a job, or of a worker."""
 
     gpus: Amount = 0
     cpus: int = 0
     memory_mib: int = 0
-    """0 of what is asked for: the cluster's default decides."""
+    """Memory in MiB; 0 in a request: the cluster's default applies."""
     gpu_type: str = ""
-    """"" matches every type where it is asked for; of a node: it has none, or several."""
+    """GPU type; "" in a request: any type; "" of a node: it has no type, or several."""
     devices: tuple[Devices, ...] = ()
 
     def __add__(self, other: Resources) -> Resources:
-        """Both; of the left one's GPU type, where it has one: what joins a node's free GPUs is of that."""
+        """The sum, with the left one's GPU type, if it has one: GPUs given back to a node are of its type."""
         return Resources(
             self.gpus + other.gpus,
             self.cpus + other.cpus,
@@ -65,7 +65,7 @@ class Resources:
         )
 
     def minus(self, other: Resources) -> Resources:
-        """What is left; never below zero, because what somebody else has taken meanwhile is simply gone."""
+        """The difference. It is never below zero, because others may have taken more meanwhile."""
         return Resources(
             max(0, self.gpus - other.gpus),
             max(0, self.cpus - other.cpus),
@@ -75,7 +75,7 @@ class Resources:
         )
 
     def holds(self, unit: Resources) -> int:
-        """How many times `unit` fits in; `UNBOUNDED` if it is nothing."""
+        """Number of times that `unit` fits in; `UNBOUNDED` if `unit` is empty."""
         if unit.gpu_type and unit.gpu_type != self.gpu_type and unit.gpus:
             return 0
         fits = UNBOUNDED
@@ -90,7 +90,7 @@ class Resources:
         return fits
 
     def share(self, parts: int) -> Resources:
-        """One of so many equal parts, rounded up: only what is a share already is cut further."""
+        """One of `parts` equal parts. Whole amounts are rounded up; only fractions are cut further."""
         parts = max(1, parts)
         return Resources(
             _part(self.gpus, parts),
@@ -101,26 +101,26 @@ class Resources:
         )
 
     def gpus_of_each(self, workers: int) -> Amount:
-        """GPUs of one of so many: whole ones, and what is left over is nobody's, or a share of a share."""
+        """GPUs of one of `workers` workers: whole GPUs, with the remainder unused, or a share of a share."""
         return self.gpus // workers if isinstance(self.gpus, int) else _whole(self.gpus / workers)
 
     @property
     def plain(self) -> bool:
-        """Whether it is whole GPUs, CPUs and memory alone: releases before this type know nothing else."""
+        """Whether it has only whole GPUs, CPUs and memory: releases before this type know nothing else."""
         return not self.devices and Fraction(self.gpus).denominator == 1
 
     def of_any_type(self) -> Resources:
-        """The same, whatever type the GPUs are of."""
+        """The same resources with GPUs of any type."""
         return replace(self, gpu_type="") if self.gpu_type else self
 
 
 def rounded_up(amount: Amount, parts: int) -> int:
-    """One of so many equal parts of `amount`, as a whole number."""
+    """One of `parts` equal parts of `amount`, rounded up to a whole number."""
     return -(-amount // max(1, parts))
 
 
 def total(amounts: Iterable[Amount]) -> Amount:
-    """Of all together."""
+    """The sum of all amounts."""
     together: Amount = 0
     for each in amounts:
         together += each
@@ -128,28 +128,28 @@ def total(amounts: Iterable[Amount]) -> Amount:
 
 
 def as_number(amount: Amount) -> int | float:
-    """For JSON and people: 3, 0.5."""
+    """`amount` as a plain number for JSON and people: 3, 0.5."""
     whole = int(amount)
     return whole if whole == amount else float(amount)
 
 
 def amount(text: int | str) -> Amount:
-    """`"3"`, `"1/2"` -> 3, Fraction(1, 2). Raises ValueError."""
+    """Parse an amount: `"3"`, `"1/2"` -> 3, Fraction(1, 2). Raises ValueError."""
     return _amount(*Fraction(text).as_integer_ratio())
 
 
 def as_texts(devices: Iterable[Devices]) -> list[list[str]]:
-    """For JSON: name, type and amount of each."""
+    """Name, type and amount of each of `devices`, for JSON."""
     return [[each.name, each.type, str(each.amount)] for each in devices]
 
 
 def of_texts(texts: Iterable[Iterable[str]]) -> tuple[Devices, ...]:
-    """What `as_texts` was given. Raises ValueError."""
+    """The devices that `as_texts` has written as `texts`. Raises ValueError."""
     return tuple(Devices(name, kind, amount(many)) for name, kind, many in texts)
 
 
 def to_message(resources: Resources) -> jobs_pb2.Resources:
-    """As it is sent: GPUs whole where they are, else in parts of one size."""
+    """The message for `resources`. GPUs are a whole number if they are whole, else parts of one size."""
     share = Fraction(resources.gpus)
     return jobs_pb2.Resources(
         gpus=share.numerator,
@@ -162,7 +162,7 @@ def to_message(resources: Resources) -> jobs_pb2.Resources:
 
 
 def of_message(message: jobs_pb2.Resources) -> Resources:
-    """What `to_message` was given. Raises BadAmount where a device is named twice, or has no name."""
+    """The resources in a message. Raises BadAmount if a device is named twice, or lacks a name or amount."""
     devices = tuple(
         sorted(Devices(each.name, each.type, _amount(each.count, each.parts)) for each in message.devices)
     )
@@ -204,7 +204,7 @@ def _joined(some: Iterable[Devices], others: Iterable[Devices]) -> tuple[Devices
 
 
 def _left(some: tuple[Devices, ...], taken: Iterable[Devices]) -> tuple[Devices, ...]:
-    """What was taken of no type is gone from the first types that have some."""
+    """`some` without `taken`. Devices taken without a type come from the first types that have some."""
     amounts = {(each.name, each.type): each.amount for each in some}
     for each in sorted(taken, key=lambda one: not one.type):
         missing = each.amount

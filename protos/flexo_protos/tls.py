@@ -1,10 +1,10 @@
-"""flexod's callers over TLS: which authority signs its certificate, and what it is when TLS fails.
+"""TLS for flexod's callers: the authority of flexod's certificate, and the reason when TLS fails.
 
-TLS is on for a caller where $FLEXO_TLS_CA names a file with the authority's certificates, or `[tls] ca` in
-$FLEXO_CONFIG or /etc/flexo/flexo.toml does. The variable comes first; set but empty, it says: in the clear.
+A caller uses TLS if $FLEXO_TLS_CA names a file with the authority's certificates, or if `[tls] ca` in
+$FLEXO_CONFIG or /etc/flexo/flexo.toml does. The variable comes first; set but empty, it turns TLS off.
 
-Shared, so that jobs and the flexo command cannot differ in when they encrypt. gRPC keeps the
-reason of a failed handshake to itself or says it in words that help nobody: Python's own ssl is asked again.
+Jobs and the flexo command share this module, so that both encrypt under the same conditions. gRPC does not
+tell the reason of a failed handshake, or not clearly. So this module dials once more with Python's own ssl.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import grpc
 VARIABLE = "FLEXO_TLS_CA"
 CONFIG = "/etc/flexo/flexo.toml"
 TRIES_FOR_S = 3.0
-"""How long finding out what is wrong may take."""
+"""Longest time for the dial that finds out why TLS fails."""
 
 
 class AuthorityUnusable(Exception):
@@ -31,16 +31,16 @@ class AuthorityUnusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Who signs flexod's certificate."""
+    """The signer of flexod's certificate."""
 
     file: Path
-    """PEM."""
+    """File with the authority's certificates, in PEM."""
     source: str
-    """Who named it: for messages."""
+    """The setting that names the file, for messages."""
 
 
 def authority(environment: Mapping[str, str] = os.environ) -> Authority | None:
-    """The authority that is configured; None: flexod is called in the clear. Raises AuthorityUnusable."""
+    """The configured authority; None: flexod is called without TLS. Raises AuthorityUnusable."""
     if VARIABLE in environment:
         file = environment[VARIABLE]
         return Authority(Path(file), f"${VARIABLE}") if file else None
@@ -48,7 +48,7 @@ def authority(environment: Mapping[str, str] = os.environ) -> Authority | None:
     try:
         with path.open("rb") as toml:
             section = tomllib.load(toml).get("tls")
-    except (OSError, ValueError):  # TOMLDecodeError and UnicodeDecodeError are both of the latter
+    except (OSError, ValueError):  # TOMLDecodeError and UnicodeDecodeError are both ValueErrors
         return None
     named = section.get("ca") if isinstance(section, dict) else None
     if named is None:
@@ -69,9 +69,9 @@ def channel(
 
 
 def what_is_wrong(target: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Why TLS keeps this process and `target` (host:port) apart, in a sentence; "" if that is not the cause.
+    """Why TLS to `target` (host:port) fails, in a sentence; "" if TLS is not the cause.
 
-    Dials once more: for when a call has failed.
+    Call it after a failed call: it dials once more.
     """
     try:
         signed_by = authority(environment)
@@ -93,12 +93,12 @@ def what_is_wrong(target: str, environment: Mapping[str, str] = os.environ) -> s
     except ssl.SSLError as error:
         in_the_clear = signed_by is not None and error.reason == "WRONG_VERSION_NUMBER"
         return f"it does not speak TLS, and {_said_by(signed_by)} wants it to" if in_the_clear else ""
-    except (OSError, ValueError):  # nobody there, or no host: not a matter of TLS
+    except (OSError, ValueError):  # no server or no host is there, so TLS is not the cause
         return ""
 
 
 def _trusting(signed_by: Authority | None) -> ssl.SSLContext:
-    """A client's context; without an authority one that believes everybody and is good for asking alone."""
+    """A client's context. Without an authority it accepts any certificate, and serves for this check only."""
     if signed_by is not None:
         context = ssl.create_default_context(cadata=_read(signed_by).decode("ascii"))
     else:
@@ -110,7 +110,7 @@ def _trusting(signed_by: Authority | None) -> ssl.SSLContext:
 
 
 def _read(signed_by: Authority) -> bytes:
-    """The certificates in the authority's file, which are some. Raises AuthorityUnusable."""
+    """The certificates in the authority's file. Raises AuthorityUnusable if it has none, or is unreadable."""
     try:
         text = signed_by.file.read_bytes()
     except OSError as error:

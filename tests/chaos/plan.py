@@ -17,7 +17,7 @@ class Victim(enum.StrEnum):
     AGENT = "agent"
     LEADER = "leader"
     """The agent that leads."""
-    KEEPER = "keeper"
+    SUPERVISOR = "supervisor"
     """What Slurm has started on a node: its agent and its workers die with it."""
 
 

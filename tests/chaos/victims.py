@@ -15,7 +15,7 @@ from chaos.plan import Victim
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of a job: a worker, an agent (also if it leads) or a keeper."""
+    """One process of a job: a worker, an agent (also if it leads) or a supervisor."""
 
     kind: Victim
     pid: int
@@ -29,7 +29,7 @@ class Process:
 
 
 def of_job(folder: Path) -> list[Process]:
-    """Workers (they have a log in `folder`/logs), agents and keepers, in order of their start.
+    """Workers (they have a log in `folder`/logs), agents and supervisors, in order of their start.
 
     All processes of a job have its folder in their command lines.
     """
@@ -50,11 +50,13 @@ def _kind(process: psutil.Process, workers: set[int]) -> Victim | None:
         return Victim.WORKER
     if not words or words[0].endswith("srun"):  # none: it is just ending
         return None
-    if any(word.endswith("/satellite.py") for word in words):  # a batch script, which names the keeper too
+    if any(
+        word.endswith("/satellite.py") for word in words
+    ):  # a batch script, which names the supervisor too
         return None
     if "agent" in words:
         return Victim.AGENT
-    return Victim.KEEPER if any(word.endswith("/keeper.py") for word in words) else None
+    return Victim.SUPERVISOR if any(word.endswith("/supervisor.py") for word in words) else None
 
 
 def _process(process: psutil.Process, kind: Victim) -> Process:
@@ -86,7 +88,7 @@ def choose(victim: Victim, choice: float, alive: list[Process], leader: str) -> 
 def all_of(victim: Process, alive: list[Process], workers: set[int]) -> bool:
     """Whether `workers` (pids) end with the victim, all of them."""
     gone = {victim.pid}
-    if victim.kind is Victim.KEEPER:
+    if victim.kind is Victim.SUPERVISOR:
         gone |= {process.pid for process in alive if process.agent_name == victim.agent_name}
     return workers <= gone
 

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from flexo import renamed_settings
 from flexo_demos.elastic.measure import read_logs
 from flexo_lab import Lab, LabSpec, bring_up
 
@@ -116,15 +117,25 @@ class Cluster:
         until(lambda: sum(self.batches(job).values()) > before + 200, f"job {job} trains on")
 
 
-def forget_newer_keys(config: Path) -> None:
-    """The site's configuration is of the older release's time."""
-    said = subprocess.run(
-        ["flexod", "--check-config", "--config", str(config)], capture_output=True, text=True
-    )
-    for key in re.findall(r"(\w+) is not a key", said.stderr):
+def be_of_the_older_release(config: Path) -> None:
+    """The site's configuration is of the older release's time: by its names, and without newer keys."""
+    for section in re.findall(r"\[(\w+)\] is not a section", _what_flexod_says_of(config)):
+        (old,) = (old for old, new in renamed_settings.SECTIONS.items() if new == section)
+        print(f"[{section}] is called [{old}], as in the older release", flush=True)
+        config.write_text(config.read_text().replace(f"[{section}]", f"[{old}]"))
+    for (_, old), key in renamed_settings.KEYS.items():
+        if f" {key} is not a key" in _what_flexod_says_of(config):
+            print(f"{key} is called {old}, as in the older release", flush=True)
+            config.write_text(re.sub(rf"^{key} =", f"{old} =", config.read_text(), flags=re.MULTILINE))
+    for key in re.findall(r"(\w+) is not a key", _what_flexod_says_of(config)):
         print(f"without {key}, which the older release does not know", flush=True)
         lines = config.read_text().splitlines()
         config.write_text("\n".join(line for line in lines if not line.startswith(f"{key} =")) + "\n")
+
+
+def _what_flexod_says_of(config: Path) -> str:
+    command = ["flexod", "--check-config", "--config", str(config)]
+    return subprocess.run(command, capture_output=True, text=True).stderr
 
 
 def go_by_packages(lab: Lab) -> None:
@@ -163,7 +174,7 @@ def main(older: Path, newer: Path) -> None:
     lab = bring_up(LabSpec(NAME, nodes=2, gpus_per_node=4, infer_nodes=0, flexod=False))
     cluster = Cluster(lab)
     try:
-        forget_newer_keys(lab.layout.flexo_toml)
+        be_of_the_older_release(lab.layout.flexo_toml)
         go_by_packages(lab)
         lab.start_flexod()
         first = cluster.submit(JOB)

@@ -37,9 +37,9 @@ from flexod_told import LENDING, Told  # noqa: E402
 def told() -> Told:
     """flexod after a cycle, a command of Slurm's, an event and a reclaim that was late."""
     made = Told(loans=LENDING)
-    made.happenings.cycle_ended("done", 0.1)
-    made.happenings.command_ended("squeue", "done", 0.05)
-    made.happenings.loans_ended([PastLoan("i1", 0.0, "", 100.0, 280.0, "demand", 290.0, 295.0, 0, 1)])
+    made.counters.cycle_ended("done", 0.1)
+    made.counters.command_ended("squeue", "done", 0.05)
+    made.counters.loans_ended([PastLoan("i1", 0.0, "", 100.0, 280.0, "demand", 290.0, 295.0, 0, 1)])
     return made
 
 

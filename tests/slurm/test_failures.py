@@ -206,16 +206,17 @@ def test_the_configuration_is_read_again_and_a_mistake_in_it_is_told(failing: La
         toml.write_text(good.replace("[controller]", "[controller]\nlease_s = 7"))
         flexod.send_signal(signal.SIGHUP)
         _until(
-            lambda: re.search(r"flexo\.toml:\d+: \[controller\] lease_s = 7", _trouble(failing)), "a mistake"
+            lambda: re.search(r"flexo\.toml:\d+: \[controller\] time_limit_s = 7", _trouble(failing)),
+            "a mistake",
         )
         toml.write_text(good.replace("[controller]", "[controller]\nlease_s = 600"))
         flexod.send_signal(signal.SIGHUP)
         _until(lambda: _trouble(failing) == "", "a good file is taken over")
-        assert "taken over: [controller] lease_s" in _events(failing)
+        assert "taken over: [controller] time_limit_s" in _events(failing)
     finally:
         toml.write_text(good)
         flexod.send_signal(signal.SIGHUP)
-    _until(lambda: _events(failing).count("taken over: [controller] lease_s") == 2, "and taken back")
+    _until(lambda: _events(failing).count("taken over: [controller] time_limit_s") == 2, "and taken back")
     assert failing.flexod_processes() == [flexod]
 
 

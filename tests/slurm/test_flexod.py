@@ -46,7 +46,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(lab: Lab) -> None:
         def explained() -> str:
             return lab.run(["flexo", "why", str(base)], check=False).stdout
 
-        _wait(lambda: "would grow by 3 workers" in explained(), "the journal says what it would do")
+        _wait(lambda: "would grow by 3 workers" in explained(), "the event store says what it would do")
         time.sleep(3)
         assert _jobs(lab) == [base], "a dry run grants nothing, so no satellite is submitted"
         assert "dry run" in explained()

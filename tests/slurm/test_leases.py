@@ -12,7 +12,7 @@ import pytest
 
 from flexo_lab import Lab, Profile
 
-LEASE_S = 60
+TIME_LIMIT_S = 60
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 USER = "games"
 ELASTIC = f"""#!/bin/sh
@@ -54,7 +54,7 @@ def test_an_operator_extends_leases_and_without_flexod_they_end_gracefully(
 ) -> None:
     lab = spared_lab(profile=Profile.ACCOUNTING)
     toml = lab.layout.flexo_toml
-    toml.write_text(toml.read_text().replace("[controller]", f"[controller]\nlease_s = {LEASE_S}"))
+    toml.write_text(toml.read_text().replace("[controller]", f"[controller]\nlease_s = {TIME_LIMIT_S}"))
     lab.restart_flexod()
     submitted = lab.run(["sbatch", "--parsable", "--output=%j.out"], stdin=ELASTIC, user=USER).stdout
     base = int(submitted.split(";")[0])
@@ -63,9 +63,13 @@ def test_an_operator_extends_leases_and_without_flexod_they_end_gracefully(
     assert satellite is not None
     assert _field(lab, satellite, "TimeLimit") == "00:01:00"
 
-    _wait(lambda: _field(lab, satellite, "TimeLimit") != "00:01:00", LEASE_S, "the lease is extended")
+    _wait(lambda: _field(lab, satellite, "TimeLimit") != "00:01:00", TIME_LIMIT_S, "the lease is extended")
     lab.stop_flexod(kill=True)
-    _wait(lambda: _field(lab, satellite, "JobState") not in ("RUNNING", "COMPLETING"), 4 * LEASE_S, "it ends")
+    _wait(
+        lambda: _field(lab, satellite, "JobState") not in ("RUNNING", "COMPLETING"),
+        4 * TIME_LIMIT_S,
+        "it ends",
+    )
 
     assert _field(lab, base, "JobState") == "RUNNING"
     _wait(lambda: len(_batches(lab, base)) == 2, 120, "the base trains on alone")

@@ -155,7 +155,8 @@ def test_an_ordinary_account_edits_through_the_helper_and_only_as_the_helper_all
     assert _lent(quiet_lab) == set()
     assert lend("i1 i2", *through) == ""
     assert _lent(quiet_lab) == {"i1", "i2"}
-    assert "'t1' is not a node of the partition 'infer'" in lend("t1", *through)
+    refused = lend("t1", *through)
+    assert all(name in refused for name in ("'t1'", "'infer'"))
     assert _lent(quiet_lab) == {"i1", "i2"}
     assert lend("", *through) == ""
     assert _lent(quiet_lab) == set()
@@ -359,7 +360,7 @@ def test_on_another_gpu_type_only_fungible_jobs_train_and_preempted_they_go_on_f
     assert (_job(lab, plain)["workers"], _job(lab, plain)["grants"]) == (1, [])
     assert "2 of 2 workers: all" in lab.run(["flexo", "why", str(fungible)]).stdout
     refused = lab.run(["flexo", "profile", str(fungible), "--min", "1", "--max", "2"], check=False)
-    assert f"job {fungible} has 2 workers and keeps them" in refused.stderr
+    assert re.search(rf"\bjob {fungible}\b.*\b2 workers\b", refused.stderr)
 
     other = _submit(lab, "--partition=infer", "-N1", "--gpus-per-node=2")
     _wait(_runs(lab, other), "an inference job has the idle server: the other is the headroom")
@@ -392,12 +393,12 @@ def test_a_heterogeneous_job_trains_on_two_gpu_types_in_one_run_and_splits_its_b
     _wait(lambda: _sizes(logs), "the heterogeneous job trains on both types", 180)
     (server,) = _in_the_book(lab)
     assert [grant["node"] for grant in _job(lab, mixed)["grants"]] == [server]
-    assert "its workers may be on several GPU types" in lab.run(["flexo", "why", str(mixed)]).stdout
+    assert "several GPU types" in lab.run(["flexo", "why", str(mixed)]).stdout
     _wait(lambda: (6, 2) in _sizes(logs), "a T4 takes a third of what a V100 takes")
     assert (4, 4) not in _sizes(logs)
     assert _job(lab, plain)["grants"] == []
     why_not = lab.run(["flexo", "why", str(plain)]).stdout
-    assert f"{server}, on loan, has idle GPUs, but they are t4" in why_not
+    assert re.search(rf"\b{server}, on loan\b.*\bt4\b", why_not)
     begun = max(event["epoch"] for event in _took(logs))
     _wait(lambda: max(event["epoch"] for event in _took(logs)) > begun + 1, "it trains through an epoch")
     seen = Counter((event["epoch"], sample) for event in _took(logs) for sample in event["samples"])

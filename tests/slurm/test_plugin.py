@@ -257,7 +257,7 @@ def test_a_value_that_cannot_be_is_refused_by_name_before_submission(
 ) -> None:
     others = [] if option == "--elastic" else ["--elastic=2-8"]
     answer = site.sbatch(*MINIMUM, *others, f"{option}={value}")
-    site.expect_refused(answer, f"{option}='{value}': ", "allowed is MIN-MAX, two whole numbers from 1 to ")
+    site.expect_refused(answer, f"{option}='{value}': ", "MIN-MAX", " from 1 to ")
 
 
 def test_a_maximum_over_the_sites_limit_is_refused_with_the_limit(site: Site) -> None:
@@ -268,20 +268,20 @@ def test_a_maximum_over_the_sites_limit_is_refused_with_the_limit(site: Site) ->
 
 def test_a_value_that_cannot_be_is_refused_in_a_script_as_well(site: Site) -> None:
     answer = site.sbatch_script("#SBATCH -n 2 --gpus-per-task=1 --elastic=8-2")
-    site.expect_refused(answer, "--elastic='8-2': the maximum is below the minimum")
+    site.expect_refused(answer, "--elastic='8-2'", "maximum", "minimum")
 
 
 @pytest.mark.parametrize("command", ["salloc", "srun"])
 def test_salloc_and_srun_refuse_a_value_that_cannot_be(site: Site, command: str) -> None:
     done = site.lab.run([command, *MINIMUM, "--elastic=8-2", "true"], user=USER, check=False)
     assert done.returncode != 0
-    assert "--elastic='8-2': the maximum is below the minimum" in done.stderr
+    assert re.search(r"--elastic='8-2'.*\bmaximum\b.*\bminimum\b", done.stderr)
 
 
 @pytest.mark.parametrize("option", ["--elastic-fungible", "--elastic-batch=32-256"])
 def test_the_other_options_need_elastic(site: Site, option: str) -> None:
     answer = site.sbatch(*MINIMUM, option)
-    site.expect_refused(answer, f"{option.partition('=')[0]} needs --elastic=MIN-MAX beside it")
+    site.expect_refused(answer, f"{option.partition('=')[0]} needs --elastic=MIN-MAX")
 
 
 @pytest.mark.parametrize("option", ["--elastic-fungible", "--elastic-batch=32-256"])
@@ -293,7 +293,7 @@ def test_where_the_plugin_is_optional_the_controller_refuses_them(site: Site, op
         answer = site.sbatch(*MINIMUM, option)
     finally:
         plugstack.write_text(before)
-    site.expect_refused(answer, f"flexo: {option.partition('=')[0]} needs --elastic=MIN-MAX beside it")
+    site.expect_refused(answer, f"flexo: {option.partition('=')[0]} needs --elastic=MIN-MAX")
 
 
 def test_an_argument_in_plugstack_conf_that_cannot_be_is_named(site: Site) -> None:
@@ -304,18 +304,16 @@ def test_an_argument_in_plugstack_conf_that_cannot_be_is_named(site: Site) -> No
         elastic, plain = site.sbatch(*ASKING), site.sbatch(*MINIMUM)
     finally:
         plugstack.write_text(before)
-    site.expect_refused(elastic, "'max_worker=64'", "plugstack.conf", "allowed is max_workers=N")
+    site.expect_refused(elastic, "'max_worker=64'", "plugstack.conf", "max_workers=N")
     site.expect_token(plain, None)
 
 
 def test_a_job_array_is_refused(site: Site) -> None:
-    site.expect_refused(site.sbatch(*ASKING, "--array=0-1"), "a job array cannot be elastic")
+    site.expect_refused(site.sbatch(*ASKING, "--array=0-1"), "job array")
 
 
 def test_a_job_of_several_components_is_refused(site: Site) -> None:
-    site.expect_refused(
-        site.sbatch(*ASKING, ":", "-n", "1"), "a job of several components", "cannot be elastic"
-    )
+    site.expect_refused(site.sbatch(*ASKING, ":", "-n", "1"), "several components")
 
 
 @pytest.mark.parametrize(
@@ -325,7 +323,7 @@ def test_a_job_of_several_components_is_refused(site: Site) -> None:
         ("-n 1 --gpus-per-task=1", ["(-n 2)", "1 task(s)"]),
         ("--gres=gpu:1", ["(-n 2)", "1 task(s)"]),
         ("-n 2", ["needs GPUs"]),
-        ("-n 2 --gpus=3", ["3 GPUs cannot be shared evenly by 2 tasks"]),
+        ("-n 2 --gpus=3", ["3 GPUs", "2 tasks"]),
         ("-N 1 -n 2 --gres=gpu:3", ["3 GPUs on each of 1 nodes", "2 tasks"]),
     ],
 )
@@ -341,7 +339,7 @@ def test_a_request_that_is_not_the_minimum_is_refused_with_a_line_that_works(
 
 def test_gpus_per_node_are_refused_when_slurm_picks_the_nodes(site: Site) -> None:
     answer = site.sbatch("-n", "2", "--gres=gpu:2", "--elastic=2-8")
-    site.expect_refused(answer, "depend on how many nodes Slurm picks")
+    site.expect_refused(answer, "how many nodes")
     example = re.search(r"sbatch (-N 1 [^.\n]*?) \.\.\.", answer.said)
     assert example, answer.said
     site.expect_token(site.sbatch(*example[1].split()), "flexo{workers=2-8}")
@@ -350,7 +348,7 @@ def test_gpus_per_node_are_refused_when_slurm_picks_the_nodes(site: Site) -> Non
 def test_a_step_inside_a_job_is_refused(site: Site) -> None:
     step = "srun -n 1 --elastic=1-2 true"
     done = site.lab.run(["salloc", "-n", "1", "sh", "-c", step], user=USER, check=False)
-    assert "--elastic belongs to a job, not to a step in it" in done.stderr
+    assert re.search(r"--elastic\b.*\bjob\b.*\bstep\b", done.stderr)
 
 
 # --- satellites' partitions -----------------------------------------------------------------------
@@ -362,7 +360,7 @@ def test_in_a_satellite_partition_the_flag_is_ignored_and_the_user_hears_so(
 ) -> None:
     answer = site.sbatch("-p", partition, *ASKING)
     site.expect_token(answer, None)
-    assert f"--elastic is ignored in partition {partition}" in answer.said
+    assert re.search(rf"--elastic\b.*\bignored\b.*\b{partition}\b", answer.said)
 
 
 def test_a_job_that_could_start_among_satellites_or_elsewhere_is_refused(site: Site) -> None:
@@ -529,7 +527,7 @@ def test_the_request_of_an_elastic_job_stays_as_it_was_checked(site: Site, chang
     assert refused.returncode != 0
     # Slurm 22.05 gives the reason to slurmctld's log alone; later releases tell the user alone
     said = (site.lab.layout.logs / "slurmctld.log").read_text() + refused.stderr
-    assert re.search(r"flexo: .* of an elastic job cannot be changed|flexo: an elastic job cannot move", said)
+    assert re.search(r"flexo: .*\belastic job cannot (be changed|move)\b", said)
     site.expect_token(elastic, "flexo{workers=2-8}")
     allowed = site.lab.run(["scontrol", "update", f"JobId={plain.job_id}", change], user=USER, check=False)
     assert "Unspecified error" not in allowed.stderr  # what a refusal by Lua looks like there

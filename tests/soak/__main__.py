@@ -21,8 +21,8 @@ from chaos.system.plan import Target
 from chaos.system.stage import cluster
 
 from flexo import config
+from flexo.event_store.store import EventStore
 from flexo.events import Event
-from flexo.journal import Journal
 from flexo_lab import Lab, LabError, why_unavailable
 from flexo_lab.ports import free_ports
 from soak import picture, report
@@ -38,7 +38,7 @@ QUIET_WITHIN_S = 120.0
 SETTLE_S = 5.0
 """From the last job's end to a sample."""
 WATCH_S = 60.0
-"""As long as from one collection of garbage to the next (flexo.service.garbage): each sample has one."""
+"""Twelve stretches (soak.meter), of which the median counts."""
 FORGOTTEN_S = 240
 """slurmctld forgets ended jobs, as it does by default (300 s): else its list would grow for an hour, and what
 it costs to read."""
@@ -47,7 +47,7 @@ EVENT_STORE_MIB = 1
 FILLED = 0.9
 """So much of it is full in the beginning."""
 _SETTINGS = {
-    "[journal]\n": f"[journal]\nmax_mib = {EVENT_STORE_MIB}\n",
+    "[event_store]\n": f"[event_store]\nmax_mib = {EVENT_STORE_MIB}\n",
     "max_interval_s = 2.0\n": "min_interval_s = 1.0\nmax_interval_s = 1.0\n",
 }
 """What differs from the lab's flexo.toml; its loop turns twice as often, for more turns in a quiet point."""
@@ -87,7 +87,7 @@ class _Course:
         """Round after round, with a quiet point after each."""
         port = _METRICS_PORT.search(lab.layout.flexo_toml.read_text())
         assert port is not None
-        store = config.load(lab.layout.flexo_toml).journal.path
+        store = config.load(lab.layout.flexo_toml).event_store.path
         flexod: psutil.Process | None = None
         while self.elapsed_s < 60 * self.minutes:
             self.rounds += 1
@@ -143,7 +143,7 @@ class _Course:
         if sample is not None:
             seen = (
                 f"{sample.memory_mib:.2f} MiB, {sample.descriptors} descriptors, {sample.threads} threads, "
-                f"{1000 * sample.cycle_cpu_s:.1f} ms a cycle"
+                f"{1000 * sample.cycle_cpu_s:.1f} ms a cycle ({sample.cycle_cost:.2f} of the fixed work)"
             )
         print(
             f"{self.elapsed_s:6.0f} s  {round_}: {played.jobs} jobs, {played.satellites} satellites, "
@@ -177,7 +177,7 @@ def main() -> int:
     interrupted = False
     try:
         with _lab() as (lab, links):
-            course.budget = config.load(lab.layout.flexo_toml).journal.max_mib << 20
+            course.budget = config.load(lab.layout.flexo_toml).event_store.max_mib << 20
             course.began = time.monotonic()
             course.run(lab, links)
     except (Ended, LabError) as error:
@@ -219,12 +219,14 @@ def _lab() -> Iterator[tuple[Lab, Mapping[Target, Link]]]:
 
 def _fill_event_store(lab: Lab) -> None:
     """With entries of an earlier time, so that old ones have to go from the beginning."""
-    kept = config.load(lab.layout.flexo_toml).journal
-    journal = Journal(kept.path, kept.keep_days, max_mib=kept.max_mib)
+    kept = config.load(lab.layout.flexo_toml).event_store
+    event_store = EventStore(kept.path, kept.keep_days, max_mib=kept.max_mib)
     at = time.time() - 3600
-    with contextlib.closing(journal):
+    with contextlib.closing(event_store):
         while size_of(kept.path) < FILLED * (EVENT_STORE_MIB << 20):
-            journal.record(at, tuple(Event(at, "trouble", None, "of an earlier time") for _ in range(100)))
+            event_store.record(
+                at, tuple(Event(at, "trouble", None, "of an earlier time") for _ in range(100))
+            )
     for path in kept.path.parent.iterdir():
         shutil.chown(path, lab.spec.flexod_account)
 

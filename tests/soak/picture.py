@@ -46,7 +46,7 @@ def _draw(axes: Axes, soak: Soak, measure: Measure, began: float) -> None:
             f"allowed {measure.bound:g}: {'flat' if slope.flat else 'NOT SHOWN TO BE FLAT'}"
         )
     axes.set_title(title, loc="left", fontsize=9)
-    axes.set_ylabel("ms" if measure.relative else measure.name)
+    axes.set_ylabel("fixed work" if measure.relative else measure.name)
     low, high = axes.get_ylim()
     if high - low < _LEAST_SPAN:
         axes.set_ylim((low + high - _LEAST_SPAN) / 2, (low + high + _LEAST_SPAN) / 2)

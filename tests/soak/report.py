@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,8 +28,14 @@ MEASURES = (
     Measure("memory_mib", "MiB/h", 2.0, lambda sample: sample.memory_mib),
     Measure("descriptors", "/h", 0.5, lambda sample: sample.descriptors),
     Measure("threads", "/h", 0.5, lambda sample: sample.threads),
-    Measure("cycle_cpu_percent", "%/h", 10.0, lambda sample: 1000 * sample.cycle_cpu_s, relative=True),
+    Measure("cycle_cpu_percent", "%/h", 10.0, lambda sample: sample.cycle_cost, relative=True),
 )
+
+COMPARED = {
+    "CPU seconds of a cycle": lambda sample: sample.cycle_cpu_s,
+    "CPU seconds of the fixed work": lambda sample: sample.reference_cpu_s,
+}
+"""What `cycle_cpu_percent` consists of, not judged: it tells whether the machine or flexod was slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,8 @@ def table(soak: Soak) -> list[str]:
         row = f"{measure.name:20}{_number(slope.mean):>10}{_number(slope.per_hour):>12}"
         row += f"{_number(slope.upper95):>12}{f'{measure.bound:g} {measure.unit}':>12}"
         lines.append(f"{row}  {_verdict(slope, soak.samples)}")
+    for name, of in COMPARED.items():
+        lines.append(_compared(name, soak.samples, of))
     most, budget = soak.store_bytes / 2**20, soak.event_store_budget / 2**20
     lines.append(f"event store: {most:.2f} MiB at most, {budget:.2f} are allowed")
     failures = ", ".join(f"{what} {count}" for what, count in sorted(soak.failures.items()))
@@ -113,6 +122,13 @@ def table(soak: Soak) -> list[str]:
     )
     lines += [f"violated: {what}" for what in soak.violations]
     return lines
+
+
+def _compared(name: str, samples: Sequence[Sample], of: Callable[[Sample], float]) -> str:
+    slope = fit([each.at for each in samples], [of(each) for each in samples], math.inf, relative=True)
+    if slope.mean is None:
+        return f"{name}: -"
+    return f"{name}: {1000 * slope.mean:.2f} ms, {_number(slope.per_hour)} %/h, noise {_number(slope.noise)}%"
 
 
 def _verdict(slope: Slope, samples: Sequence[Sample]) -> str:

@@ -43,14 +43,14 @@ class LocalJob:
     plan: JobPlan
     command: list[str]
     environment: dict[str, str]
-    keepers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    supervisors: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, node: str, workers: int, *, base: bool = False) -> None:
         """An agent comes: the base, or a satellite."""
-        job_id = BASE if base else BASE + 1 + len(self.keepers)
+        job_id = BASE if base else BASE + 1 + len(self.supervisors)
         how = [node, str(job_id), str(workers), self.plan.to_text(), "base" if base else ""]
         with (self.folder / "output").open("ab") as output:
-            self.keepers[node] = subprocess.Popen(
+            self.supervisors[node] = subprocess.Popen(
                 [sys.executable, str(HERE / "local_agent.py"), *how, *self.command],
                 stdout=output,
                 stderr=output,
@@ -61,7 +61,7 @@ class LocalJob:
     def send_away(self, node: str) -> None:
         """As Slurm does it with a satellite: workers leave at a boundary."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(self.keepers[node].pid).children():
+            for child in psutil.Process(self.supervisors[node].pid).children():
                 if "agent" in child.cmdline():
                     child.terminate()
 
@@ -80,7 +80,7 @@ class LocalJob:
     def wait_until(self, what: str, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + BOUND_S
         while not condition():
-            ended = {node: keeper.poll() for node, keeper in self.keepers.items()}
+            ended = {node: supervisor.poll() for node, supervisor in self.supervisors.items()}
             lost = time.monotonic() > deadline or all(code is not None for code in ended.values())
             assert not lost or condition(), f"waiting for {what}; {ended}\n{self.output()[-6000:]}"
             time.sleep(0.2)
@@ -110,9 +110,9 @@ class LocalJob:
         (self.folder / "logs" / "stop").touch()
 
     def wait(self) -> int:
-        """For the end of the base's keeper; its exit code."""
-        self.wait_until("the end", lambda: self.keepers["base"].poll() is not None)
-        return int(self.keepers["base"].wait())
+        """For the end of the base's supervisor; its exit code."""
+        self.wait_until("the end", lambda: self.supervisors["base"].poll() is not None)
+        return int(self.supervisors["base"].wait())
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ def local_job(
         try:
             yield job
         finally:
-            for keeper in job.keepers.values():
+            for supervisor in job.supervisors.values():
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(keeper.pid, signal.SIGKILL)
-                keeper.wait()
+                    os.killpg(supervisor.pid, signal.SIGKILL)
+                supervisor.wait()

@@ -176,7 +176,7 @@ def test_many_switches_are_quick_and_leak_nothing(cluster: Cluster) -> None:
 def test_a_switch_to_what_was_not_prepared_is_refused_and_changes_nothing(cluster: Cluster) -> None:
     (only,) = cluster.start(1)
     cluster.form([only])
-    with pytest.raises(Exception, match="generation 7 is not prepared"):
+    with pytest.raises(Exception, match=r"generation 7\b.*not prepared"):
         only.do(ranks.switch, 7)
     assert only.do(ranks.all_sum, 1.0) == 1.0
 
@@ -267,7 +267,7 @@ def test_what_was_prepared_can_be_thrown_away(cluster: Cluster) -> None:
     cluster.form(members)
     each(members, abandon, cluster.prepare(members))
     assert each(members, ranks.all_sum, 1.0) == [2.0, 2.0]
-    with pytest.raises(Exception, match="is not prepared"):
+    with pytest.raises(Exception, match="not prepared"):
         members[0].do(ranks.switch, cluster.generation)
     cluster.form(members)
     assert each(members, ranks.all_sum, 1.0) == [2.0, 2.0]
@@ -438,11 +438,11 @@ atexit.register(print, "python has said good-bye")
 os.environ.update(HOROVOD_ELASTIC="1", HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo",
                   HOROVOD_GLOO_IFACE="lo", HOROVOD_GLOO_TIMEOUT_SECONDS="120")
 from horovod_elastic.rendezvous import Rendezvous
-from horovod_elastic.core.interface import CoreFailed, Place
+from horovod_elastic.core.interface import CoreFailed, RankPlacement
 server = Rendezvous("127.0.0.1", {"h:0": "0,2,0,1,0,2", "g:0": "1,2,0,1,1,2"})
 def try_to_build():
     try:
-        core.prepare(Place(1, 0, 2, 0, 1, 0, 2, "h", server.address, server.port))
+        core.prepare(RankPlacement(1, 0, 2, 0, 1, 0, 2, "h", server.address, server.port))
     except CoreFailed as error:
         print(error)
 def second_member_comes_and_goes():
@@ -535,7 +535,7 @@ def test_an_exception_that_ends_the_script_is_shown_and_counts(core: str, tmp_pa
     done = ended(core, f"{ENDS['after a build that failed']}\nraise ValueError('wrong data')", cwd=tmp_path)
     assert done.returncode == 1
     assert "ValueError: wrong data" in done.stderr
-    assert "generation 1 was not built" in done.stdout
+    assert re.search(r"generation 1\b.*not built", done.stdout)
 
 
 @pytest.mark.native
@@ -597,5 +597,5 @@ def refuse_all_files(me: Me) -> str:
 
 def test_where_no_second_copy_can_be_loaded_the_error_says_what_to_do(on_horovod: Cluster) -> None:
     (only,) = on_horovod.start(1)
-    with pytest.raises(Exception, match=r"mpi_lib_v2.*cannot be loaded.*not permitted.*set TMPDIR"):
+    with pytest.raises(Exception, match=r"mpi_lib_v2.*not permitted.*TMPDIR"):
         only.do(refuse_all_files)

@@ -81,7 +81,7 @@ def test_when_the_leader_is_killed_every_sample_counts_once_since_the_last_commi
         led_by = [event["agent"] for event in job.trace("leader")]
         assert len(led_by) == count
         killed = time.time()
-        agent_called(job, led_by[-1]).parent().kill()  # its keeper, and so all of its node
+        agent_called(job, led_by[-1]).parent().kill()  # its supervisor, and so all of its node
         job.wait_for_size(3, after=killed)
     job.stop()
     assert job.wait() == 0, job.output()[-6000:]

@@ -150,7 +150,7 @@ def test_killed_workers_and_agents_cost_no_committed_batch(submit: Submit, alone
     job.wait_until("another agent in its place", lambda: agents_of_satellites(job))
     assert not went_on(job, killed), "its workers have trained on in the same generation"
     assert set(job.workers()) == everybody
-    agents_of_satellites(job)[0].parent().kill()  # its keeper: so ends what a node runs
+    agents_of_satellites(job)[0].parent().kill()  # its supervisor: so ends what a node runs
     job.wait_for_size(2, after=killed)
     assert {int(pid) for pid in job.committing(2, after=killed)} < everybody
     job.stop()

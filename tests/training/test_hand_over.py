@@ -23,13 +23,13 @@ from flexo_bench import ranks
 from flexo_bench.ranks import LOOPBACK, Cluster, Me, Rank, each
 from horovod_elastic.worker.state_route import Origin
 
-COURIER_S = 120
+TRANSPORT_S = 120
 COMMITS = 7
 SAMPLES = 100  # of make_state's sampler
 
 
 @dataclass
-class GroupCourier:
+class GroupTransport:
     """A plain one."""
 
     group: Any
@@ -45,16 +45,16 @@ class GroupCourier:
 class Counted:
     """A courier, and how much each message was that it carried (bytes)."""
 
-    courier: Any
+    transport: Any
     carried: list[int] = field(default_factory=list)
 
     def send(self, tensor: Any, to: int) -> Callable[[], object]:
         self.carried.append(tensor.numel() * tensor.element_size())
-        return self.courier.send(tensor, to)  # type: ignore[no-any-return]
+        return self.transport.send(tensor, to)  # type: ignore[no-any-return]
 
     def receive(self, tensor: Any, source: int) -> Callable[[], object]:
         self.carried.append(tensor.numel() * tensor.element_size())
-        return self.courier.receive(tensor, source)  # type: ignore[no-any-return]
+        return self.transport.receive(tensor, source)  # type: ignore[no-any-return]
 
 
 class DeadLetters:
@@ -71,11 +71,11 @@ class Session:
 
     samples_per_step = 0
 
-    def __init__(self, rank: int, commits: int, courier: Any) -> None:
+    def __init__(self, rank: int, commits: int, transport: Any) -> None:
         self.rank, self.commits = rank, commits
         self.saved = False
         self.core = self
-        self.courier: Callable[[], Any] = lambda: courier
+        self.transport: Callable[[], Any] = lambda: transport
 
     def aggregate_of_this_generation(self) -> int:
         return 0
@@ -124,17 +124,17 @@ def tensors(me: Me, state: Any) -> str:
 
 def meet(me: Me, folder: str) -> None:
     """Connect those of this generation with each other, if their core has not."""
-    me.kept["courier"] = Counted(me.core.courier() or group_courier(me, folder))
+    me.kept["courier"] = Counted(me.core.transport() or group_transport(me, folder))
 
 
-def group_courier(me: Me, folder: str) -> GroupCourier:
+def group_transport(me: Me, folder: str) -> GroupTransport:
     dist = me.torch.distributed
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
-    options._timeout = timedelta(seconds=COURIER_S)
+    options._timeout = timedelta(seconds=TRANSPORT_S)
     Path(folder).mkdir(exist_ok=True)
     store = dist.FileStore(f"{folder}/store", me.hvd.size())
-    return GroupCourier(dist.ProcessGroupGloo(store, me.hvd.rank(), me.hvd.size(), options))
+    return GroupTransport(dist.ProcessGroupGloo(store, me.hvd.rank(), me.hvd.size(), options))
 
 
 def train(me: Me, kind: str, newcomers: int) -> None:
@@ -297,8 +297,8 @@ def test_a_peer_that_is_gone_is_one_of_horovods_errors(cluster: Cluster, tmp_pat
 class Faulty(Counted):
     """All arrives, but for one thing."""
 
-    def __init__(self, courier: Any) -> None:
-        super().__init__(courier)
+    def __init__(self, transport: Any) -> None:
+        super().__init__(transport)
         self.begun = self.ended = 0
 
     def receive(self, tensor: Any, source: int) -> Callable[[], object]:
@@ -316,9 +316,9 @@ class Faulty(Counted):
 
 def begin_with_a_fault(me: Me) -> tuple[str, int, int]:
     """What it comes to; what was begun to be received, and waited for."""
-    courier = me.kept["courier"] = Faulty(me.kept["courier"].courier)
+    transport = me.kept["courier"] = Faulty(me.kept["courier"].transport)
     with in_small_messages():
-        return begin_in_vain(me), courier.begun, courier.ended
+        return begin_in_vain(me), transport.begun, transport.ended
 
 
 def test_an_error_is_not_told_before_all_that_was_begun_has_ended(cluster: Cluster, tmp_path: Path) -> None:

@@ -83,10 +83,10 @@ def test_a_killed_leader_is_replaced_and_a_worker_that_stands_still_is_too(
     job.wait_until("another leader", lambda: len(leaders(job)) == 2, PATIENCE_S)
     job.wait_until("training under it", lambda: job.steps_committed()[-1] > step + 20, PATIENCE_S)
     assert not went_on(job, killed), "workers have trained on, also those of the agent that was killed"
-    assert "leads this job now: the one before is gone" in job.output()
+    assert "before is gone" in job.output()
 
     killed = time.time()
-    agent_called(job, leaders(job)[-1]).parent().kill()  # its keeper, and so all of its node
+    agent_called(job, leaders(job)[-1]).parent().kill()  # its supervisor, and so all of its node
     job.wait_until("training without that node", lambda: went_on(job, killed), PATIENCE_S)
     job.wait_for_size(3, after=killed)
     assert len(leaders(job)) == 3
@@ -111,7 +111,7 @@ def test_a_satellite_that_leads_hands_over_before_slurm_takes_its_node(submit: S
     killed = time.time()
     starter = launcher(job)
     starter.suspend()  # it would start the base's agent again, which then would lead
-    agent_called(job, base).parent().kill()  # its keeper, and so all of the base
+    agent_called(job, base).parent().kill()  # its supervisor, and so all of the base
     job.wait_until("training without the base", lambda: went_on(job, killed), PATIENCE_S)
     assert len(leaders(job)) == 2
     assert leaders(job)[1] != base

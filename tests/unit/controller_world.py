@@ -1,7 +1,7 @@
-"""A controller, and a cluster and leaders that do what the real ones do, on a clock that the test moves.
+"""A controller with a fake cluster and fake leaders, on a clock that the test moves.
 
-FakeCluster keeps nodes and a queue and lets pending satellites start; FakeLeaders submit what they are told,
-report it, and dismiss what they are no longer told. Policy, book and journal are the real ones.
+FakeCluster keeps nodes and a queue, and starts pending satellites. FakeLeaders submit a satellite for each
+grant, report it, and end it when the grant is gone. Policy, GrantLedger and event store are the real ones.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from flexo.clusters.slurm import priority_band
 from flexo.config import ControllerSettings, Settings
 from flexo.control.leaders import NodeSpeed, Saved
 from flexo.controller import Controller
+from flexo.event_store.store import EventStore
 from flexo.grant_signatures import GrantSigner
-from flexo.journal import Journal
 from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
 from flexo.model.measured import SlowGpuReport
 from flexo.model.nodes import Partition
@@ -38,11 +38,11 @@ from flexo.model.queue import ElasticRequest, JobKey, JobState, Principal, Queue
 from flexo.model.ranges import Range
 from flexo_protos.resources import Resources
 
-LEASE_S = 300
+TIME_LIMIT_S = 300
 STEP_S = 2.0
 KEY = JobKey(1)
 SIGNER = GrantSigner(b"k" * 32)
-"""Of every flexod here: they have the same key, as those of one cluster have."""
+"""The signer of every flexod here: all flexods of a cluster have the same key."""
 ADA, BOB = Principal("1000"), Principal("2000")
 
 
@@ -80,7 +80,7 @@ class FakeCluster:
         self.queue: dict[int, QueuedJob] = {}
         self.last_id = 1000
         self.starts = True
-        """Whether pending satellites start."""
+        """True if pending satellites start."""
         self.unreachable = ""
         self.refuses = ""
         self.read_cost_s = 0.0
@@ -121,7 +121,7 @@ class FakeCluster:
         return self._held()[node]
 
     def _held(self) -> Counter[str]:
-        """GPUs in use, by node."""
+        """GPUs in use per node."""
         held: Counter[str] = Counter()
         for job in self.queue.values():
             if job.state in (JobState.RUNNING, JobState.SUSPENDED):
@@ -162,7 +162,7 @@ class FakeCluster:
             raise ActionRefused(self.refuses)
         return self.shares
 
-    # What others do to the cluster.
+    # Changes that others than flexod make to the cluster.
 
     def add(self, job: QueuedJob) -> QueuedJob:
         self.queue[job.job_id] = job_as_slurm_says(job)
@@ -174,7 +174,7 @@ class FakeCluster:
         return self.add(change_job(plain, **changes))
 
     def submit(
-        self, base: JobKey, owner: Principal, grant_id: str, node: str, workers: int, lease_s: int
+        self, base: JobKey, owner: Principal, grant_id: str, node: str, workers: int, time_limit_s: int
     ) -> int:
         self.last_id += 1
         self.add(
@@ -186,7 +186,7 @@ class FakeCluster:
                 reason="None",
                 submitted_at=self.now,
                 started_at=None,
-                time_limit_s=lease_s,
+                time_limit_s=time_limit_s,
                 required_nodes=frozenset({node}),
                 gpus=workers,
                 cpus=workers,
@@ -226,7 +226,7 @@ class FakeCluster:
 
 
 class FakeLeader:
-    """A leader that does at once what it is told."""
+    """A fake leader that carries out orders at once."""
 
     def __init__(self, cluster: FakeCluster, base: QueuedJob) -> None:
         self.cluster = cluster
@@ -243,7 +243,7 @@ class FakeLeader:
         self.signatures: dict[str, bytes] = {}
         self.shape = Resources(1, 1)
         self.says: dict[str, object] = {}
-        """Of its report, what a test wants otherwise."""
+        """Fields of the report that a test overrides."""
 
     def hear(self, orders) -> None:
         grants, self.batch, self.speeds = orders.grants, orders.batch, orders.speeds
@@ -257,7 +257,7 @@ class FakeLeader:
         for grant in grants:
             if grant.grant_id not in self.own:
                 self.own[grant.grant_id] = self.cluster.submit(
-                    self.key, self.owner, grant.grant_id, grant.node, grant.workers, grant.lease_s
+                    self.key, self.owner, grant.grant_id, grant.node, grant.workers, grant.time_limit_s
                 )
 
     def report(self) -> LeaderReport:
@@ -292,7 +292,7 @@ class FakeLeader:
 
 
 class FakeLeaders:
-    """The service's desk."""
+    """A fake of the service's LeaderRegistry."""
 
     def __init__(self) -> None:
         self.wake = threading.Event()
@@ -329,25 +329,25 @@ class World:
     """A cluster, its leaders, and a flexod that can be restarted."""
 
     keep_days = 30.0
-    """[journal] keep_days."""
+    """The value of [event_store] keep_days."""
 
     def __init__(self, directory, **controller) -> None:
         self.directory = directory
         self.cluster = FakeCluster()
         self.leaders = FakeLeaders()
-        rules = {"min_resize_interval_s": 10.0, "lease_s": LEASE_S} | controller
+        rules = {"min_resize_interval_s": 10.0, "time_limit_s": TIME_LIMIT_S} | controller
         self.settings = Settings(controller=ControllerSettings(**rules))
         self.restart()
 
     def restart(self) -> None:
-        self.journal = Journal(self.directory / "journal.sqlite", self.keep_days)
+        self.event_store = EventStore(self.directory / "journal.sqlite", self.keep_days)
         self.controller = self.new_controller()
 
     def new_controller(self, **more: Any) -> Controller:
-        """`more`: what a kind of world gives it besides."""
+        """Make a controller. `more`: further arguments from a subclass."""
         clock = self.cluster.clock
         return Controller(
-            self.settings, self.cluster, self.leaders, self.journal, clock=clock, signer=SIGNER, **more
+            self.settings, self.cluster, self.leaders, self.event_store, clock=clock, signer=SIGNER, **more
         )
 
     def job(self, job_id: int = 1, workers: str = "1-4", node: str = "t1", **changes) -> FakeLeader:
@@ -356,7 +356,7 @@ class World:
         return leader
 
     def rigid(self, job_id: int, gpus: int, node: str = "", **changes) -> None:
-        """Bob's ordinary job: pending, or running on `node`."""
+        """Add an ordinary job of Bob's: pending, or running on `node`."""
         plain = slurm_job(
             job_id,
             BOB,
@@ -370,7 +370,7 @@ class World:
         self.cluster.add(change_job(plain, **changes))
 
     def go(self, seconds: float = STEP_S) -> None:
-        """Cycles every two seconds."""
+        """Run a cycle every two seconds, and check that no node has more GPUs in use than it has."""
         end = self.cluster.now + seconds
         while self.cluster.now < end:
             self.controller.cycle()
@@ -379,10 +379,10 @@ class World:
                 assert self.cluster.held(node) <= gpus
 
     def kinds(self, job_id: int | None = 1) -> list[str]:
-        return [event.kind for event in reversed(self.journal.events(job_id, 1000))]
+        return [event.kind for event in reversed(self.event_store.events(job_id, 1000))]
 
     def last(self, kind: str) -> str:
-        return next(event.text for event in self.journal.events(None, 1000) if event.kind == kind)
+        return next(event.text for event in self.event_store.events(None, 1000) if event.kind == kind)
 
     def fail(self, reason: FailureReason, grant_id: str) -> None:
         leader = self.leaders.attached[KEY]

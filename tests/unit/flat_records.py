@@ -1,4 +1,4 @@
-"""Nodes and queued jobs as tests write them: each amount by its own name."""
+"""Makes nodes and queued jobs from flat arguments: each amount of Resources has a keyword of its own."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A controller that lends, on the fake cluster of controller_world.py with three inference servers."""
+"""A controller that lends, with the fake cluster of controller_world.py and three inference servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INFERENCE = ("i1", "i2", "i3")
 
 
 class LendingCluster(FakeCluster):
-    """Three training nodes that are full, and three inference servers of another type or the same."""
+    """A fake cluster of one training node and three inference servers, of the same GPU type or another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,8 +32,8 @@ class LendingCluster(FakeCluster):
         self.refuses_edits = ""
         self.satellites_in = "borrowed"
 
-    def submit(self, base, owner, grant_id, node, workers, lease_s) -> int:
-        job_id = super().submit(base, owner, grant_id, node, workers, lease_s)
+    def submit(self, base, owner, grant_id, node, workers, time_limit_s) -> int:
+        job_id = super().submit(base, owner, grant_id, node, workers, time_limit_s)
         if node in INFERENCE:
             self.add(replace(self.queue[job_id], partitions=(self.satellites_in,)))
         return job_id
@@ -84,7 +84,7 @@ class LendingCluster(FakeCluster):
         )
 
     def start_inference(self) -> None:
-        """Waiting inference jobs start where nothing runs, as Slurm would have them."""
+        """Start pending inference jobs on servers where nothing runs, as Slurm would."""
         for job in list(self.queue.values()):
             if job.partitions == ("infer",) and job.state is JobState.PENDING:
                 free = [node for node in INFERENCE if not self.held(node)]
@@ -117,15 +117,15 @@ class LendingWorld(World):
         super().restart()
 
     def new_controller(self, **more: Any) -> Controller:
-        return super().new_controller(lending=lending_of(self.settings, self.journal, None), **more)
+        return super().new_controller(lending=lending_of(self.settings, self.event_store, None), **more)
 
     def fungible(self, job_id: int, *nodes: str) -> None:
-        """A base on servers on loan."""
+        """Add a running base on servers on loan."""
         size = 2 * len(nodes)
         self.cluster.add(slurm_job(job_id, partitions=("borrowed",), nodes=nodes, gpus=size, cpus=size))
 
     def elastic(self, workers: str = "4-12") -> FakeLeader:
-        """A job whose base fills t1, so that it can only grow onto servers on loan."""
+        """Add a job whose base fills t1, so that the job can only grow onto servers on loan."""
         return self.job(1, workers, "t1")
 
     @property
@@ -135,4 +135,4 @@ class LendingWorld(World):
         return {loan.node: loan.state for loan in view.loans}
 
     def texts(self, kind: str) -> list[str]:
-        return [event.text for event in self.journal.events(None, 1000)[::-1] if event.kind == kind]
+        return [event.text for event in self.event_store.events(None, 1000)[::-1] if event.kind == kind]

@@ -1,8 +1,8 @@
-"""A flexod that is killed at one chosen instant of a story, and what must hold whatever the instant.
+"""A flexod that is killed at one chosen instant of a story, and checks that must hold at every instant.
 
-Every call that the controller makes, to Slurm, to leaders and to the journal, is an instant: it dies before
-the call, with all that it knew. What it had done until then stays done: the queue, the partition, the journal
-on its disk, and what leaders have heard, who act on it a moment later.
+Every call of the controller to Slurm, to leaders and to the event store is an instant. flexod dies before the
+call and loses its memory. Earlier effects stay: the queue, the partition, the event store on disk, and the
+orders that leaders have heard. Leaders act on their orders a moment later.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from lending_world import INFERENCE, LendingWorld
 
 from flexo.control.leaders import Orders
 from flexo.controller import Controller
-from flexo.journal import Journal
+from flexo.event_store.store import EventStore
 from flexo.model.elastic import LeaderReport, SatelliteReport, SatelliteState
 from flexo.model.queue import JobKey, JobState
 from flexo.service.lending_setup import lending_of
 
 CYCLE_S = 10.0
-LEASE_S = 60
+TIME_LIMIT_S = 60
 RECALLED = re.compile(r"gives? back (?:its )?\d+ workers? on (\w+):")
-"""How the journal says that a grant is withdrawn."""
+"""Pattern of the event's text when a grant is withdrawn."""
 
 
 class Killed(BaseException):
-    """Nothing of flexod's may catch it."""
+    """flexod is killed. It is a BaseException, so that no code of flexod catches it."""
 
 
 class Tapped:
-    """Something that the controller calls; each call is told before it is made."""
+    """A proxy of an object that the controller calls. It passes the name of each call to `tell` first."""
 
     def __init__(self, inner: object, name: str, tell: Callable[[str, bool], None]) -> None:
         self._inner, self._name, self._tell = inner, name, tell
@@ -46,21 +46,21 @@ class Tapped:
 
     def _call(self, name: str, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         writes = name.startswith(("record", "set_", "add_"))
-        # a cycle's events come second; nothing to write is no writing
+        # record() takes a cycle's events as its second argument; an empty argument writes nothing
         self._tell(f"{self._name}.{name}", writes and arguments[name == "record"] not in ((), []))
         return method(*arguments, **named)
 
 
 class SlowLeader(FakeLeader):
-    """A leader that does what it is told a moment later, in a process of its own."""
+    """A fake leader that carries out orders a moment later, as a process of its own does."""
 
     def __init__(self, cluster, base) -> None:
         super().__init__(cluster, base)
         self.orders: Orders | None = None
         self.dropped: Counter[str] = Counter()
-        """Grants that are not told any more, by node."""
+        """Number of grants per node that were in earlier orders and are not in later ones."""
         self._heard: dict[str, str] = {}
-        """The grants that stand, and their nodes."""
+        """The grants of the latest orders, and their nodes."""
 
     def hear(self, orders: Orders) -> None:
         self.orders = orders
@@ -95,37 +95,43 @@ class MortalWorld(LendingWorld):
     """Two training nodes, three inference servers, and a story in which everything happens once."""
 
     def __init__(self, directory, back_after_s: Mapping[int, float], dies_at: int | None = None) -> None:
-        """`back_after_s`: when the leader of each job dials again, after flexod has died."""
+        """Make a world whose flexod dies once.
+
+        `back_after_s`: per job, the seconds from flexod's death until the job's leader connects again.
+        `dies_at`: the number of the instant at which flexod dies; None: flexod lives.
+        """
         self.back_after_s = back_after_s
         self.dies_at = dies_at
         self.instants: list[str] = []
         self.outside: list[object] = []
-        """How things stood outside flexod at each instant."""
+        """The state outside flexod at each instant."""
         self.written = 0
         self.lives = 0
         self.everybody: list[SlowLeader] = []
         self.away: list[tuple[float, SlowLeader]] = []
         self.expired: list[int] = []
-        """Satellites that ended with their lease, though their base ran."""
+        """Satellites that ended by their time limit although their base ran."""
         loaning = {"reclaim_s": 40.0, "preempt_within_s": 25.0, "save_within_s": 10.0, "force_within_s": 10.0}
-        super().__init__(directory, loaning, min_resize_interval_s=0.0, lease_s=LEASE_S, order="policy")
+        super().__init__(
+            directory, loaning, min_resize_interval_s=0.0, time_limit_s=TIME_LIMIT_S, order="policy"
+        )
 
     def restart(self) -> None:
         if self.lives == 0:
             super().restart()
             self.cluster.sizes = {"t1": 4, "t2": 4} | dict.fromkeys(INFERENCE, 4)
-            self.journal.close()
+            self.event_store.close()
         self.lives += 1
-        self.journal = Journal(self.directory / "journal.sqlite", 30)
-        journal = Tapped(self.journal, "journal", self._tell)
+        self.event_store = EventStore(self.directory / "journal.sqlite", 30)
+        event_store = Tapped(self.event_store, "event_store", self._tell)
         self.controller = Controller(
             self.settings,
             Tapped(self.cluster, "slurm", self._tell),
             Tapped(self.leaders, "leaders", self._tell),
-            journal,
+            event_store,
             clock=self.cluster.clock,
             signer=SIGNER,
-            lending=lending_of(self.settings, self.journal, None),
+            lending=lending_of(self.settings, self.event_store, None),
         )
 
     def _tell(self, name: str, writes: bool) -> None:
@@ -155,7 +161,7 @@ class MortalWorld(LendingWorld):
             self._pass_a_cycle()
 
     def _die(self) -> None:
-        self.journal.close()  # transactions are whole or not there: test_journal.py kills it in between
+        self.event_store.close()  # a transaction is complete or absent: test_store.py kills flexod within one
         for key in list(self.leaders.attached):
             if wait_s := self.back_after_s[key.job_id]:
                 self.away.append((self.cluster.now + wait_s, self.leaders.attached.pop(key)))
@@ -192,7 +198,7 @@ class MortalWorld(LendingWorld):
         self.everybody.append(leader)
 
     def end_job(self, job_id: int) -> None:
-        """The base is gone from one moment to the next, and its leader could end nothing."""
+        """End a base job at once, so that its leader cannot end any satellite."""
         del self.cluster.queue[job_id]
         self.leaders.attached.pop(JobKey(job_id), None)
         self.away = [(at, leader) for at, leader in self.away if leader.key.job_id != job_id]
@@ -210,16 +216,16 @@ class MortalWorld(LendingWorld):
         self.live(2)  # job 2 makes room for a pending job
         for number in (91, 92, 93):
             self.cluster.inference(number)
-        self.live(6)  # all servers are called back: satellites leave, base 7 is requeued
+        self.live(6)  # all servers are reclaimed: satellites leave, base 7 is requeued
         self.end_job(2)
         self.live(2)  # its satellite is an orphan
         self.end(50, 91, 92, 93)
-        self.live(9)  # servers are lent again, leases extended
+        self.live(9)  # servers are lent again, time limits extended
 
-    # What must hold.
+    # Checks that must hold at every instant.
 
     def forgotten(self) -> dict[tuple[int, str], int]:
-        """Grants that a leader was told no more, though nobody had withdrawn them; by job and node."""
+        """Number of grants, by job and node, that a leader's orders lost though no event withdrew them."""
         dropped = Counter(
             {
                 (leader.key.job_id, node): times
@@ -227,13 +233,13 @@ class MortalWorld(LendingWorld):
                 for node, times in leader.dropped.items()
             }
         )
-        for event in self.journal.events(None, 1000):
+        for event in self.event_store.events(None, 1000):
             if event.job and (withdrawn := RECALLED.match(event.text)):
                 dropped[event.job.job_id, withdrawn[1]] -= 1
         return dict(+dropped)
 
     def check(self) -> None:
-        """No GPU is promised twice."""
+        """Assert that no GPU is promised twice."""
         satellites = [job for job in self.cluster.queue.values() if job.satellite]
         ids = [job.satellite.grant_id for job in satellites]
         assert len(ids) == len(set(ids)), "two satellites of one grant"

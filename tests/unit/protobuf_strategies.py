@@ -1,4 +1,4 @@
-"""Random messages of any type, as strategies of Hypothesis: every field as its descriptor allows."""
+"""Hypothesis strategies for random messages of any protobuf type: every field as its descriptor allows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_REPEATED = 4
 
 
 def messages(kind: Descriptor) -> st.SearchStrategy[Message]:
-    """Any message of that type."""
+    """Strategy for messages of the type `kind`."""
     return st.deferred(lambda: _messages(kind))
 
 

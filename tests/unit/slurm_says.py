@@ -1,4 +1,4 @@
-"""What the Slurm adapter makes of the words that tests give jobs and nodes."""
+"""Fields that the Slurm adapter derives from Slurm's words, for the jobs and nodes of tests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from flexo.model.queue import QueuedJob
 
 
 def job_as_slurm_says(job: QueuedJob) -> QueuedJob:
-    """`job`, waiting for what its state and reason say."""
+    """`job` with the wait reason that its state and reason mean."""
     return replace(job, wait=wait_reason(job.state, job.reason))
 
 
 def node_as_slurm_says(node: Node) -> Node:
-    """`node`, in the conditions that ``STATE+FLAG: reason`` in `unusable` says."""
+    """`node` with the conditions that its `unusable`, ``STATE+FLAG: reason``, means."""
     if not node.unusable or node.conditions:
         return node
     state, *flags = node.unusable.partition(":")[0].split("+")

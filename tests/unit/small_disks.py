@@ -1,4 +1,4 @@
-"""A file system that is full, for tests of who keeps a leader lease on one. Mounting takes root."""
+"""A small file system that tests can fill, to test a leader lease on a full disk. Mounting requires root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """`folder` with room for 64 KiB."""
+    """Mount a file system of 64 KiB at `folder`."""
     mounted = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "flexo-test", str(folder)]
     done = subprocess.run(mounted, capture_output=True, text=True)
     if done.returncode != 0:
@@ -25,7 +25,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Leaves no block free; what is freed later can be filled again."""
+    """Fill `disk` until no block is free. A later call fills blocks that were freed meanwhile."""
     with (disk / "ballast").open("ab", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))

@@ -62,7 +62,7 @@ def test_under_every_policy_jobs_keep_their_workers_or_get_them_again_whatever_t
     assert first.report().training_workers + second.report().training_workers >= before
     way = "forward" if seconds > 0 else "back"
     assert world.last("daemon").startswith(f"the clock was set {way} by {abs(seconds):.0f} s")
-    world.journal.close()
+    world.event_store.close()
 
 
 def test_a_node_that_rests_does_not_rest_for_hours_because_the_clock_was_set_back(world: ClockWorld) -> None:
@@ -117,12 +117,12 @@ def test_a_job_that_ended_before_it_began_by_the_clock_is_no_experience(world: C
     world.jump(-HOURS)
     del world.cluster.queue[5]
     world.go(6)
-    assert world.journal.running_times() == ()
+    assert world.event_store.running_times() == ()
     world.cluster.base(6, started_at=world.cluster.now)
     world.go(4)
     del world.cluster.queue[6]
     world.go(6)
-    (time,) = world.journal.running_times()
+    (time,) = world.event_store.running_times()
     assert time == RunningTime("ada", 1, 4.0, time.ended_at)
 
 
@@ -131,7 +131,7 @@ def test_what_ntp_corrects_bit_by_bit_is_no_jump(world: ClockWorld) -> None:
     for _ in range(20):
         world.jump(-1.0)
         world.go(4)
-    assert not [event for event in world.journal.events(None, 100) if event.kind == "daemon"]
+    assert not [event for event in world.event_store.events(None, 100) if event.kind == "daemon"]
     assert world.controller.jobs()[0].job.key == KEY == JobKey(1)
 
 
@@ -160,7 +160,7 @@ def test_a_clock_that_is_set_during_a_look_is_noticed_before_anything_is_made_of
     world.cluster.observe = observe  # type: ignore[method-assign]
     world.go(20)
     assert leader.report().training_workers == 4
-    assert sum("clock" in event.text for event in world.journal.events(None, 1000)) == 1
+    assert sum("clock" in event.text for event in world.event_store.events(None, 1000)) == 1
 
 
 class LentClockWorld(LendingWorld):
@@ -196,5 +196,5 @@ def test_deadlines_of_loans_move_with_a_clock_that_one_piece_of_code_has_seen_se
     world.cluster.now += seconds
     world.go(2)
     assert world.deadlines() == {node: at + seconds for node, at in before.items()}
-    told = [event.kind for event in world.journal.events(None, 1000) if "clock was set" in event.text]
+    told = [event.kind for event in world.event_store.events(None, 1000) if "clock was set" in event.text]
     assert sorted(told) == ["daemon", "repair"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from controller_world import STEP_S, World
 
 NODES, GPUS = 5000, 8
@@ -30,6 +31,7 @@ def _large_world(directory: Path) -> World:
     return world
 
 
+@pytest.mark.thorough
 def test_a_cycle_with_thousands_of_nodes_and_jobs_takes_seconds_at_most(tmp_path: Path) -> None:
     world = _large_world(tmp_path)
     took = []

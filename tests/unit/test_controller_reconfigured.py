@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from controller_world import LEASE_S, World
+from controller_world import TIME_LIMIT_S, World
 
 from flexo.config import Settings
 
@@ -26,15 +26,15 @@ def test_other_rules_count_from_the_next_cycle_on_and_what_stands_stands(world: 
     satellites = world.cluster.satellites()
     names = dict(first.own), dict(second.own)
     world.controller.reconfigure(
-        changed(world, policy="greedy", lease_s=600, min_interval_s=1.0), "taken over: much", ""
+        changed(world, policy="greedy", time_limit_s=600, min_interval_s=1.0), "taken over: much", ""
     )
     assert world.last("daemon") == "taken over: much"
-    world.go(2 * LEASE_S)
+    world.go(2 * TIME_LIMIT_S)
     assert world.cluster.satellites() == satellites
     assert (first.own, second.own) == names
     assert world.controller.status().policy == "greedy"
     assert {seconds for _, seconds in world.cluster.extended[-2:]} == {600}
-    assert first.told[-1][0].lease_s == 600
+    assert first.told[-1][0].time_limit_s == 600
     assert world.controller.status().trouble == ""
 
 
@@ -59,7 +59,9 @@ def test_a_grant_that_its_leader_has_not_submitted_yet_outlives_a_change(world: 
     leader = world.job()
     world.go(4)
     told = {offer.grant_id for offer in leader.told[-1]}
-    world.controller.reconfigure(changed(world, lease_s=600), "taken over: [controller] lease_s", "")
+    world.controller.reconfigure(
+        changed(world, time_limit_s=600), "taken over: [controller] time_limit_s", ""
+    )
     world.go(4)
     assert {offer.grant_id for offer in leader.told[-1]} == told
     assert world.kinds().count("grow") == 1

@@ -1,4 +1,4 @@
-"""Grants that an earlier flexod issued: by the journal, by its signature, by an older release's events."""
+"""Grants that an earlier flexod issued: by the event store, its signature, or an older release's events."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from controller_world import ADA, BOB, KEY, LEASE_S, SIGNER, FakeLeader, World
+from controller_world import ADA, BOB, KEY, SIGNER, TIME_LIMIT_S, FakeLeader, World
 from flat_records import change_job
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo import journal_grants
+from flexo.event_store import stored_grants
+from flexo.event_store.store import EventStore
 from flexo.events import Event
 from flexo.grant_signatures import LONGEST, GrantSigner
 from flexo.issued_grants import IssuedGrant, is_satellite, shape_within
-from flexo.journal import Journal
 from flexo.model.elastic import SatelliteReport, SatelliteState
 from flexo.model.queue import JobKey, Principal
 from flexo.service.grant_key import KeyUnusable, key_in_file
@@ -49,23 +49,23 @@ def test_a_signature_brings_back_the_whole_grant(owner: Principal, resources: Re
 
 
 @pytest.mark.parametrize("resources", [GRANT.resources, SHARED, None])
-def test_a_journal_brings_back_the_whole_grant(tmp_path: Path, resources: Resources | None) -> None:
+def test_a_event_store_brings_back_the_whole_grant(tmp_path: Path, resources: Resources | None) -> None:
     grant = replace(GRANT, resources=resources)
     with closing(sqlite3.connect(tmp_path / "journal")) as file:
-        file.execute(*journal_grants.SCHEMA)
-        journal_grants.write(file, [grant], [])
-        assert journal_grants.read(file) == (grant,)
+        file.execute(*stored_grants.SCHEMA)
+        stored_grants.write(file, [grant], [])
+        assert stored_grants.read(file) == (grant,)
 
 
 def test_a_satellite_that_holds_devices_beyond_its_grant_and_its_base_is_none(tmp_path: Path) -> None:
     world = World(tmp_path)
     owner = world.cluster.base(1, "2-8", devices=(Devices("nic", amount=2),))
-    job_id = world.cluster.submit(KEY, ADA, "g1", "t2", 3, LEASE_S)
+    job_id = world.cluster.submit(KEY, ADA, "g1", "t2", 3, TIME_LIMIT_S)
     granted = IssuedGrant(KEY, "g1", ADA, "t2", 3, "flex", Resources(3, 3), NOW)
 
     def counts(grant: IssuedGrant, *devices: Devices) -> bool:
         job = change_job(world.cluster.queue[job_id], devices=devices)
-        return is_satellite(job, grant, owner, 1, LEASE_S, world.cluster.now)
+        return is_satellite(job, grant, owner, 1, TIME_LIMIT_S, world.cluster.now)
 
     spare = Devices("spare", "s1")
     assert counts(granted, Devices("nic", amount=3))
@@ -159,23 +159,23 @@ def grown(directory: Path) -> tuple[World, FakeLeader]:
     return world, leader
 
 
-def test_without_a_journal_the_leader_shows_what_flexod_signed(tmp_path: Path) -> None:
+def test_without_a_event_store_the_leader_shows_what_flexod_signed(tmp_path: Path) -> None:
     world, leader = grown(tmp_path)
     before = dict(leader.own)
-    world.journal.close()
+    world.event_store.close()
     (tmp_path / "journal.sqlite").unlink()
     world.restart()
-    world.go(2 * LEASE_S)
+    world.go(2 * TIME_LIMIT_S)
     assert leader.own == before
     assert {job for job, _ in world.cluster.extended} == set(before.values())
 
 
-def test_without_a_journal_and_without_a_signature_satellites_leave_and_the_job_grows_anew(
+def test_without_a_event_store_and_without_a_signature_satellites_leave_and_the_job_grows_anew(
     tmp_path: Path,
 ) -> None:
     world, leader = grown(tmp_path)
     before = set(leader.own.values())
-    world.journal.close()
+    world.event_store.close()
     (tmp_path / "journal.sqlite").unlink()
     leader.signatures = dict.fromkeys(leader.signatures, b"no signature of flexod's")
     world.restart()
@@ -186,12 +186,12 @@ def test_without_a_journal_and_without_a_signature_satellites_leave_and_the_job_
     assert leader.report().training_workers == 8
 
 
-def test_with_a_journal_no_leader_has_to_show_anything(tmp_path: Path) -> None:
+def test_with_a_event_store_no_leader_has_to_show_anything(tmp_path: Path) -> None:
     world, leader = grown(tmp_path)
     before = dict(leader.own)
     world.leaders.attached.clear()
     world.restart()
-    world.go(LEASE_S - 20)
+    world.go(TIME_LIMIT_S - 20)
     assert {grant.satellite_job_id for view in world.controller.jobs() for grant in view.job.grants} == set(
         before.values()
     )
@@ -202,16 +202,16 @@ def test_a_disk_that_was_full_gets_the_grants_when_it_has_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)
-    monkeypatch.setattr(world.journal, "set_grants", lambda kept, forgotten: False)
+    monkeypatch.setattr(world.event_store, "set_grants", lambda kept, forgotten: False)
     world.job(1, "1-8")
     world.go(20)
-    assert world.journal.grants() == ()
+    assert world.event_store.grants() == ()
     monkeypatch.undo()
     world.go(2)
-    assert {grant.node for grant in world.journal.grants()} == {"t2", "t3"}
+    assert {grant.node for grant in world.event_store.grants()} == {"t2", "t3"}
 
 
-def test_a_grant_is_in_the_journal_before_its_leader_hears_of_it(tmp_path: Path) -> None:
+def test_a_grant_is_in_the_event_store_before_its_leader_hears_of_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     leader = world.job(1, "1-8")
     named: list[set[str]] = []
@@ -219,7 +219,8 @@ def test_a_grant_is_in_the_journal_before_its_leader_hears_of_it(tmp_path: Path)
 
     def listen(orders) -> None:
         named.append(
-            {offer.grant_id for offer in orders.grants} - {each.grant_id for each in world.journal.grants()}
+            {offer.grant_id for offer in orders.grants}
+            - {each.grant_id for each in world.event_store.grants()}
         )
         hear(orders)
 
@@ -234,17 +235,17 @@ def test_grants_of_jobs_that_ended_are_forgotten(tmp_path: Path) -> None:
     world.cluster.queue.clear()
     world.leaders.attached.clear()
     world.go(60)
-    assert len(world.journal.grants()) == 2
+    assert len(world.event_store.grants()) == 2
     world.cluster.now += 3 * 3600
     world.go(10)
-    assert world.journal.grants() == ()
+    assert world.event_store.grants() == ()
 
 
 # An older release.
 
 
 def as_older_release(path: Path) -> None:
-    """The journal as the release before this one left it."""
+    """The event store as the release before this one left it."""
     raw = sqlite3.connect(path)
     raw.execute("DROP TABLE issued_grant")
     raw.execute("PRAGMA user_version = 8")
@@ -256,27 +257,27 @@ def test_satellites_that_an_older_release_granted_stand_after_the_upgrade(tmp_pa
     world, leader = grown(tmp_path)
     before = dict(leader.own)
     leader.signatures.clear()
-    world.journal.close()
+    world.event_store.close()
     as_older_release(tmp_path / "journal.sqlite")
     world.restart()
-    world.go(2 * LEASE_S)
+    world.go(2 * TIME_LIMIT_S)
     assert leader.own == before
     assert world.controller.status().unknown_satellites == 0
-    # from then on they are grants as any other: signed, and named by the journal
+    # from then on they are grants as any other: signed, and named by the event store
     assert all(leader.signatures[grant_id] for grant_id in before)
-    assert {grant.grant_id for grant in world.journal.grants()} == set(before)
+    assert {grant.grant_id for grant in world.event_store.grants()} == set(before)
 
 
 def test_an_older_releases_word_names_nothing_that_it_did_not_grant(tmp_path: Path) -> None:
     world, leader = grown(tmp_path)
     world.job(2, "1-8", "t1", owner=BOB, user="bob").scalable = False
     for node in ("t2", "t3"):
-        job_id = world.cluster.submit(JobKey(2), BOB, "g1", node, 4, LEASE_S)
+        job_id = world.cluster.submit(JobKey(2), BOB, "g1", node, 4, TIME_LIMIT_S)
         world.cluster.add(replace(world.cluster.queue[job_id], reason="JobHeldUser"))
         # it took over whatever had a tag
         text = f"satellite {job_id} with 4 workers on {node} is taken over"
-        world.journal.record(world.cluster.now, (Event(world.cluster.now, "adopt", JobKey(2), text),))
-    world.journal.close()
+        world.event_store.record(world.cluster.now, (Event(world.cluster.now, "adopt", JobKey(2), text),))
+    world.event_store.close()
     as_older_release(tmp_path / "journal.sqlite")
     world.restart()
     world.go(20)
@@ -285,7 +286,7 @@ def test_an_older_releases_word_names_nothing_that_it_did_not_grant(tmp_path: Pa
 
 
 def test_what_an_older_releases_events_end_does_not_stand(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.sqlite", 30)
+    event_store = EventStore(tmp_path / "journal.sqlite", 30)
     told = [
         ("grow", "grow by 3 workers on t2: t2 has idle GPUs for 3 workers; job 1 has 1 of 8"),
         ("grow", "grow by 1 worker on t3: t3 has idle GPUs"),
@@ -297,13 +298,22 @@ def test_what_an_older_releases_events_end_does_not_stand(tmp_path: Path) -> Non
         ("failure", "2 workers on t5: not started: Resources"),
         ("shrink", "give back 2 workers on t6: x"),
     ]
-    journal.record(NOW, tuple(Event(NOW, kind, KEY, text) for kind, text in told))
-    journal.close()
+    event_store.record(NOW, tuple(Event(NOW, kind, KEY, text) for kind, text in told))
+    event_store.close()
     raw = sqlite3.connect(tmp_path / "journal.sqlite")
-    journal_grants.take_from_events(raw)
-    found = {(each.node, each.workers, each.satellite_job_id) for each in journal_grants.read(raw)}
+    stored_grants.take_from_events(raw)
+    found = {(each.node, each.workers, each.satellite_job_id) for each in stored_grants.read(raw)}
     assert found == {("t2", 3, 0), ("t4", 2, 12)}
     raw.close()
+
+
+def test_a_job_of_another_user_is_no_satellite_though_it_matches_the_grant_it_names(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    base = world.cluster.base(1, "2-8")
+    granted = IssuedGrant(KEY, "g1", ADA, "t2", 3, "flex", Resources(3, 3), NOW)
+    for owner, counts in ((BOB, False), (ADA, True)):
+        job = world.cluster.queue[world.cluster.submit(KEY, owner, "g1", "t2", 3, TIME_LIMIT_S)]
+        assert is_satellite(job, granted, base, 1, TIME_LIMIT_S, world.cluster.now) is counts
 
 
 # What Slurm makes of a request.
@@ -331,10 +341,10 @@ def test_a_satellite_holds_what_was_granted_as_slurm_rounds_it(
 ) -> None:
     world = World(tmp_path)
     owner = world.cluster.base(1, "2-8", **base)
-    job_id = world.cluster.submit(KEY, ADA, "g1", "t2", 3, LEASE_S)
+    job_id = world.cluster.submit(KEY, ADA, "g1", "t2", 3, TIME_LIMIT_S)
     asked = IssuedGrant(KEY, "g1", ADA, "t2", 3, "flex", Resources(3, 3), NOW)
     job = change_job(world.cluster.queue[job_id], **satellite)
-    assert is_satellite(job, asked, owner, threads, LEASE_S, world.cluster.now) is counts
+    assert is_satellite(job, asked, owner, threads, TIME_LIMIT_S, world.cluster.now) is counts
 
 
 def test_a_leaders_word_on_its_workers_is_bounded_by_slurms_record_of_the_base(tmp_path: Path) -> None:

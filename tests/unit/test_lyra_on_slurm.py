@@ -78,7 +78,7 @@ def test_gpus_come_back_for_pending_jobs_first_and_go_to_others_when_a_job_has_e
 
 def test_a_job_that_has_outrun_all_of_its_like_keeps_a_share(tmp_path):
     world = World(tmp_path)
-    world.journal.add_running_times([RunningTime("ada", 1, 100.0, 900.0)])
+    world.event_store.add_running_times([RunningTime("ada", 1, 100.0, 900.0)])
     world.restart()
     world.job(1, "1-12", "t1", started_at=1000.0 - 2 * HOUR_S)
     world.job(2, "1-12", "t1", started_at=1000.0 - 2 * HOUR_S)
@@ -98,6 +98,7 @@ def test_a_job_that_is_nearly_over_keeps_its_satellites_while_nobody_needs_them(
     assert leader.own == before
 
 
+@pytest.mark.thorough
 def test_progress_that_is_told_unevenly_moves_hardly_anybody(tmp_path):
     world = World(tmp_path)
     dice = random.Random(7)

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,7 +117,14 @@ def test_an_unknown_argument_is_a_usage_error(clone: Path) -> None:
         ("wheel", ["setup.sh unit", "python packages/own_wheel.py build/wheel"]),
         (
             "lint",
-            ["setup.sh lint", "ruff check .", "ruff format --check .", "mypy", "lint-imports --no-logo"],
+            [
+                "setup.sh lint",
+                "ruff check .",
+                "ruff format --check .",
+                "mypy",
+                "lint-imports --no-logo",
+                "python packages/retired_names.py",
+            ],
         ),
     ],
 )
@@ -174,19 +182,28 @@ def test_the_plugin_is_installed_into_a_folder_of_any_name(clone: Path) -> None:
 
 
 def test_programs_of_the_environment_start_whatever_the_folder_is_called(clone: Path) -> None:
-    """pip writes the path of Python between double quotes; what else stands in it, the shell reads."""
-    bin_folder = clone / ".venv" / "bin"
-    bin_folder.mkdir(parents=True)
-    (bin_folder / "python").symlink_to(sys.executable)
-    program = bin_folder / "program"
-    program.write_text(
-        f"#!/bin/sh\n'''exec' \"{bin_folder}/python\" \"$0\" \"$@\"\n' '''\nprint('started')\n"
-    )
-    program.chmod(0o755)
-    functions = (clone / "setup.sh").read_text().replace('\nmain "$@"\n', "\nquote_programs\n")
-    (clone / "setup.sh").write_text(functions)
-    subprocess.run([str(clone / "setup.sh")], check=True, capture_output=True, timeout=60)
+    environment, source = clone / ".venv", (clone / "setup.sh").read_text()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (line,) = [line for line in source.splitlines() if line.startswith("readonly RELOCATABLE=")]
+    with (environment / "pyvenv.cfg").open("a") as file:
+        file.write(line.split("'")[1] + "\n")
+    wheel = wheel_with_a_program(clone)
+    python = environment / "bin" / "python"
+    install = [ROOT / ".venv" / "bin" / "uv", "pip", "install", "--offline", "--python", python, wheel]
+    subprocess.run(install, check=True, capture_output=True, timeout=60)
     link = clone / "link"
-    link.symlink_to(program)
-    for start in (program, link):
-        assert subprocess.run([str(start)], capture_output=True, text=True).stdout == "started\n"
+    link.symlink_to(environment / "bin" / "program")
+    for start in (environment / "bin" / "program", link):
+        assert subprocess.run([start], capture_output=True, text=True).stdout == "started\n"
+
+
+def wheel_with_a_program(folder: Path) -> Path:
+    """Of the program `program`, which prints a word."""
+    wheel, told = folder / "program-1-py3-none-any.whl", "program-1.dist-info"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("its_module.py", "def main():\n    print('started')\n")
+        file.writestr(f"{told}/METADATA", "Metadata-Version: 2.1\nName: program\nVersion: 1\n")
+        file.writestr(f"{told}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{told}/entry_points.txt", "[console_scripts]\nprogram = its_module:main\n")
+        file.writestr(f"{told}/RECORD", "")
+    return wheel

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from controller_world import LEASE_S, World
+from controller_world import TIME_LIMIT_S, World
 
 from flexo.clusters.slurm.adapter import with_earlier_records
 from flexo.clusters.slurm.parse_jobs import unreadable_job
@@ -20,13 +20,14 @@ def world(tmp_path: Path) -> World:
 
 def test_other_jobs_are_served_and_status_and_events_name_the_job_once(world: World) -> None:
     leader = world.job()
-    world.cluster.add(unreadable_job(99, "'x1' is not a number"))
-    world.go(2 * LEASE_S)
+    why = "'x1' is not a number"
+    world.cluster.add(unreadable_job(99, why))
+    world.go(2 * TIME_LIMIT_S)
     assert len(leader.own) == 1
     assert "job 99" in world.controller.status().trouble
-    told = [event.text for event in world.journal.events(None, 100) if event.kind == "trouble"]
+    told = [event.text for event in world.event_store.events(None, 100) if event.kind == "trouble"]
     assert len(told) == 1
-    assert "'x1' is not a number" in told[0]
+    assert why in told[0]
     del world.cluster.queue[99]
     world.go(4)
     assert world.controller.status().trouble == ""

@@ -1,4 +1,4 @@
-"""Where traces and profiles of real jobs lie, beside the checkout; tests that need them skip without them."""
+"""The folder of traces and profiles of real jobs, beside the checkout. Tests skip if they lack one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 
 def needs_traces(path: str) -> Path:
-    """The file or folder `path` of them, or the test is skipped."""
+    """The trace file or folder `path`. Skips the test if it is missing."""
     found = _TRACES / path
     if not found.exists():
         pytest.skip(f"needs {path} of the traces, which would lie at {_TRACES}")

@@ -1,1 +1,1 @@
-"""Which of several flexods may act: one at a time, by a lease."""
+"""Decides which of several flexods may act: one at a time, by a leader lease."""

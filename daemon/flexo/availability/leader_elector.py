@@ -1,7 +1,7 @@
 """Elects the active flexod: a thread that waits until this flexod may take the lease, and then keeps it.
 
-An elector is for one turn. Once it has lost the lease, it stays lost, and nothing that began under it may act
-any more; flexod makes another elector when all of that has ended.
+An elector is for one turn. Once it has lost the lease, the lease stays lost, and nothing that began under it
+may act any more. flexod makes another elector when all of that has ended.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from flexo.clusters.base import MayNotAct
 from flexo_protos.leader_leases.lease import LeaderLease, LeaseStore, StoreAway
 
 _BEATS: Final = 5
-"""Renewals in a lease."""
+"""The renewals in the time of one lease."""
 _LOOKS: Final = 10
-"""Of who waits, in a lease."""
+"""The checks of a waiting flexod in the time of one lease."""
 
 _log = structlog.get_logger("flexo.availability")
 
@@ -32,12 +32,13 @@ def uninterrupted() -> float:
 
 
 class LeaderElector:
-    """A Mandate. `start` begins to wait; everything but `start` and `leave` may be called from any thread."""
+    """A LeadershipGuard that elects. `start` begins to wait. Any thread may call everything but `start` and
+    `leave`."""
 
     def __init__(
         self, store: LeaseStore, address: str, lease_s: float, clock: Callable[[], float] = uninterrupted
     ) -> None:
-        """`address`: how others know this flexod, host:port."""
+        """`address`: the address by which others know this flexod, host:port."""
         self._store = store
         self._clock = clock
         self._lease_s = lease_s
@@ -45,52 +46,52 @@ class LeaderElector:
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leader-elector", daemon=True)
         self.trouble = ""
-        """Why the store cannot be used at present; "" when it can."""
+        """The reason why the store cannot be used at present; "" when it can."""
         self.failed = ""
-        """The error that has ended the thread; "" if none has. Nothing renews or takes the lease any
-        more then: the process has to end, so that it is started again."""
+        """The error that has ended the thread; "" if none has. After it, nothing renews or takes the lease
+        any more: the process has to end, so that it is started again."""
 
     def start(self) -> None:
-        """Begin to wait for the turn."""
+        """Begin to wait for this flexod's turn."""
         self._thread.start()
 
     @property
     def epoch(self) -> int:
-        """See Mandate; 0 before its turn."""
+        """See LeadershipGuard; 0 before this flexod's turn."""
         return self._protocol.term
 
     @property
     def active(self) -> LeaderLease | None:
-        """The lease as last seen; None: nobody holds it, or its holder has released it."""
+        """The lease as last seen; None if nobody holds it, or its holder has released it."""
         seen = self._protocol.seen
         return None if seen is None or seen.released else seen
 
     @property
     def lost(self) -> bool:
-        """Whether its turn has come and is over."""
+        """Whether this flexod's turn has come and is over."""
         return self._protocol.won and not self.holds()
 
     def holds(self) -> bool:
-        """See Mandate."""
+        """See LeadershipGuard."""
         return self._protocol.holds(self._clock())
 
     def check(self) -> None:
-        """See Mandate."""
+        """See LeadershipGuard."""
         if not self.holds():
             active = self.active
             who = active.address if active else "nobody"
             raise MayNotAct(f"this flexod is not the active one any more; who holds the lease: {who}")
 
     def leave(self, patience_s: float) -> None:
-        """Release the lease, if this flexod has it: it acts no more, and nobody has to wait.
+        """Release the lease, if this flexod has it. It acts no more, and no other flexod has to wait.
 
-        A store that hangs is waited for `patience_s`; then the lease runs out by itself.
+        `patience_s`: how long to wait for a store that hangs. After that, the lease runs out by itself.
         """
         self._leaving.set()
         self._thread.join(patience_s)
 
     def step(self) -> None:
-        """Look once, and write what is due. For the elector's own thread, and for tests."""
+        """Read the lease once, and write what is due. For the elector's own thread, and for tests."""
         try:
             found = self._store.read()
             wanted = self._protocol.wanted(found, self._clock(), time.time())
@@ -131,7 +132,7 @@ class LeaderElector:
             self._note(str(error))
 
     def _note(self, trouble: str, error: Exception | None = None) -> None:
-        """`error`: one that nobody expected, for the log."""
+        """Keep `trouble`, and log a change of it. `error`: an unexpected error, for the log."""
         if trouble != self.trouble:
             if trouble:
                 _log.warning(

@@ -1,18 +1,18 @@
-"""How one flexod takes, keeps and gives up the lease of the active one: what to write, when to act. Pure.
+"""The protocol by which a flexod takes, keeps and gives up the lease of the active one. Pure.
 
 The store keeps one lease and changes it by compare-and-swap. The active flexod swaps it for one with the next
-`beat` several times in `lease_s`; whoever waits measures with a clock of its own for how long it has not
+`beat` several times in `lease_s`. The others measure with clocks of their own for how long it has not
 changed. No two clocks are ever compared, so what must hold needs only clocks that run equally fast (within
 SAFE_PART of each other):
 
-* Who is active may act for SAFE_PART of `lease_s` after it *began* to write its last beat.
-* Who waits takes over a whole `lease_s` after it has *finished* reading that beat, so later than it was
-  written.
+* The active flexod may act for SAFE_PART of `lease_s` after it *began* to write its last beat.
+* A waiting flexod takes over a whole `lease_s` after it has *finished* reading that beat. That is later
+  than a whole `lease_s` after the beat was written.
 * Both change the lease by the same compare-and-swap, so a beat that is late loses against a takeover, and a
   takeover that is rash loses against a beat.
 
-So a flexod that was stopped, cut off or that just hangs may not act long before another one may, whatever it
-believes of itself; and there is no lock that it could keep.
+So a flexod that was stopped, cut off or that hangs stops acting long before another one may begin, whatever
+it believes of itself. There is no lock that it could keep.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from typing import Final
 from flexo_protos.leader_leases.lease import Found, HeldLease, LeaderLease
 
 SAFE_PART: Final = 0.8
-"""Of `lease_s`, in which the holder may act: the rest is for clocks that do not run equally fast."""
+"""The part of `lease_s` in which the holder may act. The rest is for clocks that do not run equally fast."""
 
 
 class LeaseProtocol:
-    """Times are seconds of one clock that nobody sets, and that goes on while the host is suspended."""
+    """The state of one flexod in the protocol. Times are seconds of one clock that nobody sets, and that goes
+    on while the host is suspended."""
 
     def __init__(self, name: str, address: str, lease_s: float) -> None:
-        """`name`: of this process and of this try, so that a flexod that is started again is another one.
+        """`name`: a name of this process and of this try, so that a flexod that is started again is another
+        one.
 
         `address`: host:port of this flexod.
         """
@@ -43,7 +45,7 @@ class LeaseProtocol:
         self._held: HeldLease | None = None
         self._ended = False
         self.term = 0
-        """Under which this flexod acts; 0 before it is the holder."""
+        """The term under which this flexod acts; 0 before it holds the lease."""
 
     @property
     def seen(self) -> LeaderLease | None:
@@ -52,19 +54,19 @@ class LeaseProtocol:
 
     @property
     def won(self) -> bool:
-        """Whether it has ever been the holder."""
+        """Whether this flexod has ever held the lease."""
         return self.term > 0
 
     def holds(self, now: float) -> bool:
-        """Whether it may act now. Once it has lost what it had won, it never may again."""
+        """Whether this flexod may act now. Once it has lost the lease, it never may again."""
         if self._held is not None and not self._held.certain(now):
             self._ended = True
         return self.won and not self._ended
 
     def wanted(self, found: Found, now: float, wall: float) -> LeaderLease | None:
-        """What to swap `found` for, if anything; `now` is after it was read.
+        """The lease to swap `found` for, if any. `now`: a time after `found` was read.
 
-        `wall`, seconds since the epoch: terms go on from there where the store was emptied.
+        `wall`: seconds since the epoch. If the store was emptied, terms go on from there.
         """
         if found.lease != self._seen or math.isinf(self._seen_since):
             self._seen, self._seen_since = found.lease, now
@@ -86,7 +88,7 @@ class LeaseProtocol:
         return replace(held.lease, beat=beat)
 
     def wrote(self, lease: LeaderLease, began: float) -> None:
-        """`lease` is in the store now; `began`: before it was written."""
+        """Note that `lease` is in the store now. `began`: a time before it was written."""
         self._seen = lease
         if self._held is None:
             self._held = HeldLease(lease, began, SAFE_PART * self._lease_s)
@@ -95,7 +97,8 @@ class LeaseProtocol:
         self.term = lease.term  # last: other threads go by it, and would find the turn to be over
 
     def farewell(self, found: LeaderLease | None, now: float) -> LeaderLease | None:
-        """What to swap `found` for when this flexod acts no more, so that nobody waits; None: nothing."""
+        """The lease to swap `found` for when this flexod stops acting, so that no other one waits; None: no
+        swap."""
         if self._held is None or not self.holds(now) or found is None or not self._held.is_in(found):
             return None
         self._ended = True

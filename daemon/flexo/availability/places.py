@@ -12,13 +12,13 @@ from flexo_protos.leader_leases.lease import OF_FLEXODS, LeaseStore, StoreAway
 from flexo_protos.lease_place import EtcdAccess
 
 KEY: Final = "active-flexod"
-"""In etcd, below the prefix."""
+"""The key in etcd, below the prefix."""
 _ANSWER_PART: Final = 0.25
-"""Of a lease, that etcd may take for an answer: a beat that fails can be tried again."""
+"""The part of a lease that etcd may take for an answer: a beat that fails can be tried again."""
 
 
 def open_store(settings: Settings) -> LeaseStore:
-    """Nothing is asked yet. Raises StoreAway where a client library is missing."""
+    """Open the store, without a request to it. Raises StoreAway if a client library is missing."""
     available = settings.high_availability
     if available.folder is not None:
         return FileLeaseStore(available.folder, OF_FLEXODS)
@@ -33,7 +33,7 @@ def open_store(settings: Settings) -> LeaseStore:
 
 
 def etcd_access(lease: LeaseSettings) -> EtcdAccess:
-    """How etcd lets callers in, as [lease] says it."""
+    """The access to etcd, as [lease] configures it."""
     return EtcdAccess(
         ca=str(lease.etcd_ca or ""),
         cert=str(lease.etcd_cert or ""),

@@ -1,4 +1,4 @@
-"""Which of the hosts that run flexod this one is: the same configuration lies on all of them."""
+"""Finds out which of flexod's hosts this one is: all of them have the same configuration."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 class NotOneOfThem(Exception):
-    """It cannot be told; the message says why and what to do."""
+    """flexod cannot tell which of the hosts this one is; the message says why and what to do."""
 
 
 def own_address(hosts: Sequence[str], named: str) -> str:
-    """The one of `hosts` (host:port) that is this host's, or that was `named`. Raises NotOneOfThem."""
+    """The one of `hosts` (host:port) that is this host, or that was `named`. Raises NotOneOfThem."""
     if named:
         if named not in hosts:
             raise NotOneOfThem(f"--address {named} is none of [high_availability] hosts: {', '.join(hosts)}")
@@ -27,7 +27,7 @@ def own_address(hosts: Sequence[str], named: str) -> str:
 
 
 def _is_here(host: str) -> bool:
-    """Whether the name stands for an address that this host has: nobody can bind one of another host."""
+    """Whether the name stands for an address of this host: nobody can bind an address of another host."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:

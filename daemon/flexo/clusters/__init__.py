@@ -1,1 +1,1 @@
-"""What a policy's plan is carried out on. `base` is the interface, one folder an implementation."""
+"""The kinds of clusters that flexod can manage. `base` is the interface; each folder is an implementation."""

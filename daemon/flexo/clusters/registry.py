@@ -13,12 +13,12 @@ from flexo.sections import KindSection
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Where a kind's parts stand, as ``module:name``: imported only when they are needed."""
+    """The parts of a kind, as ``module:name``. They are imported only when they are needed."""
 
     settings: str
-    """Its section of the configuration file, a KindSection of which every key has a default."""
+    """The kind's section of the configuration file: a KindSection in which every key has a default."""
     connect: str
-    """A function of that section and a Site. It returns a Cluster, and needs no answer from one."""
+    """A function of that section and a Site. It returns a Cluster, which need not answer yet."""
 
 
 KINDS: Final[dict[str, Kind]] = {
@@ -27,18 +27,18 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 def names() -> Set[str]:
-    """All of them."""
+    """The names of all kinds."""
     return KINDS.keys()
 
 
 def settings_of(name: str) -> type[KindSection]:
-    """The section of the kind of this name."""
+    """The section of the configuration file for the kind of this name."""
     found: type[KindSection] = _found(KINDS[name].settings)
     return found
 
 
 def connect(name: str, settings: KindSection, site: Site) -> Cluster:
-    """The cluster of the kind of this name, by its own settings."""
+    """The cluster of the kind of this name, made from its settings."""
     cluster: Cluster = _found(KINDS[name].connect)(settings, site)
     return cluster
 

@@ -1,4 +1,4 @@
-"""Notices that the clock was set: the one that tells the time of day, against one that nobody sets."""
+"""Detects that the wall clock was set: compares it with a steady clock that nobody sets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Final
 
 JUMP_S: Final = 5.0
-"""So far apart the two may run from one look to the next; what NTP corrects bit by bit stays below."""
+"""The largest drift between the two clocks from one check to the next. NTP's gradual corrections stay below
+it."""
 
 
 class ClockWatch:
-    """The two clocks as of the last look. For one thread."""
+    """The difference between the two clocks at the last check. For one thread."""
 
     def __init__(self, clock: Callable[[], float], steady: Callable[[], float]) -> None:
         self._clock = clock
@@ -18,7 +19,7 @@ class ClockWatch:
         self._apart = clock() - steady()
 
     def jump(self) -> float:
-        """By how many seconds the clock was set since the last look: forward above 0; 0: it was not."""
+        """Seconds by which the clock was set since the last check: above 0 is forward, 0 is not at all."""
         before, self._apart = self._apart, self._clock() - self._steady()
         jump = self._apart - before
         return jump if abs(jump) > JUMP_S else 0.0

@@ -1,7 +1,7 @@
-"""Notices that elastic jobs have ended, asks the cluster how, and has that written down.
+"""Detects that elastic jobs have ended, asks the cluster how they ended, and makes events of the ends.
 
-What ended while flexod was away is asked for after its start: jobs that the event store knows, and of which
-it has no end.
+After its start, flexod also asks about jobs that ended meanwhile: jobs that the event store knows without an
+end.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.words import workers
 
 _AT_ONCE: Final = 100
-"""Jobs asked about with one command."""
+"""The most jobs in one command to the cluster."""
 _TRIES: Final = 5
-"""Of one question, while the cluster does not answer."""
+"""The most attempts of one query, while the cluster does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One job's end, to be written down."""
+    """One job's end, for the event store."""
 
     event: Event
     facts: str
@@ -35,7 +35,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was seen of a job while it ran."""
+    """The observations of a job while it ran."""
 
     base_workers: int
     base_nodes: tuple[str, ...]
@@ -44,7 +44,7 @@ class _Known:
 
 
 class EndedJobs:
-    """For the controller's thread alone."""
+    """Tracks elastic jobs and reports their ends. For the controller's thread alone."""
 
     def __init__(
         self,
@@ -53,28 +53,30 @@ class EndedJobs:
         unended: Iterable[JobKey],
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`unended`: jobs that ran when the flexod before ended, as far as its event store says.
+        """`unended`: jobs that ran when the previous flexod ended, according to its event store.
 
-        `wake` is called, in any thread, when the cluster has answered.
+        `beside`: executor for queries that the cycle does not await. `wake` is called, in any thread, when
+        the cluster has answered.
         """
         self._wake = wake
         self._cluster = cluster if isinstance(cluster, KnowsEnds) else None
         self._beside = beside
         self._running: dict[JobKey, _Known | None] = dict.fromkeys(unended)
-        """None: this flexod has not seen it run."""
+        """The observations of each job that runs. None: this flexod has not seen the job run."""
         self._missed: frozenset[JobKey] = frozenset()
-        """Of those: the last look did not show them. One look may be wrong, as after its restart."""
+        """Running jobs that the last poll did not show. One poll may be wrong, as after a restart of the
+        cluster's controller."""
         self._gone: dict[JobKey, tuple[_Known | None, float, int]] = {}
-        """What was known of them, when they were missed, and how often the cluster was asked."""
+        """The missing jobs: their last observations, when each was missed, and how many queries failed."""
         self._asked: tuple[tuple[JobKey, ...], Future[Mapping[JobKey, JobEnd]]] | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether a job's end is about to be known: the next look is due soon."""
+        """Whether the end of a job is still to be found out. The next poll is then due soon."""
         return bool(self._missed or self._gone)
 
     def look(self, queue: Iterable[QueuedJob], jobs: Iterable[ElasticJob], now: float) -> list[Ended]:
-        """One look; the ends that are known by now."""
+        """Process one poll. Returns the ends that are known by now."""
         here = {job.key for job in queue if job.state is not JobState.PENDING or job.unreadable}
         started = {job.key: job.started_at for job in queue if job.key in here and job.elastic}
         missed = frozenset(self._running.keys() - here)
@@ -104,7 +106,7 @@ class EndedJobs:
         (keys, answer), self._asked = self._asked, None
         try:
             ends = answer.result()
-        except Exception:  # nobody answered, or not sensibly: the job's end is not worth the cycle
+        except Exception:  # no answer, or a wrong one: a job's end must not fail the cycle
             for key in keys:
                 known, missed_at, tries = self._gone[key]
                 self._gone[key] = known, missed_at, tries + 1

@@ -1,4 +1,4 @@
-"""What a plan changes, in the journal's words, and the facts that the plan went by."""
+"""Turns the changes of a plan into events for the event store, and collects the facts behind the plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from flexo.clusters.base import ClusterState
 from flexo.events import Event
-from flexo.grants import Sight
+from flexo.grants import ReconciledState
 from flexo.model.plans import Action, Allocate, Grow, Plan
 from flexo.model.queue import JobState
 from flexo.model.training import TrainingJob
@@ -19,7 +19,7 @@ _FACTS_OF_PENDING: Final = 50
 
 
 def of_allocations(plan: Plan, state: ClusterState, verb: str) -> Iterable[Event]:
-    """What becomes of jobs on a cluster that allocates. `verb`: ``is ``, or what it would be."""
+    """Events for the changes of jobs on a cluster that allocates. `verb`: ``is `` or ``would be ``."""
     before = {job.key: job for job in state.training}
     for allocation in plan.allocations:
         text = f"{verb}{_change(before[allocation.job], allocation)}: {allocation.why}"
@@ -35,14 +35,14 @@ def _change(job: TrainingJob, allocation: Allocate) -> str:
     return f"resized from {workers(job.allocated)} to {where}" if job.shares else f"started with {where}"
 
 
-def of_action(action: Action, sight: Sight, now: float, would: str) -> Event:
-    """What becomes of a job that has satellites. `would`: "" or ``would ``."""
+def of_action(action: Action, reconciled: ReconciledState, now: float, would: str) -> Event:
+    """The event for a change of a job's satellites. `would`: "" or ``would ``."""
     if isinstance(action, Grow):
         text = f"{would}grow by {workers(action.workers)} on {action.node}: {action.why}"
         return Event(now, "grow", action.job, text)
     grant = next(
         grant
-        for job in sight.jobs
+        for job in reconciled.jobs
         if job.key == action.job
         for grant in job.grants
         if grant.grant_id == action.grant_id
@@ -51,8 +51,8 @@ def of_action(action: Action, sight: Sight, now: float, would: str) -> Event:
     return Event(now, "shrink", action.job, text)
 
 
-def facts(state: ClusterState, sight: Sight) -> str:
-    """What a plan went by: JSON."""
+def facts(state: ClusterState, reconciled: ReconciledState) -> str:
+    """The facts behind a plan, as JSON."""
     pending = [job for job in state.jobs if job.state is JobState.PENDING and job.satellite is None]
     told = {
         "idle": {node.name: as_number(node.gpus_idle) for node in state.nodes if node.gpus_idle},
@@ -81,7 +81,7 @@ def facts(state: ClusterState, sight: Sight) -> str:
                     for grant in job.grants
                 ],
             }
-            for job in sight.jobs
+            for job in reconciled.jobs
         ],
     }
     return json.dumps(told, separators=(",", ":"))

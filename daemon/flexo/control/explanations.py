@@ -1,4 +1,4 @@
-"""Why a job has what it has, in sentences: what `flexo why` prints of the present."""
+"""Explains in sentences why a job has its present workers: the part of `flexo why` on the present."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _BY: Final = {
     Source.TIME_LIMIT: "if its base alone would take all of its time limit",
 }
 _POINTS: Final = 16
-"""Sizes that a sentence about a profile names."""
+"""The most sizes that a sentence about a profile names."""
 
 
 def explain(job_id: int, view: View) -> tuple[str, ...]:
-    """What is to say of the queue's job `job_id`. Raises UnknownJob."""
+    """The explanation for the queue's job `job_id`. Raises UnknownJob."""
     for shown in view.jobs:
         if shown.job.key.job_id == job_id:
             return _explain_running(shown, view)
@@ -73,7 +73,7 @@ def _explain_running(shown: JobView, view: View) -> tuple[str, ...]:
 
 
 def _on_loan(job: ElasticJob, view: View) -> list[str]:
-    """Which of its nodes are the inference cluster's, and when those go back."""
+    """Sentences on the job's nodes that are on loan, and on the deadlines of reclaimed ones."""
     its = {*job.base_nodes, *(grant.node for grant in job.grants)}
     loans = [loan for loan in (view.loans.loans if view.loans else ()) if loan.node in its]
     lent = [loan.node for loan in loans if not loan.closed]
@@ -120,7 +120,7 @@ def profile(points: Sequence[ScalingPoint]) -> str:
 
 
 def _efficiency(shown: JobView) -> list[str]:
-    """Amoeba's, by the profile: of what it has, and of the most that it may have."""
+    """The job's efficiency as Amoeba defines it, by the profile: at its present size and at its maximum."""
     speed, now, most = speed_of(shown.scaling), shown.job.training_workers, shown.job.workers.max
     if speed is None or not now:
         return []

@@ -1,4 +1,4 @@
-"""What users' flexible demand counts for, by their fairshare factors ([controller] fairshare_weight)."""
+"""Weights the flexible demand of users by their fairshare factors ([controller] fairshare_weight)."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Mapping
 from typing import Final
 
 from flexo.clusters.base import ActionRefused, Cluster, ClusterUnreachable, SharesByUser, UserShares, cannot
-from flexo.control.refusals import Refusals
+from flexo.control.recent_errors import RecentErrors
 from flexo.events import Event
 
 _EVERY_S: Final = 300.0
-"""Between two looks: clusters compute the factors anew every few minutes."""
+"""The interval between two reads. Clusters recompute the factors every few minutes."""
 _LEAST: Final = 0.01
-"""Whoever has had far too much still grows into GPUs that nobody else wants."""
+"""The least weight: a user far above the fair share still grows into GPUs that nobody else needs."""
 
 
 class FairShares:
-    """The weights by the last look. For the controller's thread alone."""
+    """The weights as of the last read. For the controller's thread alone."""
 
-    def __init__(self, cluster: Cluster, refusals: Refusals, weight: float) -> None:
-        """`weight`: 0, everybody counts alike, to 1, in proportion to the factor."""
+    def __init__(self, cluster: Cluster, recent_errors: RecentErrors, weight: float) -> None:
+        """`weight`: from 0 (all users count alike) to 1 (users count in proportion to their factors)."""
         self._cluster = cluster
-        self._refusals = refusals
+        self._recent_errors = recent_errors
         self._weight = weight
         self._looked_at: float | None = None
         self.weights: Mapping[str, float] = {}
-        """By user; others count 1."""
+        """The weight of each user. Users that are not listed count 1."""
         self.cost_s = 0.0
-        """What the last look took; 0 where `look` did not need one."""
+        """The duration of the last read, in seconds; 0 if `look` did not need to read."""
 
     def look(self, now: float) -> tuple[Event, ...]:
-        """Look, if it is time. While nobody answers, what was known stands."""
+        """Read the factors if they are due. While the cluster does not answer, the known weights stand."""
         self.cost_s = 0.0
         if not self._weight or (self._looked_at is not None and abs(now - self._looked_at) < _EVERY_S):
             return ()
@@ -38,7 +38,7 @@ class FairShares:
         try:
             read = self._read()
         except (ActionRefused, ClusterUnreachable) as error:
-            return self._refusals.note(f"fairshare_weight counts nothing: {error}", None, now)
+            return self._recent_errors.note(f"fairshare_weight counts nothing: {error}", None, now)
         self.cost_s = read.read_cost_s
         self.weights = {
             each.user: max(_LEAST, 1.0 - self._weight * (1.0 - each.factor)) for each in read.shares

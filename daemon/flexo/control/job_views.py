@@ -1,4 +1,4 @@
-"""Puts together what is shown of each elastic job: what the cluster, its leader and its profile say of it."""
+"""Builds the public view of each elastic job from its cluster, its leader and its profile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def job_views(
     reports: Mapping[JobKey, LeaderReport],
     scaling: Mapping[JobKey, tuple[ScalingPoint, ...]],
 ) -> tuple[JobView, ...]:
-    """`jobs` as they are once `plan` is carried out."""
+    """The views of `jobs`, which are given as they are once `plan` is carried out."""
     known = {job.key: job for job in snapshot.training}
     owners = {job.key: job.owner for job in state.jobs}
     batches = {batch.job: batch.samples for batch in plan.batches}
@@ -44,7 +44,7 @@ def job_views(
 
 
 def _time_left(job: ElasticJob, known: TrainingJob | None) -> TimeLeft | None:
-    """By what is known of it, as it trains now."""
+    """An estimate of the time that the job still takes with its present workers; None: not known."""
     if known is None or not job.training_workers:
         return None
     seconds = seconds_left(known, job.training_workers, len(nodes_of(job)), 0.0)

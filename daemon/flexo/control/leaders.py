@@ -1,4 +1,4 @@
-"""What the controller needs of the service: leaders' last words, and a way to answer them."""
+"""The controller's interface to the service: leaders' last reports, and a way to answer them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from flexo.model.queue import JobKey
 
 @dataclass(frozen=True, slots=True)
 class GrantOffer:
-    """A grant as its leader is told it."""
+    """A grant in the form in which its leader receives it."""
 
     grant_id: str
     node: str
     workers: int
     partition: str
-    lease_s: int
-    """The time limit to submit the satellite with."""
+    time_limit_s: int
+    """The time limit with which the leader submits the satellite."""
     start_within_s: int
-    """A satellite that has not started by then is cancelled by its leader, and the grant returned."""
+    """The leader cancels a satellite that has not started within this time, and returns the grant."""
     qos: str = ""
-    """"": the user's own default."""
+    """The satellite's QOS; "": the user's own default."""
     signature: bytes = b""
-    """flexod's, for its leader to show to another flexod."""
+    """flexod's signature, which the leader can show to another flexod."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpeed:
-    """How fast a node's GPUs are beside those of others; only ratios count."""
+    """The speed of a node's GPUs, relative to other nodes. Only ratios count."""
 
     node: str
     speed: float
@@ -39,32 +39,32 @@ class NodeSpeed:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """All that a leader is told of what its job may have."""
+    """flexod's complete orders for the leader of one job."""
 
     grants: tuple[GrantOffer, ...]
-    """All that stand."""
+    """All grants that stand."""
     batch: int = 0
-    """The aggregate batch from the next generation on; 0: as the script says."""
+    """The aggregate batch from the next generation on; 0: the script decides."""
     speeds: tuple[NodeSpeed, ...] = ()
-    """Of all nodes of a heterogeneous job; empty: all are alike."""
+    """The speeds of all nodes of a heterogeneous job; empty: all nodes are alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What came of a checkpoint that a leader was asked for."""
+    """The result of a checkpoint that a leader was asked for."""
 
     job: JobKey
     text: str
 
 
 class Leaders(Protocol):
-    """All of it may be called from the controller's thread and never blocks."""
+    """The attached leaders. Every method may be called from the controller's thread and never blocks."""
 
     @property
     def wake(self) -> threading.Event:
         """Set by the service when a leader attached, reported a change, failed a grant or left.
 
-        The loop then looks soon, but never sooner than the cost of reading allows.
+        The loop then polls the cluster soon, but never sooner than the cost of reading allows.
         """
         ...
 
@@ -73,26 +73,27 @@ class Leaders(Protocol):
         ...
 
     def take_failures(self) -> tuple[GrantFailure, ...]:
-        """The grants given back since this was last asked."""
+        """The grants that leaders have given back since the last call."""
         ...
 
     def take_slow_gpus(self) -> tuple[SlowGpuReport, ...]:
-        """The GPUs that leaders have found slow since this was last asked."""
+        """The GPUs that leaders have found slow since the last call."""
         ...
 
     def tell(self, key: JobKey, orders: Orders) -> None:
-        """What `key` may have now. Called every cycle for each attached leader, changed or not.
+        """Send `orders` to the leader of `key`. Called every cycle for each attached leader, changed or not.
 
-        A leader must hear no orders before the first call for it since it attached: until then flexod
-        may not know yet which satellites the job has, and an empty list would send them away. A leader
+        A leader must hear no orders between its attachment and the first call for it after that. Until then
+        flexod may not know yet which satellites the job has, and an empty list would send them away. A leader
         that has gone meanwhile is no error.
         """
         ...
 
     def save(self, key: JobKey, path: str) -> None:
-        """Have `key` write a checkpoint to `path`. Whatever comes of it, `take_saved` tells."""
+        """Have the leader of `key` write a checkpoint to `path`. `take_saved` returns the result, good or
+        bad."""
         ...
 
     def take_saved(self) -> tuple[Saved, ...]:
-        """What came of such checkpoints since this was last asked."""
+        """The results of these checkpoints since the last call."""
         ...

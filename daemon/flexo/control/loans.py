@@ -1,6 +1,7 @@
-"""Carries out what lending decides: edits the partition, has workers leave, preempts bases, writes it down.
+"""Carries out the decisions of lending: edits partitions, makes workers leave, preempts base jobs, records
+events.
 
-What is decided is in `loaning`; a controller that lends nothing has none of this.
+The package `loaning` decides. A controller that lends no servers has no `Loans`.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from flexo.clusters.base import (
     cannot,
 )
 from flexo.control.leaders import Leaders
-from flexo.control.logbook import Logbook
-from flexo.control.refusals import Refusals
+from flexo.control.recent_errors import RecentErrors
+from flexo.control.state_store import StateStore
 from flexo.control.views import LoansView
 from flexo.control.watch import Unwatched, Watch
 from flexo.events import Event
-from flexo.grants import GrantBook, Sight
+from flexo.grants import GrantLedger, ReconciledState
 from flexo.loaning.lending import Lending
-from flexo.loaning.turn import LendingPlan, View
-from flexo.loaning.vacating import Preempt, Saving, ScaleIn
+from flexo.loaning.lending_cycle import LendingPlan, View
+from flexo.loaning.reclaim_steps import Preempt, Saving, ScaleIn
 from flexo.model.loans import Loan
 from flexo.model.nodes import Node, NodeCondition
 from flexo.model.plans import Allocate
@@ -40,93 +41,98 @@ from flexo.model.training import TrainingJob
 
 _NOT_ON_LOAN: Final = frozenset({NodeCondition.OUT_OF_SERVICE})
 _SAID_AGAIN_S: Final = 3600.0
-"""Between two entries of the same mistake."""
+"""The least time between two events about the same error."""
 
 _log = structlog.get_logger("flexo.controller")
 
 
 class Loans:
-    """For the controller's thread alone, but for `view`."""
+    """Runs lending in each cycle. For the controller's thread alone; other threads may read `view`."""
 
     def __init__(
         self,
         lending: Lending,
         cluster: Cluster,
         leaders: Leaders,
-        journal: Logbook,
-        refusals: Refusals,
+        event_store: StateStore,
+        recent_errors: RecentErrors,
         checkpoint: str = "",
         watch: Watch | None = None,
     ) -> None:
-        """`checkpoint`: where bases write one before they are preempted, with %u and %j; "": nowhere.
+        """`checkpoint`: the path of the checkpoint that a base job writes before it is preempted, with %u
+        (user) and %j (job); "": base jobs write none.
 
-        `watch` None: nobody counts what happens.
+        `watch` None: events are not counted.
         """
         self._lending = lending
         self._cluster = cluster
         self._leaders = leaders
-        self._journal = journal
-        self._refusals = refusals
+        self._event_store = event_store
+        self._recent_errors = recent_errors
         self._checkpoint = checkpoint
         self._watch = Unwatched() if watch is None else watch
         self._saved: set[JobKey] = set()
-        """Jobs whose leaders have answered."""
+        """Jobs whose leaders have answered a checkpoint request."""
         self._hidden: dict[str, tuple[Node, Node]] = {}
-        """Inference servers that are not lent, as they are and as policies see them."""
+        """Inference servers that are not lent: each as it is, and as policies see it."""
         self._stood: frozenset[str] = frozenset()
-        """Servers that were on loan before this turn."""
+        """Servers that were on loan before this cycle."""
         self._mistake = ("", 0.0)
-        """The last one of lending's that was written down, and when."""
+        """The last error of lending that was recorded, and when."""
         self._shown: tuple[tuple[Node, ...], tuple[Loan, ...], tuple[Node, ...]] = ((), (), ())
-        """The last nodes and loans, and what policies saw of them."""
-        self.view = LoansView(lending.settings, journal.loans(), left_alone=journal.left_alone())
-        """As of the last turn."""
+        """The last nodes and loans, and the nodes that policies saw for them."""
+        self.view = LoansView(lending.settings, event_store.loans(), left_alone=event_store.left_alone())
+        """The loans as of the last cycle."""
 
     @property
     def satellite_partition(self) -> str:
-        """Where satellites on servers on loan are submitted."""
+        """The partition to which satellites on lent servers are submitted."""
         settings = self.view.settings
         return settings.satellite_partition or settings.partition
 
     def clock_was_set(self, seconds: float) -> None:
-        """Deadlines of loans move along with a clock that was set."""
+        """Shift the deadlines of loans by `seconds`, because the clock was set."""
         self._lending.clock_was_set(seconds)
 
-    # On a cluster that starts jobs as it likes, where they grow by satellites.
+    # For a cluster that starts jobs by itself, where jobs grow by satellites.
 
     def decide(
-        self, state: ClusterState, sight: Sight, attached: Iterable[JobKey]
+        self, state: ClusterState, reconciled: ReconciledState, attached: Iterable[JobKey]
     ) -> tuple[LendingPlan | None, list[Event]]:
-        """What is to be done, shown and persisted; what happened. None: lending made a mistake.
+        """Decide on loans; publish and persist the decision. Returns the plan and the events.
 
-        Neither here nor in `carry_out` may one end what keeps leases alive: it is trouble, and nothing more
-        is lent.
+        The plan is None if lending failed. An error here or in `carry_out` must not stop the extension of
+        time limits. It becomes a condition in the status, and no further servers are lent.
         """
         able = frozenset(attached) if self._checkpoint else frozenset[JobKey]()
         saving = Saving(able, frozenset(self._saved))
-        view = View(state.at, state.nodes, state.partitions, state.jobs, sight.jobs, saving=saving)
+        view = View(state.at, state.nodes, state.partitions, state.jobs, reconciled.jobs, saving=saving)
         self._stood = frozenset(loan.node for loan in self.view.loans)
         try:
-            plan = self._lending.turn(view)
+            plan = self._lending.cycle(view)
             return plan, self._note(plan, state.at)
         except Exception as error:
             return None, self._fail(error, state.at)
 
     def carry_out(
-        self, plan: LendingPlan, state: ClusterState, sight: Sight, book: GrantBook
-    ) -> tuple[Sight, list[Event]]:
-        """Have workers leave, then edit. What is seen, less the grants that were withdrawn; what happened."""
+        self, plan: LendingPlan, state: ClusterState, reconciled: ReconciledState, book: GrantLedger
+    ) -> tuple[ReconciledState, list[Event]]:
+        """Make workers leave, then send the commands to the cluster. Returns the state after the withdrawals
+        of grants, and the events."""
         try:
             happened = self._carry_out(plan, state, book)
         except Exception as error:
-            self._refusals.note(str(error), None, state.at)  # so that it is shown until the next try
-            return sight, self._fail(error, state.at)
+            self._recent_errors.note(str(error), None, state.at)  # for the status, until the next try
+            return reconciled, self._fail(error, state.at)
         if plan.scale_in:
-            sight = replace(sight, jobs=tuple(replace(job, grants=book.after(job)) for job in sight.jobs))
-        return sight, happened
+            reconciled = replace(
+                reconciled, jobs=tuple(replace(job, grants=book.after(job)) for job in reconciled.jobs)
+            )
+        return reconciled, happened
 
     def _fail(self, error: Exception, now: float) -> list[Event]:
-        """Show the trouble, and of the loans those that stood before."""
+        """Publish the error, and only those loans that stood before this cycle. Returns the event, if it is
+        new."""
         trouble = f"lending made a mistake: {type(error).__name__}: {error}"
         loans = tuple(loan for loan in self.view.loans if loan.node in self._stood)
         reading = replace(self.view.reading, trouble=trouble)
@@ -138,18 +144,18 @@ class Loans:
         return [Event(now, "trouble", None, trouble)]
 
     def _note(self, plan: LendingPlan, now: float) -> list[Event]:
-        """Show and persist what was decided; what is to be written down of it."""
+        """Publish and persist the decision. Returns the events for the event store."""
         before = self.view
         self.view = LoansView(before.settings, plan.loans, plan.reading, plan.left_alone)
         if (plan.loans, plan.left_alone) != (before.loans, before.left_alone) or plan.ended:
-            self._journal.set_loans(plan.loans, plan.ended, plan.left_alone)
+            self._event_store.set_loans(plan.loans, plan.ended, plan.left_alone)
         if plan.ended:
             self._watch.loans_ended(plan.ended)
         if plan.reading.demand is not None and plan.reading.at != before.reading.at:
-            self._journal.add_demand(plan.reading.demand)
+            self._event_store.add_demand(plan.reading.demand)
         return [Event(now, event.kind, event.job, event.text) for event in plan.events]
 
-    def _carry_out(self, plan: LendingPlan, state: ClusterState, book: GrantBook) -> list[Event]:
+    def _carry_out(self, plan: LendingPlan, state: ClusterState, book: GrantLedger) -> list[Event]:
         now = state.at
         happened: list[Event] = []
         for saved in self._leaders.take_saved():
@@ -166,14 +172,14 @@ class Loans:
             try:
                 happened += self._try(act, job, now)
             except ClusterUnreachable as error:
-                # the others would wait as long, each: all are asked for again, and leases come first
-                return [*happened, *self._refusals.note(str(error), job, now)]
+                # each further command would wait as long. The next cycle asks again; time limits come first.
+                return [*happened, *self._recent_errors.note(str(error), job, now)]
         return happened
 
     def _commands(
         self, plan: LendingPlan, queue: Mapping[int, str]
     ) -> Iterator[tuple[Callable[[], None], JobKey | None]]:
-        """What the cluster is asked to do, for which job. `queue`: the cluster's identifiers of its jobs."""
+        """The commands for the cluster, each with its job. `queue`: the cluster's identifier of each job."""
         for order in plan.scale_in:
             if order.force and order.satellite_job_id in queue:
                 yield partial(self._cluster.cancel, queue[order.satellite_job_id]), order.job
@@ -196,17 +202,17 @@ class Loans:
         try:
             act()
         except ActionRefused as error:
-            return self._refusals.note(str(error), job, now)
+            return self._recent_errors.note(str(error), job, now)
         return ()
 
-    # On a cluster that starts, resizes and preempts jobs itself.
+    # For a cluster that starts, resizes and preempts jobs as flexod says.
 
     def settle(self, state: ClusterState) -> tuple[ClusterState, list[Event]]:
-        """Lend, call back and vacate; the cluster as policies are to see it then.
+        """Lend and reclaim servers. Returns the cluster as policies must see it, and the events.
 
-        Inference servers that are not lent, or are called back, are unusable to them.
+        Inference servers that are not lent, or are being reclaimed, are unusable for policies.
         """
-        plan = self._lending.turn(View(state.at, state.nodes, state.partitions, training=state.training))
+        plan = self._lending.cycle(View(state.at, state.nodes, state.partitions, training=state.training))
         happened = self._note(plan, state.at)
         if plan.borrowed is not None:
             happened += self._try(partial(self._lend, plan.borrowed), None, state.at)
@@ -227,7 +233,7 @@ class Loans:
         if self._shown[0] is state.nodes and self._shown[1] is loans:
             return self._shown[2]
         settings, nodes_of = self.view.settings, {part.name: part.nodes for part in state.partitions}
-        # the partition follows the book by an edit: a call that is taken back may come before it
+        # the partition trails the loans by one edit: a loan may reopen before its server is in it again
         lent = {loan.node for loan in loans if not loan.closed} & nodes_of[settings.partition]
         off_limits = nodes_of[settings.inference_partition] - lent
         shown = tuple(self._hide(node) if node.name in off_limits else node for node in state.nodes)
@@ -247,7 +253,7 @@ class Loans:
 def _without(
     training: Iterable[TrainingJob], scale_in: Sequence[ScaleIn], preempt: Sequence[Preempt]
 ) -> list[Allocate]:
-    """What jobs are to have that leave servers: what they have elsewhere, or nothing."""
+    """New allocations of the jobs that leave servers: their workers elsewhere, or none."""
     if not scale_in and not preempt:
         return []
     leaves: dict[JobKey, dict[str, str]] = {}

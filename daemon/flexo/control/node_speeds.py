@@ -1,4 +1,4 @@
-"""How fast the nodes of a heterogeneous job are, as its leader is told: by GPU type, as the site declares."""
+"""Tells a leader how fast the nodes of its heterogeneous job are: by GPU type, as the site declares."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flexo.policies.gpu_speeds import GpuSpeeds
 
 
 def node_speeds(job: ElasticJob, types: Mapping[str, str], speeds: GpuSpeeds) -> tuple[NodeSpeed, ...]:
-    """Of all nodes that `job` has or is to have workers on, in order of their names.
+    """The speeds of all nodes on which `job` has or is to have workers, sorted by name.
 
-    `types`: the GPU type of each node. Empty for a job that is not heterogeneous: its workers take the same
-    part of the batch each.
+    `types`: the GPU type of each node. A job that is not heterogeneous has no speeds: each of its workers
+    takes the same part of the batch.
     """
     if not job.heterogeneous:
         return ()

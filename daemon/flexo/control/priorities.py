@@ -1,9 +1,9 @@
-"""Puts the pending jobs of a cluster in the policy's order, by their priorities.
+"""Puts the pending jobs of a cluster in the policy's order, by setting their priorities.
 
-Ordinary jobs and elastic bases alike; never held jobs, satellites, jobs without GPUs, or jobs of partitions
-that training does not use. Somebody who changes a priority that flexod has set to one outside flexod's band
-has a reason: that job is left alone from then on, also after a restart, until it starts or is held and
-released.
+flexod orders ordinary jobs and elastic base jobs alike. It never orders held jobs, satellites, jobs without
+GPUs, or jobs of partitions that training does not use. Somebody who changes a priority of flexod's to one
+outside flexod's band has a reason. flexod leaves that job alone from then on, also after a restart, until the
+job starts or is held and released.
 """
 
 from __future__ import annotations
@@ -13,42 +13,44 @@ from itertools import chain
 from typing import Final
 
 from flexo.clusters.base import ActionRefused, Cluster, Prioritizes, Priority
-from flexo.control.logbook import Logbook
-from flexo.control.refusals import Refusals
+from flexo.control.recent_errors import RecentErrors
+from flexo.control.state_store import StateStore
 from flexo.events import Event
 from flexo.model.plans import Snapshot
 from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.policies.pending import waits_for_resources
 
 MOST_AT_ONCE: Final = 100
-"""Priorities set in one cycle: each is a request of its own to the cluster."""
+"""The most priorities set in one cycle. Each is a separate request to the cluster."""
 MOST_RANKED: Final = 500
-"""Jobs that are put in order, from the first on: a scheduler looks at no more. The
-others wait below them, in the cluster's own order."""
+"""The most jobs that flexod puts in order, counted from the first: a scheduler considers no more. The other
+jobs wait below them, in the cluster's own order."""
 _RETRY_S: Final = 60.0
-"""After the cluster has refused a priority."""
+"""The pause after the cluster has refused a priority."""
 _NAMED: Final = 5
 
 
 class Priorities:
-    """What priorities flexod has set. For the controller's thread alone."""
+    """The priorities that flexod has set. For the controller's thread alone."""
 
-    def __init__(self, cluster: Cluster, journal: Logbook, refusals: Refusals, *, dry_run: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, event_store: StateStore, recent_errors: RecentErrors, *, dry_run: bool
+    ) -> None:
         self._cluster = cluster
         self._able = cluster if isinstance(cluster, Prioritizes) else None
-        self._journal = journal
-        self._refusals = refusals
+        self._event_store = event_store
+        self._recent_errors = recent_errors
         self._dry_run = dry_run
-        self._set = journal.priorities()
+        self._set = event_store.priorities()
         self._left_alone: set[JobKey] = set()
         self._not_before = 0.0
         self._said: tuple[Priority, ...] = ()
 
     def follow(self, order: Sequence[JobKey], jobs: Sequence[QueuedJob], now: float) -> list[Event]:
-        """Let the pending `jobs` of `order` start in that order. What is to be written down."""
+        """Set priorities so that the pending `jobs` of `order` start in that order. Returns the events."""
         if self._able is None:
             why = f"{self._cluster.software} cannot be told in which order jobs start"
-            return list(self._refusals.note(why, None, now))
+            return list(self._recent_errors.note(why, None, now))
         return self._follow(self._able, order, jobs, now)
 
     def _follow(
@@ -70,7 +72,8 @@ class Priorities:
     def _ranked(
         self, cluster: Prioritizes, order: Sequence[JobKey], pending: Mapping[JobKey, QueuedJob]
     ) -> list[QueuedJob]:
-        """Those that are put in order: held ones and those that somebody else has a word on are not."""
+        """The jobs to put in order, without held jobs and jobs whose priority somebody else has set. Jobs
+        after the first MOST_RANKED are included only if they are in flexod's band."""
         jobs = (pending[key] for key in order if key in pending and key not in self._left_alone)
         waiting = (job for job in jobs if job.priority and waits_for_resources(job))
         return [
@@ -78,12 +81,12 @@ class Priorities:
         ]
 
     def _look(self, cluster: Prioritizes, pending: Mapping[JobKey, int], now: float) -> list[Event]:
-        """Learn from the queue what was set, and what others have changed since."""
-        # a job that is held starts anew once it is released: the cluster gives it a priority of its own then
+        """Learn from the queue which priorities flexod has set, and which ones others have changed since."""
+        # a held job starts anew: the cluster gives it a new priority when it is released
         gone = [key for key in self._set if not pending.get(key)]
         for key in gone:
             del self._set[key]
-        # set, and the cluster refused another or flexod was killed before it was written down
+        # set, but not recorded: the cluster refused another one, or flexod was killed before it could record
         found = [
             (key, priority)
             for key, priority in pending.items()
@@ -112,20 +115,20 @@ class Priorities:
             cluster.prioritize(priorities)
         except ActionRefused as error:
             self._not_before = now + _RETRY_S
-            return list(self._refusals.note(str(error), None, now))
+            return list(self._recent_errors.note(str(error), None, now))
         self._remember([(key, priority.priority) for key, priority in changes], ())
         return [Event(now, "order", None, f"sets {text}")]
 
     def _remember(self, given: Sequence[tuple[JobKey, int]], forgotten: Sequence[JobKey]) -> None:
         if given or forgotten:
             self._set.update(given)
-            self._journal.set_priorities(given, forgotten)
+            self._event_store.set_priorities(given, forgotten)
 
 
 def in_training(snapshot: Snapshot) -> frozenset[JobKey]:
-    """Pending jobs that may only start where training does.
+    """Pending jobs that can start only where training does.
 
-    That is in the partitions that share nodes with the satellites', and on servers that are lent.
+    Their partitions are those that share nodes with the satellites' partition, and the one of lent servers.
     """
     names = {snapshot.satellite_partition}
     shared = frozenset(chain.from_iterable(each.nodes for each in snapshot.partitions if each.name in names))

@@ -1,6 +1,7 @@
-"""What running jobs use of their tenants' quotas ([controller] quotas).
+"""Computes how much of the tenants' quotas the running jobs use ([controller] quotas).
 
-Nothing is remembered: the cluster says when jobs started, so the answer is the same after a restart.
+flexod keeps no state for this. The cluster reports when jobs started, so the answer is the same after a
+restart.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ _HOLDS: Final = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLE
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """Of one look at the queue."""
+    """The guaranteed jobs and the quotas, by one poll of the queue."""
 
     jobs: frozenset[JobKey]
-    """Running ones within their tenants' quotas."""
+    """Running jobs within their tenants' quotas."""
     quotas: tuple[Quota, ...]
-    """With what those use of them."""
+    """The quotas, each with the GPUs that these jobs use of it."""
 
 
 def guarantees(quotas: Mapping[str, int], queue: Iterable[QueuedJob]) -> Guarantees:
-    """Each running job that its tenant's quota holds as a whole, beside those that started before (AntMan).
+    """The running jobs that fit as a whole into their tenants' quotas, after jobs that started earlier
+    (AntMan).
 
-    Satellites use no quota: they are taken at any time.
+    Satellites use no quota, because flexod can reclaim them at any time.
     """
     used: defaultdict[str, Amount] = defaultdict(int)
     within = set()

@@ -1,7 +1,8 @@
-"""What holds under every policy: what comes too soon is held back, what is in vain ends.
+"""Rules that hold under every policy: they hold premature changes back and end useless ones.
 
-Grants wait for room in the cluster's turns, and, after a start, for the leaders that know of earlier ones.
-Resources that were kept for a pending job in vain are given up. Satellites whose base is gone are cancelled.
+New grants wait until the cluster can start their satellites, and, after a start of flexod, for the leaders
+that know of earlier grants. flexod gives up resources that it has kept for a pending job in vain. flexod
+cancels satellites whose base job is gone.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Final
 import structlog
 
 from flexo.clusters.base import ActionRefused, Cluster, StartBounds
-from flexo.control.refusals import Refusals
+from flexo.control.recent_errors import RecentErrors
 from flexo.events import Event
-from flexo.grants import Sight
+from flexo.grants import ReconciledState
 from flexo.model.elastic import ElasticJob, SatelliteState
 from flexo.model.plans import Action, Grow, Note, Plan
 from flexo.model.queue import JobKey, JobState, QueuedJob
@@ -28,11 +29,11 @@ _WAITING = frozenset({SatelliteState.GRANTED, SatelliteState.PENDING})
 def not_more_than_start(
     plan: Plan, jobs: Iterable[ElasticJob], bounds: StartBounds, start_within_s: float
 ) -> Plan:
-    """`plan`, without the new grants by which more satellites of a partition would wait than start in time.
+    """`plan` without the new grants whose satellites could not start in time.
 
-    A cluster starts so many jobs of a partition in each of its turns (`StartBounds`). A thousand satellites
-    submitted at once would nearly all be cancelled after `start_within_s` and submitted anew, over and over.
-    What is left out is planned again when some have started.
+    A cluster starts a limited number of jobs of a partition in each scheduling pass (`StartBounds`). Of a
+    thousand satellites submitted at once, leaders would cancel nearly all after `start_within_s` and submit
+    them anew, over and over. A later cycle plans the omitted grants again, when some satellites have started.
     """
     most = bounds.within(start_within_s)
     if most is None:
@@ -58,31 +59,33 @@ def _why_too_many(grow: Grow, most: int, setting: str) -> str:
     return f"{text} ({setting})" if setting else text
 
 
-ROLL_CALL_S: Final = 45.0
-"""Leaders dial again every 30 s at the latest (horovod_elastic/leader/daemon_link.py). Those that have not by
-then are gone, and what they were granted is in the queue or nowhere."""
+STARTUP_BARRIER_S: Final = 45.0
+"""The time for leaders to attach after a start. Leaders reconnect every 30 s at the latest
+(horovod_elastic/leader/daemon_link.py). A leader that has not by then is gone: its satellites are in the
+queue or do not exist."""
 
 
-class RollCall:
-    """Who is still waited for: after a start jobs that run have to say what they were granted before.
+class StartupBarrier:
+    """Holds new grants back after a start, until running jobs have reported their earlier grants.
 
-    A grant that its leader has heard and not submitted yet is known to nobody but that leader. Until it has
-    attached to this flexod, the GPUs look idle and would be promised a second time. A job of one size was
-    never granted any. For the controller's thread alone.
+    Only the leader knows a grant whose satellite it has not submitted yet. Until the leader has attached to
+    this flexod, the GPUs look idle and would be granted a second time. A job of one size never has grants.
+    For the controller's thread alone.
     """
 
     def __init__(self) -> None:
         self._awaited: frozenset[JobKey] | None = None
-        """None: nobody has looked yet."""
+        """The jobs whose leaders are awaited; None before the first poll."""
         self._until = 0.0
 
     def held_back(
         self, plan: Plan, jobs: Iterable[ElasticJob], attached: Container[JobKey], now: float
     ) -> Plan:
-        """`plan`, without new grants for as long as a job is waited for that ran at the first look."""
+        """`plan`, without new grants for as long as the leader of a job that ran at the first poll is
+        awaited."""
         running = frozenset(job.key for job in jobs if job.workers.max > job.workers.min)
         if self._awaited is None:
-            self._awaited, self._until = running, now + ROLL_CALL_S
+            self._awaited, self._until = running, now + STARTUP_BARRIER_S
         here = frozenset(key for key in self._awaited if key not in running or key in attached)
         self._awaited = frozenset() if now > self._until else self._awaited - here
         held = [action for action in plan.actions if isinstance(action, Grow)] if self._awaited else []
@@ -101,8 +104,8 @@ def _why_too_soon(grow: Grow, missing: int) -> str:
 _PASS_OVER_S: Final = 1800.0
 
 
-class Patience:
-    """How long resources have been set aside for pending jobs, and who has had enough."""
+class StarvationGuard:
+    """Tracks how long resources are set aside for pending jobs, and passes over jobs that do not start."""
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}
@@ -114,7 +117,7 @@ class Patience:
         return frozenset(self._passed_until)
 
     def give_up(self, set_aside: Iterable[int], patience_s: float, now: float) -> list[Event]:
-        """Pass over those of the jobs that something is set aside for that have not started for too long.
+        """Pass over the jobs of `set_aside` that have not started within `patience_s`. Returns the events.
 
         A job that does not start although there is room waits for something that flexo does not know.
         """
@@ -134,51 +137,51 @@ class Patience:
 
 
 _RETRY_S: Final = 30.0
-"""Between two tries to cancel the same satellite."""
+"""The interval between two attempts to cancel the same satellite."""
 UNKNOWN_AT_ONCE: Final = 3
-"""Jobs without a grant that one cycle cancels: each is a command."""
+"""The most jobs without a grant that one cycle cancels. Each takes a command."""
 _SAY_AGAIN_S: Final = 300.0
-"""Between two lines in the log about jobs without a grant."""
+"""The least time between two log lines about jobs without a grant."""
 _USERS: Final = 5
-"""Who is named in such a line."""
+"""The most users that such a line names."""
 
 _log = structlog.get_logger("flexo.controller")
 
 
 class Orphans:
-    """Satellites whose base is gone from the queue, and jobs that only say that they are satellites.
+    """Cancels satellites whose base job is gone, and jobs that only claim to be satellites.
 
-    A user writes the comments of his own jobs. So nobody else's job is ever cancelled for a comment, and
-    nothing is written into the history of the job that a comment names. One cycle cancels a few only:
-    thousands of jobs with comments must not keep flexod busy. For the controller's thread alone.
+    Users write the comments of their own jobs. So flexod never cancels another user's job because of a
+    comment, and writes nothing into the history of the job that a comment names. One cycle cancels only a few
+    jobs: thousands of jobs with comments must not keep flexod busy. For the controller's thread alone.
     """
 
-    def __init__(self, cluster: Cluster, refusals: Refusals, lease_s: float) -> None:
+    def __init__(self, cluster: Cluster, recent_errors: RecentErrors, time_limit_s: float) -> None:
         self._cluster = cluster
-        self._refusals = refusals
-        self._unknown_for_s = lease_s / 2
-        """A job without a grant that waits is cancelled after so long."""
+        self._recent_errors = recent_errors
+        self._unknown_for_s = time_limit_s / 2
+        """A pending job without a grant is cancelled after this time."""
         self._due_at: dict[int, float] = {}
         self._unknown_since: dict[int, float] = {}
         self._said_at = -_SAY_AGAIN_S
 
-    def cancel(self, sight: Sight, running: Container[JobKey], now: float) -> list[Event]:
+    def cancel(self, reconciled: ReconciledState, running: Container[JobKey], now: float) -> list[Event]:
         """Cancel orphans that were orphans in the last cycle, too, and some of the jobs without a grant.
 
-        `running`: jobs that may have satellites.
+        `running`: the jobs that may have satellites. Returns the events.
         """
-        self._say(sight.unknown, now)
-        queue = {job.job_id for job in (*sight.orphans, *sight.unknown)}
+        self._say(reconciled.unknown, now)
+        queue = {job.job_id for job in (*reconciled.orphans, *reconciled.unknown)}
         self._due_at = {job: at for job, at in self._due_at.items() if job in queue}
         events: list[Event] = []
-        for job in sight.orphans:
+        for job in reconciled.orphans:
             if job.job_id not in self._due_at:
                 self._due_at[job.job_id] = now
             elif self._is_due(job, now):
                 base = job.satellite.base if job.satellite else job.key
                 text = f"satellite {job.job_id} is cancelled: job {base} is gone from the queue"
                 events += self._cancel(job, base, text, now)
-        for job in islice(self._unwanted(sight.unknown, running, now), UNKNOWN_AT_ONCE):
+        for job in islice(self._unwanted(reconciled.unknown, running, now), UNKNOWN_AT_ONCE):
             text = f"job {job.job_id} is cancelled: it says that it is a satellite, and flexod granted none"
             events += self._cancel(job, job.key, text, now)
         return events
@@ -186,7 +189,8 @@ class Orphans:
     def _unwanted(
         self, unknown: Sequence[QueuedJob], running: Container[JobKey], now: float
     ) -> Iterator[QueuedJob]:
-        """Those whose base is gone, and those that have waited for long; not yet tried ones first."""
+        """Jobs without a grant whose base job is gone, or that have been pending for long. Jobs that were not
+        tried yet come first."""
         since = self._unknown_since
         self._unknown_since = {job.job_id: since.get(job.job_id, now) for job in unknown}
         for job in sorted(unknown, key=lambda job: (self._due_at.get(job.job_id, 0.0), job.job_id)):
@@ -205,12 +209,12 @@ class Orphans:
         return job.state is not JobState.COMPLETING and self._due_at.get(job.job_id, now) <= now
 
     def _cancel(self, job: QueuedJob, of: JobKey, text: str, now: float) -> list[Event]:
-        """`of`: in whose history that stands."""
+        """Cancel `job`. `of`: the job whose history gets the event."""
         self._due_at[job.job_id] = now + _RETRY_S
         try:
             self._cluster.cancel(job.identifier)
         except ActionRefused as error:
-            return list(self._refusals.note(str(error), of, now))
+            return list(self._recent_errors.note(str(error), of, now))
         return [Event(now, "cancel", of, text)]
 
     def _say(self, unknown: Sequence[QueuedJob], now: float) -> None:

@@ -1,6 +1,6 @@
-"""How fast jobs train at the sizes that they have had, from the progress that their leaders report.
+"""Observes how fast jobs train at the sizes that they have had, from the progress that leaders report.
 
-Where nobody has profiled a job, this is what is measured of it. Work is parts of its whole training.
+Policies use these speeds for jobs without a profile. The unit of work is a part of the whole training.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from flexo.model.measured import ScalingPoint
 from flexo.model.queue import JobKey
 
 _ENOUGH_S: Final = 60.0
-"""At one size, before anything is made of it: progress is told every few seconds, and may come in steps."""
+"""The least time at one size before its speed counts. Leaders report progress every few seconds, and progress
+may come in steps."""
 _MOST_S: Final = 3600.0
-"""What was seen of one size for so long counts half from then on: machines and data change."""
+"""The time after which the observations of one size count half: machines and data change."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one size."""
+    """The work done at one size, and the time that it took."""
 
     work: float = 0.0
     seconds: float = 0.0
@@ -34,7 +35,8 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Job:
-    """What is followed of one job: each step of its progress, from the one before, of the same generation."""
+    """The observations of one job: its steps of progress, each measured from the step before in the same
+    generation."""
 
     generation: int = -1
     progress: float = 0.0
@@ -42,7 +44,7 @@ class _Job:
     sizes: dict[int, _Seen] = field(default_factory=dict)
 
     def follow(self, report: LeaderReport, now: float) -> None:
-        steady = report.scalable and not report.changing and not report.errand
+        steady = report.scalable and not report.changing and not report.pending_command
         if not steady or report.generation != self.generation or report.progress < self.progress:
             self.generation = report.generation if steady else -1
             self.progress, self.stepped_at = report.progress, None
@@ -54,20 +56,23 @@ class _Job:
 
 
 class SeenSpeeds:
-    """Of all jobs that run. For the controller's thread alone."""
+    """The observed speeds of all running jobs. For the controller's thread alone."""
 
     def __init__(self) -> None:
         self._jobs: dict[JobKey, _Job] = {}
 
     def see(self, reports: Mapping[JobKey, LeaderReport], running: Container[JobKey], now: float) -> None:
-        """One look. A job whose leader is away for a while is not forgotten as long as it runs."""
+        """Process one poll. A job whose leader is away for a while is not forgotten as long as it runs."""
         self._jobs = {key: job for key, job in self._jobs.items() if key in running}
         for key, report in reports.items():
             if key in running and report.training_workers > 0:
                 self._jobs.setdefault(key, _Job()).follow(report, now)
 
     def points(self, now: float) -> dict[JobKey, tuple[ScalingPoint, ...]]:
-        """By job, each size that was seen for long enough; as in a profile, but in its own unit of work."""
+        """The speed of each job at each size that was seen for long enough.
+
+        The points are those of a profile, but in the job's own unit of work.
+        """
         return {
             key: tuple(
                 ScalingPoint(workers, seen.work / seen.seconds, 0.0, 0.0, 0.0, 0, now)

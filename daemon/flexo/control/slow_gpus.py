@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 
-from flexo.control.logbook import Logbook
+from flexo.control.state_store import StateStore
 from flexo.events import Event
 from flexo.model.elastic import ElasticJob
 from flexo.model.measured import SlowGpu, SlowGpuReport
 from flexo.model.queue import JobKey
 
 AGAIN_AFTER_S = 300.0
-"""A leader that says the same again sooner says nothing new."""
+"""A leader's repeated report of the same GPUs within this time is ignored."""
 MOST_OF_A_JOB = 64
-"""Slow workers that one job is believed to have: leaders can say anything, and it would all be remembered."""
+"""The most slow workers that flexod accepts from one job. Leaders can report anything, and flexod would
+remember all of it."""
 
 
 class SlowGpus:
-    """The controller's thread changes it; others may ask."""
+    """The slow GPUs that are remembered. The controller's thread changes them; other threads may read
+    `known`."""
 
-    def __init__(self, journal: Logbook, lasts_s: float, now: float) -> None:
-        self._journal = journal
+    def __init__(self, event_store: StateStore, lasts_s: float, now: float) -> None:
+        self._event_store = event_store
         self._lasts_s = lasts_s
-        self._known = journal.slow_gpus(now)
+        self._known = event_store.slow_gpus(now)
         self._heard: dict[JobKey, dict[tuple[str, tuple[int, ...]], float]] = {}
-        """When each job's leader last said so of which GPUs."""
+        """The time of each leader's last report, by job and by GPUs."""
 
     @property
     def known(self) -> tuple[SlowGpu, ...]:
-        """Those remembered in the last cycle."""
+        """The slow GPUs that the last cycle remembered."""
         return self._known
 
     def take(
@@ -38,9 +40,11 @@ class SlowGpus:
         users: Mapping[JobKey, str],
         now: float,
     ) -> list[Event]:
-        """Believe what leaders say of GPUs that their own jobs have, or had a moment ago (`held`: nodes).
+        """Accept leaders' reports of GPUs that their own jobs have, or had a moment ago (`held`: nodes of
+        jobs).
 
-        One user's word keeps that user's jobs off a node. Another user's makes it count for everybody.
+        The report of one user keeps that user's jobs off a node. A report of another user makes it count for
+        everybody. Returns the events.
         """
         self._heard = {job: heard for job, heard in self._heard.items() if job in held}
         events = []
@@ -63,7 +67,7 @@ class SlowGpus:
             )
             if self._lasts_s > 0:
                 lasting[gpu.node, gpu.gpus, gpu.user] = gpu
-                self._journal.set_slow_gpu(gpu)
+                self._event_store.set_slow_gpu(gpu)
         self._known = tuple(lasting[name] for name in sorted(lasting))
         return events
 
@@ -85,5 +89,5 @@ class SlowGpus:
 
 
 def nodes_of(job: ElasticJob) -> frozenset[str]:
-    """Where a job has, or is to have, workers."""
+    """The nodes on which a job has, or is to have, workers."""
     return frozenset(job.base_nodes) | {grant.node for grant in job.grants}

@@ -1,4 +1,4 @@
-"""Takes the satellites of a suspended base back: its workers stand still, and the GPUs could train somebody.
+"""Reclaims the satellites of a suspended base job: its workers stand still, and other jobs can use the GPUs.
 
 Gang scheduling suspends jobs for one time slice after another, so a grace period comes first.
 """
@@ -10,36 +10,37 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from flexo.clusters.base import ActionRefused, Cluster
-from flexo.control.refusals import Refusals
+from flexo.control.recent_errors import RecentErrors
 from flexo.events import Event
-from flexo.grants import GrantBook
+from flexo.grants import GrantLedger
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.plans import Note
 from flexo.model.queue import JobKey, JobState, QueuedJob
 from flexo.words import workers
 
 _RETRY_S: Final = 30.0
-"""Between two tries to cancel the same satellite."""
+"""The interval between two attempts to cancel the same satellite."""
 
 
 class SuspendedBases:
-    """Bases that the queue shows suspended, and since when. For the controller's thread alone."""
+    """The base jobs that the queue shows as suspended, each with the time since when. For the controller's
+    thread alone."""
 
-    def __init__(self, cluster: Cluster, refusals: Refusals, grace_s: float) -> None:
+    def __init__(self, cluster: Cluster, recent_errors: RecentErrors, grace_s: float) -> None:
         self._cluster = cluster
-        self._refusals = refusals
+        self._recent_errors = recent_errors
         self._grace_s = grace_s
         self._since: dict[JobKey, float] = {}
         self._ending: dict[int, JobKey] = {}
-        """Satellites of grants that were withdrawn here, and the jobs that they are of."""
+        """The satellites of grants that this class withdrew, with their jobs."""
         self._tried_at: dict[int, float] = {}
 
     def look(self, jobs: Iterable[ElasticJob], now: float) -> None:
-        """One look. A base that runs again, if only for a moment, has its grace period anew."""
+        """Process one poll. A base job that runs again, if only for a moment, gets a new grace period."""
         self._since = {job.key: self._since.get(job.key, now) for job in jobs if job.suspended}
 
-    def take_back(self, jobs: Sequence[ElasticJob], book: GrantBook, now: float) -> list[Event]:
-        """Withdraw the grants of jobs whose grace period is over."""
+    def take_back(self, jobs: Sequence[ElasticJob], book: GrantLedger, now: float) -> list[Event]:
+        """Withdraw the grants of jobs whose grace period is over. Returns the events."""
         events: list[Event] = []
         for job in jobs:
             if not self._is_over(job.key, now):
@@ -53,7 +54,8 @@ class SuspendedBases:
         return events
 
     def cancel(self, queue: Sequence[QueuedJob], now: float) -> list[Event]:
-        """End the satellites of those grants: the job's leader may be suspended, too, and cannot."""
+        """Cancel the satellites of the withdrawn grants: the job's leader may be suspended, too, and cannot
+        do it."""
         there = {job.job_id: job for job in queue if job.state is not JobState.COMPLETING}
         self._ending = {satellite: key for satellite, key in self._ending.items() if satellite in there}
         self._tried_at = {job: at for job, at in self._tried_at.items() if job in self._ending}
@@ -65,13 +67,13 @@ class SuspendedBases:
             try:
                 self._cluster.cancel(there[satellite].identifier)
             except ActionRefused as error:
-                events += self._refusals.note(str(error), key, now)
+                events += self._recent_errors.note(str(error), key, now)
                 continue
             events.append(Event(now, "cancel", key, f"satellite {satellite} is cancelled: {self._why()}"))
         return events
 
     def notes(self, jobs: Iterable[ElasticJob], now: float, resume_command: str = "") -> tuple[Note, ...]:
-        """What is to be said of those jobs at present. `resume_command`: ClusterTraits."""
+        """The notes on suspended jobs. `resume_command`: see ClusterTraits."""
         held = (job for job in jobs if job.key in self._since)
         return tuple(Note(job.key, self._note(job, now, resume_command)) for job in held)
 
@@ -91,7 +93,7 @@ class SuspendedBases:
 
 
 def without_reasons_of(notes: Sequence[Note], jobs: Iterable[ElasticJob]) -> tuple[Note, ...]:
-    """The policy's notes on jobs that are not suspended: of those it does not know why they do not grow."""
+    """The policy's notes, without those on suspended jobs: the policy does not know why these do not grow."""
     suspended = {job.key for job in jobs if job.suspended}
     return tuple(note for note in notes if note.job not in suspended)
 

@@ -1,4 +1,4 @@
-"""What others see of the controller's last cycle: immutable, and replaced as a whole."""
+"""The public view of the controller's last cycle: immutable, and replaced as a whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from flexo.clusters.base import ClusterState
-from flexo.loaning.turn import LendingSettings, Reading
+from flexo.loaning.lending_cycle import LendingSettings, Reading
 from flexo.model.elastic import ElasticJob
 from flexo.model.loans import LeftAlone, Loan
 from flexo.model.measured import ScalingPoint, SlowGpu, Source
@@ -21,7 +21,7 @@ class UnknownJob(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoansView:
-    """What `flexo loans` shows of the present."""
+    """The present state of lending, for `flexo loans`."""
 
     settings: LendingSettings
     loans: tuple[Loan, ...] = ()
@@ -31,17 +31,17 @@ class LoansView:
 
     @property
     def coming_back(self) -> int:
-        """How many are called back and on their way."""
+        """The number of servers that are being reclaimed."""
         return sum(loan.closed for loan in self.loans)
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerStatus:
-    """What `flexo status` shows. Times are seconds since the epoch."""
+    """The content of `flexo status`. Times are seconds since the epoch."""
 
     started_at: float
     cluster: str
-    """"" until the cluster has answered once."""
+    """The cluster's name; "" until the cluster has answered once."""
     version: str
     policy: str
     dry_run: bool
@@ -50,7 +50,7 @@ class ControllerStatus:
     """0: none has succeeded yet."""
     read_cost_s: float
     trouble: str
-    """"" when all is well."""
+    """The errors and conditions at present; "" when all is well."""
     nodes: int
     gpus: Amount
     gpus_idle: Amount
@@ -60,7 +60,7 @@ class ControllerStatus:
     slow_gpus: tuple[SlowGpu, ...] = ()
     """GPUs that held a job up; their nodes get no satellites."""
     loans: LoansView | None = None
-    """None: no servers are ever lent."""
+    """The state of lending; None: no servers are ever lent."""
     unknown_satellites: int = 0
     """Jobs with a satellite's comment that no grant of flexod's allows."""
 
@@ -75,20 +75,20 @@ class TimeLeft:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """What `flexo jobs` shows of one elastic job whose base runs."""
+    """The content of `flexo jobs` on one elastic job whose base runs."""
 
     job: ElasticJob
     owner: Principal
     attached: bool
     batches_committed: int
     scaling: tuple[ScalingPoint, ...] = ()
-    """As last profiled, by workers."""
+    """The points of the last profile, sorted by the number of workers."""
     batch: int = 0
-    """The aggregate batch that its leader is told to train with; 0: as the script says."""
+    """The aggregate batch that its leader is told to train with; 0: the script decides."""
     progress: float = 0.0
-    """The part of its training that is done, as its leader says; 0: not known."""
+    """The part of the training that is done, from 0 to 1, as the leader reports; 0: not known."""
     left: TimeLeft | None = None
-    """None: nothing is known."""
+    """The remaining time; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class View:
     notes: tuple[Note, ...] = ()
     leaders: int = 0
     order: tuple[JobKey, ...] = ()
-    """Pending jobs as the policy wants them to start, where it says so."""
+    """Pending jobs in the policy's start order; () if the policy gives none."""
     loans: LoansView | None = None
-    """None: no servers are ever lent."""
+    """The state of lending; None: no servers are ever lent."""
     unknown: tuple[QueuedJob, ...] = ()
     """Jobs with a satellite's comment that no grant of flexod's allows."""
 
@@ -115,7 +115,7 @@ class View:
 
     @cached_property
     def gpus_in_satellites(self) -> Amount:
-        """GPUs that running satellites hold; counted once, though many ask again and again."""
+        """GPUs that running satellites hold. Counted once a view, because many callers ask."""
         return total(
             job.resources.gpus
             for job in (self.state.jobs if self.state else ())

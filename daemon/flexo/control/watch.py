@@ -1,4 +1,4 @@
-"""Who is told of each thing that happens in the loop, and counts it."""
+"""The interface of observers that count the loop's cycles and events."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ DONE: Final = "done"
 UNREACHABLE: Final = "unreachable"
 """The cluster did not answer."""
 MISTAKE: Final = "mistake"
-"""flexod's own."""
+"""flexod itself made an error."""
 
 
 class Watch(Protocol):
-    """None of it raises or waits."""
+    """Counts cycles and events. No method raises or waits."""
 
     def cycle_began(self) -> None:
-        """A cycle begins."""
+        """Note that a cycle begins."""
         ...
 
     def cycle_ended(self, outcome: str, seconds: float) -> None:
-        """A cycle took so long: DONE, or what it came to nothing by."""
+        """Note a cycle that took `seconds`. `outcome`: DONE, UNREACHABLE or MISTAKE."""
         ...
 
     def happened(self, events: Iterable[Event]) -> None:
-        """This is in the journal, or would be if that could be written."""
+        """Note events that are in the event store, or would be if it could be written."""
         ...
 
     def loans_ended(self, loans: Iterable[PastLoan]) -> None:
-        """These servers are back."""
+        """Note that these loans are over."""
         ...
 
 
 class Unwatched:
-    """Nobody counts."""
+    """A Watch that counts nothing."""
 
     def cycle_began(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def cycle_ended(self, outcome: str, seconds: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def happened(self, events: Iterable[Event]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def loans_ended(self, loans: Iterable[PastLoan]) -> None:
-        """Nothing."""
+        """Do nothing."""

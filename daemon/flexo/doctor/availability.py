@@ -1,4 +1,5 @@
-"""Several flexods: whether each answers and one is active, and whether they share what they have to share."""
+"""Checks several flexods: whether each answers and one is active, and whether they share lease and event
+store."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _FAR: Final = "docs/high-availability.md"
 
 
 def check_active(answers: Mapping[str, FlexodAnswer]) -> list[Finding]:
-    """`answers`: what the flexod at each address says."""
+    """Check that exactly one flexod is active. `answers`: the answer of the flexod at each address."""
     check = "availability.active"
     active = [address for address, answer in answers.items() if not answer.silent and not answer.stands_by]
     waiting = [address for address, answer in answers.items() if answer.stands_by]
@@ -33,8 +34,8 @@ def check_active(answers: Mapping[str, FlexodAnswer]) -> list[Finding]:
     return [problem(check, said, fix)]
 
 
-def check_lease_folder(folder: Path, journal: Path) -> list[Finding]:
-    """`folder`: where the lease is kept."""
+def check_lease_folder(folder: Path, event_store: Path) -> list[Finding]:
+    """Check that `folder` can hold the lease, and that the event store is in it, too."""
     check = "availability.folder"
     if not folder.is_dir():
         fix = f"`install -d -o flexo -g flexo -m 750 {folder}` on the shared file system"
@@ -47,15 +48,17 @@ def check_lease_folder(folder: Path, journal: Path) -> list[Finding]:
         said = f"{folder} cannot hold the lease: {why}"
         return [problem(check, said, "A folder on a file system with hard links, as NFS and Lustre have.")]
     findings = [ok(check, f"{folder} can hold the lease")]
-    if folder != journal.parent and folder not in journal.parents:
-        said = f"the journal {journal} is not in the shared folder: what only it knows is not taken over"
-        fix = f'flexo.toml: [journal] path = "{folder}/journal.sqlite" on all hosts.'
+    if folder != event_store.parent and folder not in event_store.parents:
+        said = (
+            f"the event store {event_store} is not in the shared folder: what only it knows is not taken over"
+        )
+        fix = f'flexo.toml: [event_store] path = "{folder}/journal.sqlite" on all hosts.'
         findings.append(warning("availability.journal", said, fix))
     return findings
 
 
 def _no_links(folder: Path) -> str:
-    """Why no hard link can be made there; "" if one can, or if this account may not try."""
+    """The reason why no hard link can be made in `folder`; "" if one can, or if this account may not try."""
     if not os.access(folder, os.W_OK):
         return ""
     first, second = (folder / f".{secrets.token_hex(8)}" for _ in range(2))

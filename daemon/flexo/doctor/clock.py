@@ -1,4 +1,4 @@
-"""This host's clock against slurmctld's: leases and MUNGE's credentials go by the clocks of several hosts."""
+"""Checks this host's clock against slurmctld's: time limits and MUNGE's credentials need equal clocks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
 from flexo_protos.credentials import LIFETIME_S
 
 NOTICEABLE_S: Final = 5.0
-"""Beyond what an answer may take, and slurmctld's whole seconds."""
+"""The least difference that is reported, beyond the time of the answer and slurmctld's whole seconds."""
 
 
 def check_clock(controller_at: float, asked_at: float, answered_at: float) -> list[Finding]:
-    """`controller_at`: slurmctld's clock between the other two, which are this host's; 0: it did not say."""
+    """Check the clock. `controller_at`: slurmctld's clock at some time between `asked_at` and `answered_at`,
+    which are of this host's clock; 0: slurmctld did not say."""
     check = "clock"
     if not controller_at:
         return [not_checked(check, "slurmctld did not say what time it is")]

@@ -1,4 +1,4 @@
-"""etcd, where leases are kept in one: whether it answers, and lets in whoever asks."""
+"""Checks etcd, if leases are kept in it: whether it answers and grants access."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIX: Final = "The address in flexo.toml, etcd's own health (`etcdctl endpoint h
 
 
 def check_etcd(settings: Settings) -> list[Finding]:
-    """That of [high_availability] lease and that of [lease] store, as far as they are in etcd."""
+    """Check the etcd of [high_availability] lease and that of [lease] store, if they are in etcd."""
     available, leaders = settings.high_availability, lease_place.parse(settings.lease.store)
     access = etcd_access(settings.lease)
     findings = []
@@ -30,7 +30,7 @@ def check_etcd(settings: Settings) -> list[Finding]:
 
 
 def _barred(check: str, access: EtcdAccess) -> Finding | None:
-    """Why it cannot be asked from this account."""
+    """The finding that this account cannot ask etcd; None if it can."""
     file = access.password_file
     if not file or os.access(Path(file).expanduser(), os.R_OK):
         return None

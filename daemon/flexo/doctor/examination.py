@@ -1,6 +1,6 @@
-"""One examination: asks Slurm, MUNGE and this host, and has each group judge what came back.
+"""Runs one examination: asks Slurm, MUNGE and this host, and has each group of checks judge the answers.
 
-What cannot be read is a finding too, and what depends on it is not checked; nothing here raises.
+An unreadable part is a finding, too, and checks that depend on it are left out. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TEST = ("sbatch", "--test-only", "--wrap", "true")
 
 @dataclass(frozen=True, slots=True)
 class _Slurm:
-    """What Slurm said at the beginning; everything else is asked only if it said this."""
+    """Slurm's first answers; everything else is asked only if there were any."""
 
     config: SlurmConfig
     config_text: str
@@ -61,10 +61,10 @@ class _Slurm:
 def examine(
     config_path: Path, ask_flexod: Callable[[str], FlexodAnswer], elsewhere: str = ""
 ) -> list[Finding]:
-    """Everything, in the order of a report. Each question to Slurm may take [slurm] timeout_s.
+    """Examine everything, in the order of a report. Each query of Slurm may take [slurm] timeout_s.
 
-    `ask_flexod` asks the flexod at an address. `elsewhere`: the one to ask instead of where the
-    configuration says that it is; of several each is asked.
+    `ask_flexod` asks the flexod at an address. `elsewhere`: the address to ask instead of the configured one.
+    Several flexods are all asked at their configured addresses.
     """
     settings, mistakes = _settings(config_path)
     socket = settings.service.munge_socket
@@ -77,11 +77,11 @@ def examine(
         *munge.check_munge(new_authenticator(MUNGE, socket=str(socket) if socket else None), socket),
         munge.other_hosts(),
         *(_unreachable(slurm) if isinstance(slurm, _Why) else _cluster(commands, slurm, settings)),
-        *flexod.check_config(config_path, mistakes),
+        *flexod.check_config(config_path, mistakes, settings.renamed),
         *_flexods(settings, addresses, ask_flexod, elsewhere),
     ]
-    journal = settings.journal.path
-    return findings + flexod.check_journal(journal, flexod.account_of(journal))
+    event_store = settings.event_store.path
+    return findings + flexod.check_event_store(event_store, flexod.account_of(event_store))
 
 
 def _flexods(
@@ -90,7 +90,7 @@ def _flexods(
     ask: Callable[[str], FlexodAnswer],
     elsewhere: str,
 ) -> list[Finding]:
-    """Each that there is, and what they share."""
+    """Findings on each flexod, and on what several flexods share."""
     hosts = settings.high_availability.hosts
     if hosts:
         answers = {host: ask(host) for host in hosts}
@@ -104,12 +104,12 @@ def _flexods(
     if hosts:
         findings += availability.check_active(answers)
     if folder := settings.high_availability.folder:
-        findings += availability.check_lease_folder(folder, settings.journal.path)
+        findings += availability.check_lease_folder(folder, settings.event_store.path)
     return findings + check_etcd(settings)
 
 
 def _settings(path: Path) -> tuple[Settings, tuple[str, ...]]:
-    """The configuration, or what holds without one and what is wrong with it."""
+    """The configuration, and its errors; the default configuration if there are errors."""
     try:
         return load(path), ()
     except ConfigError as error:
@@ -131,9 +131,9 @@ def _unreachable(why: _Why) -> list[Finding]:
 
 
 def _cluster(commands: SlurmCommands, slurm: _Slurm, settings: Settings) -> list[Finding]:
-    """Everything that Slurm has to be asked about."""
+    """Findings on everything that Slurm has to be asked about."""
     controller, loaning = settings.controller, settings.loaning
-    satellites = Satellites(settings.slurm.satellite_partition, controller.lease_s)
+    satellites = Satellites(settings.slurm.satellite_partition, controller.time_limit_s)
     return [
         ok("slurm.answers", f"slurmctld of the cluster {slurm.config.cluster} answers"),
         *check_slurm(slurm.config),
@@ -146,7 +146,7 @@ def _cluster(commands: SlurmCommands, slurm: _Slurm, settings: Settings) -> list
         *check_priorities(slurm.config, controller),
         *_scheduler_and_clock(commands, slurm, controller.start_within_s),
         *_submission_and_plugin(commands, slurm, settings.slurm),
-        *check_rights(slurm.config, _account(commands, slurm.config, settings.journal.path), loaning),
+        *check_rights(slurm.config, _account(commands, slurm.config, settings.event_store.path), loaning),
     ]
 
 
@@ -186,8 +186,8 @@ def _tried(commands: SlurmCommands, *options: str) -> TriedOut:
     return TriedOut()
 
 
-def _account(commands: SlurmCommands, config: SlurmConfig, journal: Path) -> Account:
-    name = flexod.account_of(journal)
+def _account(commands: SlurmCommands, config: SlurmConfig, event_store: Path) -> Account:
+    name = flexod.account_of(event_store)
     if not name or "slurmdbd" not in config.accounting_type:
         return Account(name)
     asked = ("sacctmgr", "--noheader", "--parsable2", "show", "user", name, "format=user,adminlevel")
@@ -211,7 +211,7 @@ def _node_addresses(commands: SlurmCommands) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Why:
-    """Why there is no answer."""
+    """The reason why there is no answer."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""What an examination finds: one thing that was looked at, how it is, and how to fix it."""
+"""A finding of an examination: one checked thing, its condition, and how to fix it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Level(enum.StrEnum):
-    """How a thing is."""
+    """The condition of a checked thing."""
 
     OK = "ok"
     WARNING = "warning"
@@ -15,7 +15,7 @@ class Level(enum.StrEnum):
     PROBLEM = "problem"
     """Something that flexo promises does not work."""
     NOT_CHECKED = "not_checked"
-    """It cannot be known from here; `what` says why."""
+    """The condition cannot be known from here; `what` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,29 +23,29 @@ class Finding:
     """One line of a report."""
 
     check: str
-    """What was looked at, in a word that stays: `partition.tier`."""
+    """The checked thing, by a name that never changes: `partition.tier`."""
     level: Level
     what: str
-    """How it is, in a sentence."""
+    """The condition of the thing, in a sentence."""
     fix: str = ""
-    """What to do about it, with the command or the line of configuration; "" where there is nothing to do."""
+    """The remedy, with the command or the line of configuration; "" where none is needed."""
 
 
 def ok(check: str, what: str) -> Finding:
-    """It is as it should be."""
+    """The finding that a thing is as it should be."""
     return Finding(check, Level.OK, what)
 
 
 def warning(check: str, what: str, fix: str) -> Finding:
-    """It is not as it should be; flexo lives with it."""
+    """The finding that a thing is not as it should be, but that flexo can live with it."""
     return Finding(check, Level.WARNING, what, fix)
 
 
 def problem(check: str, what: str, fix: str) -> Finding:
-    """It is not as it must be."""
+    """The finding that a thing is not as it must be."""
     return Finding(check, Level.PROBLEM, what, fix)
 
 
 def not_checked(check: str, why: str, fix: str = "") -> Finding:
-    """It cannot be known from here; `fix`: how to find out."""
+    """The finding that a condition cannot be known from here. `fix`: how to find out."""
     return Finding(check, Level.NOT_CHECKED, why, fix)

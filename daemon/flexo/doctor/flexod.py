@@ -1,4 +1,5 @@
-"""flexod: its configuration, its address as nodes see it, whether it answers, and its journal's folder."""
+"""Checks flexod: its configuration, its address as nodes see it, whether it answers, its event store's
+folder."""
 
 from __future__ import annotations
 
@@ -20,19 +21,20 @@ _LEAST_FREE_MIB: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class FlexodAnswer:
-    """What flexod says of itself, or why it says nothing."""
+    """flexod's status, or why it does not answer."""
 
     silent: str = ""
-    """Why there is no answer; "" where there is one."""
+    """The reason why there is no answer; "" if there is one."""
     version: str = ""
     trouble: str = ""
     dry_run: bool = False
     stands_by: bool = False
-    """Another flexod acts."""
+    """This flexod stands by, and another one acts."""
 
 
-def check_config(path: Path, problems: Iterable[str]) -> list[Finding]:
-    """`problems`: what is wrong with the configuration file, one sentence each."""
+def check_config(path: Path, problems: Iterable[str], old_names: Iterable[str] = ()) -> list[Finding]:
+    """Check the configuration file. `problems`: its errors. `old_names`: its renamed settings. A sentence
+    each."""
     found = [
         problem(
             "flexod.config",
@@ -41,11 +43,12 @@ def check_config(path: Path, problems: Iterable[str]) -> list[Finding]:
         )
         for each in problems
     ]
+    found += [warning("flexod.config", each, "Write the new name.") for each in old_names]
     return found or [ok("flexod.config", f"{path} is in order")]
 
 
 def check_address(address: str, node_addresses: Set[str]) -> list[Finding]:
-    """Whether compute nodes can mean this host by `address`. `node_addresses`: NodeAddr of all nodes."""
+    """Check whether nodes can mean this host by `address`. `node_addresses`: NodeAddr of all nodes."""
     check, host = "flexod.address", address.rpartition(":")[0].removeprefix("[").removesuffix("]")
     found = _resolved(host)
     if not found:
@@ -79,7 +82,7 @@ def check_address(address: str, node_addresses: Set[str]) -> list[Finding]:
 
 
 def check_answer(answer: FlexodAnswer, version: str) -> list[Finding]:
-    """Whether flexod answers and is well. `version`: of this command."""
+    """Check whether flexod answers and is well. `version`: the version of this command."""
     if answer.silent:
         return [
             problem(
@@ -102,38 +105,40 @@ def check_answer(answer: FlexodAnswer, version: str) -> list[Finding]:
     return findings
 
 
-def check_journal(journal: Path, account: str) -> list[Finding]:
-    """Whether the account may write its journal. `account`: flexod's; "": not known."""
-    check, folder = "flexod.journal", journal.parent
+def check_event_store(event_store: Path, account: str) -> list[Finding]:
+    """Check whether flexod's account may write its event store. `account`: its name; "": not known."""
+    check, folder = "flexod.journal", event_store.parent
     if not folder.is_dir():
         return [
             problem(
                 check,
-                f"there is no folder {folder} for the journal",
+                f"there is no folder {folder} for the event store",
                 f"`install -d -o flexo -g flexo -m 750 {folder}`",
             )
         ]
-    barred = [path for path in (folder, journal) if path.exists() and not _may_write(path, account)]
+    barred = [path for path in (folder, event_store) if path.exists() and not _may_write(path, account)]
     if barred:
         fix = f"`chown {account} {barred[0]}`"
         return [problem(check, f"flexod's account {account} may not write {barred[0]}", fix)]
     free = shutil.disk_usage(folder).free >> 20
     if free < _LEAST_FREE_MIB:
-        said = f"{folder} has {free} MiB left for the journal"
-        return [warning(check, said, "Make room, or name another place in flexo.toml: [journal] path.")]
+        said = f"{folder} has {free} MiB left for the event store"
+        return [warning(check, said, "Make room, or name another place in flexo.toml: [event_store] path.")]
     return [ok(check, f"{folder} is {account}'s, and {free} MiB are free there")]
 
 
-def account_of(journal: Path) -> str:
-    """Whose the journal's folder is: flexod's account. "" where it is not there or is nobody's."""
+def account_of(event_store: Path) -> str:
+    """The owner of the event store's folder, which is flexod's account; "" if there is no folder, or its
+    owner has no name."""
     try:
-        return pwd.getpwuid(journal.parent.stat().st_uid).pw_name
+        return pwd.getpwuid(event_store.parent.stat().st_uid).pw_name
     except (OSError, KeyError):
         return ""
 
 
 def _may_write(path: Path, account: str) -> bool:
-    """By owner, group and others: what decides where there are no access lists."""
+    """Whether `account` may write `path`, by owner, group and others, which decide where there are no access
+    lists."""
     try:
         user = pwd.getpwnam(account)
     except KeyError:

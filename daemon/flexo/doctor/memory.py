@@ -1,4 +1,4 @@
-"""What memory a job gets that says nothing about it: without a default it is all of its node's."""
+"""Checks the memory of jobs that request none: without a default, such a job gets all memory of its node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from flexo.doctor.slurm_says import PartitionSetup, SlurmConfig
 
 
 def check_memory(config: SlurmConfig, partitions: Sequence[PartitionSetup]) -> list[Finding]:
-    """DefMemPerCPU, DefMemPerNode, or DefMemPerGPU in JobDefaults: of the cluster, or of each partition."""
+    """Check for DefMemPerCPU, DefMemPerNode, or DefMemPerGPU in JobDefaults: of the cluster, or of each
+    partition."""
     check = "slurm.memory"
     if not config.memory_counted:
         return [ok(check, "memory is not counted (SelectTypeParameters), and so never lacking")]

@@ -1,4 +1,4 @@
-"""MUNGE on this host: its socket, and a credential that is made and read back as flexod does it."""
+"""Checks MUNGE on this host: its socket, and a credential that is made and read back as flexod does it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _METHOD = "doctor"
 
 
 def check_munge(authenticator: Authenticator, socket: Path | None) -> list[Finding]:
-    """The socket, if one is named, and the round trip."""
+    """Check the socket, if one is named, and the round trip of a credential."""
     return [_socket(socket), _round_trip(authenticator)]
 
 
@@ -48,7 +48,7 @@ def _round_trip(authenticator: Authenticator) -> Finding:
 
 
 def other_hosts() -> Finding:
-    """What one host cannot know."""
+    """The finding on checks that one host cannot do."""
     return not_checked(
         "munge.hosts",
         "whether all hosts have the same key cannot be seen from here",

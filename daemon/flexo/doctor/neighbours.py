@@ -1,4 +1,4 @@
-"""Whether users share nodes: there, one of them can reach the ports of another one's workers."""
+"""Checks whether users share nodes: there, a user can reach the ports of another user's workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from flexo.doctor.slurm_says import PartitionSetup, SlurmConfig
 def check_neighbours(
     config: SlurmConfig, partitions: Sequence[PartitionSetup], satellite_partition: str
 ) -> list[Finding]:
-    """ExclusiveUser=YES, or whole nodes for each job, in every partition with nodes that satellites use."""
+    """Check for ExclusiveUser=YES, or whole nodes for each job, in every partition with nodes that satellites
+    use."""
     check = "partition.users"
     if config.select_type == "select/linear":
         return [ok(check, "each job has its nodes for itself (select/linear)")]

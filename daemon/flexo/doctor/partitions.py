@@ -1,4 +1,4 @@
-"""The satellites' partition and, where servers are lent, those of borrowed servers, beside the site's own."""
+"""Checks the satellites' partition and, if servers are lent, those of lent servers, beside the site's own."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _RECONFIGURE = "then `scontrol reconfigure`"
 
 @dataclass(frozen=True, slots=True)
 class Satellites:
-    """What is asked of the partition that satellites are submitted to."""
+    """The required settings of the partition for satellites."""
 
     partition: str
-    lease_s: int
+    time_limit_s: int
     """The time limit that a satellite asks for."""
 
 
 def check_partitions(
     config: SlurmConfig, partitions: Sequence[PartitionSetup], wanted: Satellites
 ) -> list[Finding]:
-    """The satellites' partition: that it is there, below the others on its nodes, and gives way in time."""
+    """Check that the satellites' partition exists, is below others on its nodes, and gives way in time."""
     found = _named(partitions, wanted.partition)
     if found is None:
         return [_missing("partition.exists", wanted.partition, "[slurm] satellite_partition", partitions)]
@@ -34,7 +34,7 @@ def check_partitions(
         _tier(config, found, _others(partitions, found)),
         _mode("partition.preempt_mode", found, config),
         _grace("partition.grace", found, config),
-        _max_time(found, wanted.lease_s),
+        _max_time(found, wanted.time_limit_s),
         *_exposed(config, found, partitions),
     ]
 
@@ -42,7 +42,7 @@ def check_partitions(
 def check_borrowed(
     config: SlurmConfig, partitions: Sequence[PartitionSetup], loaning: LoaningSettings
 ) -> list[Finding]:
-    """The partitions of lent servers, if servers are lent."""
+    """Check the partitions of lent servers, if servers are lent."""
     if not loaning.enabled:
         return [ok("borrowed", "no servers are lent ([loaning] enabled = false)")]
     inference = _named(partitions, loaning.inference_partition)
@@ -156,22 +156,23 @@ def _grace(check: str, partition: PartitionSetup, config: SlurmConfig) -> Findin
     )
 
 
-def _max_time(partition: PartitionSetup, lease_s: int) -> Finding:
+def _max_time(partition: PartitionSetup, time_limit_s: int) -> Finding:
     check, limit = "partition.max_time", partition.max_time_s
-    if limit is None or limit >= lease_s:
-        return ok(check, f"{partition.name}: MaxTime lets satellites ask for {lease_s} s")
+    if limit is None or limit >= time_limit_s:
+        return ok(check, f"{partition.name}: MaxTime lets satellites ask for {time_limit_s} s")
     return problem(
         check,
-        f"{partition.name}: MaxTime is {limit} s, and satellites ask for {lease_s} s: Slurm refuses them",
+        f"{partition.name}: MaxTime is {limit} s; Slurm refuses satellites, which ask for {time_limit_s} s",
         f"slurm.conf: PartitionName={partition.name} ... MaxTime=24:00:00, {_RECONFIGURE}; or a smaller"
-        " [controller] lease_s in flexo.toml.",
+        " [controller] time_limit_s in flexo.toml.",
     )
 
 
 def _exposed(
     config: SlurmConfig, satellites: PartitionSetup, partitions: Sequence[PartitionSetup]
 ) -> list[Finding]:
-    """Ordinary partitions whose jobs may be preempted, perhaps without anybody having meant it."""
+    """Warnings about ordinary partitions whose jobs may be preempted, perhaps without anybody having meant
+    it."""
     if config.preempt_type != BY_PARTITION:
         return []
     exposed = []

@@ -1,4 +1,4 @@
-"""The plugin's two parts: sbatch --elastic (SPANK), and the check on the controller's side (Lua)."""
+"""Checks the plugin's two parts: sbatch --elastic (SPANK), and the check on the controller's side (Lua)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from flexo.doctor.slurm_says import SlurmConfig
 from flexo.doctor.submission import TriedOut
 
 REQUEST: Final = ("-n", "1", "--comment=elastic=2-3")
-"""What only the check on the controller's side refuses: a job of 1 task that says it has at least 2."""
+"""A job that only the check on the controller's side refuses: one task, with a range from 2."""
 
 
 def check_plugin(
     config: SlurmConfig, sbatch_help: str | None, plain: TriedOut, contradictory: TriedOut
 ) -> list[Finding]:
-    """SPANK by what sbatch offers (None: no sbatch here), Lua by what slurmctld does with REQUEST.
+    """Check SPANK by what sbatch offers (None: no sbatch here), and Lua by slurmctld's answer to REQUEST.
 
-    `plain` is what it does with the same job without the comment.
+    `plain`: slurmctld's answer to the same job without the comment.
     """
     return [_spank(sbatch_help), _lua(config, plain, contradictory)]
 

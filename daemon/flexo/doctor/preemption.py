@@ -1,4 +1,4 @@
-"""Preemption for the whole cluster: it lets Slurm take satellites back, whether flexod lives or not."""
+"""Checks preemption for the whole cluster: it lets Slurm reclaim satellites, whether flexod lives or not."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flexo.doctor.slurm_says import SlurmConfig
 BY_PARTITION: Final = "preempt/partition_prio"
 BY_QOS: Final = "preempt/qos"
 _YOUNGEST_FIRST: Final = ("preempt_youngest_first", "youngest_first")
-"""In SchedulerParameters, and in PreemptParameters."""
+"""The names of the option in SchedulerParameters, and in PreemptParameters."""
 
 
 def check_preemption(config: SlurmConfig) -> list[Finding]:
-    """PreemptType, PreemptMode, PreemptExemptTime, and the order in which jobs are taken."""
+    """Check PreemptType, PreemptMode, PreemptExemptTime, and the order in which jobs are preempted."""
     return [_type(config), _mode(config), _exempt(config), _order(config)]
 
 

@@ -1,4 +1,4 @@
-"""Priorities: what flexod needs where it sets the order of pending jobs, or weighs users by fairshare."""
+"""Checks what flexod needs if it sets the order of pending jobs, or weighs users by fairshare."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from flexo.doctor.slurm_says import SlurmConfig
 
 
 def check_priorities(config: SlurmConfig, controller: ControllerSettings) -> list[Finding]:
-    """Order and shares."""
+    """Check the order of pending jobs, and the users' shares."""
     return [_order(config, controller), _fairshare(config, controller)]
 
 
 def _order(config: SlurmConfig, controller: ControllerSettings) -> Finding:
     check = "priorities.order"
-    if controller.order == "slurm":
+    if controller.order == "cluster":
         return ok(check, f"Slurm orders pending jobs ({config.priority_type})")
     return ok(
         check, f"the policy {controller.policy} orders pending jobs; see rights.operator for the right to"

@@ -1,4 +1,4 @@
-"""The QOS of satellites: that it is there and, where jobs are preempted by QOS, gives way to the others."""
+"""Checks the QOS of satellites: it has to exist and, if jobs are preempted by QOS, give way to the others."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ ASKED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class QosSetup:
-    """One QOS as far as preemption goes."""
+    """One QOS, as far as it concerns preemption."""
 
     name: str
     preempts: frozenset[str]
     mode: str
-    """`cluster`: the one of the whole cluster."""
+    """The preemption mode; `cluster`: the one of the whole cluster."""
     grace_s: int
 
 
 def parse_qos(text: str) -> tuple[QosSetup, ...]:
-    """What ASKED prints. Raises BadValue."""
+    """Parse the output of ASKED. Raises BadValue."""
     rows = (line.split("|") for line in text.splitlines() if line.count("|") >= 3)
     return tuple(
         QosSetup(name, frozenset(filter(None, preempts.split(","))), mode.lower(), time_limit_s(grace) or 0)
@@ -38,7 +38,8 @@ def parse_qos(text: str) -> tuple[QosSetup, ...]:
 
 
 def check_qos(config: SlurmConfig, wanted: str, known: Sequence[QosSetup] | str) -> list[Finding]:
-    """`wanted`: [slurm] satellite_qos. `known`: all of slurmdbd's, or why they could not be asked for."""
+    """Check the QOS of satellites. `wanted`: [slurm] satellite_qos. `known`: all QOS of slurmdbd, or why
+    slurmdbd could not be asked."""
     by_qos = config.preempt_type == BY_QOS
     if not wanted:
         return [_needed() if by_qos else ok("qos.exists", "satellites have the default QOS of their users")]

@@ -1,4 +1,5 @@
-"""What flexod's account may do in Slurm: extend and cancel others' jobs; edit partitions where it lends."""
+"""Checks the rights of flexod's account in Slurm: to extend and cancel others' jobs, and to edit partitions
+if it lends."""
 
 from __future__ import annotations
 
@@ -15,20 +16,21 @@ _ENOUGH: Final = ("Operator", "Administrator")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """flexod's account, as far as it is known."""
+    """flexod's account, as far as the doctor knows it."""
 
     name: str
-    """"": not known."""
+    """The name; "": not known."""
     admin_level: str = ""
-    """What slurmdbd says: None, Operator, Administrator; "" where it does not know the account."""
+    """The account's admin level in slurmdbd: None, Operator, Administrator; "" where slurmdbd does not know
+    it."""
     unknown: str = ""
-    """Why `admin_level` could not be asked for."""
+    """The reason why `admin_level` could not be read; "" if it could."""
 
 
 def check_rights(config: SlurmConfig, account: Account, loaning: LoaningSettings) -> list[Finding]:
-    """The right to extend leases, and the right to lend servers."""
+    """Check the right to extend time limits, and the right to lend servers."""
     if not account.name:
-        why = "nobody knows which account flexod runs as: its journal's folder is not there"
+        why = "nobody knows which account flexod runs as: its event store's folder is not there"
         return [not_checked("rights.operator", why)]
     return [_operator(config, account), *_lending(config, account, loaning)]
 
@@ -103,6 +105,7 @@ def _is_master(config: SlurmConfig, name: str) -> bool:
 
 
 def parse_admin_level(text: str) -> str:
-    """Of `sacctmgr --noheader --parsable2 show user NAME format=user,adminlevel`; "" for nobody."""
+    """The admin level in `sacctmgr --noheader --parsable2 show user NAME format=user,adminlevel`; "" if there
+    is no such user."""
     first = next(iter(text.splitlines()), "")
     return first.partition("|")[2].strip()

@@ -1,4 +1,4 @@
-"""How fast Slurm's schedulers go round: a satellite waits for its turn like any other job."""
+"""Checks how fast Slurm's schedulers go round: a satellite waits for its turn like any other job."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from flexo.doctor.finding import Finding, ok, problem, warning
 from flexo.doctor.slurm_says import SchedulerStats, SlurmConfig
 
 LONGEST_TURN_S: Final = 120.0
-"""Idle GPUs that wait longer for a satellite are idle for no good reason."""
+"""The longest turn without a warning: GPUs that wait longer for a satellite are idle for no good reason."""
 LONGEST_CYCLE_S: Final = 5.0
-"""While the main scheduler works, slurmctld answers nobody."""
+"""The longest cycle without a warning: while the main scheduler works, slurmctld answers nobody."""
 _TESTED_BY_BACKFILL: Final = 500
-"""slurm.conf(5), SchedulerParameters, bf_max_job_test."""
+"""The default of bf_max_job_test (slurm.conf(5), SchedulerParameters)."""
 _PARTITIONS: Final = 10
-"""So many must be able to have their full share of what backfill looks at."""
+"""The number of partitions that must be able to have their full share of the jobs that backfill looks at."""
 
 
 def check_scheduler(config: SlurmConfig, stats: SchedulerStats, start_within_s: int | None) -> list[Finding]:
-    """Backfill, its turn and its depth, and the main scheduler's cycle.
+    """Check backfill, its turn and its depth, and the main scheduler's cycle.
 
-    `start_within_s`: what flexo.toml allows a satellite to wait; None: flexod goes by backfill's turn.
+    `start_within_s`: the time that flexo.toml allows a satellite to wait; None: flexod goes by backfill's
+    turn.
     """
     if config.scheduler_type != "sched/backfill":
         return [

@@ -1,4 +1,4 @@
-"""Slurm itself: its release, how it tells users apart, and whether it hands out GPUs one by one."""
+"""Checks Slurm itself: its release, how it tells users apart, and whether it hands out GPUs one by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flexo.doctor.slurm_says import SlurmConfig
 
 
 def check_slurm(config: SlurmConfig) -> list[Finding]:
-    """Release, AuthType, SelectType, GresTypes."""
+    """Check the release, AuthType, SelectType and GresTypes."""
     return [_release(config.version), _authentication(config.auth_type), _selection(config), _gpus(config)]
 
 

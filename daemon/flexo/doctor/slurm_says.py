@@ -1,6 +1,7 @@
-"""What Slurm says of its own set-up, as far as it is judged here (scontrol, sdiag). Pure functions.
+"""Parses Slurm's description of its own set-up, as far as the doctor judges it (scontrol, sdiag). Pure
+functions.
 
-The adapter reads fewer fields of the same answers, once a cycle; this is read once, for a person.
+The adapter reads fewer fields of the same answers, once a cycle. The doctor reads them once, for a person.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ _PAIR = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 
 @dataclass(frozen=True, slots=True)
 class SlurmConfig:
-    """Of `scontrol show config` (with SLURM_TIME_FORMAT or without). Empty texts: not said, or (null)."""
+    """The fields of `scontrol show config` (with SLURM_TIME_FORMAT or without). Empty texts: missing, or
+    (null)."""
 
     version: str
-    """`22.05.8`."""
+    """The release, as in `22.05.8`."""
     cluster: str
     slurm_user: str
-    """A name."""
+    """The name of Slurm's account."""
     auth_type: str
     select_type: str
     gres_types: tuple[str, ...]
@@ -33,7 +35,7 @@ class SlurmConfig:
     preempt_mode: tuple[str, ...]
     preempt_parameters: tuple[str, ...]
     preempt_exempt_s: int
-    """How long a job is safe from preemption."""
+    """The time for which a job is safe from preemption."""
     scheduler_type: str
     scheduler_parameters: tuple[str, ...]
     priority_type: str
@@ -42,12 +44,12 @@ class SlurmConfig:
     memory_counted: bool
     """Whether jobs get memory of their own (SelectTypeParameters)."""
     memory_by_default: str
-    """`DefMemPerCPU=4000`: what a job gets that says nothing; "": all of its node's."""
+    """The memory of a job that requests none, as in `DefMemPerCPU=4000`; "": all of its node's."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSetup:
-    """Of one line of `scontrol show partition -o`."""
+    """The fields of one line of `scontrol show partition -o`."""
 
     name: str
     nodes: frozenset[str]
@@ -55,33 +57,34 @@ class PartitionSetup:
     preempt_mode: tuple[str, ...]
     grace_s: int
     max_time_s: int | None
-    """None: no limit."""
+    """The longest time limit; None: no limit."""
     up: bool
     alloc_nodes: frozenset[str] | None
     """Hosts from which jobs may be submitted; None: all."""
     root_only: bool
     memory_by_default: str
-    """As in SlurmConfig; "": what the cluster has for all."""
+    """The default memory, as in SlurmConfig; "": the cluster's default."""
     one_user_a_node: bool
     """Jobs of two users are never on one node at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """Of `sdiag`."""
+    """The figures of `sdiag`."""
 
     at: float
-    """slurmctld's clock when it answered, seconds since the epoch; 0 where it does not say."""
+    """slurmctld's clock when it answered, seconds since the epoch; 0: slurmctld does not say."""
     backfill_turn_s: float
-    """How long a job that only backfill can start waits for its turn: the interval and the slowest cycle."""
+    """The time until backfill's next turn, for a job that only backfill can start: the interval and the
+    slowest cycle."""
     main_max_s: float
     """The slowest cycle of the main scheduler."""
     backfill_queue: int
-    """Jobs that the last cycle of backfill had before it."""
+    """The number of jobs in the queue of the last cycle of backfill."""
 
 
 def parse_config(text: str) -> SlurmConfig:
-    """What `scontrol show config` prints."""
+    """Parse the output of `scontrol show config`."""
     return SlurmConfig(
         version=setting(text, "SLURM_VERSION"),
         cluster=setting(text, "ClusterName"),
@@ -104,12 +107,12 @@ def parse_config(text: str) -> SlurmConfig:
 
 
 def parse_partition_setups(text: str) -> tuple[PartitionSetup, ...]:
-    """What `scontrol show partition -a -o` prints. Raises BadValue, BadHostlist."""
+    """Parse the output of `scontrol show partition -a -o`. Raises BadValue, BadHostlist."""
     return tuple(_partition(line) for line in text.splitlines() if line.startswith("PartitionName="))
 
 
 def parse_stats(config: str, diagnosis: str) -> SchedulerStats:
-    """What `scontrol show config` and `sdiag` print."""
+    """Parse the output of `scontrol show config` and `sdiag`."""
     main, _, backfill = diagnosis.partition("Backfilling stats")
     at = re.search(r"^sdiag output at .*\((\d+)\)", main, re.MULTILINE)
     return SchedulerStats(
@@ -126,7 +129,7 @@ def parse_node_addresses(text: str) -> frozenset[str]:
 
 
 def _partition(line: str) -> PartitionSetup:
-    # Of several the first: reversed, because the last one put into a dictionary stays.
+    # The first of several counts: reversed, because the last one put into a dictionary stays.
     fields = dict(reversed(_PAIR.findall(line)))
     alloc = fields.get("AllocNodes", "ALL")
     return PartitionSetup(
@@ -146,14 +149,15 @@ def _partition(line: str) -> PartitionSetup:
 
 
 def _memory_by_default(settings: Mapping[str, str]) -> str:
-    """Slurm says UNLIMITED where it has none; among JobDefaults there may be others (DefCpuPerGPU)."""
+    """The default memory. Slurm says UNLIMITED if there is none. JobDefaults may have other words
+    (DefCpuPerGPU)."""
     per_gpu = [word for word in words(settings["JobDefaults"]) if word.startswith("DefMemPerGPU=")]
     others = [f"{name}={settings[name]}" for name in _MEMORY[1:] if settings[name].isdecimal()]
     return next(iter([*per_gpu, *others]), "")
 
 
 def _seconds(text: str) -> int:
-    """`00:05:00`, as scontrol prints it; `NONE` and the like are 0."""
+    """The seconds of `00:05:00`, as scontrol prints it; `NONE` and the like are 0."""
     return 0 if is_nothing(text) else time_limit_s(text) or 0
 
 

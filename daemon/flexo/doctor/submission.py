@@ -1,4 +1,4 @@
-"""Submission: a job's leader submits its satellites from a compute node, as the job's user."""
+"""Checks submission: a job's leader submits its satellites from a compute node, as the job's user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_THE_CALLER = ("invalid account", "invalid qos", "user's group not permitted
 
 @dataclass(frozen=True, slots=True)
 class TriedOut:
-    """What came of `sbatch --test-only`, which submits nothing."""
+    """The result of `sbatch --test-only`, which submits nothing."""
 
     refused: str = ""
     """Slurm's own words; "" where Slurm would take the job."""
@@ -23,7 +23,7 @@ class TriedOut:
 def check_submission(
     partitions: Sequence[PartitionSetup], satellite_partition: str, tried: TriedOut
 ) -> list[Finding]:
-    """Who may submit from where, and whether a satellite would be taken from this host."""
+    """Check which users may submit from where, and whether Slurm would take a satellite from this host."""
     findings = [_tried(satellite_partition, tried)]
     for partition in partitions:
         if partition.name == satellite_partition:

@@ -1,1 +1,1 @@
-"""Capacity loaning: how many inference servers to lend or call back, which, and how they come back."""
+"""Capacity loaning: how many inference servers to lend or reclaim, which ones, and how these are emptied."""

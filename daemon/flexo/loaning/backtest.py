@@ -1,12 +1,13 @@
-"""How good forecasts would have been: each origin sees only what was before it, and they roll to the end.
+"""Tests forecasts on past demand: each forecast sees only what was before its origin, and origins roll to the
+end.
 
-What is counted, for each lead (from the origin to what is forecast):
+The scores, for each lead (from the origin to the forecast time):
 
-- the mean absolute error in servers; as a share of the truth where that is at least one server;
-- how much of the truth lay within the band, and how much above it, where too much would have been lent;
-- peaks, and those missed. A peak is a bin that is the highest within two hours of a day either way, and lies
-  above the lowest of the two hours before by 5% of all that demand ever swings. It is missed at a lead
-  if the newest forecast made at least that long before has its band's upper edge below it.
+- the mean absolute error in servers, and as a share of the truth where that is at least one server;
+- the part of the truth within the band, and the part above it, where too much would have been lent;
+- the peaks, and the missed ones. A peak is a bin that is the highest within two hours of a day either way. It
+  lies above the lowest of the two hours before by 5% of the whole range of demand. It is missed at a lead if
+  the newest forecast made at least that long before has its band's upper edge below the peak.
 """
 
 from __future__ import annotations
@@ -20,23 +21,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.loaning.band import Fitted, Method
+from flexo.loaning.forecast_interval import Fitted, Method
 from flexo.loaning.history import Floats, History
 
 PEAK_REACH: Final = 1 / 12
-"""Of a day, either way: two hours."""
+"""The part of a day, either way, in which a peak is the highest: two hours."""
 PEAK_RISE: Final = 0.05
-"""Of the difference between the highest and the lowest in the whole history."""
+"""The least rise to a peak, as a part of the difference between the highest and the lowest of the whole
+history."""
 _ORIGINS_A_DAY: Final = 96
 
 
 class TooShort(ValueError):
-    """A history of which nothing is left to test on; the message says how long it has to be."""
+    """The error for a history that is too short to test on; the message says how long it has to be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A method, and after how many days it learns anew."""
+    """A method under test, and the number of days after which it learns anew."""
 
     name: str
     method: Method
@@ -45,33 +47,33 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How one method did at one lead. Errors in servers, shares 0 to 1."""
+    """The score of one method at one lead. Errors are in servers; shares are from 0 to 1."""
 
     method: str
     lead_s: float
     forecasts: int
     mae: float
     mape: float | None
-    """None: the truth was never a whole server."""
+    """Mean absolute error as a share of the truth; None: the truth was never a whole server."""
     within: float
-    """Of the truth, in the band, edges included."""
+    """The part of the truth in the band, edges included."""
     above: float
-    """Of the truth, above the band."""
+    """The part of the truth above the band."""
     peaks: int
     missed: int
     missed_by: float
-    """Servers that the missed peaks were above the band, on average; 0 without any."""
+    """Servers by which the missed peaks were above the band, on average; 0: no peak was missed."""
     fits: int
     fit_cpu_s: float
-    """Seconds of a processor that it took to learn once, on average."""
+    """Processor seconds to learn once, on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """All forecasts of one method: a row an origin, a column a lead in bins from 0 on."""
+    """All forecasts of one method: one row per origin, one column per lead in bins from 0 on."""
 
     origins: NDArray[np.int64]
-    """Places in the history."""
+    """Indexes of the origins in the history."""
     lower: Floats
     expected: Floats
     upper: Floats
@@ -82,7 +84,7 @@ class _Told:
 def backtest(
     history: History, rivals: Sequence[Rival], leads_s: Sequence[float], test_days: float, quantile: float
 ) -> tuple[Score, ...]:
-    """Forecast through the last `test_days` of `history`. Raises TooShort unless as much comes before."""
+    """Forecast through the last `test_days` of `history`. Raises TooShort unless half a day comes before."""
     bins = history.seasons.bins_a_day
     begin = len(history) - round(test_days * bins)
     if begin < bins // 2 or len(history) - begin < 2:
@@ -103,7 +105,7 @@ def backtest(
 
 
 def peaks(values: Floats, bins_a_day: int) -> NDArray[np.int64]:
-    """Where the peaks are (see the module), holes left aside."""
+    """The indexes of the peaks (see the module); holes are skipped."""
     reach = max(1, round(PEAK_REACH * bins_a_day))
     rise = PEAK_RISE * (np.nanmax(values) - np.nanmin(values))
     filled = np.where(np.isfinite(values), values, -np.inf)
@@ -118,7 +120,7 @@ def peaks(values: Floats, bins_a_day: int) -> NDArray[np.int64]:
 
 
 def _forecasts(history: History, rival: Rival, begin: int, longest: int, quantile: float) -> _Told:
-    """From each origin on, `longest` bins far."""
+    """The forecasts from each origin on, `longest` bins far."""
     seasons = history.seasons
     every = max(1, seasons.bins_a_day // _ORIGINS_A_DAY)
     origins = np.arange(begin - 1, len(history) - 1, every)
@@ -168,7 +170,8 @@ def _score(
 def _missed_peaks(
     told: _Told, values: Floats, lead: int, places: NDArray[np.int64]
 ) -> tuple[int, list[float]]:
-    """How many peaks have a forecast from `lead` bins before; by how much each missed one was above."""
+    """The number of peaks that have a forecast from `lead` bins before, and by how much each missed peak was
+    above it."""
     number, short = 0, []
     for place in places:
         row = int(np.searchsorted(told.origins, place - lead, side="right")) - 1

@@ -1,7 +1,7 @@
-"""Where the demand of the inference cluster comes from: one small interface, and what it may say.
+"""The interface of a source of inference demand, and what a source can report.
 
-A source tells how many servers inference needs now, and may demand some back by a deadline. It knows nothing
-of what is lent but what it is told. Missing or stale data is an error and never a number: who asks then lends
+A source reports how many servers inference needs now, and may demand some back by a deadline. It knows about
+loans only what it is told. Missing or stale data is an error and never a number: the caller then lends
 nothing more, and says why.
 """
 
@@ -17,39 +17,42 @@ from flexo.model.queue import QueuedJob
 
 
 class DemandMissing(Exception):
-    """A source cannot say what is needed now; the message says why, and since when where that is known."""
+    """The error of a source that does not know the demand now; the message says why and, if known, since
+    when."""
 
 
 @dataclass(frozen=True, slots=True)
-class CallBack:
-    """Servers that inference wants back by a deadline: those named, or so many of those lent."""
+class ReclaimRequest:
+    """Servers that inference demands back by a deadline: named ones, or a number of the lent ones."""
 
     call_id: str
-    """Chosen by who asks, so that asking twice is asking once."""
+    """An identifier chosen by the requester, so that asking twice is asking once."""
     asked_at: float
     deadline_at: float
     why: str
     nodes: tuple[str, ...] = ()
-    """Those named that are still lent."""
+    """The named servers that are still lent."""
     servers: int = 0
-    """Where none are named: how many have yet to come back, those under way included."""
+    """The number of servers that have yet to come back, those under reclaim included; 0: servers are
+    named."""
 
 
 class DemandSource(Protocol):
-    """What lending needs of a source. One thread calls; no call blocks."""
+    """The interface between lending and a source of demand. One thread makes all calls; no call blocks."""
 
     def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[QueuedJob]) -> Demand:
-        """What the inference cluster needs at `now`. Raises DemandMissing.
+        """The demand of the inference cluster at `now`. Raises DemandMissing.
 
-        `nodes` and `jobs` are the last look at the cluster. The result may be above the cluster's size, where
+        `nodes` and `jobs` are from the last poll of the cluster. The result may exceed the cluster's size if
         jobs wait for more than there is.
         """
         ...
 
-    def call_backs(self, now: float) -> tuple[CallBack, ...]:
-        """What is demanded back and not back yet, the earliest deadline first; also those past it."""
+    def reclaim_requests(self, now: float) -> tuple[ReclaimRequest, ...]:
+        """The open demands for servers, the earliest deadline first, also those past it."""
         return ()
 
     def heed(self, now: float, loans: Sequence[Loan]) -> None:
-        """All loans that stand: a server that was among them and is not is empty and back."""
+        """Tell the source all loans that stand. A server that is missing since the last call is empty and
+        back."""
         return

@@ -1,9 +1,9 @@
-"""Made-up demand of an inference cluster: a day, a week, noise and bursts, drawn by a seed.
+"""Synthetic demand of an inference cluster: a day, a week, noise and bursts, drawn by a seed.
 
-What is published of such a load is little: Lyra's inference cluster (slides, "Observations from the
-production environment") follows the day and is used about 40% on average. That is where `mean_use` comes
-from. How deep the night is, what a weekend is like, and how bursts come is not published: the other defaults
-are chosen to look like it, and every one can be said differently.
+Little is published about such a load. Lyra's inference cluster (slides, "Observations from the production
+environment") follows the day and is used about 40% on average, which is the default of `mean_use`. The depth
+of the night, the weekend and the bursts are not published. The other defaults are chosen to look similar, and
+each can be set.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import numpy as np
 from flexo.loaning.history import Floats
 
 _THURSDAY: Final = 3
-"""What the first day of the epoch was, counted from Monday."""
+"""The weekday of the first day of the epoch, counted from Monday."""
 
 
 class BadShape(ValueError):
-    """A load that cannot be; the message names the number and what is allowed."""
+    """The error for an impossible load; the message names the number and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diurnal:
-    """What the load is like. Shares are of `servers` or of the mean; times in days of `day_s`.
+    """The properties of the load. Shares are parts of `servers` or of the mean; times are in days of `day_s`.
 
     Raises BadShape.
     """
@@ -34,23 +34,23 @@ class Diurnal:
     servers: int = 100
     """The cluster's size, which demand never exceeds."""
     mean_use: float = 0.40
-    """Of the cluster, bursts left aside. Lyra: about 0.4."""
+    """The mean use as a part of the cluster, without bursts. Lyra: about 0.4."""
     swing: float = 0.6
-    """Half the way from the night's lowest to the day's highest, of the mean."""
+    """Half the distance from the night's lowest to the day's highest, as a part of the mean."""
     peak_at: float = 14 / 24
-    """When in the day it is highest."""
+    """The time of the day at which the load is highest."""
     weekend: float = 0.75
-    """What Saturday and Sunday have of the other days; the change takes seven hours."""
+    """The load of Saturday and Sunday, relative to the other days; the change takes seven hours."""
     growth: float = 0.0
-    """A week, of the mean: 0.02 is 2% more each week."""
+    """Growth per week, as a part of the mean: 0.02 is 2% more each week."""
     noise: float = 0.03
-    """Standard deviation of what wavers, of the mean."""
+    """Standard deviation of the noise, as a part of the mean."""
     noise_lasts: float = 0.5 / 24
-    """How long the wavering keeps its direction (time constant)."""
+    """Time constant of the noise: how long it keeps its direction."""
     bursts_per_day: float = 2.0
-    """On average; they come at any time (Poisson)."""
+    """Mean number of bursts; they come at any time (Poisson)."""
     burst_height: float = 0.25
-    """Median, of the mean; lognormal with a sigma of 0.5."""
+    """Median height of a burst, as a part of the mean; lognormal with a sigma of 0.5."""
     burst_lasts: float = 0.75 / 24
     """Time constant with which a burst fades; it rises at once."""
     day_s: float = 86_400.0
@@ -91,7 +91,7 @@ class Diurnal:
         return (5 + 2 * self.weekend) / 7
 
     def _wavering(self, days: Floats, random: np.random.Generator) -> Floats:
-        """An Ornstein-Uhlenbeck process, sampled."""
+        """The noise: an Ornstein-Uhlenbeck process, sampled."""
         shocks = random.standard_normal(len(days))
         keep = math.exp(-(days[1] - days[0]) / self.noise_lasts) if len(days) > 1 else 0.0
         values, value, rest = np.empty(len(days)), 0.0, math.sqrt(1 - keep * keep)

@@ -1,4 +1,5 @@
-"""The inference cluster's demand as it will be: which forecast is made of what history, and when anew."""
+"""The forecast of the inference cluster's demand: which method learns from which history, and when it learns
+anew."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import math
 from typing import Final
 
 from flexo.loaning import seasonal
-from flexo.loaning.band import QUANTILE, Band, Fitted, Method
+from flexo.loaning.forecast_interval import QUANTILE, Fitted, ForecastInterval, Method
 from flexo.loaning.history import History, Seasons
 from flexo.loaning.last_value import LastValue
 
@@ -15,14 +16,14 @@ _EARLY_REFITS_A_DAY: Final = 24
 
 
 def learn(history: History, quantile: float = QUANTILE) -> Fitted:
-    """The seasonal forecast; the last value where there is too little to learn a season from."""
+    """The seasonal forecast or, if the history is too short to learn a season, the last value."""
     if seasonal.can_learn(history):
         return seasonal.Seasonal.learn(history, quantile)
     return LastValue.learn(history, quantile)
 
 
 class Predictor:
-    """A forecast that goes along: notes demand as it is read, and learns anew a few times a day."""
+    """A running forecast: it records demand as it is read, and learns anew a few times a day."""
 
     def __init__(
         self,
@@ -38,14 +39,14 @@ class Predictor:
         self._fitted_at = -math.inf
 
     def note(self, at: float, servers: float) -> None:
-        """Demand at `at`."""
+        """Record the demand at `at`."""
         before = self._history.last
         self._history.note(at, servers)
         if self._history.last < before - 1:
-            self._fitted = None  # a clock has been set back
+            self._fitted = None  # the clock has been set back
 
-    def band(self, now: float, until: float) -> Band:
-        """What is expected from `now` to `until`. Raises ValueError before anything was noted."""
+    def band(self, now: float, until: float) -> ForecastInterval:
+        """The forecast from `now` to `until`. Raises ValueError before any demand was recorded."""
         if not len(self._history):
             raise ValueError("nothing was noted yet: there is no history to forecast from")
         day_s = self._history.seasons.day_s

@@ -1,6 +1,6 @@
-"""Demand of the past on an even grid: the highest of each few minutes, with holes where nothing was heard.
+"""Past demand on an even grid: the highest value of each few minutes, with holes where nothing was recorded.
 
-Whoever lends must have what is needed at any moment, so a bin keeps the highest that it has seen.
+A lender must have enough servers at any moment, so a bin keeps the highest value that it has seen.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ _GROW_BY: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Seasons:
-    """How long a day is, in seconds (a demonstration's may be minutes), and into how many bins it is cut."""
+    """The length of a day in seconds (minutes for a demonstration), and the number of bins in it."""
 
     day_s: float = 86_400.0
     bins_a_day: int = BINS_A_DAY
 
     @classmethod
     def for_samples_every(cls, interval_s: float, day_s: float = 86_400.0) -> Seasons:
-        """The finest grid on which samples so far apart leave no holes: 5 minutes to an hour of a day."""
+        """The finest grid on which samples every `interval_s` leave no holes: bins of 5 minutes to an hour of
+        a day."""
         fits = (bins for bins in (288, 144, 96, 72, 48, 24) if day_s / bins >= 0.999 * interval_s)
         return cls(day_s, next(fits, 24))
 
     @property
     def step_s(self) -> float:
-        """A bin's length."""
+        """The length of a bin in seconds."""
         return self.day_s / self.bins_a_day
 
     @property
     def bins_a_week(self) -> int:
-        """Bins of seven days."""
+        """The number of bins in seven days."""
         return 7 * self.bins_a_day
 
 
@@ -50,13 +51,13 @@ class History:
     def __init__(self, seasons: Seasons) -> None:
         self.seasons = seasons
         self.first = 0
-        """The bin of the first value."""
+        """The number of the first value's bin."""
         self._values = np.empty(0)
         self._count = 0
 
     @classmethod
     def of(cls, samples: Iterable[tuple[float, float]], day_s: float = 86_400.0) -> History:
-        """From samples (at, servers) in any order, on a grid as fine as they are."""
+        """Make a history from samples (at, servers) in any order, on a grid as fine as the samples."""
         ordered = sorted(samples)
         times = np.array([at for at, _ in ordered])
         usual = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
@@ -70,31 +71,31 @@ class History:
 
     @property
     def values(self) -> Floats:
-        """A bin each; a view."""
+        """One value per bin; a view."""
         return self._values[: self._count]
 
     @property
     def last(self) -> int:
-        """The newest bin that has a value: the last one. Without any, one before the first."""
+        """The number of the newest bin, which has a value. Without any value, one before the first."""
         return self.first + self._count - 1
 
     @property
     def days(self) -> float:
-        """How many days it spans."""
+        """The number of days that the history spans."""
         return self._count / self.seasons.bins_a_day
 
     @property
     def span(self) -> str:
-        """How long it is, in words."""
+        """The length of the history, in words."""
         hours = 24 * self.days
         return f"{hours:.1f} hours" if hours < 48 else f"{self.days:.1f} days"
 
     def bin_of(self, at: float) -> int:
-        """In which bin `at` lies."""
+        """The number of the bin that contains `at`."""
         return math.floor(at / self.seasons.step_s)
 
     def note(self, at: float, servers: float) -> None:
-        """Demand at `at`. What is from later than that is forgotten: a clock has been set back."""
+        """Record the demand at `at`. Later values are forgotten, because the clock has been set back."""
         place = self.bin_of(at) - self.first
         if not self._count or place < 0 or place - self._count > _KEEP_DAYS * self.seasons.bins_a_day:
             self.first, self._count, place = self.bin_of(at), 0, 0
@@ -106,7 +107,7 @@ class History:
         self._values[place] = np.fmax(self._values[place], servers)
 
     def until(self, last: int) -> History:
-        """The same up to bin `last`; values are shared."""
+        """This history up to bin `last`; the values are shared."""
         part = History(self.seasons)
         part.first, part._values = self.first, self._values
         part._count = max(0, min(self._count, last + 1 - self.first))
@@ -118,7 +119,7 @@ class History:
         if place < len(self._values):
             return
         gone = max(0, self._count - _KEEP_DAYS * self.seasons.bins_a_day)
-        if gone:  # and what nobody has seen after it: a history begins with a value
+        if gone:  # also the holes after the removed part: a history begins with a value
             gone += int(np.argmin(np.isnan(self.values[gone:])))
         kept = self._count - gone
         values = np.full(max(place - gone + 1, kept) + _GROW_BY, np.nan)

@@ -1,6 +1,6 @@
-"""Quantiles of values by the hour of the day, neighbouring hours included: all hours in one go.
+"""Quantiles of values by the hour of the day, neighbouring hours included, for all hours at once.
 
-The same numbers, to the last bit, as a call of `numpy.quantile` for each hour, in a fifth of the time: a
+The results equal, to the last bit, a call of `numpy.quantile` for each hour, in a fifth of the time. A
 forecast in a simulation learns hundreds of times.
 """
 
@@ -11,17 +11,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.loaning.band import HOURS
+from flexo.loaning.forecast_interval import HOURS
 from flexo.loaning.history import Floats
 
 _Any = TypeVar("_Any", bound=np.generic)
 
 
 def quantiles_by_hour(values: Floats, hours: NDArray[np.int64], quantiles: tuple[float, ...]) -> Floats:
-    """Of the values (at least one) of each hour, of the one before and of the one after.
+    """Per hour: the quantiles of the values of this hour, the one before and the one after. At least one
+    value is needed.
 
-    Shape (24, number of quantiles). Where three hours in a row have none: those of all values.
-    numpy.nanquantile finds the same, but takes three to eight times as long.
+    The shape is (24, number of quantiles). If three hours in a row have no value, their quantiles are those
+    of all values. numpy.nanquantile finds the same, but takes three to eight times as long.
     """
     counts = np.bincount(hours, minlength=HOURS)
     near = _around(_by_hour(values, hours, counts))
@@ -34,7 +35,7 @@ def quantiles_by_hour(values: Floats, hours: NDArray[np.int64], quantiles: tuple
 
 
 def _by_hour(values: Floats, hours: NDArray[np.int64], counts: NDArray[np.int64]) -> Floats:
-    """A row for each hour, filled up with infinity, which sorts last."""
+    """The values of each hour in one row, filled up with infinity, which sorts last."""
     order = np.argsort(hours, kind="stable")
     ordered = hours[order]
     begins = np.cumsum(counts) - counts
@@ -44,18 +45,19 @@ def _by_hour(values: Floats, hours: NDArray[np.int64], counts: NDArray[np.int64]
 
 
 def _around(rows: NDArray[_Any]) -> NDArray[_Any]:
-    """Each row with that before and that after, in a circle."""
+    """Each row joined with the row before and the row after, in a circle."""
     return np.concatenate((np.roll(rows, 1, axis=0), rows, np.roll(rows, -1, axis=0)), axis=1)
 
 
 def _linear(rows: Floats, sizes: NDArray[np.int64], quantile: float) -> Floats:
-    """Of the first `sizes` values of each sorted row, as numpy.quantile has it (method "linear")."""
+    """Per sorted row: the quantile of its first `sizes` values, as numpy.quantile calculates it (method
+    "linear")."""
     last = np.maximum(sizes, 1) - 1
     place = last * quantile
     below = np.floor(place).astype(np.int64)
     each = np.arange(len(rows))
     low, high = rows[each, below], rows[each, np.minimum(below + 1, last)]
     part = place - below
-    with np.errstate(invalid="ignore"):  # rows without values: infinities
+    with np.errstate(invalid="ignore"):  # rows without values have infinities
         found: Floats = np.where(part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part))
     return found

@@ -1,6 +1,6 @@
-"""A forecast that takes long to learn, for a loop that must not wait: it learns in a thread.
+"""A forecast that learns in a thread, for a loop that must not wait.
 
-Until it is done, what it learnt the last time stands, and before that a quick forecast.
+Until the thread is done, the result of the last learning counts, and before that a quick forecast.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from flexo.loaning.band import Band, Fitted, Method
+from flexo.loaning.forecast_interval import Fitted, ForecastInterval, Method
 from flexo.loaning.history import History
 
 
 class InBackground:
-    """A Method over two others. A failure of the slow one is told in the bands that the quick one makes."""
+    """A Method made of a slow and a quick one. If the slow one fails, the bands of the quick one say so in
+    `note`."""
 
     def __init__(self, slow: Method, quick: Method) -> None:
         self._slow = slow
@@ -22,7 +23,8 @@ class InBackground:
         self._thread: threading.Thread | None = None
 
     def __call__(self, history: History, quantile: float) -> Fitted:
-        """See band.Method; never waits for the slow one."""
+        """Learn with the quick method, and start the slow one in a thread (see `forecast_interval.Method`).
+        Never waits."""
         best = _Best(self._learnt or self._quick(history, quantile))
         if self._thread is None or not self._thread.is_alive():
             known = history.until(history.last)
@@ -38,13 +40,13 @@ class InBackground:
 
 
 class _Best:
-    """The best that there is when it is asked."""
+    """The best forecast that is available when it is asked."""
 
     def __init__(self, fitted: Fitted) -> None:
         self.fitted = fitted
         self.trouble = ""
 
-    def predict(self, history: History, now: float, until: float) -> Band:
-        """See band.Fitted."""
+    def predict(self, history: History, now: float, until: float) -> ForecastInterval:
+        """See `forecast_interval.Fitted`."""
         band = self.fitted.predict(history, now, until)
         return replace(band, note=self.trouble) if self.trouble else band

@@ -1,7 +1,7 @@
-"""The forecast where too little is known for a season: demand stays as it is, in a wide band.
+"""The forecast for a history too short for a season: demand stays as it is, in a wide band.
 
-The band is the most that demand has changed so far in as long a time; further ahead than that is known, it
-grows as a random walk does, and is not narrower than all that demand has been so far.
+The band is the most that demand has changed so far in the same time. For longer leads than were observed, the
+band grows as a random walk does, and is not narrower than the range of demand so far.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.loaning.band import LEADS, Band, band_around, bins_between
+from flexo.loaning.forecast_interval import LEADS, ForecastInterval, band_around, bins_between
 from flexo.loaning.history import Floats, History
 
 _FEWEST: Final = 12
-"""Changes that have to be seen over a lead before they count."""
+"""The fewest changes over a lead that must have been observed, so that the lead counts."""
 _BLIND_SHARE: Final = 0.1
-"""Of the last value, at least so much either way is allowed for; and one server."""
+"""The least half-width of the band, as a part of the last value; it is also at least one server."""
 
 
 class LastValue:
-    """See the module."""
+    """The last value with a wide band (see the module)."""
 
     def __init__(self, leads: NDArray[np.int64], changes: Floats, quantile: float, note: str) -> None:
         self._leads = leads
@@ -31,7 +31,7 @@ class LastValue:
 
     @classmethod
     def learn(cls, history: History, quantile: float) -> LastValue:
-        """From any history."""
+        """Learn the changes of demand from any history."""
         values, leads, changes = history.values, [], []
         for lead in (lead for lead in LEADS if lead <= len(values) // 4):
             moved = values[lead:] - values[:-lead]
@@ -45,8 +45,8 @@ class LastValue:
         )
         return cls(np.array(leads, dtype=np.int64), np.array(changes), quantile, note)
 
-    def predict(self, history: History, now: float, until: float) -> Band:
-        """See Fitted."""
+    def predict(self, history: History, now: float, until: float) -> ForecastInterval:
+        """See `forecast_interval.Fitted`."""
         numbers = bins_between(history, now, until)
         values = history.values
         last = float(values[-1])
@@ -61,7 +61,7 @@ class LastValue:
         )
 
     def _change(self, leads: NDArray[np.int64]) -> Floats:
-        """Seen where it was seen; beyond, as a random walk goes on."""
+        """The largest change per lead: as observed, or continued as a random walk for longer leads."""
         if not len(self._leads):
             return np.zeros(len(leads))
         beyond = np.sqrt(np.maximum(1.0, leads / self._leads[-1]))

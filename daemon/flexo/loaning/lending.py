@@ -1,7 +1,7 @@
-"""One turn of lending: what is true, what is to be lent or called back, and who has to leave now.
+"""Lending: in each cycle it decides which servers to lend or reclaim, and which jobs have to leave now.
 
-The controller asks in each of its cycles, before the policy, and carries out what comes back. Nothing here
-touches a cluster; the same code runs in simulations.
+The controller calls it in each of its cycles, before the policy, and carries out the result. This module
+changes nothing in a cluster itself; the same code runs in simulations.
 """
 
 from __future__ import annotations
@@ -12,165 +12,169 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flexo.loaning import words
-from flexo.loaning.book import Cause, Entry, LoanBook, LoanEvent
-from flexo.loaning.demand import CallBack, DemandMissing, DemandSource
-from flexo.loaning.occupants import doomed_by
-from flexo.loaning.orchestrator import Decision, Outlook, decide
+from flexo.loaning.demand import DemandMissing, DemandSource, ReclaimRequest
+from flexo.loaning.lending_cycle import LendingCycle, LendingPlan, LendingSettings, Reading, View
+from flexo.loaning.loan_ledger import Cause, Entry, LoanEvent, LoanLedger
+from flexo.loaning.orchestrator import Decision, DemandForecast, decide
 from flexo.loaning.partition import PartitionDemand
 from flexo.loaning.reclaim import Chooser, emptied_by, heuristic
-from flexo.loaning.turn import LendingPlan, LendingSettings, Reading, Turn, View
-from flexo.loaning.vacating import Preempt, ScaleIn, next_steps, steps_at
+from flexo.loaning.reclaim_steps import Preempt, ScaleIn, next_steps, steps_at
+from flexo.loaning.resident_jobs import doomed_by
 from flexo.model.loans import Demand, LeftAlone, Loan, LoanState
 from flexo.model.nodes import Partition
 from flexo.model.queue import JobKey
 from flexo.words import workers
 
 _AGAIN_S: Final = 30.0
-"""Between two tries to preempt the same job, or to cancel the same satellite."""
+"""The least time between two attempts to preempt the same job, or to cancel the same satellite."""
 _FUTURE_S: Final = 60.0
-"""So far ahead of us the clock of a source of demand may be."""
+"""Seconds that the clock of a source of demand may be ahead of flexod's."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """Between two turns in which something is due, where nobody but us changes anything: a simulation, which
-    asks at each of its events, and says when a server has become empty (`Lending.look_again`).
+    """A plan that stays valid between two cycles in which something is due, while only flexo changes
+    anything.
+
+    A simulation calls `cycle` at each of its events, and says when a server has become empty
+    (`Lending.look_again`).
     """
 
     partitions: tuple[Partition, ...]
-    """The same object, while nothing has been lent or edited."""
+    """The snapshot's partitions: the same object, while nothing has been lent or edited."""
     since: float
     until: float
-    calls: tuple[CallBack, ...]
+    calls: tuple[ReclaimRequest, ...]
     plan: LendingPlan
 
     def holds(self, view: View) -> bool:
-        """Whether nothing has come up."""
+        """Whether the plan is still valid: nothing has changed, and nothing is due."""
         return view.partitions is self.partitions and not view.jobs and self.since <= view.at < self.until
 
 
 class Lending:
-    """Keeps the books of one inference cluster. For the controller's thread alone."""
+    """Keeps the loans of one inference cluster. For the controller's thread alone."""
 
     def __init__(
         self,
         settings: LendingSettings,
         source: DemandSource,
         *,
-        outlook: Outlook | None = None,
+        forecast: DemandForecast | None = None,
         chooser: Chooser = heuristic,
         remembered: Iterable[Loan] = (),
         left_alone: Iterable[LeftAlone] = (),
         dry_run: bool = False,
     ) -> None:
-        """`outlook` None: demand as it is now is all that counts.
+        """`forecast` None: only the present demand counts.
 
-        `remembered`, `left_alone`: of the flexod before.
-        `dry_run`: what would be lent or called back is said in events, and nothing else happens.
+        `remembered`, `left_alone`: the state that the previous flexod has persisted. `dry_run`: events say
+        what would be lent or reclaimed, and nothing else happens.
         """
         self._settings = settings
         self._source = source
-        self._outlook = outlook
+        self._forecast = forecast
         self._chooser = chooser
         self._dry_run = dry_run
-        self._book = LoanBook(remembered, left_alone)
+        self._ledger = LoanLedger(remembered, left_alone)
         self._queue = PartitionDemand(settings.inference_partition)
         self._turned_at = -math.inf
-        """When the last turn was, by the cluster's clock."""
+        """The time of the last cycle, by the cluster's clock."""
         self._set: list[LoanEvent] = []
-        """What is to be said of a clock that was set since the last turn."""
+        """The event about a clock that was set since the last cycle."""
         self._decided_at: float | None = None
-        self._called_back_at = -math.inf
+        self._reclaimed_at = -math.inf
         self._edited_at: float | None = None
-        """None: this flexod has not looked yet."""
+        """The time of the last edit of the partition; None: this flexod has not seen the cluster yet."""
         self._edit_waits = False
-        """The partition does not hold what it should, and may not be edited yet."""
+        """Whether the partition has the wrong content, and may not be edited yet."""
         self._waiting: frozenset[int] = frozenset()
-        """Inference jobs that waited in the last turn."""
+        """Inference jobs that waited in the last cycle."""
         self._no_more_because = ""
-        """Why nothing could be lent in the last turn, whatever the demand."""
+        """The reason why nothing could be lent in the last cycle, whatever the demand."""
         self._said: dict[str, str] = {}
-        """The last word on each lasting matter, so that it is said once."""
+        """Per lasting matter: the last text, so that it is reported once."""
         self._would = (0, 0, 0)
-        """What was decided last in a dry run."""
+        """The numbers of the last decision of a dry run."""
         self._reading = Reading()
         self._rest: _Rest | None = None
 
     @property
     def settings(self) -> LendingSettings:
-        """What it was made with."""
+        """The settings with which this lending was made."""
         return self._settings
 
     @property
     def again_at(self) -> float | None:
-        """When a turn has something to do although nothing happens; None before the first."""
+        """Time of the next cycle that has something to do although nothing happens; None: before the first
+        cycle."""
         if self._decided_at is None:
             return None
         due = [self._decided_at + self._settings.rules.interval_s]
         if self._edit_waits and self._edited_at is not None:
             due.append(self._edited_at + self._settings.edit_interval_s)
-        for entry in self._book:
+        for entry in self._ledger:
             if entry.loan.deadline_at is not None and entry.empty_at is None:
                 due += steps_at(entry.loan, self._settings.timing)
         return min((at for at in due if at > self._turned_at), default=None)
 
-    def turn(self, view: View) -> LendingPlan:
-        """What is to be done now. Whatever a source of demand says, this does not raise."""
+    def cycle(self, view: View) -> LendingPlan:
+        """The actions that are due now. It does not raise, whatever a source of demand reports."""
         rest = self._rest
-        if rest is not None and rest.holds(view) and rest.calls == self._source.call_backs(view.at):
+        if rest is not None and rest.holds(view) and rest.calls == self._source.reclaim_requests(view.at):
             return rest.plan
-        turn = Turn(view, self._settings)
+        cycle = LendingCycle(view, self._settings)
         self._turned_at = view.at
-        turn.events.extend(self._set)
+        cycle.events.extend(self._set)
         self._set.clear()
-        turn.events.extend(self._say("partitions", turn.trouble))
-        turn.look(self._book)
-        calls = self._source.call_backs(view.at)
-        if turn.trouble:  # what is called back comes all the same
-            self._reading = replace(self._reading, trouble=turn.trouble)
-            self._heed(calls, turn)
+        cycle.events.extend(self._say("partitions", cycle.trouble))
+        cycle.look(self._ledger)
+        calls = self._source.reclaim_requests(view.at)
+        if cycle.trouble:  # demanded servers are reclaimed all the same
+            self._reading = replace(self._reading, trouble=cycle.trouble)
+            self._heed(calls, cycle)
         else:
-            self._lend_and_call_back(calls, turn)
-        turn.look(self._book)
-        self._vacate(turn)
-        self._end_empty(turn)
-        borrowed = self._edit(turn)
-        loans = self._book.loans
-        # an empty server is back, though its loan stands until it is out of the partition as well
-        self._source.heed(view.at, [entry.loan for entry in self._book if entry.empty_at is None])
-        ordered = turn.scale_in or turn.preempt
+            self._lend_and_reclaim(calls, cycle)
+        cycle.look(self._ledger)
+        self._reclaim_servers(cycle)
+        self._end_empty(cycle)
+        borrowed = self._edit(cycle)
+        loans = self._ledger.loans
+        # an empty server is back, though its loan stands until the server is out of the partition as well
+        self._source.heed(view.at, [entry.loan for entry in self._ledger if entry.empty_at is None])
+        ordered = cycle.scale_in or cycle.preempt
         self._rest = None if ordered else self._next_rest(view, calls)
-        return turn.plan(loans, borrowed, self._reading, self._book.left_alone(turn.now))
+        return cycle.plan(loans, borrowed, self._reading, self._ledger.left_alone(cycle.now))
 
-    def _lend_and_call_back(self, calls: tuple[CallBack, ...], turn: Turn) -> None:
-        """Make the book true, and see what is to be on loan from now on."""
+    def _lend_and_reclaim(self, calls: tuple[ReclaimRequest, ...], cycle: LendingCycle) -> None:
+        """Correct the ledger by the cluster's facts, and decide which servers to lend and reclaim."""
         if self._edited_at is None:
             # a flexod before this one may have edited it just now
-            self._edited_at = turn.now if turn.borrowed or self._book.loans else -math.inf
-        self._join(turn)
-        self._call_back_unfit(turn)
-        self._heed(calls, turn)
-        if self._is_due(turn):
-            self._decide(turn, asked=bool(calls))
-            self._decided_at = turn.now
+            self._edited_at = cycle.now if cycle.borrowed or self._ledger.loans else -math.inf
+        self._join(cycle)
+        self._reclaim_unfit(cycle)
+        self._heed(calls, cycle)
+        if self._is_due(cycle):
+            self._decide(cycle, asked=bool(calls))
+            self._decided_at = cycle.now
 
     def look_again(self) -> None:
-        """Something has become of a server that is called back: the next turn is to see it."""
+        """Make the next cycle look at the cluster: a server under reclaim has changed."""
         self._rest = None
 
-    def _next_rest(self, view: View, calls: tuple[CallBack, ...]) -> _Rest | None:
-        """Until when nothing is to be done; None where a queue may bring something in every turn."""
+    def _next_rest(self, view: View, calls: tuple[ReclaimRequest, ...]) -> _Rest | None:
+        """The plan that is valid until something is due; None: a queue may bring something in every cycle."""
         until = self.again_at
         if view.jobs or until is None:
             return None
-        left_alone = self._book.left_alone(view.at)
-        plan = LendingPlan(self._book.loans, reading=self._reading, left_alone=left_alone)
+        left_alone = self._ledger.left_alone(view.at)
+        plan = LendingPlan(self._ledger.loans, reading=self._reading, left_alone=left_alone)
         return _Rest(view.partitions, view.at, until, calls, plan)
 
     def clock_was_set(self, seconds: float) -> None:
-        """The clock that views go by was set: the times that are kept move along. Forward above 0."""
-        self._book.shift(seconds)
-        self._called_back_at += seconds
+        """Move all stored times, because the clock of the views was set by `seconds` (forward: above 0)."""
+        self._ledger.shift(seconds)
+        self._reclaimed_at += seconds
         self._edited_at = None if self._edited_at is None else self._edited_at + seconds
         self._decided_at = self._rest = None
         self._turned_at = -math.inf
@@ -178,296 +182,303 @@ class Lending:
         text = f"the clock was set {direction} by {abs(seconds):.0f} s: deadlines are moved with it"
         self._set.append(LoanEvent("repair", text))
 
-    # What is true.
+    # The facts of the cluster.
 
-    def _join(self, turn: Turn) -> None:
-        events, ended = self._book.join(turn.truth(), turn.now, turn.now + self._settings.rules.reclaim_s)
-        turn.events.extend(events)
-        turn.ended.extend(ended)
+    def _join(self, cycle: LendingCycle) -> None:
+        events, ended = self._ledger.join(
+            cycle.truth(), cycle.now, cycle.now + self._settings.rules.reclaim_s
+        )
+        cycle.events.extend(events)
+        cycle.ended.extend(ended)
 
-    def _call_back_unfit(self, turn: Turn) -> None:
-        """Servers that cannot stay on loan, whatever the demand."""
-        deadline_at = turn.now + self._settings.rules.reclaim_s
-        for entry in self._book:
+    def _reclaim_unfit(self, cycle: LendingCycle) -> None:
+        """Reclaim servers that cannot stay on loan, whatever the demand."""
+        deadline_at = cycle.now + self._settings.rules.reclaim_s
+        for entry in self._ledger:
             if entry.loan.closed and entry.cause is not Cause.DEMAND:
                 continue
-            why = turn.why_unfit(entry.node)
+            why = cycle.why_unfit(entry.node)
             if why:
-                self._call_back(entry, turn, deadline_at, why, Cause.SERVER)
+                self._reclaim(entry, cycle, deadline_at, why, Cause.SERVER)
 
-    # What the inference cluster says itself.
+    # Servers that the inference cluster demands back.
 
-    def _heed(self, calls: Sequence[CallBack], turn: Turn) -> None:
-        """Call back what is demanded by a deadline, and forget what is not demanded any more."""
+    def _heed(self, calls: Sequence[ReclaimRequest], cycle: LendingCycle) -> None:
+        """Reclaim the servers that are demanded by a deadline, and forget demands that no longer stand."""
         open_ids = {call.call_id for call in calls}
         for matter in [matter for matter in self._said if matter.startswith("call ")]:
             if matter.split()[1] not in open_ids:
                 del self._said[matter]
-        for entry in self._book:
+        for entry in self._ledger:
             if entry.call_id and entry.call_id not in open_ids:
                 entry.cause, entry.call_id = Cause.DEMAND, ""
         for call in calls:
             for node in call.nodes:
-                self._call_back_named(node, call, turn)
+                self._reclaim_named(node, call, cycle)
         for call in calls:
             if not call.nodes:
-                self._call_back_some(call, turn)
+                self._reclaim_some(call, cycle)
 
-    def _call_back_named(self, node: str, call: CallBack, turn: Turn) -> None:
-        entry = self._book.get(node)
+    def _reclaim_named(self, node: str, call: ReclaimRequest, cycle: LendingCycle) -> None:
+        entry = self._ledger.get(node)
         if entry is None:
             text = f"{node} is demanded back ({call.why}), and is not on loan: there is nothing to give back"
-            turn.events.extend(self._say(f"call {call.call_id} {node}", text))
+            cycle.events.extend(self._say(f"call {call.call_id} {node}", text))
         elif entry.call_id != call.call_id or not entry.loan.closed:
-            self._call_back(entry, turn, call.deadline_at, call.why, Cause.NAMED, call.call_id)
+            self._reclaim(entry, cycle, call.deadline_at, call.why, Cause.NAMED, call.call_id)
 
-    def _call_back_some(self, call: CallBack, turn: Turn) -> None:
-        """So many servers: those on their way back for nobody in particular count first."""
-        coming = [entry for entry in self._book if entry.loan.closed and entry.empty_at is None]
+    def _reclaim_some(self, call: ReclaimRequest, cycle: LendingCycle) -> None:
+        """Reclaim the number of servers that `call` demands. Servers under reclaim for no call count
+        first."""
+        coming = [entry for entry in self._ledger if entry.loan.closed and entry.empty_at is None]
         mine = [entry for entry in coming if entry.call_id == call.call_id]
         missing = call.servers - len(mine)
         under_way = [entry for entry in coming if not entry.call_id]
         some = under_way[: max(0, missing)]
-        some += self._choose(missing - len(some), turn)
+        some += self._choose(missing - len(some), cycle)
         for entry in some:
-            self._call_back(entry, turn, call.deadline_at, call.why, Cause.ASKED, call.call_id)
+            self._reclaim(entry, cycle, call.deadline_at, call.why, Cause.ASKED, call.call_id)
         missing -= len(some)
         if missing > 0:
             text = f"{call.servers} servers are demanded back ({call.why}), {missing} more than are on loan"
-            turn.events.extend(self._say(f"call {call.call_id}", text))
+            cycle.events.extend(self._say(f"call {call.call_id}", text))
 
-    # What demand says.
+    # Decisions by demand.
 
-    def _is_due(self, turn: Turn) -> bool:
-        """Whether it is time to decide: the interval is over, an inference job has begun to wait, or what
-        kept servers from being lent is another matter now.
-        """
-        waiting, self._waiting = self._waiting, turn.waiting
-        before, self._no_more_because = self._no_more_because, turn.no_more_because
-        if before != turn.no_more_because:
+    def _is_due(self, cycle: LendingCycle) -> bool:
+        """Whether it is time to decide: the interval is over, an inference job has begun to wait, or the
+        reason why nothing can be lent has changed."""
+        waiting, self._waiting = self._waiting, cycle.waiting
+        before, self._no_more_because = self._no_more_because, cycle.no_more_because
+        if before != cycle.no_more_because:
             return True
-        if self._decided_at is None or turn.now >= self._decided_at + self._settings.rules.interval_s:
+        if self._decided_at is None or cycle.now >= self._decided_at + self._settings.rules.interval_s:
             return True
         return bool(self._waiting - waiting)
 
-    def _decide(self, turn: Turn, *, asked: bool) -> None:
+    def _decide(self, cycle: LendingCycle, *, asked: bool) -> None:
         try:
-            demand = _checked(self._source.read(turn.now, turn.view.nodes, turn.view.jobs), turn.now)
+            demand = _checked(self._source.read(cycle.now, cycle.view.nodes, cycle.view.jobs), cycle.now)
         except DemandMissing as error:
-            self._decide_without(str(error), turn)
+            self._decide_without(str(error), cycle)
             return
-        turn.events.extend(self._say("demand", ""))
-        peak, broken = self._peak(demand, turn.now)
-        turn.events.extend(self._say("forecast", broken))
-        picture = turn.picture(self._book)
-        rested = turn.now - self._called_back_at >= self._settings.rules.rest_s
+        cycle.events.extend(self._say("demand", ""))
+        peak, broken = self._peak(demand, cycle.now)
+        cycle.events.extend(self._say("forecast", broken))
+        picture = cycle.picture(self._ledger)
+        rested = cycle.now - self._reclaimed_at >= self._settings.rules.rest_s
         decision = decide(self._settings.rules, picture, demand.servers, peak, rested=rested)
-        trouble = turn.no_more_because or broken
+        trouble = cycle.no_more_because or broken
         if demand.servers > picture.size:
             asked_for = f"{demand.source} says that {demand.servers:.1f} servers are needed"
             trouble = f"{asked_for}, and there are {picture.size}"
-        turn.events.extend(self._say("lending", trouble))
-        self._reading = Reading(turn.now, picture.size, demand, peak, decision.why, trouble)
-        self._act(decision, turn, may_lend=not (asked or turn.waiting or broken))
+        cycle.events.extend(self._say("lending", trouble))
+        self._reading = Reading(cycle.now, picture.size, demand, peak, decision.why, trouble)
+        self._act(decision, cycle, may_lend=not (asked or cycle.waiting or broken))
 
-    def _decide_without(self, missing: str, turn: Turn) -> None:
-        """Demand is not known: nothing more is lent, and called back only what inference jobs wait for."""
+    def _decide_without(self, missing: str, cycle: LendingCycle) -> None:
+        """Act without a known demand: lend nothing more, and reclaim only the servers for which inference
+        jobs wait."""
         trouble = f"demand is not known, so nothing more is lent: {missing}"
-        turn.events.extend(self._say("demand", trouble))
-        picture = turn.picture(self._book)
-        self._reading = Reading(turn.now, picture.size, None, None, "", trouble)
-        if turn.waiting:
+        cycle.events.extend(self._say("demand", trouble))
+        picture = cycle.picture(self._ledger)
+        self._reading = Reading(cycle.now, picture.size, None, None, "", trouble)
+        if cycle.waiting:
             try:
-                queued = self._queue.read(turn.now, turn.view.nodes, turn.view.jobs)
+                queued = self._queue.read(cycle.now, cycle.view.nodes, cycle.view.jobs)
             except DemandMissing:
                 return
             rules = replace(self._settings.rules, headroom_servers=0.0, headroom_share=0.0)
-            self._act(decide(rules, picture, queued.servers, None, rested=False), turn, may_lend=False)
+            self._act(decide(rules, picture, queued.servers, None, rested=False), cycle, may_lend=False)
 
     def _peak(self, demand: Demand, now: float) -> tuple[float | None, str]:
-        """The forecast's highest, if there is one; why it is missing, if it should be there.
+        """The highest value of the forecast, if there is a forecast; and the reason why it is missing, if it
+        should be there.
 
-        Servers come back by demand alone then: a forecast that fails must not keep them away.
+        If the forecast fails, servers are reclaimed by demand alone: a failure must not delay them.
         """
-        if self._outlook is None:
+        if self._forecast is None:
             return None, ""
         try:
-            self._outlook.note(demand.at, demand.servers)
-            highest = self._outlook.band(now, now + self._settings.rules.horizon_s).highest
+            self._forecast.note(demand.at, demand.servers)
+            highest = self._forecast.band(now, now + self._settings.rules.horizon_s).highest
         except Exception as error:
             return None, f"the forecast failed, so nothing more is lent: {type(error).__name__}: {error}"
         if math.isfinite(highest):
             return highest, ""
         return None, f"the forecast expects {highest} servers, so nothing more is lent"
 
-    def _act(self, decision: Decision, turn: Turn, *, may_lend: bool) -> None:
+    def _act(self, decision: Decision, cycle: LendingCycle, *, may_lend: bool) -> None:
         if self._dry_run:
-            numbers = decision.lend, decision.call_back, decision.reopen
+            numbers = decision.lend, decision.reclaim, decision.reopen
             if numbers != self._would:
                 self._would = numbers
-                turn.events.append(LoanEvent("demand", words.would(decision)))
+                cycle.events.append(LoanEvent("demand", words.would(decision)))
             return
-        deadline_at = turn.now + self._settings.rules.reclaim_s
-        for entry in self._choose(decision.call_back, turn):
-            self._call_back(entry, turn, deadline_at, decision.why, Cause.DEMAND)
+        deadline_at = cycle.now + self._settings.rules.reclaim_s
+        for entry in self._choose(decision.reclaim, cycle):
+            self._reclaim(entry, cycle, deadline_at, decision.why, Cause.DEMAND)
         if may_lend:
-            for entry in turn.undecided(self._book)[: decision.reopen]:
-                turn.events.append(self._book.reopen(entry, decision.why))
-            for node in turn.best_to_lend(decision.lend, self._book):
-                turn.events.append(self._book.lend(node, turn.now, decision.why))
+            for entry in cycle.undecided(self._ledger)[: decision.reopen]:
+                cycle.events.append(self._ledger.reopen(entry, decision.why))
+            for node in cycle.best_to_lend(decision.lend, self._ledger):
+                cycle.events.append(self._ledger.lend(node, cycle.now, decision.why))
 
-    # Calling back.
+    # Reclaiming.
 
-    def _choose(self, wanted: int, turn: Turn) -> list[Entry]:
-        """So many servers on loan whose loss costs least."""
-        entries = {entry.node: entry for entry in self._book if entry.recallable}
+    def _choose(self, wanted: int, cycle: LendingCycle) -> list[Entry]:
+        """The `wanted` servers on loan whose loss costs least."""
+        entries = {entry.node: entry for entry in self._ledger if entry.recallable}
         if wanted <= 0 or not entries:
             return []
-        closed = [entry.node for entry in self._book if entry.loan.closed]
-        doomed = doomed_by(turn.occupants, closed)
-        servers = [turn.of(name).server(name, doomed) for name in entries]
+        closed = [entry.node for entry in self._ledger if entry.loan.closed]
+        doomed = doomed_by(cycle.residents, closed)
+        servers = [cycle.of(name).server(name, doomed) for name in entries]
         chosen = self._chooser(servers, wanted)
         beside = emptied_by(servers, chosen)
         if beside:
             text = f"{', '.join(beside)} would be emptied as well, should the jobs on {', '.join(chosen)} go"
-            turn.events.append(LoanEvent("call back", text))
+            cycle.events.append(LoanEvent("call back", text))
         return [entries[name] for name in chosen]
 
-    def _call_back(
-        self, entry: Entry, turn: Turn, deadline_at: float, why: str, cause: Cause, call_id: str = ""
+    def _reclaim(
+        self, entry: Entry, cycle: LendingCycle, deadline_at: float, why: str, cause: Cause, call_id: str = ""
     ) -> None:
         if self._dry_run:
-            turn.events.extend(self._say(f"dry run {entry.node}", f"would call {entry.node} back: {why}"))
+            cycle.events.extend(self._say(f"dry run {entry.node}", f"would call {entry.node} back: {why}"))
             return
-        self._called_back_at = turn.now
-        event = self._book.call_back(entry, turn.now, deadline_at, why, cause, call_id)
+        self._reclaimed_at = cycle.now
+        event = self._ledger.reclaim(entry, cycle.now, deadline_at, why, cause, call_id)
         if event is not None:
-            turn.events.append(event)
+            cycle.events.append(event)
 
-    # Vacating.
+    # Emptying servers under reclaim.
 
-    def _vacate(self, turn: Turn) -> None:
+    def _reclaim_servers(self, cycle: LendingCycle) -> None:
         if self._dry_run:
             return
-        self._exchange(turn)
-        for entry in self._book:
+        self._exchange(cycle)
+        for entry in self._ledger:
             if entry.loan.closed:
-                self._vacate_one(entry, turn)
+                self._reclaim_one(entry, cycle)
 
-    def _exchange(self, turn: Turn) -> None:
-        """Before a base is preempted: another server, without one, goes back in place of this one."""
-        spare = [entry for entry in self._book if entry.recallable and not turn.of(entry.node).bases]
-        spare.sort(key=lambda entry: turn.of(entry.node).server(entry.node, frozenset()).satellite_workers)
-        for entry in self._book:
+    def _exchange(self, cycle: LendingCycle) -> None:
+        """Reclaim another server, without a base, in place of one whose base has not been preempted yet."""
+        spare = [entry for entry in self._ledger if entry.recallable and not cycle.of(entry.node).bases]
+        spare.sort(key=lambda entry: cycle.of(entry.node).server(entry.node, frozenset()).satellite_workers)
+        for entry in self._ledger:
             loan = entry.loan
             any_would_do = entry.early and entry.cause in (Cause.DEMAND, Cause.ASKED)
-            if not spare or not any_would_do or not turn.of(entry.node).bases:
+            if not spare or not any_would_do or not cycle.of(entry.node).bases:
                 continue
             assert loan.deadline_at is not None
             other = spare.pop(0)
             why = f"instead of {entry.node}, where a base runs: {loan.why_back}"
-            self._call_back(other, turn, loan.deadline_at, why, entry.cause, entry.call_id)
+            self._reclaim(other, cycle, loan.deadline_at, why, entry.cause, entry.call_id)
             text = f"{other.node} goes back in its place, and no base has to"
-            turn.events.append(self._book.reopen(entry, text))
+            cycle.events.append(self._ledger.reopen(entry, text))
 
-    def _vacate_one(self, entry: Entry, turn: Turn) -> None:
-        steps = next_steps(entry.loan, turn.of(entry.node), self._settings.timing, turn.view.saving, turn.now)
+    def _reclaim_one(self, entry: Entry, cycle: LendingCycle) -> None:
+        steps = next_steps(
+            entry.loan, cycle.of(entry.node), self._settings.timing, cycle.view.saving, cycle.now
+        )
         if steps.state is LoanState.ESCALATED and entry.loan.state is not LoanState.ESCALATED:
-            turn.events.append(LoanEvent("escalate", words.escalated(entry.loan, turn.now)))
+            cycle.events.append(LoanEvent("escalate", words.escalated(entry.loan, cycle.now)))
         entry.loan = replace(entry.loan, state=steps.state)
         for order in steps.scale_in:
-            self._scale_in(entry, order, turn)
+            self._scale_in(entry, order, cycle)
         for save in steps.save:
             if save.job not in entry.saved:
                 entry.saved.add(save.job)
-                turn.save.append(save)
+                cycle.save.append(save)
                 text = f"is asked for a checkpoint, because it may have to go: {save.why}"
-                turn.events.append(LoanEvent("save", text, save.job))
+                cycle.events.append(LoanEvent("save", text, save.job))
         for preempt in steps.preempt:
-            self._preempt(entry, preempt, turn)
+            self._preempt(entry, preempt, cycle)
 
-    def _scale_in(self, entry: Entry, order: ScaleIn, turn: Turn) -> None:
+    def _scale_in(self, entry: Entry, order: ScaleIn, cycle: LendingCycle) -> None:
         name = order.job, order.grant_id or str(order.satellite_job_id)
         if name not in entry.scaled_in:
             entry.scaled_in.add(name)
             entry.loan = replace(entry.loan, workers_scaled_in=entry.loan.workers_scaled_in + order.workers)
             text = f"gives back its {workers(order.workers)} on {order.node}: {order.why}"
-            turn.events.append(LoanEvent("vacate", text, order.job))
+            cycle.events.append(LoanEvent("vacate", text, order.job))
         if order.force:
             cancelled_at = entry.cancelled.get(order.satellite_job_id, -math.inf)
-            if turn.now - cancelled_at < _AGAIN_S:
+            if cycle.now - cancelled_at < _AGAIN_S:
                 return
-            entry.cancelled[order.satellite_job_id] = turn.now
-        turn.scale_in.append(order)
+            entry.cancelled[order.satellite_job_id] = cycle.now
+        cycle.scale_in.append(order)
 
-    def _preempt(self, entry: Entry, order: Preempt, turn: Turn) -> None:
+    def _preempt(self, entry: Entry, order: Preempt, cycle: LendingCycle) -> None:
         told_at = self._told_at(order.job)
-        if told_at is not None and turn.now - told_at < _AGAIN_S:
+        if told_at is not None and cycle.now - told_at < _AGAIN_S:
             return
         if told_at is None:
             any_would_do = entry.cause in (Cause.DEMAND, Cause.ASKED)
             only = "; no other server can go without a base" if any_would_do else ""
-            beside = self._emptied_by(order.job, turn)
+            beside = self._emptied_by(order.job, cycle)
             also = f"; that empties {', '.join(beside)} as well" if beside else ""
             text = f"is preempted and waits again: {order.why}{only}{also}"
-            turn.events.append(LoanEvent("preempt", text, order.job))
+            cycle.events.append(LoanEvent("preempt", text, order.job))
             loan = entry.loan
             entry.loan = replace(
                 loan,
                 bases_preempted=loan.bases_preempted + 1,
                 servers_emptied_beside=loan.servers_emptied_beside + len(beside),
             )
-        entry.preempted[order.job] = turn.now
-        turn.preempt.append(replace(order, force=order.force and told_at is not None))
+        entry.preempted[order.job] = cycle.now
+        cycle.preempt.append(replace(order, force=order.force and told_at is not None))
 
-    def _emptied_by(self, job: JobKey, turn: Turn) -> list[str]:
-        """Servers on loan that nobody wants back, and that are empty once `job` is gone as well."""
-        gone = {job, *(other for entry in self._book for other in entry.preempted)}
+    def _emptied_by(self, job: JobKey, cycle: LendingCycle) -> list[str]:
+        """Lent servers that are not under reclaim, and that become empty once `job` is gone as well."""
+        gone = {job, *(other for entry in self._ledger for other in entry.preempted)}
         return [
             entry.node
-            for entry in self._book
+            for entry in self._ledger
             if not entry.loan.closed
-            and job in turn.of(entry.node).stays
-            and turn.of(entry.node).stays <= gone
+            and job in cycle.of(entry.node).stays
+            and cycle.of(entry.node).stays <= gone
         ]
 
     def _told_at(self, job: JobKey) -> float | None:
-        """When that job was last preempted, for whatever server."""
-        told = [entry.preempted[job] for entry in self._book if job in entry.preempted]
+        """The time when the job was last preempted, for whatever server; None: never."""
+        told = [entry.preempted[job] for entry in self._ledger if job in entry.preempted]
         return max(told, default=None)
 
-    # Coming back.
+    # Ending loans.
 
-    def _end_empty(self, turn: Turn) -> None:
-        """Loans of servers that are empty, and out of the partition, so that nothing new starts there."""
-        for entry in [entry for entry in self._book if entry.loan.closed]:
-            if not turn.of(entry.node).empty:
+    def _end_empty(self, cycle: LendingCycle) -> None:
+        """End the loans of servers that are empty and out of the partition, so that nothing new starts
+        there."""
+        for entry in [entry for entry in self._ledger if entry.loan.closed]:
+            if not cycle.of(entry.node).empty:
                 entry.empty_at = None
                 continue
             if entry.empty_at is None:
-                entry.empty_at = turn.now
-                turn.events.append(LoanEvent("returned", words.returned(entry.loan, turn.now)))
-            if self._settings.static or entry.node not in turn.borrowed:
-                turn.ended.append(self._book.end(entry, turn.now))
+                entry.empty_at = cycle.now
+                cycle.events.append(LoanEvent("returned", words.returned(entry.loan, cycle.now)))
+            if self._settings.static or entry.node not in cycle.borrowed:
+                cycle.ended.append(self._ledger.end(entry, cycle.now))
 
-    def _edit(self, turn: Turn) -> frozenset[str] | None:
-        """What the partition is to hold, if it does not and may be edited now."""
-        if self._settings.static or self._dry_run or not turn.has_partitions:
+    def _edit(self, cycle: LendingCycle) -> frozenset[str] | None:
+        """The new content of the partition, if it differs and may be edited now; None: leave it."""
+        if self._settings.static or self._dry_run or not cycle.has_partitions:
             return None
-        wanted = self._book.foreign | {entry.node for entry in self._book if not entry.loan.closed}
-        self._edit_waits = not turn.holds(wanted)
-        early = self._edited_at is None or turn.now - self._edited_at < self._settings.edit_interval_s
+        wanted = self._ledger.foreign | {entry.node for entry in self._ledger if not entry.loan.closed}
+        self._edit_waits = not cycle.holds(wanted)
+        early = self._edited_at is None or cycle.now - self._edited_at < self._settings.edit_interval_s
         if not self._edit_waits or early:
             return None
-        self._edited_at = turn.now
-        if wanted == turn.borrowed:
+        self._edited_at = cycle.now
+        if wanted == cycle.borrowed:
             name = self._settings.satellite_partition
             text = f"partition {name} does not have the servers on loan: it gets them with this edit"
-            turn.events.append(LoanEvent("repair", text))
+            cycle.events.append(LoanEvent("repair", text))
         return wanted
 
     def _say(self, matter: str, text: str) -> list[LoanEvent]:
-        """The event of a matter that lasts, when its text is news; "" ends it."""
+        """The event of a lasting matter, if its text is new; "" ends the matter."""
         if self._said.get(matter, "") == text:
             return []
         self._said[matter] = text
@@ -475,7 +486,7 @@ class Lending:
 
 
 def _checked(demand: Demand, now: float) -> Demand:
-    """`demand`, if it can be. Raises DemandMissing."""
+    """`demand`, if it is possible. Raises DemandMissing."""
     if not math.isfinite(demand.servers) or demand.servers < 0:
         raise DemandMissing(f"{demand.source} says {demand.servers} servers: a number from 0 is allowed")
     if demand.at > now + _FUTURE_S:

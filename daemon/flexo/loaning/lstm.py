@@ -1,10 +1,11 @@
-"""A small LSTM as another forecast of demand, since Lyra forecasts with one. Needs PyTorch, when it is used.
+"""A small LSTM as another forecast of demand, since Lyra forecasts with one. It needs PyTorch when it is
+used.
 
-Nothing is published of theirs but that; this one is plain. It reads the last hours of demand and says three
-quantiles for any lead up to a day: `1 - quantile`, the median as what is expected, `quantile`. It is trained
-by the pinball loss, whose minimum those quantiles are, on pairs of an instant and a lead drawn from the
-history. Besides the hours that it reads, it is told the time of the day and of the week of what it predicts,
-and what demand was then a day earlier. The same seed and history give the same forecast on one machine.
+Nothing else is published about Lyra's; this one is plain. It reads the last hours of demand and predicts
+three quantiles for any lead up to a day: `1 - quantile`, the median as the expected value, and `quantile`. It
+is trained by the pinball loss, whose minimum these quantiles are, on pairs of an instant and a lead drawn
+from the history. It also gets the time of the day and of the week of the predicted instant, and the demand a
+day before that instant. The same seed and history give the same forecast on one machine.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.loaning.band import Band, Fitted, band_around, bins_between
+from flexo.loaning.forecast_interval import Fitted, ForecastInterval, band_around, bins_between
 from flexo.loaning.history import Floats, History
 from flexo.loaning.last_value import LastValue
 from flexo.loaning.seasonal import can_learn
@@ -28,31 +29,32 @@ if TYPE_CHECKING:
     import torch
 
 _WINDOW: Final = 36
-"""Bins that it reads: three hours of a real day."""
+"""Number of bins that the network reads: three hours of a real day."""
 _HIDDEN: Final = 32
-_STEPS: Final = 700
+STEPS: Final = 700
 _BATCH: Final = 256
 _RATE: Final = 0.01
 _FORGOTTEN: Final = 0.2
-"""Share of examples in training without the demand of the day before, as there is none far ahead."""
+"""Share of training examples without the demand of the day before, which long leads do not have either."""
 
 
 class TorchMissing(Exception):
-    """PyTorch is not installed; the message says what to do."""
+    """The error for a missing PyTorch; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class LstmMethod:
-    """Learns as `forecast.learn` does, with the last value for too short a history. Raises TorchMissing."""
+    """Learns an LSTM, or the last value if the history is too short (see `forecast.learn`). Raises
+    TorchMissing."""
 
     seed: int = 0
 
     def check(self) -> None:
-        """Raises TorchMissing now and not later."""
+        """Raise TorchMissing now and not later."""
         _torch()
 
     def __call__(self, history: History, quantile: float) -> Fitted:
-        """See band.Method."""
+        """See `forecast_interval.Method`."""
         _torch()
         if not can_learn(history):
             return LastValue.learn(history, quantile)
@@ -60,7 +62,7 @@ class LstmMethod:
 
 
 class Lstm:
-    """See the module."""
+    """The trained LSTM (see the module)."""
 
     def __init__(self, net: torch.nn.ModuleDict, scale: tuple[float, float], quantile: float) -> None:
         self._net = net
@@ -78,8 +80,8 @@ class Lstm:
             torch.manual_seed(seed)
             net = _net()
             optimizer = torch.optim.Adam(net.parameters(), lr=_RATE)
-            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=_RATE, total_steps=_STEPS)
-            for _ in range(_STEPS):
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=_RATE, total_steps=STEPS)
+            for _ in range(STEPS):
                 origins, leads = examples.drawn(random)
                 forget = random.random(len(origins)) < _FORGOTTEN
                 said = _said(net, *examples.inputs(origins, leads, forget))
@@ -91,8 +93,8 @@ class Lstm:
         net.eval()
         return cls(net, (mean, deviation), quantile)
 
-    def predict(self, history: History, now: float, until: float) -> Band:
-        """See Fitted."""
+    def predict(self, history: History, now: float, until: float) -> ForecastInterval:
+        """See `forecast_interval.Fitted`."""
         torch = _torch()
         numbers = bins_between(history, now, until)
         scaled = (_filled(history.values) - self._mean) / self._deviation
@@ -110,7 +112,7 @@ class Lstm:
 
 
 class _Examples:
-    """What the network is shown for an instant and a lead, both in bins. `scaled` has no holes."""
+    """The network's inputs for an instant and a lead, both in bins. `scaled` has no holes."""
 
     def __init__(self, scaled: Floats, history: History) -> None:
         self.scaled = scaled
@@ -132,7 +134,8 @@ class _Examples:
         *,
         once: bool = False,
     ) -> tuple[Floats, Floats]:
-        """The hours before each instant (one for all with `once`), and what is known of what is asked for."""
+        """The hours before each instant (one for all with `once`), and the known facts about the predicted
+        instant."""
         shown = origins[:1] if once else origins
         windows = self._padded[shown[:, None] + np.arange(_WINDOW)]
         targets = origins + leads
@@ -150,7 +153,7 @@ class _Examples:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """PyTorch uses one thread, with which so small a net is fastest; then as before."""
+    """Let PyTorch use one thread meanwhile, with which such a small network is fastest."""
     torch = _torch()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -170,7 +173,8 @@ def _net() -> torch.nn.ModuleDict:
 
 
 def _said(net: torch.nn.ModuleDict, windows: Floats, asked: Floats) -> torch.Tensor:
-    """Three quantiles of each example, scaled: shape (examples, 3). The head says changes."""
+    """Three scaled quantiles of each example: shape (examples, 3). The head predicts changes from the last
+    value."""
     torch = _torch()
     told = torch.as_tensor(asked, dtype=torch.float32)
     _, (hidden, _) = net["lstm"](torch.as_tensor(windows, dtype=torch.float32))
@@ -186,7 +190,7 @@ def _pinball(said: torch.Tensor, truth: Floats, quantile: float) -> torch.Tensor
 
 
 def _filled(values: Floats) -> Floats:
-    """Holes as straight lines between what is known."""
+    """The values with each hole filled by a straight line between its neighbours."""
     known = np.flatnonzero(np.isfinite(values))
     return np.interp(np.arange(len(values)), known, values[known])
 

@@ -1,7 +1,7 @@
-"""Demand as the inference partition's own queue shows it: servers in use, and those that jobs wait for.
+"""Demand by the inference partition's own queue: servers in use, and servers for which jobs wait.
 
-Servers are lent whole, so they are counted whole: jobs that share a server count as one. Jobs that wait are
-packed onto empty servers, because they would run already where they fit beside others.
+Servers are lent whole, so they are counted whole: jobs that share a server count as one. Waiting jobs are
+packed onto empty servers, because a job that fits beside others would run already.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from flexo.model.queue import JobState, QueuedJob
 
 
 class PartitionDemand(DemandSource):
-    """Counts the jobs of one partition. What waits of a job array is one job, as the queue has it."""
+    """Counts the jobs of one partition. The waiting part of a job array is one job, as in the queue."""
 
     def __init__(self, partition: str) -> None:
         self._partition = partition
 
     def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[QueuedJob]) -> Demand:
-        """See DemandSource."""
+        """Count the servers in use and those for which jobs wait (see DemandSource)."""
         servers = [node for node in nodes if self._partition in node.partitions]
         if not servers:
             raise DemandMissing(
@@ -40,7 +40,8 @@ def waits_for_servers(job: QueuedJob) -> bool:
 
 
 def _servers_for(jobs: Iterable[QueuedJob], servers: Sequence[Node]) -> int:
-    """Empty servers that hold all of `jobs`: first fit, the largest first, no job twice on one server.
+    """The number of empty servers that hold all of `jobs`: first fit, the largest first, no job twice on one
+    server.
 
     Jobs that no server of the partition can hold are not counted: they wait in vain.
     """
@@ -58,22 +59,23 @@ def _servers_for(jobs: Iterable[QueuedJob], servers: Sequence[Node]) -> int:
 
 
 def _share(job: QueuedJob, servers: Iterable[Node]) -> float | None:
-    """What `job` takes of each of its servers, 0 to 1, on the smallest kind that holds it.
+    """The part, 0 to 1, that `job` takes of each of its servers, on the smallest kind of server that holds
+    it.
 
-    None: none does.
+    None: no kind holds it.
     """
     shares = [_share_of(job, server) for server in servers]
     possible = [share for share in shares if share <= 1]
     if not possible:
         return None
-    # Multiples of a power of two, rounded up: what fits in fact must not fail for the last bit of a sum.
+    # Multiples of a power of two, rounded up: jobs that fit must not fail for the last bit of a sum.
     return 1.0 if job.exclusive else math.ceil(max(possible) * 2**20) / 2**20
 
 
 def _share_of(job: QueuedJob, server: Node) -> float:
-    """The part of `server` that `job` takes on each node: of GPUs, CPUs or memory, whichever is most.
+    """The part of `server` that `job` takes on each node: the largest of its parts of GPUs, CPUs and memory.
 
-    Infinite where it does not fit there at all.
+    Infinite: the job does not fit there at all.
     """
     each, has = job.resources.share(job.num_nodes), server.capacity
     if not has.holds(each):

@@ -1,9 +1,10 @@
-"""Demand from a Prometheus server: an instant query whose single value is servers, or something of theirs.
+"""Demand from a Prometheus server: an instant query whose single value is a number of servers, or of units of
+them.
 
-Prometheus is asked in a thread, every `every_s`; who wants the demand gets the last answer and never waits.
+A thread asks Prometheus every `every_s`. A reader gets the last answer and never waits.
 
-The standard library's HTTP client and a timer: requests and urllib3 bound each read, not the whole answer.
-aiohttp bounds the answer, but brings nine packages for one question.
+It uses the standard library's HTTP client and a timer. requests and urllib3 limit the time of each read, not
+of the whole answer. aiohttp limits that, but brings nine packages for one question.
 """
 
 from __future__ import annotations
@@ -28,34 +29,35 @@ from flexo.model.queue import QueuedJob
 
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _SHOWN: Final = 200
-"""Characters of an answer that a message repeats."""
+"""The most characters of an answer that a message repeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrometheusQuery:
-    """What is asked where. Raises ValueError for an address that is not a Prometheus server's."""
+    """A query, and the server that answers it. Raises ValueError for an address that is no Prometheus
+    server's."""
 
     url: str
-    """As people type it: "http://metrics:9090", with a path where it stands behind one."""
+    """The address as people type it: "http://metrics:9090", with a path if the server is behind one."""
     query: str
     """PromQL with one value."""
     servers_per_unit: float = 1.0
-    """Servers for each 1 of the value: 0.125 where the query counts GPUs and a server has 8."""
+    """Servers for each 1 of the value: 0.125 if the query counts GPUs and a server has 8."""
     timeout_s: float = 10.0
-    """For all of it: for connecting, and for every byte of every answer."""
+    """Seconds for one read of demand: for connecting, and for every byte of every answer."""
     stale_s: float = 120.0
-    """Samples that are older at the time of the question count for nothing (Prometheus' own limit is 300)."""
+    """The largest age of a sample at the time of the question, in seconds (Prometheus' own limit is 300)."""
 
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.url)
-        more = parts.query or parts.fragment or "@" in parts.netloc  # no password that messages would repeat
+        more = parts.query or parts.fragment or "@" in parts.netloc  # messages would repeat a password
         if parts.scheme not in ("http", "https") or not parts.hostname or more:
             raise ValueError(f"'{self.url}' is no address of a Prometheus server such as http://metrics:9090")
         if not (self.servers_per_unit > 0 and math.isfinite(self.servers_per_unit)):
             raise ValueError(f"{self.servers_per_unit} servers for one unit: it takes a number above 0")
 
     def address(self, promql: str, at: float | None = None) -> str:
-        """The whole address of a question: `promql` by now, or as of `at`."""
+        """The whole address of a question: `promql` at present, or as of `at`."""
         asked = {"query": promql, "timeout": f"{self.timeout_s:g}s", "lookback_delta": f"{self.stale_s:g}s"}
         if at is not None:
             asked["time"] = repr(at)
@@ -63,7 +65,7 @@ class PrometheusQuery:
 
 
 class PrometheusDemand(DemandSource):
-    """Asks again every `every_s`, in a thread of its own that lasts as long as one question."""
+    """Asks again every `every_s`, in a thread that lasts as long as one question."""
 
     def __init__(
         self, query: PrometheusQuery, every_s: float = 15.0, clock: Callable[[], float] = time.time
@@ -72,13 +74,13 @@ class PrometheusDemand(DemandSource):
         self._every_s = every_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._asked_at = -math.inf  # of the monotonic clock
+        self._asked_at = -math.inf  # by the monotonic clock
         self._asking: threading.Thread | None = None
         self._last: Demand | None = None
         self._trouble = ""
 
     def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[QueuedJob]) -> Demand:
-        """See DemandSource. The last answer, which may be as old as `stale_s`."""
+        """The last answer, which may be as old as `stale_s` (see DemandSource)."""
         self._ask_in_time()
         with self._lock:
             last, trouble = self._last, self._trouble
@@ -91,7 +93,7 @@ class PrometheusDemand(DemandSource):
         return last
 
     def _ask_in_time(self) -> None:
-        """Begin a question if the last one has ended and was long enough ago."""
+        """Start a question if the last one has ended and began long enough ago."""
         now = time.monotonic()
         busy = self._asking is not None and self._asking.is_alive()
         if busy or now - self._asked_at < self._every_s:
@@ -105,7 +107,7 @@ class PrometheusDemand(DemandSource):
             value, trouble = ask(self._query, self._clock()), ""
         except DemandMissing as error:
             value, trouble = None, str(error)
-        except Exception as error:  # a mistake of ours is told, too, instead of the last trouble
+        except Exception as error:  # a bug is reported, too, instead of the last error
             value, trouble = None, f"the question to Prometheus failed: {type(error).__name__}: {error}"
         with self._lock:
             self._trouble = trouble
@@ -132,7 +134,8 @@ def ask(query: PrometheusQuery, now: float) -> Demand:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One value, when Prometheus worked it out, and whether it was a scalar, which has no samples."""
+    """One value, the time when Prometheus calculated it, and whether it was a scalar, which has no
+    samples."""
 
     at: float
     value: float
@@ -141,14 +144,14 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """One look at Prometheus, which may take several questions."""
+    """One read of demand from Prometheus, which may take several questions."""
 
     query: PrometheusQuery
     until: float
-    """By the monotonic clock."""
+    """The end of the time limit, by the monotonic clock."""
 
     def answer(self, promql: str, at: float | None = None) -> _Answer:
-        """The value of `promql` by now, or as of `at`."""
+        """The value of `promql` at present, or as of `at`."""
         body = self._fetched(self.query.address(promql, at))
         try:
             answer = json.loads(body)
@@ -160,8 +163,8 @@ class _Asking:
     def _fetched(self, address: str) -> bytes:
         """The body of the answer, which begins like JSON.
 
-        Errors of PromQL come with a status of 400 and a body that says why; redirections are not followed.
-        Nor is a proxy of the environment asked: they are for the way out, and a metrics server is within.
+        Errors of PromQL have status 400 and a body that says why. Redirections are not followed. The
+        environment's proxy is not used: it is for the way out, and a metrics server is inside.
         """
         where = f"Prometheus at {self.query.url}"
         try:
@@ -214,7 +217,8 @@ def _connected(host: str, port: int, encrypted: bool, within_s: float) -> Iterat
 
 @contextmanager
 def _cut_off(plug: socket.socket, after_s: float) -> Iterator[None]:
-    """Whoever waits for a peer there waits no longer: a timeout of its own begins anew with every byte."""
+    """Close the connection after `after_s` seconds. A socket's own timeout does not suffice, because it
+    begins anew with every byte."""
 
     def cut() -> None:
         with suppress(OSError):
@@ -230,9 +234,10 @@ def _cut_off(plug: socket.socket, after_s: float) -> Iterator[None]:
 
 
 def _sampled_at(asking: _Asking, answer: _Answer) -> float:
-    """When what `answer` tells was scraped, as far as Prometheus can tell: for a sum, when it was summed.
+    """The time when the value of `answer` was scraped, as far as Prometheus knows it; for a sum, when it was
+    summed.
 
-    Before its version 2.44 Prometheus does not heed `lookback_delta` and takes samples up to 5 minutes old.
+    Prometheus before version 2.44 ignores `lookback_delta` and takes samples up to 5 minutes old.
     """
     if answer.scalar:
         return answer.at
@@ -269,7 +274,7 @@ def _only(series: list[dict[str, object]], who: str) -> dict[str, object]:
 
 
 def _shown(value: object) -> str:
-    """The beginning of what came, on one line, of characters that a journal and a terminal can take."""
+    """The beginning of `value` on one line, in characters that an event store and a terminal can take."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     clean = "".join(each if each.isprintable() else " " for each in text)
     return " ".join(clean.split())[:_SHOWN] or "nothing"

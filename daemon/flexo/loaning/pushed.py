@@ -1,8 +1,9 @@
-"""Demand that the inference cluster's own scheduler pushes, what it demands back, and what has come back.
+"""Demand that the inference cluster's own scheduler pushes, the servers that it demands back, and their
+return.
 
-Whatever is refused here changes nothing. Two threads come here: the service's, which takes pushes, and
-lending's, which reads them. After a restart of flexod nothing of it is left, so a scheduler says again
-what it does not find (docs/loaning-demand.md).
+A refused push changes nothing. Two threads use this module: the service's, which takes pushes, and lending's,
+which reads them. After a restart of flexod nothing of it is left, so a scheduler repeats what it does not
+find (docs/loaning-demand.md).
 """
 
 from __future__ import annotations
@@ -16,38 +17,41 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from flexo.loaning.demand import CallBack, DemandMissing, DemandSource
+from flexo.loaning.demand import DemandMissing, DemandSource, ReclaimRequest
 from flexo.model.loans import Demand, Loan
 from flexo.model.nodes import Node
 from flexo.model.queue import QueuedJob
 
 MAX_SKEW_S: Final = 30.0
-"""How far the scheduler's clock may be from flexod's."""
+"""The largest difference between the scheduler's clock and flexod's, in seconds."""
 MAX_AHEAD_S: Final = 7 * 86_400.0
-"""How far ahead a deadline may lie."""
-MAX_CALL_BACKS: Final = 100
-"""At a time, those that are done and still told of included: lending goes through all in every turn."""
+"""The farthest deadline from now, in seconds."""
+MAX_RECLAIM_REQUESTS: Final = 100
+"""The most demands for servers at a time, done ones that are still reported included. Lending goes through
+all of them in every cycle."""
 MAX_CALLED_SERVERS: Final = 10_000
-"""In all of these together: they are all told in one message, of which gRPC takes 4 MiB."""
+"""The most servers in all these demands together. All are reported in one message, of which gRPC takes 4
+MiB."""
 KEEP_DONE_S: Final = 3_600.0
-"""How long a call back that is done is told of, unless there are too many."""
+"""Seconds for which a demand for servers that is done is reported, unless there are too many."""
 _CALL_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 class Fault(enum.Enum):
-    """What is the matter with a push that is refused."""
+    """The fault of a push that is refused."""
 
     WRONG = "wrong"
-    """It cannot be true, or nothing of the kind is there."""
+    """The push cannot be true, or names something that does not exist."""
     OUTDATED = "outdated"
     """Something newer, or something else under this name, stands."""
     TOO_EARLY = "too early"
-    """flexod has not seen the cluster yet."""
+    """flexod has not polled the cluster yet."""
     TOO_MANY = "too many"
 
 
 class BadPush(ValueError):
-    """A push that is refused, and has changed nothing: what is wrong with it, and what is allowed."""
+    """The error for a push that is refused and has changed nothing: what is wrong with it, and what is
+    allowed."""
 
     def __init__(self, fault: Fault, text: str) -> None:
         super().__init__(text)
@@ -56,7 +60,7 @@ class BadPush(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """A server that has come back."""
+    """A server that has come back, and when."""
 
     node: str
     at: float
@@ -64,44 +68,45 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A call back and how far it is."""
+    """A demand for servers, and how far it is met."""
 
     call_id: str
     asked_at: float
     deadline_at: float
     why: str
     nodes: tuple[str, ...]
-    """As asked; empty where a number was."""
+    """The servers as demanded; empty if a number was."""
     servers: int
-    """How many are to come back because of it."""
+    """The number of servers that are to come back because of it."""
     empty: tuple[Empty, ...] = ()
 
     @property
     def missing(self) -> int:
-        """How many have yet to come back."""
+        """The number of servers that have yet to come back."""
         return self.servers - len(self.empty)
 
     @property
     def done_at(self) -> float | None:
-        """When the last one came back; None before."""
+        """Time when the last server came back; None: some are missing."""
         return None if self.missing else max((each.at for each in self.empty), default=self.asked_at)
 
     def still_lent(self) -> tuple[str, ...]:
-        """Those asked for by name that have yet to come back."""
+        """The servers demanded by name that have yet to come back."""
         back = {each.node for each in self.empty}
         return tuple(node for node in self.nodes if node not in back)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """All that the scheduler is told."""
+class LendingStatus:
+    """All that the scheduler is told about loans and its demands."""
 
     loans: tuple[Loan, ...]
     called: tuple[Called, ...]
 
 
 class PushedDemand(DemandSource):
-    """The last push, if it is not older than `stale_s`, and all call backs. `partition` names the servers."""
+    """The last push, if it is not older than `stale_s`, and all demands for servers. `partition` names the
+    servers."""
 
     def __init__(self, partition: str, stale_s: float) -> None:
         self._partition = partition
@@ -113,10 +118,10 @@ class PushedDemand(DemandSource):
         self._called: dict[str, Called] = {}
         self._listeners: list[Callable[[], None]] = []
 
-    # For lending's thread.
+    # The methods for lending's thread.
 
     def read(self, now: float, nodes: Sequence[Node], jobs: Sequence[QueuedJob]) -> Demand:
-        """See DemandSource."""
+        """The pushed demand, if it is recent (see DemandSource)."""
         with self._lock:
             self._servers = frozenset(node.name for node in nodes if self._partition in node.partitions)
             demand = self._demand
@@ -128,17 +133,20 @@ class PushedDemand(DemandSource):
             raise DemandMissing(f"what the inference cluster's scheduler pushed last is {old}")
         return demand
 
-    def call_backs(self, now: float) -> tuple[CallBack, ...]:
-        """See DemandSource."""
+    def reclaim_requests(self, now: float) -> tuple[ReclaimRequest, ...]:
+        """The open demands for servers (see DemandSource)."""
         with self._lock:
             open_ones = sorted((c for c in self._called.values() if c.missing), key=_by_deadline)
         return tuple(
-            CallBack(c.call_id, c.asked_at, c.deadline_at, c.why, c.still_lent(), 0 if c.nodes else c.missing)
+            ReclaimRequest(
+                c.call_id, c.asked_at, c.deadline_at, c.why, c.still_lent(), 0 if c.nodes else c.missing
+            )
             for c in open_ones
         )
 
     def heed(self, now: float, loans: Sequence[Loan]) -> None:
-        """See DemandSource. A server counts for the calls that name it, else for the most urgent number."""
+        """Credit servers that have come back: to the demands that name them, else to the most urgent number
+        (see DemandSource)."""
         with self._lock:
             lent = {loan.node for loan in loans}
             for node in sorted({loan.node for loan in self._loans or ()} - lent):
@@ -157,7 +165,8 @@ class PushedDemand(DemandSource):
             self._called[called.call_id] = replace(called, empty=(*called.empty, empty))
 
     def _cut_numbers(self, lent: set[str]) -> None:
-        """No more are to come back in number than are lent and not named; the least urgent yields."""
+        """Reduce demanded numbers to the servers that are lent and not named; the least urgent demand
+        yields."""
         named = {node for called in self._called.values() for node in called.still_lent()}
         left = len(lent - named)
         for called in sorted(self._called.values(), key=_by_deadline):
@@ -173,13 +182,14 @@ class PushedDemand(DemandSource):
             if called.done_at is None or now - called.done_at < KEEP_DONE_S
         }
 
-    # For the service's thread.
+    # The methods for the service's thread.
 
     def push(self, servers: float, at: float, by: str, now: float) -> float:
-        """Take the demand that was `servers` at `at`; when it gets stale. Raises BadPush."""
+        """Take the demand that was `servers` at `at`. Returns the time when it becomes stale. Raises
+        BadPush."""
         with self._lock:
             self._known_servers()
-            if not (math.isfinite(servers) and servers >= 0):  # more than there are: all are needed
+            if not (math.isfinite(servers) and servers >= 0):  # above the size: all are needed
                 raise BadPush(Fault.WRONG, f"a demand of {servers:g} servers: a number from 0 is allowed")
             _check_clock("at", at, now, self._stale_s)
             if self._demand is not None and at < self._demand.at <= now + MAX_SKEW_S:
@@ -189,11 +199,12 @@ class PushedDemand(DemandSource):
             self._demand = Demand(at, servers, f"pushed by {by}")
         return at + self._stale_s
 
-    def call_back(self, asked: Called, now: float) -> Called:
-        """Take `asked`, of which `empty` is not looked at; it as it stands then. Raises BadPush.
+    def reclaim(self, asked: Called, now: float) -> Called:
+        """Take the demand `asked`, whose `empty` is ignored. Returns the demand as it then stands. Raises
+        BadPush.
 
-        Of a number, no more are to come back than are lent and not called back already; servers asked for by
-        name that are not lent are empty already.
+        A number is reduced to the servers that are lent and not demanded already. Named servers that are not
+        lent count as empty.
         """
         with self._lock:
             before = self._called.get(asked.call_id)
@@ -214,8 +225,10 @@ class PushedDemand(DemandSource):
         return taken
 
     def _has_room(self, servers: int) -> bool:
-        """Whether one more call back, for so many servers, can be kept and told of."""
-        return len(self._called) < MAX_CALL_BACKS and servers + self._servers_called <= MAX_CALLED_SERVERS
+        """Whether one more demand, for this number of servers, can be kept and reported."""
+        return (
+            len(self._called) < MAX_RECLAIM_REQUESTS and servers + self._servers_called <= MAX_CALLED_SERVERS
+        )
 
     @property
     def _servers_called(self) -> int:
@@ -223,25 +236,26 @@ class PushedDemand(DemandSource):
 
     def _why_too_many(self, servers: int) -> str:
         stand = f"{len(self._called)} call backs stand already, for {self._servers_called} servers in all"
-        most = f"at most {MAX_CALL_BACKS}, for {MAX_CALLED_SERVERS} servers in all"
+        most = f"at most {MAX_RECLAIM_REQUESTS}, for {MAX_CALLED_SERVERS} servers in all"
         return f"too many: {stand}, and this one is for {servers}; flexod keeps {most}"
 
     def withdraw(self, call_id: str) -> None:
-        """The servers are not needed any more. Raises BadPush if no such call back is known."""
+        """Withdraw a demand: its servers are not needed any more. Raises BadPush if there is no such
+        demand."""
         with self._lock:
             if self._called.pop(call_id, None) is None:
                 raise BadPush(Fault.WRONG, f"there is no call back '{call_id[:64]}'")
         self._tell()
 
-    def standing(self) -> Standing:
-        """What is lent and called back now. Raises BadPush before flexod has looked at the cluster."""
+    def standing(self) -> LendingStatus:
+        """The loans and demands of the moment. Raises BadPush before flexod has polled the cluster."""
         with self._lock:
             self._known_servers()
-            return Standing(self._loans or (), tuple(sorted(self._called.values(), key=_by_deadline)))
+            return LendingStatus(self._loans or (), tuple(sorted(self._called.values(), key=_by_deadline)))
 
     @contextmanager
     def listening(self, listener: Callable[[], None]) -> Iterator[None]:
-        """`listener` is called, in any thread, whenever `standing` may have changed."""
+        """Call `listener`, in any thread, whenever `standing` may have changed."""
         with self._lock:
             self._listeners.append(listener)
         try:
@@ -289,7 +303,7 @@ def _by_deadline(called: Called) -> tuple[float, str]:
 
 
 def _same(before: Called, asked: Called) -> Called:
-    """`before`, if `asked` says nothing else; a number may have been cut to what is lent."""
+    """`before`, if `asked` repeats it; a number may have been reduced to what is lent. Raises BadPush."""
     same_servers = before.nodes == asked.nodes and (bool(asked.nodes) or before.servers <= asked.servers)
     if not same_servers or before.deadline_at != asked.deadline_at:
         text = f"call back '{before.call_id}' stands with other words: withdraw it, or choose another name"
@@ -298,7 +312,7 @@ def _same(before: Called, asked: Called) -> Called:
 
 
 def _check_clock(what: str, at: float, now: float, oldest_s: float) -> None:
-    """Raises BadPush for an instant that is no number, too far in the future, or too old."""
+    """Raise BadPush for a time that is no number, too far in the future, or too old."""
     if not math.isfinite(at) or at <= 0:
         raise BadPush(Fault.WRONG, f"{what} = {at:g}: it takes seconds since the epoch")
     if at - now > MAX_SKEW_S or now - at > oldest_s:

@@ -1,8 +1,8 @@
-"""Which servers on loan to vacate, so that the fewest jobs are preempted (Lyra, slides, "Reclaiming").
+"""Chooses the servers on loan to reclaim, so that the fewest jobs are preempted (Lyra, slides, "Reclaiming").
 
-A job whose base loses one server is preempted as a whole, so that servers depend on each other: once a job
-has been preempted for one of its servers, the others cost that much less. Satellites are scaled in and cost
-nothing here; of servers that cost the same, those with the fewest satellite workers go first.
+A job whose base loses one server is preempted as a whole, so servers depend on each other. Once a job has
+been preempted for one of its servers, the others cost that much less. Satellites are scaled in and cost
+nothing here. Of servers that cost the same, those with the fewest satellite workers go first.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from flexo_protos.resources import Amount, total
 
 @dataclass(frozen=True, slots=True)
 class BaseOn:
-    """A job that has base workers on a server: it is preempted if that server is vacated."""
+    """A job that has base workers on a server: it is preempted if that server is reclaimed."""
 
     job: str
     gpus: Amount = 1
-    """Of its whole base, wherever that is."""
+    """GPUs of the job's whole base, wherever that is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server on loan, as far as vacating it goes."""
+    """A server on loan, with the facts that decide the cost of its reclaim."""
 
     name: str
     bases: tuple[BaseOn, ...] = ()
     satellite_workers: int = 0
-    """Workers that are scaled in when it is vacated."""
+    """Workers that are scaled in if the server is reclaimed."""
 
 
 Chooser = Callable[[Sequence[Server], int], tuple[str, ...]]
-"""So many of the servers, or all where there are fewer, in the order in which they were chosen."""
+"""Chooses this number of the servers, or all if there are fewer; returns them in the order of choice."""
 
 
 def heuristic(servers: Sequence[Server], wanted: int) -> tuple[str, ...]:
     """The greedy choice of Lyra (slides, "Low Overhead Greedy Heuristic").
 
     A server costs the sum, over the jobs with a base there, of 1 / (servers on loan that host the job's
-    base). The cheapest is taken, all its jobs count as preempted from then on, and again until there are
-    enough.
+    base). The cheapest server is taken, and all its jobs count as preempted from then on. This is repeated
+    until there are enough.
     """
     hosts = _hosts(servers)
-    # whole numbers instead of fractions: equal costs are to be found equal
+    # whole numbers instead of fractions, so that equal costs compare equal
     unit = math.lcm(*(len(names) for names in hosts.values()))
     left = {server.name: server for server in servers}
     cost = {server.name: sum(unit // len(hosts[base.job]) for base in server.bases) for server in servers}
@@ -67,10 +67,10 @@ def heuristic(servers: Sequence[Server], wanted: int) -> tuple[str, ...]:
 
 
 def exact(servers: Sequence[Server], wanted: int) -> tuple[str, ...]:
-    """A choice that preempts the fewest jobs possible and, among those, scales in the fewest workers.
+    """A choice that preempts the fewest jobs possible and, among such choices, scales in the fewest workers.
 
-    An integer program: x of a server is 1 where it is vacated, y of a job is 1 where it is preempted, and
-    no x of a server is above the y of a job with a base there. Takes long where hundreds of jobs overlap.
+    It is an integer program: x of a server is 1 if it is reclaimed, y of a job is 1 if it is preempted. No x
+    of a server is above the y of a job with a base there. It takes long if hundreds of jobs overlap.
     """
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -110,7 +110,7 @@ def smallest_jobs_first(servers: Sequence[Server], wanted: int) -> tuple[str, ..
 
 
 def random_choice(seed: int) -> Chooser:
-    """Any of the servers, by the seed: for comparison."""
+    """A chooser of random servers, by the seed: for comparison."""
     source = random.Random(seed)
 
     def choose(servers: Sequence[Server], wanted: int) -> tuple[str, ...]:
@@ -121,12 +121,13 @@ def random_choice(seed: int) -> Chooser:
 
 
 def preempted_by(servers: Sequence[Server], chosen: Collection[str]) -> frozenset[str]:
-    """The jobs that are preempted where the `chosen` servers are vacated."""
+    """The jobs that are preempted if the `chosen` servers are reclaimed."""
     return frozenset(base.job for server in servers if server.name in chosen for base in server.bases)
 
 
 def emptied_by(servers: Sequence[Server], chosen: Collection[str]) -> tuple[str, ...]:
-    """Further servers whose every base goes with those of the `chosen`: they come free beside them."""
+    """Further servers that become empty, because all their bases are preempted with those of the `chosen`
+    servers."""
     gone = preempted_by(servers, chosen)
     return tuple(
         server.name
@@ -136,7 +137,7 @@ def emptied_by(servers: Sequence[Server], chosen: Collection[str]) -> tuple[str,
 
 
 def _hosts(servers: Sequence[Server]) -> dict[str, list[str]]:
-    """The servers that host each job's base."""
+    """Per job: the servers that host its base."""
     hosts: dict[str, list[str]] = {}
     for server in servers:
         for base in server.bases:

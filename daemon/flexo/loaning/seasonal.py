@@ -2,13 +2,13 @@
 
 The method, in the order in which it computes:
 
-1. A curve of the day and of the week plus a trend, by ridge regression on harmonics. The week takes part from
-   `_WEEK_AFTER` days of history on, the trend from `_TREND_AFTER`.
-2. Each day is left out once and predicted from the others; how far that was off is the curve's honest error.
-3. What the curve misses at present goes on for a while: so much of it as it usually does after a time like
-   that (the autocorrelation of the errors at that lead) is added.
-4. What is then left of the errors, by hour of the day and by lead, gives the band: its `1 - quantile` and
-   `quantile`. A single value is above the band with probability 1 - quantile, if the future is like the past.
+1. Fit a curve of the day and of the week plus a trend, by ridge regression on harmonics. The week takes part
+   from `_WEEK_AFTER` days of history on, the trend from `_TREND_AFTER`.
+2. Leave out each day once and predict it from the others. The difference is the curve's honest error.
+3. An error of the curve lasts for a while. So add the part that usually remains at that lead (the
+   autocorrelation of the errors at that lead).
+4. The remaining errors, by hour of the day and by lead, give the band: their `1 - quantile` and `quantile`. A
+   single value is above the band with probability 1 - quantile, if the future is like the past.
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.loaning.band import HOURS, LEADS, Band, band_around, bins_between, hour_of
+from flexo.loaning.forecast_interval import HOURS, LEADS, ForecastInterval, band_around, bins_between, hour_of
 from flexo.loaning.history import Floats, History, Seasons
 from flexo.loaning.hourly import quantiles_by_hour
 
 SEASON_AFTER: Final = 2.0
-"""Days of history that it takes."""
+"""The fewest days of history that a season is learnt from."""
 _WEEK_AFTER: Final = 9.0
 _TREND_AFTER: Final = 14.0
 _DAY_HARMONICS: Final = 8
-"""The shortest is three hours."""
+"""Number of harmonics of the day; the shortest has a period of three hours."""
 _WEEK_HARMONICS: Final = 20
-"""Of those that are not of the day: weekdays have levels, and days of their own shape."""
+"""The highest harmonic of the week; multiples of seven belong to the day. Weekdays have levels, and days of
+their own shape."""
 _DAY_SHRINK: Final = 0.02
 _WEEK_SHRINK: Final = 1.0
-"""Ridge, as days of evidence against a harmonic; the day's grow with the square of their number."""
+"""The ridge, as days of evidence against a harmonic. That of the day's harmonics grows with the square of
+their number."""
 _THIN_BELOW: Final = 7.0
 """Days of history below which one hour's errors are too few to trust them alone."""
 
 
 def can_learn(history: History) -> bool:
-    """Whether there are `SEASON_AFTER` days, with something of each hour."""
+    """Whether there are `SEASON_AFTER` days, with at least one value of each hour."""
     known = np.flatnonzero(np.isfinite(history.values)) + history.first
     hours = np.unique(hour_of(known, history.seasons.bins_a_day))
     return history.days >= SEASON_AFTER and len(hours) == HOURS
 
 
 class Seasonal:
-    """See the module."""
+    """The fitted seasonal forecast (see the module)."""
 
     def __init__(self, seasons: Seasons, week: Floats, trend: float, end: int, misses: Misses) -> None:
         self._seasons = seasons
@@ -59,7 +61,7 @@ class Seasonal:
 
     @classmethod
     def learn(cls, history: History, quantile: float) -> Seasonal:
-        """From at least `SEASON_AFTER` days."""
+        """Fit the forecast to at least `SEASON_AFTER` days."""
         bins = history.seasons.bins_a_day
         known = np.flatnonzero(np.isfinite(history.values))
         numbers, values = known + history.first, history.values[known]
@@ -77,8 +79,8 @@ class Seasonal:
         misses = Misses.learn(all_errors, history, quantile)
         return cls(history.seasons, week, trend, history.last, misses)
 
-    def predict(self, history: History, now: float, until: float) -> Band:
-        """See Fitted."""
+    def predict(self, history: History, now: float, until: float) -> ForecastInterval:
+        """See `forecast_interval.Fitted`."""
         last = history.last
         numbers = bins_between(history, now, until)
         missed = float(history.values[-1]) - float(self._curve(np.array([last]))[0])
@@ -88,26 +90,26 @@ class Seasonal:
         return band_around(history, numbers, (expected, below, above), self._misses.quantile, "seasonal")
 
     def _curve(self, numbers: NDArray[np.int64]) -> Floats:
-        """Of bins by number: week and trend."""
+        """The values of the curve, week and trend, for bins by number."""
         weeks = (numbers - self._end) / self._seasons.bins_a_week
         return np.asarray(self._week[numbers % len(self._week)] + self._trend * weeks)
 
 
 @dataclass(frozen=True, slots=True)
 class Misses:
-    """How the curve's errors behave: how long they go on, and what is left of them by lead and hour."""
+    """The errors of the curve: how long they last, and what is left of them by lead and hour."""
 
     leads: NDArray[np.int64]
-    """In bins, ascending; the last one stands for all that are longer."""
+    """Leads in bins, ascending; the last one stands for all longer ones."""
     correlation: Floats
-    """By lead: 0 to 1; 0 at the last."""
+    """Per lead: the part of an error that remains, 0 to 1; 0 at the last lead."""
     left: Floats
-    """By lead, by hour of the day: the edges of the band, around what is expected."""
+    """Per lead and hour of the day: the edges of the band, relative to the expected value."""
     quantile: float
 
     @classmethod
     def learn(cls, errors: Floats, history: History, quantile: float) -> Misses:
-        """From errors by bins, NaN where there was no value."""
+        """Learn from errors by bins, NaN where there was no value."""
         bins = history.seasons.bins_a_day
         longest = min(bins, len(errors) // 4)
         leads = [lead for lead in LEADS if lead <= longest]
@@ -129,16 +131,16 @@ class Misses:
         kept.append(longest + 1)
         correlation.append(0.0)
         left.append(_edges(errors[known], hours[known], quantile, thin))
-        # What is further ahead is never less uncertain.
+        # A longer lead is never less uncertain.
         edges = np.maximum.accumulate(np.array(left) * [-1.0, 1.0], axis=0) * [-1.0, 1.0]
         return cls(np.array(kept), np.array(correlation), edges, quantile)
 
     def go_on(self, leads: NDArray[np.int64]) -> Floats:
-        """How much of the present error is still there after `leads` bins."""
+        """The part of the present error that remains after `leads` bins."""
         return np.interp(leads, self.leads, self.correlation)
 
     def around(self, leads: NDArray[np.int64], hours: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """The band's edges around what is expected, for each pair of lead and hour."""
+        """The band's edges relative to the expected value, for each pair of lead and hour."""
         place = np.minimum(np.searchsorted(self.leads, leads), len(self.leads) - 1)
         edges = self.left[place, hours]
         return edges[:, 0], edges[:, 1]
@@ -146,7 +148,7 @@ class Misses:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """The regression's columns over one week, and what each is shrunk by, in days."""
+    """The regression's columns over one week, and the ridge of each, in days."""
 
     columns: Floats
     ridge: Floats
@@ -176,7 +178,7 @@ def _left_out_by_days(
     edges = np.flatnonzero(np.diff(days)) + 1
     for part in np.split(np.arange(len(values)), edges):
         some, missed = rows[part], errors[part]
-        # Woodbury: the regression without these rows, with no second regression.
+        # Woodbury's formula: the regression without these rows, without a second regression.
         errors[part] = missed + some @ np.linalg.solve(square - some.T @ some, some.T @ missed)
     return weights, errors
 

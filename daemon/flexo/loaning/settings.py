@@ -77,7 +77,7 @@ class LoaningSettings(Section):
     source: Annotated[
         Literal["partition", "prometheus", "push"], Allowed('"partition", "prometheus" or "push"')
     ] = "partition"
-    """Who says what the inference cluster needs."""
+    """The source of the inference cluster's demand."""
     inference_users: Annotated[
         tuple[str, ...], BeforeValidator(as_tuple), Allowed('a list of user names, as in ["triton"]')
     ] = ()
@@ -93,7 +93,7 @@ class LoaningSettings(Section):
     prometheus_query: Annotated[
         str, Allowed('PromQL with one value, as in "sum(servers_busy)", and prometheus_url beside it')
     ] = ""
-    """What it is asked."""
+    """The query."""
     servers_per_unit: Annotated[
         float, Field(gt=0, le=100_000), Allowed("a number above 0, at most 100000, as in 0.125")
     ] = 1.0

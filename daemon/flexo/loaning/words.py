@@ -1,4 +1,4 @@
-"""What becomes of loans, in words for people."""
+"""The texts on changes of loans, for people."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from flexo.model.loans import Loan
 
 
 def would(decision: Decision) -> str:
-    """What a dry run would have done."""
-    if decision.call_back:
-        return f"would call {decision.call_back} servers back: {decision.why}"
+    """The text on the action that a dry run leaves out."""
+    if decision.reclaim:
+        return f"would call {decision.reclaim} servers back: {decision.why}"
     if decision.lend or decision.reopen:
         return f"would lend {decision.lend + decision.reopen} servers more: {decision.why}"
     return f"would leave loans as they are: {decision.why}"
 
 
 def escalated(loan: Loan, now: float) -> str:
-    """That a server is not empty, and how near its deadline is."""
+    """The text on a server that is not empty close to its deadline."""
     left_s = (loan.deadline_at or now) - now
     when = f"{left_s:.0f} s before its deadline" if left_s >= 0 else f"{-left_s:.0f} s past its deadline"
     return f"{loan.node} is not empty {when}: what is there is ended"
 
 
 def returned(loan: Loan, now: float) -> str:
-    """``i1 is empty 12 s after it was called back, 168 s before its deadline``."""
+    """The text ``i1 is empty 12 s after it was called back, 168 s before its deadline``."""
     took_s = now - (loan.called_back_at if loan.called_back_at is not None else now)
     text = f"{loan.node} is empty {took_s:.0f} s after it was called back"
     if loan.deadline_at is None:

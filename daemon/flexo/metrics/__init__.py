@@ -1,1 +1,1 @@
-"""What Prometheus is told of flexod: docs/monitoring.md has all of it in a table."""
+"""flexod's metrics for Prometheus: docs/monitoring.md has all of them in a table."""

@@ -1,4 +1,4 @@
-"""What every process of flexod tells, whether it acts or stands by."""
+"""The metrics of every process of flexod, whether it acts or stands by."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import flexo
 
 
 class Itself(Collector):
-    """Its version, and whether it is the one that acts."""
+    """The metrics of this process: flexod's version, and whether it is the one that acts."""
 
     def __init__(self, acts: Callable[[], bool]) -> None:
         self._acts = acts
 
     def collect(self) -> Iterator[Metric]:
-        """As of now."""
+        """The metrics as of now."""
         versions = {"version": flexo.__version__, "python": platform.python_version()}
         yield InfoMetricFamily("flexo_build", "Which flexod this is.", versions)
         text = "1 if this flexod acts, 0 if it stands by; gauges of the cluster come from the one that acts."

@@ -1,6 +1,6 @@
-"""What is so at present, asked of the controller whenever Prometheus asks.
+"""The metrics of the present state, taken from the controller whenever Prometheus asks.
 
-What each turn of the loop makes anew is counted once a turn, however often that is.
+Objects that each cycle makes anew are counted once a cycle, however often Prometheus asks.
 """
 
 from __future__ import annotations
@@ -24,44 +24,45 @@ _JOB_STATES: Final = ("pending", "suspended", "no leader", "starting", "errand",
 
 
 class Watched(Protocol):
-    """What is asked: `flexo.controller.Controller`."""
+    """The metrics' interface to `flexo.controller.Controller`."""
 
     def status(self) -> ControllerStatus:
-        """The state of the loop and the cluster as last seen."""
+        """The state of the loop, and of the cluster as of the last poll."""
         ...
 
     def view(self) -> View:
-        """The last cycle as a whole."""
+        """The view of the last cycle as a whole."""
         ...
 
 
 class Losing(Protocol):
-    """What is asked of `flexo.journal.Journal`."""
+    """The metrics' interface to `flexo.event_store.EventStore`."""
 
     @property
     def events_lost(self) -> int:
-        """Events that could not be written."""
+        """The number of events that could not be written."""
         ...
 
     @property
     def failures(self) -> int:
-        """How often the disk refused."""
+        """The number of times that the disk refused."""
         ...
 
 
 class Present(Collector):
-    """The gauges. Usable from any thread."""
+    """The gauges of the present state. Usable from any thread."""
 
-    def __init__(self, controller: Watched, journal: Losing) -> None:
+    def __init__(self, controller: Watched, event_store: Losing) -> None:
         self._controller = controller
-        self._journal = journal
+        self._event_store = event_store
         self._last: tuple[weakref.ref[View], tuple[Metric, ...]] | None = None
-        """What was counted, and of which view; of a cluster of thousands of nodes none is kept for this."""
+        """The last counts and, as a weak reference, their view: no view of thousands of nodes is kept for
+        this."""
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, as of now."""
+        """All metrics, as of now."""
         yield from _daemon(self._controller.status())
-        yield from _journal(self._journal)
+        yield from _event_store(self._event_store)
         yield from self._of(self._controller.view())
 
     def _of(self, view: View) -> tuple[Metric, ...]:
@@ -91,12 +92,14 @@ def _daemon(status: ControllerStatus) -> Iterator[Metric]:
     yield _gauge("flexo_slow_gpus", "Slow GPUs whose nodes get no satellites.", len(status.slow_gpus))
 
 
-def _journal(journal: Losing) -> Iterator[Metric]:
+def _event_store(event_store: Losing) -> Iterator[Metric]:
     yield CounterMetricFamily(
-        "flexo_journal_write_failures", "How often the disk refused the journal.", journal.failures
+        "flexo_journal_write_failures", "How often the disk refused the event store.", event_store.failures
     )
     yield CounterMetricFamily(
-        "flexo_journal_events_lost", "Events that could not be written to the journal.", journal.events_lost
+        "flexo_journal_events_lost",
+        "Events that could not be written to the event store.",
+        event_store.events_lost,
     )
 
 
@@ -120,7 +123,7 @@ def _node_state(node: Node) -> str:
 
 
 def _gpus(nodes: Sequence[Node], in_satellites: Amount) -> Mapping[str, float]:
-    """What is in use counts as in use on unusable nodes, too."""
+    """The GPUs by holder. GPUs in use count as in use on unusable nodes, too."""
     used = float(total(node.allocated.gpus for node in nodes))
     idle = float(total(node.gpus_idle for node in nodes))
     satellites = min(used, float(in_satellites))
@@ -172,7 +175,7 @@ def _job_state(shown: JobView) -> str:
         return "suspended"
     if not shown.attached:
         return "no leader"
-    if job.errand:
+    if job.pending_command:
         return "errand"
     if not job.scalable:
         return "starting"
@@ -206,7 +209,7 @@ def _loans(view: LoansView) -> Iterator[Metric]:
 
 
 def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
-    """One value; None: the family without any."""
+    """A gauge of one value; None: the family without a value."""
     family = GaugeMetricFamily(name, text)
     if value is not None:
         family.add_metric((), value)
@@ -214,7 +217,7 @@ def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
 
 
 def _by(name: str, text: str, counts: Mapping[str, float]) -> GaugeMetricFamily:
-    """Values by state, which add up to all that there are."""
+    """A gauge of values by state, which add up to all that there are."""
     family = GaugeMetricFamily(name, text, labels=["state"])
     for state, value in counts.items():
         family.add_metric([state], value)

@@ -1,4 +1,5 @@
-"""The words of flexo (docs/architecture.md) as frozen types. Nothing else in the tree invents its own.
+"""The vocabulary of flexo (docs/architecture.md) as frozen types. Other packages use these types.
 
-Units are in the names; times are seconds since the epoch. These files import nothing else of flexo.
+Units are in the names of fields. Times are seconds since the epoch. The modules import nothing else of
+`flexo`.
 """

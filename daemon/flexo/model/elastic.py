@@ -11,10 +11,10 @@ from flexo_protos.resources import Resources
 
 
 class SatelliteState(enum.Enum):
-    """Where a grant is on its way to being real."""
+    """The progress of a grant: from a promise to a satellite that trains, and back."""
 
     GRANTED = "granted"
-    """Said to the leader; no satellite known yet."""
+    """flexod has told the leader; no satellite is known yet."""
     PENDING = "pending"
     WARMING = "warming"
     TRAINING = "training"
@@ -23,7 +23,7 @@ class SatelliteState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The daemon's word that `job` may have `workers` on `node` until further notice."""
+    """flexod's permission for `job` to have `workers` on `node` until further notice."""
 
     grant_id: str
     job: JobKey
@@ -37,7 +37,7 @@ class Grant:
 
     @property
     def moving(self) -> bool:
-        """It is on its way to being real, or back."""
+        """Whether the grant's satellite is starting or leaving: it does not train."""
         return self.state is not SatelliteState.TRAINING
 
 
@@ -51,18 +51,18 @@ class SatelliteReport:
     workers: int
     state: SatelliteState
     signature: bytes = b""
-    """flexod's, of the grant; empty: the leader has none."""
+    """flexod's signature of the grant; empty: the leader has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderReport:
-    """All that the leader of a job last said; that `owner` owns `key` has been proven before."""
+    """The last report of a job's leader. It has been verified before that `owner` owns `key`."""
 
     key: JobKey
     owner: Principal
     workers: Range
     shape: Resources
-    """What one worker (one rank) takes of a node."""
+    """The resources of one worker (one rank) on a node."""
     base_nodes: tuple[str, ...]
     training_workers: int
     generation: int
@@ -70,21 +70,22 @@ class LeaderReport:
     scalable: bool
     satellites: tuple[SatelliteReport, ...]
     changing: bool = False
-    """It is between two generations: another resize has to wait."""
-    errand: str = ""
-    """What its owner has it do at the moment, such as a profile; nothing is granted meanwhile."""
+    """Whether the job is between two generations; another resize then has to wait."""
+    pending_command: str = ""
+    """The owner's command that is under way, such as a profile; nothing is granted meanwhile."""
     unscalable_why: str = ""
-    """Why `scalable` stays false, in its leader's words."""
+    """The leader's reason why `scalable` stays false."""
     progress: float = 0.0
     """The part of its training that is done, 0 to 1; 0: not known."""
 
     def about(self, satellite_job_id: int) -> SatelliteReport | None:
-        """What it says of one satellite; None: nothing."""
+        """The leader's report on one satellite; None: it reports nothing about that satellite."""
         return next((told for told in self.satellites if told.satellite_job_id == satellite_job_id), None)
 
 
 class FailureReason(enum.Enum):
-    """Why a grant did not become, or did not stay, a satellite. Words of GrantFailed in jobs.proto."""
+    """The reason why a grant did not become, or did not stay, a satellite. Words of GrantFailed in
+    jobs.proto."""
 
     NOT_STARTED = "not started"
     REFUSED = "refused"
@@ -96,7 +97,7 @@ class FailureReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GrantFailure:
-    """A leader giving a grant back."""
+    """A leader's message that it gives a grant back."""
 
     job: JobKey
     grant_id: str
@@ -112,41 +113,45 @@ class ElasticJob:
     user: str
     workers: Range
     shape: Resources
-    """Without a GPU type if it is heterogeneous, whatever its base has asked for."""
+    """The resources of one worker. A heterogeneous job has no GPU type here, whatever its base has asked
+    for."""
     base_nodes: tuple[str, ...]
     base_workers: int
     grants: tuple[Grant, ...] = ()
     training_workers: int = 0
     scalable: bool = False
-    """The script has entered hvd.elastic.run; before that nothing is granted."""
+    """Whether the script has entered hvd.elastic.run; before that, nothing is granted."""
     wanted: int | None = None
-    """The owner's own cap (`flexo scale`), within `workers`."""
+    """The owner's own cap (`flexo scale`), within `workers`; None: no cap."""
     last_resize_at: float = 0.0
     retry_at: dict[str, float] = field(default_factory=dict)
     """Nodes that failed a grant of this job, and when they may be tried again."""
     rest_until: float = 0.0
-    """Nothing is granted anywhere before: the cluster refused this job a satellite, or one never started."""
+    """flexod grants nothing before this time: the cluster refused this job a satellite, or one never
+    started."""
     batch: Range | None = None
     """The aggregate batches that its training accepts (`--elastic-batch`); None: only the script's own."""
     changing: bool = False
-    """Its leader is between two generations."""
-    errand: str = ""
-    """What its owner has its leader do at the moment; it is not resized meanwhile, except to give back."""
+    """Whether the job is between two generations."""
+    pending_command: str = ""
+    """The owner's command that is under way; meanwhile the job is not resized, except to give workers
+    back."""
     unscalable_why: str = ""
-    """Why `scalable` stays false, as its leader says; "" where it only has not begun."""
+    """The leader's reason why `scalable` stays false; "": the script has only not begun."""
     heterogeneous: bool = False
-    """Its workers may be of several GPU types; of any other job all are of the type that its base is on."""
+    """Whether its workers may be of several GPU types. Otherwise all are of the GPU type of its base."""
     suspended: bool = False
-    """Its base is suspended: it trains nothing, and nothing is granted until it is resumed."""
+    """Whether its base is suspended: the job trains nothing, and nothing is granted until its base is
+    resumed."""
 
     @property
     def granted_workers(self) -> int:
-        """Base workers and every grant that stands (not those already told to leave)."""
+        """Workers of the base and of every grant, except grants that were told to leave."""
         return self.base_workers + sum(
             grant.workers for grant in self.grants if grant.state is not SatelliteState.LEAVING
         )
 
     @property
     def ceiling(self) -> int:
-        """The most workers it may have now: the range's maximum, or the owner's cap."""
+        """The most workers that the job may have now: the range's maximum, or the owner's cap."""
         return self.workers.max if self.wanted is None else self.workers.clamp(self.wanted)

@@ -8,31 +8,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the inference cluster needs, as one source says."""
+    """The demand of the inference cluster, by one source."""
 
     at: float
-    """When that was so."""
+    """The time at which this was the demand."""
     servers: float
-    """Whole servers' worth, in use or asked for; not necessarily a whole number."""
+    """Servers in use or asked for; not necessarily a whole number."""
     source: str
-    """Who says so, for people."""
+    """The source's name, for people."""
 
 
 class LoanState(enum.Enum):
-    """Where an inference server that was lent is on its way back."""
+    """The progress of a loan: from lent to empty."""
 
     LENT = "lent"
-    CALLED_BACK = "called back"
-    """Closed to newcomers; satellites are being scaled in."""
+    RECLAIMING = "called back"
+    """The server takes no new workers; flexod scales its satellites in."""
     PREEMPTING = "preempting"
-    """Bases on it are being preempted and requeued."""
+    """flexod asks the base jobs on the server for checkpoints, or preempts and requeues them."""
     ESCALATED = "escalated"
-    """Its deadline is near or past: whatever is left there is ended by the cluster's own preemption."""
+    """The deadline is near or past: the cluster's own preemption ends whatever is left on the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """An inference server lent to training (Lyra, slides): in the borrowed partition and still in its own."""
+    """An inference server lent to training (Lyra, slides): in the borrowed partition as well as in its
+    own."""
 
     node: str
     since_at: float
@@ -40,18 +41,18 @@ class Loan:
     state: LoanState = LoanState.LENT
     called_back_at: float | None = None
     deadline_at: float | None = None
-    """When it is to be empty; None: nobody has asked for it."""
+    """Time by which the server must be empty; None: it is not being reclaimed."""
     why_back: str = ""
     workers_scaled_in: int = 0
-    """Told to leave it so far."""
+    """Workers that were told to leave the server so far."""
     bases_preempted: int = 0
-    """For it so far."""
+    """Base jobs that were preempted for the server so far."""
     servers_emptied_beside: int = 0
-    """Other servers on loan that those preemptions emptied, though nobody wanted them back."""
+    """Other lent servers that these preemptions emptied, although they were not reclaimed."""
 
     @property
     def closed(self) -> bool:
-        """Nothing new may be placed there."""
+        """Whether the server is being reclaimed: nothing new may be placed there."""
         return self.state is not LoanState.LENT
 
 
@@ -63,26 +64,27 @@ class PastLoan:
     since_at: float
     why: str
     called_back_at: float | None
-    """None: it ended without a call, as when its node was removed from the cluster."""
+    """Start of the reclaim; None: the loan ended without one, as when its node was removed from the
+    cluster."""
     deadline_at: float | None
     why_back: str
     empty_at: float
-    """When the last worker had left it."""
+    """Time when the last worker had left the server."""
     ended_at: float
-    """When it was out of the borrowed partition as well."""
+    """Time when the server had left the borrowed partition as well."""
     workers_scaled_in: int
     bases_preempted: int
     servers_emptied_beside: int = 0
-    """Other servers on loan that those preemptions emptied, though nobody wanted them back."""
+    """Other lent servers that these preemptions emptied, although they were not reclaimed."""
 
     @property
     def reclaim_s(self) -> float | None:
-        """From the call to the empty server."""
+        """Seconds from the start of the reclaim to the empty server; None: there was no reclaim."""
         return None if self.called_back_at is None else max(0.0, self.empty_at - self.called_back_at)
 
     @property
     def late(self) -> bool:
-        """Whether it missed its deadline."""
+        """Whether the server was empty only after its deadline."""
         return self.deadline_at is not None and self.empty_at > self.deadline_at
 
 

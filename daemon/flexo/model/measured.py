@@ -1,4 +1,4 @@
-"""What was measured of jobs and GPUs: scaling, slow GPUs, running times."""
+"""Measurements of jobs and GPUs: scaling, slow GPUs, running times."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from flexo_protos.resources import Amount
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """How a job trains with so many workers, as its leader measured it (Amoeba, section 3.1)."""
+    """A leader's measurement of its job's training with one number of workers (Amoeba, section 3.1)."""
 
     workers: int
     samples_per_s: float
-    """Of all workers; 0: not known."""
+    """Samples per second of all workers together; 0: not known."""
     step_s: float
     sync_s: float
-    """Of a step, what a worker waits in collectives."""
+    """The part of `step_s` that a worker waits in collectives."""
     efficiency: float
-    """Throughput a worker, to the best measured: 0 to 1."""
+    """Throughput per worker, divided by the best that was measured: 0 to 1."""
     batches: int
-    """Mini-batches that the medians are of."""
+    """Number of mini-batches over which the medians were taken."""
     measured_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class SlowGpuReport:
-    """A leader saying that a worker was slower than the others of its job (Amoeba, section 5.4)."""
+    """A leader's report that a worker was slower than the others of its job (Amoeba, section 5.4)."""
 
     job: JobKey
     node: str
     gpus: tuple[int, ...]
-    """As the cluster numbers them on the node; empty: not known."""
+    """The cluster's numbers of the GPUs on the node; empty: not known."""
     ratio: float
-    """The worker's own time for a mini-batch to that of the others."""
+    """The worker's own time for a mini-batch, divided by that of the other workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowGpu:
-    """Such a report, remembered."""
+    """A `SlowGpuReport` that flexod remembers."""
 
     node: str
     gpus: tuple[int, ...]
@@ -49,9 +49,10 @@ class SlowGpu:
     job: JobKey
     seen_at: float
     until_at: float
-    """No satellite is put on its node before."""
+    """flexod puts no satellite on the node before this time."""
     user: str = ""
-    """Whose job that is; "": an older release has not written it down, and it counts for everybody's."""
+    """The owner of `job`; "": an older release has not recorded the owner, and the report counts for every
+    user."""
 
     def __str__(self) -> str:
         which = f"GPU {', '.join(map(str, self.gpus))}" if self.gpus else "a GPU"
@@ -59,30 +60,32 @@ class SlowGpu:
 
 
 class Speed(Protocol):
-    """How fast one job trains, as far as that is known (docs/scalability.md). Made in `scalability`.
+    """One job's training speed, as far as it is known (docs/scalability.md). `scalability` implements this.
 
-    A pure function: equal questions have equal answers, so that a policy that asks is deterministic.
+    An implementation is a pure function: equal arguments give equal results, so that policies are
+    deterministic.
     """
 
     def rate(self, workers: int, nodes: int, batch: int = 0) -> float:
-        """Work done a second by `workers` spread over `nodes`; 0 where it cannot run so.
+        """Work per second of `workers` spread over `nodes`; 0 if the job cannot run so.
 
-        The unit of work is the job's own, the same as `TrainingJob.remaining_work`: samples, iterations,
-        or seconds of one worker. `batch` is of the whole job, in samples; 0: the best that it accepts.
+        The unit of work is the job's own, the same as in `TrainingJob.remaining_work`: samples, iterations,
+        or seconds of one worker. `batch`: the batch of the whole job, in samples; 0: the best that the job
+        accepts.
         """
         ...
 
     def best_batch(self, workers: int, nodes: int) -> int:
-        """The aggregate batch at which `rate` is best; 0: the script's own, and it accepts no other."""
+        """The aggregate batch at which `rate` is best; 0: the job accepts only its script's own batch."""
         ...
 
     def __hash__(self) -> int:
-        """Equal ones have equal answers, so that those may be remembered."""
+        """Equal speeds give equal results, so that callers may cache the results."""
         ...
 
 
 class Source(enum.Enum):
-    """Where a running time comes from, best first."""
+    """The source of a running time, the best one first."""
 
     PROGRESS = "progress"
     """The job's own reported progress."""
@@ -95,7 +98,7 @@ class Source(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunningTime:
-    """How long a job of `user` on `gpus` GPUs (its base's) ran until it ended."""
+    """The running time of a job that has ended. `gpus`: the GPUs of its base."""
 
     user: str
     gpus: Amount

@@ -1,4 +1,4 @@
-"""What a cluster is made of: nodes, the conditions that they are in, and partitions."""
+"""The parts of a cluster: nodes, their conditions, and partitions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from flexo_protos.resources import Amount, Resources
 
 
 class NodeCondition(enum.Enum):
-    """Why nothing may be placed on a node now. Only a cluster's adapter fills it; its value is for people."""
+    """A reason why nothing may be placed on a node now. Only a cluster's adapter sets it; its value is for
+    people."""
 
     ENDING = "a job is ending there"
-    """Its resources count as free, and nothing starts there before it has ended."""
+    """The job's resources count as free, but nothing starts on the node before the job has ended."""
     PLANNED = "kept for a pending job"
-    """The cluster's own scheduler has one in mind."""
+    """The cluster's own scheduler has planned the node for a pending job."""
     EXCLUSIVE = "held by one job alone"
     UNKNOWN = "not heard of yet"
-    """The cluster's controller has just begun, and waits for the node."""
+    """The cluster's controller has just started, and waits for the node."""
     DRAIN = "drained"
     MAINTENANCE = "in maintenance"
     RESERVED = "reserved"
     REBOOT = "to be rebooted"
     OUT_OF_SERVICE = "out of service"
-    """Down, powered off, on loan to nobody, in use in a way that flexo cannot count: anything else."""
+    """Anything else: down, powered off, on loan to nobody, or in use in a way that flexo cannot count."""
 
 
 _SOON_FREE = frozenset({NodeCondition.ENDING, NodeCondition.PLANNED})
@@ -32,7 +33,7 @@ _SOON_FREE = frozenset({NodeCondition.ENDING, NodeCondition.PLANNED})
 WANTED_EMPTY = frozenset(
     {NodeCondition.DRAIN, NodeCondition.MAINTENANCE, NodeCondition.RESERVED, NodeCondition.REBOOT}
 )
-"""An administrator wants everything to leave such a node."""
+"""Conditions by which an administrator requires a node to become empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,42 +46,43 @@ class Node:
     partitions: frozenset[str]
     features: frozenset[str] = frozenset()
     unusable: str = ""
-    """Why nothing may be placed here, in the cluster's words; "" when it may."""
+    """The cluster's reason why nothing may be placed here; "": the node is usable."""
     conditions: frozenset[NodeCondition] = frozenset()
-    """The same as flexo tells it apart; empty only where `unusable` is."""
+    """The reasons in `unusable` as flexo distinguishes them; empty only if `unusable` is."""
     threads_per_core: int = 1
-    """CPUs that are allocated together where the cluster allocates cores."""
+    """CPUs of one core. A cluster that allocates cores allocates these CPUs together."""
 
     @property
     def soon_free(self) -> bool:
-        """Whether it is healthy, but kept for a moment: a job is ending, or the next one is chosen."""
+        """Whether the node is healthy but reserved for a moment: a job is ending, or the next one is
+        planned."""
         return bool(self.conditions) and self.conditions <= _SOON_FREE
 
     @property
     def in_order(self) -> bool:
-        """Whether nobody has to fix anything on it, whether or not something may be placed there."""
+        """Whether nobody has to fix anything on the node, whether or not something may be placed there."""
         healthy = _SOON_FREE | {NodeCondition.EXCLUSIVE, NodeCondition.UNKNOWN}
         return not self.unusable or (bool(self.conditions) and self.conditions <= healthy)
 
     @property
     def gpus(self) -> Amount:
-        """GPUs that it has."""
+        """Number of GPUs of the node."""
         return self.capacity.gpus
 
     @property
     def gpu_type(self) -> str:
-        """Of its GPUs; "": it has none, or several types."""
+        """The type of the node's GPUs; "": the node has none, or several types."""
         return self.capacity.gpu_type
 
     @property
     def gpus_idle(self) -> Amount:
-        """GPUs that nobody holds, on a node that may be used."""
+        """GPUs that no job holds; 0 if the node is unusable."""
         return 0 if self.unusable else max(0, self.capacity.gpus - self.allocated.gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition, as far as placing and preempting go."""
+    """A partition: the facts that placement and preemption need."""
 
     name: str
     priority_tier: int

@@ -1,4 +1,4 @@
-"""A snapshot of the cluster, and what a policy wants changed."""
+"""The snapshot of the cluster that a policy reads, and the plan that it returns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flexo.model.loans import Loan
 from flexo.model.measured import SlowGpu
 from flexo.model.nodes import Node, Partition
 from flexo.model.queue import JobKey, QueuedJob
-from flexo.model.training import Quota, Share, TrainingJob
+from flexo.model.training import NodeShare, Quota, TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Nodes, jobs, grants at one instant: all that a policy may look at."""
+    """Nodes, jobs and grants at one instant: all that a policy may read."""
 
     at: float
     nodes: tuple[Node, ...]
@@ -23,32 +23,33 @@ class Snapshot:
     jobs: tuple[QueuedJob, ...]
     elastic: tuple[ElasticJob, ...]
     satellite_partition: str
-    """Where satellites on training nodes are submitted."""
+    """The partition to which satellites on training nodes are submitted."""
     passed_over: frozenset[int] = frozenset()
-    """Pending jobs that had resources set aside for long and did not start: nothing is kept for them."""
+    """Pending jobs that did not start although resources were set aside for them for long. Nothing more is
+    kept for these jobs."""
     slow_gpus: tuple[SlowGpu, ...] = ()
-    """Those remembered at this instant."""
+    """Slow GPUs that flexod remembers at this instant."""
     training: tuple[TrainingJob, ...] = ()
     """All jobs that train or wait to, in the order in which they were submitted."""
     quotas: tuple[Quota, ...] = ()
-    """Of tenants; a tenant that is not named has none."""
+    """Quotas of tenants; a tenant that is not named has none."""
     decided_at: float = 0.0
-    """When a plan last changed something."""
+    """Time when a plan last changed something."""
     ended_since: int = 0
     """Jobs that have ended since `decided_at`."""
     loans: tuple[Loan, ...] = ()
-    """Inference servers that are lent to training at this instant, or on their way back."""
+    """Inference servers that are lent to training at this instant, or being reclaimed."""
     borrowed_partition: str = ""
-    """Where jobs on lent servers are submitted; "": nothing is ever lent."""
+    """The partition to which jobs on lent servers are submitted; "": nothing is ever lent."""
     stay_s: float = math.inf
-    """How long GPUs that a job is given beyond its base are likely to stay with it, as they lately did.
+    """Seconds that GPUs beyond a job's base are likely to stay with it, as they lately did.
 
     Infinite: nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """Give `job` `workers` on `node`. `why` is one sentence for people."""
+    """Give `job` a satellite with `workers` on `node`. `why` is one sentence for people."""
 
     job: JobKey
     node: str
@@ -65,7 +66,7 @@ class Shrink:
     grant_id: str
     why: str
     of_itself: bool = False
-    """The job may not have it by its own range or its owner's cap: nobody else wants it."""
+    """Whether the job's own range or its owner's cap forbids the grant; no other job needs it."""
 
 
 Action = Grow | Shrink
@@ -75,16 +76,17 @@ Action = Grow | Shrink
 class Allocate:
     """Let `job` have exactly `shares`: start it, change it, or, with none, preempt it.
 
-    For clusters that can (`ClusterTraits.allocates`). All of a plan happen at once, so that what one job
-    gives up another may have. `samples` is the aggregate batch from then on; 0: as the script says.
+    Only a cluster with `ClusterTraits.allocates` carries it out. All allocations of a plan take effect at
+    once, so that one job can have what another gives up. `samples`: the aggregate batch from then on; 0: the
+    script's own.
     """
 
     job: JobKey
-    shares: tuple[Share, ...]
+    shares: tuple[NodeShare, ...]
     why: str
     samples: int = 0
     guaranteed: bool = False
-    """From then on within its tenant's quota (AntMan)."""
+    """Whether the job runs within its tenant's quota from then on (AntMan)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Why a job does not get more, or keeps what it has: what `flexo why` prints."""
+    """The reason why a job does not get more, or keeps what it has; `flexo why` prints it."""
 
     job: JobKey
     text: str
@@ -113,16 +115,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a policy wants changed, and its reasons for what it leaves alone."""
+    """The changes that a policy decides, and its reasons for what it leaves alone."""
 
     actions: tuple[Action, ...] = ()
     batches: tuple[Batch, ...] = ()
-    """Of jobs that accept a range of batches; the others train with what their scripts say."""
+    """Batches of the jobs that accept a range; the other jobs train with the batch of their scripts."""
     notes: tuple[Note, ...] = ()
     set_aside: tuple[int, ...] = ()
-    """Pending jobs that idle or returning resources are kept for."""
+    """Pending jobs for which idle or returning resources are kept."""
     allocations: tuple[Allocate, ...] = ()
-    """What jobs are to have, of those for which that changes."""
+    """The new allocations of the jobs that change."""
     drops: tuple[Drop, ...] = ()
     again_at: float | None = None
-    """When to ask the policy again although nothing has happened; None: once something has."""
+    """Time to ask the policy again even if nothing has happened; None: not before something has happened."""

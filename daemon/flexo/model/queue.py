@@ -1,4 +1,4 @@
-"""A cluster's queue: jobs by their keys, who owns them, and why they wait."""
+"""A cluster's queue: jobs, their keys and owners, and the reasons why they wait."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from flexo.model.ranges import Range
 from flexo_protos.resources import Resources, rounded_up
 
 Principal = NewType("Principal", str)
-"""Who owns a job, as callers prove it (docs/security.md): with MUNGE a uid, in digits."""
+"""The identity of a job's owner, as callers prove it (docs/security.md): with MUNGE, a uid in digits."""
 
 
 class JobKey(NamedTuple):
-    """A job, by a stable number (`QueuedJob.job_id`). A requeued base is a new job: its restarts are counted.
+    """A job's stable number (`QueuedJob.job_id`) and its restart count. A requeued base is a new job.
 
-    A tuple, because each turn looks tens of thousands of them up, and those have the quickest hash.
+    It is a tuple because tuples have the quickest hash: each cycle looks up tens of thousands of keys.
     """
 
     job_id: int
@@ -28,7 +28,7 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElasticRequest:
-    """What the user declared at submission, as the cluster recorded it where users cannot write."""
+    """The user's declaration at submission, as the cluster recorded it in a place that users cannot write."""
 
     workers: Range
     fungible: bool = False
@@ -37,7 +37,7 @@ class ElasticRequest:
 
 
 class JobState(enum.Enum):
-    """The states of a job in a cluster's queue, as far as flexo tells them apart."""
+    """The states of a job in a cluster's queue that flexo distinguishes."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -47,11 +47,14 @@ class JobState(enum.Enum):
 
 
 class WaitReason(enum.Enum):
-    """Why a pending job does not start. Only a cluster's adapter fills it; `QueuedJob.reason` has words."""
+    """The reason why a pending job does not start. Only a cluster's adapter sets it.
+
+    `QueuedJob.reason` has the cluster's own word.
+    """
 
     NONE = "it does not wait"
     RESOURCES = "for resources, or its turn"
-    """And for nothing else."""
+    """The job waits for nothing else."""
     HELD = "held"
     DEPENDENCY = "for another job"
     START_TIME = "for its time to start"
@@ -64,13 +67,14 @@ class WaitReason(enum.Enum):
 
     @property
     def more_nodes_may_help(self) -> bool:
-        """Whether it may start once there are more idle nodes."""
+        """Whether the job may start once there are more idle nodes."""
         return self in (WaitReason.RESOURCES, WaitReason.OTHER)
 
 
 @dataclass(frozen=True, slots=True)
 class SatelliteTag:
-    """What a satellite's record in the cluster says of its grant, so that it is known after any restart."""
+    """The grant of a satellite, as the satellite's record in the cluster names it. It survives any restart of
+    flexod."""
 
     base: JobKey
     grant_id: str
@@ -79,20 +83,20 @@ class SatelliteTag:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A part of what a job asks for: `units` times a `unit`, each on one node."""
+    """A part of a job's request: `units` times `unit`, each unit on one node."""
 
     unit: Resources
     units: int
     per_node: int
-    """At most so many of the units are on one node."""
+    """The most units on one node."""
     min_nodes: int = 1
-    """At least so many nodes have one."""
+    """The fewest nodes that have a unit."""
     whole_nodes: bool = False
-    """What else its nodes have is its own, too."""
+    """Whether the job also holds the remaining resources of these nodes."""
     required_nodes: frozenset[str] = frozenset()
-    """Among its nodes are all of these."""
+    """Nodes that must be among the job's nodes."""
     divisible: bool = False
-    """The job starts with fewer units as well; else it needs all of them at once."""
+    """Whether the job can start with fewer units; otherwise it needs all of them at once."""
 
     @classmethod
     def on_each_node(
@@ -102,14 +106,15 @@ class Request:
         whole_nodes: bool = False,
         required_nodes: frozenset[str] = frozenset(),
     ) -> Request:
-        """`unit` on each of so many nodes."""
+        """A request for one `unit` on each of `nodes` nodes."""
         return cls(unit, nodes, 1, nodes, whole_nodes, required_nodes)
 
     @classmethod
     def in_all(
         cls, total: Resources, min_nodes: int = 1, required_nodes: frozenset[str] = frozenset()
     ) -> Request:
-        """`total`, spread in any way, by GPUs, or by CPUs where there are none."""
+        """A request for `total`, spread in any way. A unit is one GPU with its part of the rest, or, without
+        GPUs, one CPU."""
         units = rounded_up(total.gpus, 1) or max(1, total.cpus)
         return cls(total.share(units), units, units, min(min_nodes, units), required_nodes=required_nodes)
 
@@ -119,44 +124,49 @@ class QueuedJob:
     """A pending or running job as the cluster's queue shows it."""
 
     job_id: int
-    """Stable, and the same for all runs of the job: what flexo keeps and sends."""
+    """A stable number, the same for all runs of the job. flexo stores and sends it."""
     owner: Principal
     user: str
     """The owner's name, for people."""
     partitions: tuple[str, ...]
-    """A pending job may name several; a running one has one."""
+    """One partition of a running job; a pending job may name several."""
     state: JobState
     wait: WaitReason
     reason: str
-    """Why it waits, in the cluster's own word."""
+    """The cluster's own word for the reason why the job waits."""
     priority: int
     submitted_at: float
     started_at: float | None
-    """Of a pending job: when the cluster plans to start it, if it says so."""
+    """The start; for a pending job, the start that the cluster plans, if it states one."""
     time_limit_s: int | None
-    """None: unlimited."""
+    """The time limit in seconds; None: unlimited."""
     nodes: tuple[str, ...]
-    """Where it runs; empty while it waits."""
+    """Nodes on which the job runs; empty while it waits."""
     num_nodes: int
     resources: Resources
-    """What it holds, or asks for in all."""
+    """All resources that the job holds or, while it waits, requests."""
     requests: tuple[Request, ...] = ()
-    """What it asks for, part by part: it starts once all are met, of divisible ones at least a unit."""
+    """The parts of the job's request. The job starts once all are met, a divisible one by at least one
+    unit."""
     excluded_nodes: frozenset[str] = frozenset()
     features: str = ""
     restart_count: int = 0
     elastic: ElasticRequest | None = None
     satellite: SatelliteTag | None = None
     account: str = ""
-    """Whom the cluster's accounting charges; "" where there is none."""
+    """The account that the cluster's accounting charges; "": there is no accounting."""
     unreadable: str = ""
-    """Why flexod cannot read its record; all else is then from an earlier record, or empty. "": it can."""
+    """The reason why flexod cannot read the job's record; "": it can.
+
+    The other fields of an unreadable job are from an earlier record, or empty."""
     identifier: str = ""
-    """What the cluster calls it, and takes in commands."""
+    """The cluster's identifier of the job, as commands take it."""
     time_limit_id: str = ""
-    """The renewable time limit that ends it: its own, or that of its base's other satellites too."""
+    """The identifier of the time limit that flexod extends: the job's own, or one that the satellites of its
+    base share."""
     key: JobKey = field(init=False, repr=False, compare=False)
-    """How flexo knows this job. Made once: each turn asks thousands of jobs for it, many times."""
+    """flexo's key of this job. It is made once, because each cycle reads the keys of thousands of jobs many
+    times."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", JobKey(self.job_id, self.restart_count))
@@ -167,10 +177,10 @@ class QueuedJob:
 
     @property
     def required_nodes(self) -> frozenset[str]:
-        """Nodes that it cannot do without."""
+        """Nodes that must be among the job's nodes."""
         return frozenset().union(*(request.required_nodes for request in self.requests))
 
     @property
     def exclusive(self) -> bool:
-        """Whether the nodes that it runs on are its own."""
+        """Whether the job holds its nodes alone."""
         return any(request.whole_nodes for request in self.requests)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class BadRange(ValueError):
-    """A range such as ``--elastic`` takes that cannot be: the message says why."""
+    """The error for an impossible range, as of ``--elastic``; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Range:
 
     @classmethod
     def parse(cls, text: str) -> Range:
-        """``"2-8"`` -> Range(2, 8). Raises BadRange for anything that ``--elastic`` refuses."""
+        """Parse ``"2-8"`` into Range(2, 8). Raises BadRange for anything that ``--elastic`` refuses."""
         match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
         if match is None:
             raise BadRange(f"'{text}' is not a range MIN-MAX such as 2-8")

@@ -1,4 +1,4 @@
-"""Jobs that train, as policies see them, and what tenants are guaranteed."""
+"""Jobs that train, as policies see them, and the quotas of tenants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flexo_protos.resources import Amount, Resources
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class NodeShare:
     """The workers of one job on one node."""
 
     node: str
@@ -20,7 +20,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a job held from an instant on, until the next entry."""
+    """An entry of a job's history: its workers and nodes from `at` until the next entry."""
 
     at: float
     workers: int
@@ -31,46 +31,47 @@ class Held:
 class TrainingJob:
     """A job that trains, elastic or not, pending or running, as policies see it.
 
-    `shares` is where its workers are; none while it waits. What it has in `base` stays where it is until
-    the job ends: where jobs grow by satellites a running base is not moved, and taken only if `preemptible`.
+    `shares`: the nodes of its workers; empty while the job waits. The workers in `base` stay where they are
+    until the job ends. Where jobs grow by satellites, a running base is not moved, and is preempted only if
+    `preemptible`.
     """
 
     key: JobKey
     user: str
     workers: Range
-    """min == max: not elastic."""
+    """The range of its number of workers; min == max: not elastic."""
     shape: Resources
-    """What one worker (one rank) takes of a node."""
+    """The resources of one worker (one rank) on a node."""
     submitted_at: float
     requested_workers: int = 0
-    """What it would run with if it were not elastic; 0: `workers.min`."""
-    shares: tuple[Share, ...] = ()
-    base: tuple[Share, ...] = ()
-    """Of `shares`, what cannot be moved; empty where a cluster can move everything."""
+    """The number of workers that it would run with if it were not elastic; 0: `workers.min`."""
+    shares: tuple[NodeShare, ...] = ()
+    base: tuple[NodeShare, ...] = ()
+    """The part of `shares` that cannot be moved; empty where a cluster can move everything."""
     preemptible: bool = True
-    """Whether all of it may be taken; it then waits again."""
+    """Whether the whole job may be preempted; it then waits again."""
     started_at: float | None = None
-    """When it began to run, the last time; None while it waits."""
+    """Time of its last start; None while it waits."""
     waiting_since: float = 0.0
-    """When it began to wait, the last time: submitted, or preempted."""
+    """Time when it last began to wait: when it was submitted or preempted."""
     service_gpu_s: float = 0.0
-    """GPU seconds that it had had by `as_of`, start-up included (Tiresias' attained service).
+    """GPU seconds that the job had received by `as_of`, start-up included (Tiresias' attained service).
 
-    `service_at` tells those by now."""
+    `service_at` returns the value by now."""
     speed: Speed | None = None
-    """None: nothing is known; policies take it as linear in the workers."""
+    """The job's speed; None: not known, and policies take it as linear in the workers."""
     remaining_work: float | None = None
-    """By `as_of`, in the unit of `speed.rate`; without a speed, worker seconds. None: not known.
+    """Work left at `as_of`, in the unit of `speed.rate`, or worker seconds without a speed. None: not known.
 
-    `remaining_at` tells what is left by now."""
+    `remaining_at` returns the value by now."""
     source: Source = Source.TIME_LIMIT
-    """Where `remaining_work` comes from."""
+    """The source of `remaining_work`."""
     batch: Range | None = None
-    """Aggregate batches that it accepts; None: only the script's own."""
+    """Aggregate batches that the job accepts; None: only the script's own."""
     samples: int = 0
-    """The aggregate batch that it trains with; 0: the script's own, or it waits."""
+    """The aggregate batch that the job trains with; 0: the script's own, or the job waits."""
     last_change_at: float = 0.0
-    """When its shares last changed."""
+    """Time when `shares` last changed."""
     change_cost_s: float = 0.0
     """Training time that one change of its shares costs."""
     start_cost_s: float = 0.0
@@ -78,40 +79,41 @@ class TrainingJob:
     most_workers: int = 0
     """The most workers that it has ever run with."""
     tenant: str = ""
-    """Whose quota it counts against: the account that is charged, or a trace's virtual cluster."""
+    """The owner of the quota that it counts against: the account that is charged, or a trace's virtual
+    cluster."""
     opportunistic: bool = False
-    """Declared so: its base, too, may be taken at any time (AntMan)."""
+    """Whether its user declared it opportunistic: its base, too, may be preempted at any time (AntMan)."""
     guaranteed: bool = False
-    """It runs within its tenant's quota, and is not taken for others (AntMan)."""
+    """Whether it runs within its tenant's quota, and is not preempted for others (AntMan)."""
     fungible: bool = False
-    """Its workers may run on another GPU type in another run."""
+    """Whether its workers may run on another GPU type in another run."""
     heterogeneous: bool = False
-    """Its workers may be of several GPU types in one run."""
+    """Whether its workers may be of several GPU types in one run."""
     weight: float = 1.0
-    """What its user's flexible demand counts for (the user's fairshare factor, where that is set)."""
+    """The weight of its user's flexible demand (the user's fairshare factor, where that is set)."""
     application: str = ""
-    """What it runs, where that is known: jobs of one user and application are alike."""
+    """The application that the job runs, if known. Jobs of one user and application are taken to be alike."""
     as_of: float | None = None
-    """When `service_gpu_s` and `remaining_work` were so, of a running job; None: at the snapshot's instant.
+    """Time at which `service_gpu_s` and `remaining_work` of a running job held; None: the snapshot's instant.
 
-    A cluster does not look at every job each time that something happens to one of them."""
+    A cluster does not update every job each time that something happens to one of them."""
     resumes_at: float = 0.0
-    """It pays for its start or last change until then, and trains from then on."""
+    """Time from which the job trains; until then it pays for its start or last change."""
     history: tuple[Held, ...] = ()
-    """All that it has ever held, oldest first; empty where nobody has kept that."""
+    """All allocations that the job has had, oldest first; empty where nobody has recorded them."""
     pace: float = 1.0
-    """Of the GPUs that it has, to those that `speed` is of: below 1 on a slower type."""
+    """The speed of the job's GPUs, relative to the GPUs that `speed` is for: below 1 on a slower type."""
     checkpoints: bool = True
-    """Preempted, it goes on where it was; else it begins anew."""
+    """Whether the job continues after a preemption; otherwise it begins anew."""
 
     def service_at(self, now: float) -> float:
-        """GPU seconds that it has had by `now`: what was last known, and what it has held since."""
+        """GPU seconds received by `now`: the last known value, and the GPUs held since."""
         if self.as_of is None:
             return self.service_gpu_s
         return self.service_gpu_s + self.gpus * (now - self.as_of)
 
     def remaining_at(self, now: float) -> float | None:
-        """Work that is left at `now`: what was last known, less what it has done since. None: not known."""
+        """Work left at `now`: the last known value, less the work done since. None: not known."""
         if self.remaining_work is None or self.as_of is None or not self.shares:
             return self.remaining_work
         trained_s = now - max(self.as_of, self.resumes_at)
@@ -121,19 +123,19 @@ class TrainingJob:
 
     @property
     def rate_now(self) -> float:
-        """Work that it does a second with what it has, its costs paid."""
+        """Work per second with the present workers, once the costs of the last change are paid."""
         if self.speed is None:
             return self.allocated * self.pace
         return self.speed.rate(self.allocated, len(self.shares), self.samples) * self.pace
 
     @property
     def elastic(self) -> bool:
-        """Whether it can have different numbers of workers."""
+        """Whether the job's number of workers can change."""
         return self.workers.max > self.workers.min
 
     @property
     def allocated(self) -> int:
-        """Workers that it has now."""
+        """Number of workers that the job has now."""
         workers = 0
         for share in self.shares:  # a simulation asks often, and this takes half as long as sum()
             workers += share.workers
@@ -141,7 +143,7 @@ class TrainingJob:
 
     @property
     def gpus(self) -> Amount:
-        """GPUs that it holds now."""
+        """GPUs that the job holds now."""
         return self.allocated * self.shape.gpus
 
 
@@ -152,4 +154,4 @@ class Quota:
     tenant: str
     gpus: Amount
     used: Amount = 0
-    """Of those, by jobs that run and are not among those that a policy is shown."""
+    """GPUs of the quota in use by running jobs that are not among the jobs shown to a policy."""

@@ -1,1 +1,2 @@
-"""Policies say what jobs shall have; planners find places for it. They know `model` and nothing else."""
+"""Policies decide the sizes of jobs; planners find nodes for them. Both import `model`, and no other package
+of flexo."""

@@ -1,4 +1,4 @@
-"""A policy's targets on a cluster that gives jobs what it is told: each with the nodes that it comes to."""
+"""Plans for a cluster that gives jobs what flexod decides: the targets of a policy, each with its nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from flexo.policies.placement import Placement
 
 
 def plan(policy: Policy, snapshot: Snapshot) -> Plan:
-    """What to change now, and why. A simulation asks at each of its events: no job is looked at in vain."""
+    """The policy's changes now, and the reasons. A simulation calls this at each of its events, so it must be
+    fast."""
     jobs, placement = Jobs.of(snapshot), Placement(snapshot.nodes)
     said = policy.targets(jobs, placement)
     targets = fitted(said, jobs, placement)
@@ -30,7 +31,7 @@ def _allocate(target: Target, placement: Placement) -> Allocate:
 
 
 def _changing(targets: Targets, jobs: Jobs, placement: Placement) -> Iterator[Target]:
-    """Those whose jobs shall have something else than they have."""
+    """The targets that give a job other shares than it has, or a guarantee."""
     before = {job.key: frozenset(job.shares) for job in jobs.training}
     for target in targets.jobs:
         if target.guaranteed or before[target.job] != frozenset(placement.of(target.job) or ()):

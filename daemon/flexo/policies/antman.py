@@ -10,28 +10,29 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flexo.model.queue import JobKey
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import requested
 from flexo.policies.placement import Placement
 from flexo_protos.resources import Amount
 
-Shares = tuple[Share, ...]
+Shares = tuple[NodeShare, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AntMan(Policy):
-    """Algorithm 1, for jobs that have their GPUs to themselves: sharing one GPU is not done here.
+    """Algorithm 1 of AntMan, for jobs that have their GPUs to themselves: this policy never shares one GPU.
 
-    A guaranteed job uses its tenant's quota, and may have any GPU that no other such job has: opportunistic
-    jobs are taken for it. If quota or GPUs do not suffice for all of it, what there is is reserved: no
-    other guaranteed job gets it, but opportunistic jobs may run there meanwhile (lines 4 to 8).
-    An opportunistic job uses no quota, runs on what is idle, on the nodes with most of it (lines 9 and 10;
-    as no GPU is shared, the freest GPUs are the idle ones), and all of it may be taken at any time.
+    A guaranteed job uses its tenant's quota. It may have any GPU that no other guaranteed job has:
+    opportunistic jobs are preempted for it. If quota or GPUs do not suffice for the whole job, the available
+    part is reserved. No other guaranteed job gets that part, but opportunistic jobs may run there meanwhile
+    (lines 4 to 8). An opportunistic job uses no quota. It runs on idle GPUs, on the nodes with most of them
+    (lines 9 and 10). As no GPU is shared, the freest GPUs are the idle ones. The GPUs of an opportunistic job
+    may be taken at any time.
 
     A job is opportunistic if its user said so, if its tenant's quota could not hold it, or if it has waited
-    for long. The last is upgraded, with all its GPUs at once, as soon as the quota suffices, before new jobs
-    start. A job that is not preemptible waits for its guarantee.
+    for long. A job that has waited for long is upgraded, with all its GPUs at once, as soon as the quota
+    suffices, before new jobs start. A job that is not preemptible waits for its guarantee.
 
     Every job runs with the workers that its user asked for.
     """
@@ -42,16 +43,17 @@ class AntMan(Policy):
     uses_quotas: ClassVar[bool] = True
 
     patience_s: float = 600.0
-    """A job that has waited so long runs as an opportunistic one. The paper does not print it."""
+    """Seconds after which a waiting job runs as an opportunistic one. The paper does not print the value."""
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
-        """Upgrade, start guaranteed jobs, and use what is left."""
+        """Upgrade opportunistic jobs, start guaranteed ones, and give idle GPUs to opportunistic ones."""
         return _Decision(self, jobs, placement).targets()
 
     def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
-        """Those that their tenants' unused quotas hold, then the others, each in the order of submission.
+        """The pending jobs that fit into their tenants' unused quotas, then the others, each in the order of
+        submission.
 
-        What is left of a quota for a job that it does not hold is reserved, as in Algorithm 1.
+        If a job does not fit, what is left of its quota is reserved for it, as in Algorithm 1.
         """
         waiting = list(jobs.waiting())
         quotas = {quota.tenant: quota.gpus for quota in jobs.quotas}
@@ -79,7 +81,7 @@ class _Decision:
         self._waiting = list(jobs.waiting())
         self._quota = {quota.tenant: quota.gpus for quota in jobs.quotas}
         self._unused = {quota.tenant: quota.gpus - quota.used for quota in jobs.quotas}
-        """Of each tenant's quota, neither used nor reserved."""
+        """Per tenant: the GPUs of its quota that are neither used nor reserved."""
         running = list(jobs.running())
         for job in running:
             if job.guaranteed:
@@ -87,13 +89,13 @@ class _Decision:
         self._opportunists = [job for job in running if not job.guaranteed]
         self._planned: dict[JobKey, Target] = {}
         self._evicted: list[tuple[TrainingJob, TrainingJob]] = []
-        """Opportunistic jobs, and who took their GPUs."""
+        """Preempted opportunistic jobs, each with the job that takes its GPUs."""
 
     def targets(self) -> Targets:
-        """The whole way."""
+        """Run all steps, and return the targets."""
         self._upgrade()
         if self._waiting:
-            # what nobody has, and what no guaranteed job has or has reserved
+            # _idle: GPUs that no job has; _open: GPUs that no guaranteed job has or has reserved
             self._opportunists = [job for job in self._opportunists if _may_be_taken(job)]
             self._idle = self._placement.free()
             self._open = self._placement.free(self._opportunists)
@@ -105,7 +107,8 @@ class _Decision:
         return Targets(tuple(self._planned.values()))
 
     def _upgrade(self) -> None:
-        """Job upgrade: whole jobs, and before new ones start."""
+        """Give a guarantee to opportunistic jobs whose quota suffices now: whole jobs, before new ones
+        start."""
         for job in self._opportunists.copy():
             if _may_be_guaranteed(job, self._quota) and job.gpus <= self._unused.get(job.tenant, 0):
                 self._use_quota(job, job.gpus)
@@ -114,7 +117,8 @@ class _Decision:
                 self._plan(job, job.shares, why, job.samples, guaranteed=True)
 
     def _start_guaranteed(self) -> None:
-        """Algorithm 1, lines 4 to 8, for every pending job, in the order of submission."""
+        """Start, or reserve for, every pending job with a quota, in the order of submission (Algorithm 1,
+        lines 4 to 8)."""
         for job in self._waiting:
             unused = self._unused.get(job.tenant, 0)
             if unused <= 0 or not _may_be_guaranteed(job, self._quota):
@@ -131,7 +135,7 @@ class _Decision:
             self._plan(job, shares, why, guaranteed=True)
 
     def _find_nodes(self, job: TrainingJob) -> Shares | None:
-        """Among GPUs that no guaranteed job has: idle ones if there are enough."""
+        """Nodes for the job among GPUs that no guaranteed job has: idle GPUs if there are enough."""
         workers = requested(job)
         shares = self._idle.place(job.shape, workers)
         if shares is not None and all(
@@ -141,7 +145,7 @@ class _Decision:
         return self._open.place(job.shape, workers)
 
     def _reserve(self, job: TrainingJob, unused: Amount) -> None:
-        """Keep as much of its quota, and of the GPUs, as there is for it."""
+        """Reserve for the job as much of its quota, and of the GPUs, as there is."""
         self._use_quota(job, min(_gpus(job), unused))
         gpus = max(1, job.shape.gpus)
         workers = min(requested(job), unused // gpus, self._open.workers(job.shape))
@@ -149,7 +153,7 @@ class _Decision:
             self._open.take(job.shape, self._open.place(job.shape, workers) or ())
 
     def _evict_from(self, shares: Shares, taker: TrainingJob) -> None:
-        """Preempt opportunistic jobs where `shares` are not idle: those that started last first."""
+        """Preempt opportunistic jobs where `shares` are not idle: the job that started last first."""
         for share in shares:
             need = share.workers * taker.shape.gpus
             there = [job for job in self._opportunists if any(each.node == share.node for each in job.shares)]
@@ -161,7 +165,10 @@ class _Decision:
                 self._evicted.append((victim, taker))
 
     def _start_opportunists(self) -> None:
-        """Algorithm 1, lines 9 and 10: on the freest nodes, whoever fits, in the order of submission."""
+        """Start every opportunistic job that fits, on the freest nodes (Algorithm 1, lines 9 and 10).
+
+        Jobs are tried in the order of submission.
+        """
         evicted = {job.key for job, _ in self._evicted}
         for job in self._jobs.training:
             if not self._idle.total:
@@ -183,7 +190,8 @@ class _Decision:
         self._planned[job.key] = Target(job.key, workers, why, samples, guaranteed)
 
     def _is_opportunistic(self, job: TrainingJob) -> bool:
-        """Declared so, without a quota that could hold it, taken before, or waiting for long."""
+        """Whether a waiting job may run without a guarantee: it was declared so, no quota could hold it, it
+        ran before, or it has waited for long."""
         if not job.preemptible:
             return False
         if job.shares or job.most_workers or not _may_be_guaranteed(job, self._quota):
@@ -195,7 +203,7 @@ class _Decision:
 
 
 def _gpus(job: TrainingJob) -> Amount:
-    """GPUs of all that its user asked for."""
+    """GPUs that the job holds or, while it waits, that its user asked for."""
     return job.gpus if job.shares else requested(job) * job.shape.gpus
 
 

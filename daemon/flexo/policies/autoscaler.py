@@ -1,9 +1,17 @@
-"""IBM's autoscaler (Saxena et al., section III-D): who trains, when that is decided anew, and who is refused.
+"""IBM's autoscaler: every Delta seconds, it admits waiting jobs and shares the GPUs among all jobs anew.
 
-Figure 4, with its slips mended: after an arrived job has been taken in, the next one is at the same position
-of the list; the position advances only past a job that does not fit; and what is sent to the platform is the
-last *feasible* allocation. A set of jobs is feasible exactly if the smallest choices of all fit together, so
-the optimizer need not be asked for each arrived job: it is asked once, for all that were taken in.
+First it admits the waiting jobs that fit: a job fits if its smallest size has room beside the smallest sizes
+of the running and the admitted jobs. Then it shares the remaining GPUs so that the sum of all speed-ups is
+largest. A job's speed-up is how many times faster it trains than on one GPU (`scaling_factors`).
+
+The algorithm is figure 4 of Saxena et al., "Effective Elastic Scaling of Deep Learning Workloads" (section
+III-D). docs/papers.md compares results. Differences from the figure (1 and 2 correct slips of the paper):
+
+1. After a job has been admitted, the next waiting job is at the same position of the list. The position
+   advances only past a job that does not fit.
+2. The platform gets the last *feasible* allocation.
+3. The optimizer runs once, for all admitted jobs, and not for each waiting job. A set of jobs is feasible
+   exactly if the smallest sizes of all fit together.
 """
 
 from __future__ import annotations
@@ -14,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from flexo.model.plans import Drop, Note
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import least
 from flexo.policies.gpu_optimizer import Choices, optimize
@@ -25,33 +33,35 @@ from flexo_protos.resources import Amount
 
 @dataclass(frozen=True, slots=True)
 class Autoscaler(Policy):
-    """The settings, and the figure. What differs between policies is the batch that a job trains with.
+    """Decides at most every `delta_s` seconds which jobs run, and with how many GPUs each.
 
-    It never preempts: a job that has begun keeps its smallest choice at least. Every GPU type is a cluster
-    of its own (section II-D); a job that names none belongs to the type of which there are most GPUs. Jobs
-    without GPUs are left alone, and those with workers on unusable nodes.
+    The policies that extend this class differ in the batch that a job trains with (`batch_of`). The
+    autoscaler never preempts: a running job keeps at least its smallest size. Each GPU type is a cluster of
+    its own (section II-D). A job that names no type belongs to the type with the most GPUs. The autoscaler
+    leaves alone jobs without GPUs, and jobs with workers on unusable nodes.
     """
 
     uses_running_times: ClassVar[bool] = False
 
     delta_s: float = 600.0
-    """Delta: at least so long from one change to the next, unless nothing runs. 10 to 15 minutes are advised
-    (section V-B); 0: whenever something happens."""
+    """Delta: the least time from one change to the next, unless nothing runs. The paper advises 10 to 15
+    minutes (section V-B). 0: decide at every event."""
     ended_share: float = 0.05
-    """The hybrid strategy (section V-B): Delta is not waited for once this part of the jobs has ended since
-    the last change. 0: the plain strategy."""
+    """The hybrid strategy (section V-B): a decision does not wait for Delta once this part of the jobs has
+    ended since the last change. 0: the plain strategy, which always waits for Delta."""
     drops: bool = False
-    """Whether a job that cannot be taken in at once is refused for good (after line 23) and does not wait."""
+    """Whether a waiting job that cannot be admitted is refused for good (after line 23 of figure 4).
+    Otherwise it keeps waiting."""
     overtaking: bool = True
-    """Whether a job may start before one that was submitted earlier and does not fit (figure 4). If not, only
-    the head of the queue is tried, as in their simulator (section III-E)."""
+    """Whether a job may start before an earlier one that does not fit (figure 4). If not, only the head of
+    the queue is tried, as in the paper's simulator (section III-E)."""
 
     @abstractmethod
     def batch_of(self, job: TrainingJob) -> int:
-        """The aggregate batch that `job` is to have; 0: the best that it accepts, whatever its size."""
+        """The aggregate batch with which `job` is to train; 0: the best that it accepts, at whatever size."""
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
-        """MAKESCALINGDECISIONS of figure 4, if it is time."""
+        """Make a decision if it is time, else say when to ask again (MAKESCALINGDECISIONS of figure 4)."""
         if not self._is_due(jobs):
             return Targets(again_at=jobs.decided_at + self.delta_s)
         return _Decision(self, jobs, placement).targets()
@@ -70,19 +80,19 @@ class _Pool:
 
     gpu_type: str
     gpus: Amount = 0
-    """Idle, or held by `taken`."""
+    """GPUs that are idle, or that the jobs in `admitted` hold."""
     fewest: Amount = 0
-    """What the smallest choices of `taken` take."""
-    taken: list[tuple[TrainingJob, Choices]] = field(default_factory=list)
+    """GPUs of the smallest choices of all jobs in `admitted`."""
+    admitted: list[tuple[TrainingJob, Choices]] = field(default_factory=list)
 
     def take(self, job: TrainingJob, found: Choices) -> None:
-        """EXECUTING has one more, with these choices."""
-        self.taken.append((job, found))
+        """Add a job with its choices to the jobs that run (EXECUTING of figure 4)."""
+        self.admitted.append((job, found))
         self.fewest += found.fewest or 0
 
 
 class _Decision:
-    """One decision in the making."""
+    """One decision while it is made: it keeps running jobs, admits waiting ones, and shares the GPUs."""
 
     def __init__(self, settings: Autoscaler, jobs: Jobs, placement: Placement) -> None:
         self._settings = settings
@@ -109,15 +119,15 @@ class _Decision:
         jobs = [job for job in self._jobs.training if job.shape.gpus]
         for job in jobs:
             if job.shares:
-                self._keep(job)
-        self._take_in(job for job in jobs if not job.shares)
+                self._admit_running(job)
+        self._admit_waiting(job for job in jobs if not job.shares)
         free = self._placement.free()
         for pool in self._pools.values():
-            self._send(pool, free)
+            self._resize_changed(pool, free)
         return Targets(tuple(self._targets), notes=tuple(self._notes), drops=tuple(self._drops))
 
     def _pool_of(self, job: TrainingJob) -> _Pool | None:
-        """None: there is no GPU of its type."""
+        """The pool of the job's GPU type; None: there is no GPU of this type."""
         if job.shares:
             return self._pools.get(self._type_of.get(job.shares[0].node, self._commonest))
         return self._pools.get(job.shape.gpu_type or self._commonest)
@@ -125,22 +135,22 @@ class _Decision:
     def _choices(self, job: TrainingJob, pool: _Pool) -> Choices:
         return choices(job, self._cluster_of[pool.gpu_type], self._settings.batch_of(job))
 
-    def _keep(self, job: TrainingJob) -> None:
+    def _admit_running(self, job: TrainingJob) -> None:
         pool = self._pool_of(job)
         if pool is None:
             return
         pool.gpus += job.gpus
         if any(share.node not in self._usable for share in job.shares):
-            pool.take(job, Choices((job.gpus,), (1.0,)))  # nobody else could have what it gave up
+            pool.take(job, Choices((job.gpus,), (1.0,)))  # no other job could use GPUs of an unusable node
         else:
             pool.take(job, self._choices(job, pool))
 
-    def _take_in(self, waiting: Iterable[TrainingJob]) -> None:
-        """Lines 15 to 22."""
+    def _admit_waiting(self, waiting: Iterable[TrainingJob]) -> None:
+        """Admit the waiting jobs that fit, in their order, and refuse or note the others (lines 15 to 22)."""
         blocked = False
         for job in waiting:
             pool = self._pool_of(job)
-            why = "an earlier job does not fit yet" if blocked else self._try(job, pool)
+            why = "an earlier job does not fit yet" if blocked else self._why_not_admitted(job, pool)
             if not why:
                 continue
             if self._settings.drops:
@@ -149,8 +159,8 @@ class _Decision:
                 self._notes.append(Note(job.key, f"waits: {why}"))
                 blocked = blocked or (not self._settings.overtaking and self._could_ever_run(job, pool))
 
-    def _try(self, job: TrainingJob, pool: _Pool | None) -> str:
-        """Take it in, or say why not."""
+    def _why_not_admitted(self, job: TrainingJob, pool: _Pool | None) -> str:
+        """Admit the job if it fits, and return ""; else return the reason."""
         if pool is None:
             return "there is no GPU of its type"
         spare = pool.gpus - pool.fewest
@@ -172,13 +182,17 @@ class _Decision:
         fewest = self._choices(job, pool).fewest
         return fewest is not None and fewest <= self._cluster_of[pool.gpu_type].gpus
 
-    def _send(self, pool: _Pool, free: FreeGpus) -> None:
-        """SENDTODLPLATFORM: first those that shrink, then the largest, which need whole nodes most."""
-        sizes = optimize([found for _, found in pool.taken], pool.gpus)
+    def _resize_changed(self, pool: _Pool, free: FreeGpus) -> None:
+        """Share the GPUs of `pool`, and set the target of each job whose size changes (SENDTODLPLATFORM).
+
+        Jobs that shrink come first, because they free GPUs. The others follow, the largest first: they need
+        whole nodes most.
+        """
+        sizes = optimize([found for _, found in pool.admitted], pool.gpus)
         assert sizes is not None, "only what fits is taken in"
         changed = [
             (job, found, gpus)
-            for (job, found), gpus in zip(pool.taken, sizes, strict=True)
+            for (job, found), gpus in zip(pool.admitted, sizes, strict=True)
             if gpus != job.gpus
         ]
         changed.sort(key=lambda change: (change[2] >= change[0].gpus, -change[2], change[0].key))
@@ -187,7 +201,7 @@ class _Decision:
             if shares:
                 self._targets.append(self._target(job, found, shares))
 
-    def _target(self, job: TrainingJob, found: Choices, shares: tuple[Share, ...]) -> Target:
+    def _target(self, job: TrainingJob, found: Choices, shares: tuple[NodeShare, ...]) -> Target:
         workers = self._placement.put(job.key, shares)
         samples = self._settings.batch_of(job)
         if not samples and job.batch is not None and job.speed is not None:
@@ -204,14 +218,16 @@ class _Decision:
 
 def _place(
     job: TrainingJob, gpu_type: str, sizes: Sequence[Amount], free: FreeGpus
-) -> tuple[Share, ...] | None:
-    """Where it goes with the largest of `sizes` (GPUs, ascending) that has a place; taken there.
+) -> tuple[NodeShare, ...] | None:
+    """Place the job with the largest of `sizes` (GPUs, ascending) that has a place, and take the GPUs from
+    `free`.
 
-    None where it stays as it is: GPUs are enough, but may lie apart where a worker has several of them.
+    None: the job stays as it is. The GPUs suffice in sum, but a worker of several GPUs needs them on one
+    node.
     """
     shape = job.shape if job.shape.gpu_type == gpu_type else replace(job.shape, gpu_type=gpu_type)
     keep = dearest_first(job)
-    shares: tuple[Share, ...] | None = None
+    shares: tuple[NodeShare, ...] | None = None
     free.give(job.shape, job.shares)
     for gpus in reversed(sizes):
         if gpus == job.gpus:

@@ -1,4 +1,4 @@
-"""EASY backfilling: the head of the queue has a reservation, others may not delay it."""
+"""EASY backfilling: the head of the queue has a reservation, and other jobs may not delay it."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from operator import itemgetter
 from typing import ClassVar
 
 from flexo.model.plans import Note
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import requested, seconds_left
 from flexo.policies.fifo import start
 from flexo.policies.placement import FreeGpus, Placement
 from flexo_protos.resources import Amount, total
 
-_Running = tuple[float, TrainingJob, tuple[Share, ...]]
-"""When a job is expected to end, it, and where it runs."""
+_Running = tuple[float, TrainingJob, tuple[NodeShare, ...]]
+"""The expected end of a job, the job, and its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backfill(Policy):
-    """First come, first served, and jobs further back that start now without delaying the head of the queue.
+    """First come, first served. Jobs further back start now if they do not delay the head of the queue.
 
-    Lifka, "The ANL/IBM SP scheduling system" (1995): the first job that does not fit gets a reservation at
-    the earliest instant at which, by the estimated ends of the running jobs, it will fit. A job behind it
-    starts now if it fits now and either ends before that instant, or leaves enough for the head then.
-    Ends are estimated from `TrainingJob.remaining_work` and `.speed`: from time limits where nothing else is
-    known.
+    Lifka, "The ANL/IBM SP scheduling system" (1995): the first job that does not fit gets a reservation. The
+    reservation begins at the earliest instant at which this job fits, by the estimated ends of the running
+    jobs. A job behind it starts now if it fits now and either ends before that instant, or leaves enough for
+    the head then. Ends are estimated from `TrainingJob.remaining_work` and `.speed`: from time limits where
+    nothing else is known.
     """
 
     name: ClassVar[str] = "backfill"
 
     depth: int = 500
-    """Pending jobs that are looked at, from the head of the queue."""
+    """Number of pending jobs that are considered, from the head of the queue."""
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
-        """Start the head of the queue as long as it fits, then what fits beside its reservation."""
+        """Start jobs in order as long as they fit, then jobs that fit beside the reservation of the first
+        that does not."""
         if not placement.any_idle:
             return Targets()
         queue = islice(jobs.waiting(), self.depth)
@@ -61,11 +62,12 @@ class _Pass:
         self._placement = placement
         self._free = placement.free()
         self._running: list[_Running] = []
-        """Those that start."""
+        """The jobs that start, with their expected ends."""
         self.started: list[Target] = []
 
     def in_order(self, queue: Iterator[TrainingJob]) -> TrainingJob | None:
-        """Start jobs as long as they fit. The first that does not; None if there is none."""
+        """Start jobs as long as they fit. Returns the first that does not; None: there is none, or no GPU is
+        left."""
         for job in queue:
             workers = requested(job)
             shares = self._free.place(job.shape, workers)
@@ -79,7 +81,8 @@ class _Pass:
         return None
 
     def beside(self, head: TrainingJob, queue: Iterator[TrainingJob]) -> _Reservation | None:
-        """Start those that do not delay `head`. Its reservation; None if it was not even asked for."""
+        """Start jobs that do not delay `head`. Returns the reservation of `head`; None: no job made it
+        necessary."""
         now, idle = self._jobs.at, self._free.total
         largest = max(node.gpus for node in self._placement.nodes)
         reservation: _Reservation | None = None
@@ -90,7 +93,7 @@ class _Pass:
                 continue
             if reservation is None:
                 reservation = _Reservation.of(head, self._jobs, self._placement, self._running)
-            # most are turned away here, without looking for a place
+            # most jobs are rejected here, without a search for nodes
             if gpus > reservation.spare and not reservation.is_after(
                 _would_end_at(job, workers, -(-gpus // largest), now)
             ):
@@ -111,19 +114,23 @@ class _Pass:
         elif reservation.leaves_room(job, shares):
             self._start(job, shares, ends_at, f"job {reservation.head.key} has room enough beside it")
 
-    def _start(self, job: TrainingJob, shares: tuple[Share, ...], ends_at: float, why: str) -> None:
+    def _start(self, job: TrainingJob, shares: tuple[NodeShare, ...], ends_at: float, why: str) -> None:
         self._free.take(job.shape, shares)
         self._running.append((ends_at, job, shares))
         self.started.append(start(job, self._placement.put(job.key, shares), why))
 
 
 class _Reservation:
-    """When the head of the queue will fit, and what is free then, the head's own GPUs included. Mutable."""
+    """The instant at which the head of the queue will fit, and the GPUs that are free then. Mutable.
+
+    The free GPUs include those that the head itself will take.
+    """
 
     def __init__(self, head: TrainingJob, at: float, free: FreeGpus) -> None:
         self.head = head
         self.at = at
-        """Infinite: by no estimate will it ever fit, so that it reserves all there is."""
+        """Infinite: by no estimate will the head ever fit. Then only jobs with a known end start beside
+        it."""
         self._free = free
         self.spare = self._count_spare()
         """GPUs free then that the head does not need: no job with more can run beside it."""
@@ -132,7 +139,10 @@ class _Reservation:
     def of(
         cls, head: TrainingJob, jobs: Jobs, placement: Placement, started: Sequence[_Running]
     ) -> _Reservation:
-        """Let running jobs end, the soonest first, until `head` fits."""
+        """Make the reservation: running jobs end, the soonest first, until `head` fits.
+
+        `started`: the jobs that start in this pass.
+        """
         free = placement.free()
         running = _ending(jobs, placement)
         for ends_at, job, shares in started:
@@ -146,15 +156,16 @@ class _Reservation:
                 break
             free.give(job.shape, shares)
             if at == math.inf and _fits(free, head):
-                at = ends_at  # those that end at the same instant count, too
+                at = ends_at  # jobs that end at the same instant count, too
         return cls(head, at, free)
 
     def is_after(self, ends_at: float) -> bool:
-        """Whether a job that ends at `ends_at` has gone by then."""
+        """Whether a job that ends at `ends_at` has ended by the begin of the reservation."""
         return ends_at <= self.at and ends_at < math.inf
 
-    def leaves_room(self, job: TrainingJob, shares: tuple[Share, ...]) -> bool:
-        """Whether the head fits beside `job` even if that never ends; then its GPUs are taken for good."""
+    def leaves_room(self, job: TrainingJob, shares: tuple[NodeShare, ...]) -> bool:
+        """Whether the head fits beside `job` even if `job` never ends. If so, takes the GPUs of `job` for
+        good."""
         self._free.take(job.shape, shares)
         if _fits(self._free, self.head):
             self.spare = self._count_spare()
@@ -167,7 +178,7 @@ class _Reservation:
 
 
 def _ending(jobs: Jobs, placement: Placement) -> list[_Running]:
-    """Running jobs that are known to end. Not all of a long queue is gone through to find them."""
+    """Running jobs with a known end. The search stops once it has found all GPUs that are held."""
     found: list[_Running] = []
     held = total([node.allocated.gpus for node in placement.nodes])
     for job in jobs.training:
@@ -188,7 +199,7 @@ def _fits(free: FreeGpus, job: TrainingJob) -> bool:
 
 
 def _ends_at(job: TrainingJob, now: float) -> float:
-    """When a running job is expected to end; now, if it should have ended already."""
+    """The expected end of a running job; now, if it should have ended already; infinite: not known."""
     if job.remaining_work is None or (rate := job.rate_now) <= 0:
         return math.inf
     since = now if job.as_of is None else job.as_of
@@ -199,5 +210,5 @@ def _ends_at(job: TrainingJob, now: float) -> float:
 
 
 def _would_end_at(job: TrainingJob, workers: int, nodes: int, now: float) -> float:
-    """When it is expected to end if it starts now."""
+    """The expected end of a pending job if it starts now."""
     return now + job.start_cost_s + seconds_left(job, workers, nodes, now)

@@ -1,8 +1,9 @@
-"""What a policy is: its properties, and its answers to two questions.
+"""The interface of a policy: its properties, and its answers to two questions.
 
 How many workers shall each job have (`targets`)? In which order shall pending jobs start (`pending_order`)?
-Where workers go is a question for the `Placement` that it is given, and for the planner of the cluster:
-`allocating` where a cluster gives jobs what it is told, `satellites` where jobs grow beside their bases.
+The policy does not choose nodes by itself: it asks the `Placement` that it is given. The planner of the
+cluster then turns the targets into a plan. The planner is `allocating` on a cluster that gives jobs what
+flexod decides, and `satellites` where jobs grow beside their bases.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from flexo.model.training import Quota, TrainingJob
 from flexo.policies.placement import Placement
 
 SiteFact = Literal["borrowed_partition", "gpu_speeds"]
-"""What flexod's configuration says that a policy can have as a setting."""
+"""A part of flexod's configuration that a policy can have as a setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """What a policy decides about, at one instant."""
+    """The jobs that a policy decides about, at one instant."""
 
     at: float
     training: tuple[TrainingJob, ...]
     """All jobs that train or wait to, in the order of submission."""
     quotas: tuple[Quota, ...] = ()
-    """Of tenants; a tenant that is not named has none."""
+    """Quotas of tenants; a tenant that is not named has none."""
     decided_at: float = 0.0
-    """When a decision last changed something."""
+    """Time when a decision last changed something."""
     ended_since: int = 0
     """Jobs that have ended since `decided_at`."""
 
@@ -51,65 +52,67 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one job shall have. `why` is half a sentence for people."""
+    """The size that one job shall have. `why`: half a sentence for people."""
 
     job: JobKey
     workers: int
-    """All of its workers, those of its base among them; 0: it stops and waits."""
+    """All workers of the job, those of its base included; 0: the job stops and waits."""
     why: str = ""
     samples: int = 0
-    """The aggregate batch; 0: as its script says, or in proportion to its workers."""
+    """The aggregate batch; 0: the script's own, or in proportion to the workers."""
     guaranteed: bool = False
-    """From then on within its tenant's quota (AntMan)."""
+    """Whether the job runs within its tenant's quota from then on (AntMan)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What changes. A job that has no target keeps what it has."""
+    """The targets that change. A job that has no target keeps what it has."""
 
     jobs: tuple[Target, ...] = ()
-    """Where there is not enough for all, the first are served first."""
+    """The targets in order: if there is not enough for all, the first are served first."""
     evenly: bool = False
-    """Where there is not enough for all, workers go one by one to the job that has the fewest."""
+    """Whether, if there is not enough for all, workers go one by one to the job that has the fewest."""
     notes: tuple[Note, ...] = ()
     drops: tuple[Drop, ...] = ()
     """Pending jobs that are refused for good."""
     again_at: float | None = None
-    """When to ask again although nothing has happened; None: once something has."""
+    """Time to ask again even if nothing has happened; None: not before something has happened."""
 
 
 class Policy(ABC):
-    """A frozen dataclass whose fields are its settings. Equal jobs and nodes have equal targets."""
+    """A policy: a frozen dataclass whose fields are its settings. Equal jobs and nodes give equal targets."""
 
     __slots__ = ()
 
     name: ClassVar[str]
-    """As `--policy` and `[controller] policy` take it."""
+    """The name that `--policy` and `[controller] policy` take."""
     oracle: ClassVar[bool] = False
-    """Whether it goes by what no scheduler can know; every output then says so."""
+    """Whether the policy uses facts that no scheduler can know; every output then says so."""
     uses_running_times: ClassVar[bool] = True
-    """Whether it looks at `TrainingJob.remaining_work`. True unless a policy denies it: a simulation that
-    tells true running times then says so."""
+    """Whether the policy reads `TrainingJob.remaining_work`. If so, a simulation that tells true running
+    times says so. A policy that does not read it has to set False."""
     orders_pending: ClassVar[bool] = False
-    """Whether it has a `pending_order`."""
+    """Whether the policy has a `pending_order`."""
     weighs_users: ClassVar[bool] = False
-    """Whether it looks at `TrainingJob.weight`."""
+    """Whether the policy reads `TrainingJob.weight`."""
     uses_quotas: ClassVar[bool] = False
-    """Whether it looks at `Jobs.quotas`."""
+    """Whether the policy reads `Jobs.quotas`."""
     starts_jobs: ClassVar[bool] = True
-    """Whether it starts pending jobs where the cluster does not. One that does not cannot be simulated so."""
+    """Whether the policy starts pending jobs where the cluster does not. If not, it cannot be simulated on
+    such a cluster."""
     in_flexod: ClassVar[Mapping[str, object]] = {}
-    """Settings that flexod has it with, where those are not the defaults."""
+    """Settings with which flexod makes the policy, where these differ from the defaults."""
     from_site: ClassVar[Mapping[str, SiteFact]] = {}
-    """Settings that flexod takes from its own configuration, and what of it."""
+    """Settings that flexod takes from its own configuration: per setting, the part of the configuration."""
 
     @abstractmethod
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
-        """Who shall have how much from now on, and why.
+        """The new size of each job, and why.
 
-        A policy may ask `placement` what fits. What it puts there goes there on a cluster that allocates.
+        A policy may ask `placement` what fits. On a cluster that allocates, workers go where the policy puts
+        them.
         """
 
     def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
-        """All pending jobs, the first to start first; () where the cluster's own order is as good."""
+        """All pending jobs, the first to start first; (): the cluster's own order is as good."""
         return ()

@@ -1,4 +1,4 @@
-"""What a job asks for, and how long it would run with it: the sums that all policies do alike."""
+"""The request of a job, and its remaining time with it: calculations that all policies share."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from flexo.model.training import TrainingJob
 
 
 def requested(job: TrainingJob) -> int:
-    """Workers that it runs with where a policy does not resize: what its user asked for, within its range."""
+    """Workers of a job that no policy resizes: what its user asked for, within the job's range."""
     wanted, allowed = job.requested_workers, job.workers
     return wanted if allowed.min <= wanted <= allowed.max else allowed.clamp(wanted or allowed.min)
 
 
 def least(job: TrainingJob) -> int:
-    """Workers below which it cannot be shrunk: its minimum, and what it has in its base."""
+    """The fewest workers to which the job can shrink: its minimum, or its base if that is larger."""
     return max(job.workers.min, sum(share.workers for share in job.base))
 
 
 def rate(job: TrainingJob, workers: int, nodes: int) -> float:
-    """Work a second by `workers` on `nodes` nodes; linear in the workers where nothing is known."""
+    """Work per second by `workers` on `nodes` nodes; linear in the workers where nothing is known."""
     return float(workers) if job.speed is None else job.speed.rate(workers, nodes)
 
 
 def seconds_left(job: TrainingJob, workers: int, nodes: int, now: float) -> float:
-    """How long it would go on from `now` with so many, as far as is known; infinite where nothing is."""
+    """Seconds that the job would go on from `now` with `workers`; infinite: not known, or it cannot run
+    so."""
     left = job.remaining_at(now) if job.shares else job.remaining_work
     if left is None:
         return math.inf
@@ -35,7 +36,7 @@ def seconds_left(job: TrainingJob, workers: int, nodes: int, now: float) -> floa
 
 
 def fewest_nodes(job: TrainingJob, workers: int, nodes: Sequence[Node]) -> int:
-    """How many nodes `workers` need at least, if all are as large as the largest that the job may use."""
+    """The fewest nodes for `workers`, if all nodes are as large as the largest that the job may use."""
     wanted = job.shape.gpu_type
     largest = max((node.gpus for node in nodes if not wanted or node.gpu_type == wanted), default=0)
     each = largest // max(1, job.shape.gpus)

@@ -12,32 +12,33 @@ from flexo.model.nodes import Node
 from flexo.model.training import TrainingJob
 from flexo.policies.base import Jobs
 from flexo.policies.demand import fewest_nodes, least, rate, requested
-from flexo.policies.payoff import pays
 from flexo.policies.placement import Placement
+from flexo.policies.resize_benefit import pays
 from flexo.policies.serving import Chosen, Serving, choose
 from flexo.policies.tiresias import Tiresias
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticTiresias(Tiresias):
-    """Amoeba, section 6.2: Tiresias with the rules R1 and R2, merged into one decision.
+    """Tiresias with the rules R1 and R2 of Amoeba, section 6.2, merged into one decision.
 
-    R1: if more than `pending_limit` jobs would wait while all run with the p workers that their users asked
-    for, every job outside queue 0 runs with floor(p/2), but at least one (floor(1/2) is none).
-    R2: if none waits and GPUs are idle, the job with the largest gain (t(p+1)-t(p))/t(p) gets one worker
-    more, again and again; t(p) is its throughput with p workers, and p what it has by then. What all that
-    comes to for one job has to pay while the GPUs are likely to stay (section 3.2).
+    R1: jobs outside queue 0 shrink if more than `pending_limit` jobs would wait while all others run with the
+    p workers that their users asked for. Each then runs with floor(p/2) workers, but at least its minimum
+    (floor(1/2) is none). R2: if no job waits and GPUs are idle, the job with the largest gain
+    (t(p+1)-t(p))/t(p) gets one worker more, again and again. t(p) is the job's throughput with p workers, and
+    p its present number. All workers that one job gets by R2 together have to pay while the GPUs are likely
+    to stay (section 3.2).
     """
 
     name: ClassVar[str] = "elastic-tiresias"
 
     pending_limit: int = 0
-    """N of R1. The paper does not print it: 0 lets R1 act as soon as anybody waits."""
+    """N of R1, which the paper does not print. 0: R1 acts as soon as any job waits."""
     stay_s: float = math.inf
-    """How long what R2 gives is likely to stay. Infinite: not known."""
+    """Seconds that workers given by R2 are likely to stay. Infinite: not known."""
 
     def choose(self, jobs: Jobs, placement: Placement, order: Sequence[TrainingJob]) -> Chosen:
-        """Make room if too many wait, or use what is idle."""
+        """Choose who runs: shrink jobs if too many would wait (R1), or use idle GPUs (R2)."""
         chosen = choose(placement, order, requested)
         if len(chosen.waiting) > self.pending_limit:
             chosen = choose(placement, order, lambda job: self._halved(job, jobs.at))
@@ -46,7 +47,7 @@ class ElasticTiresias(Tiresias):
         return chosen
 
     def _halved(self, job: TrainingJob, at: float) -> int:
-        """R1."""
+        """The workers of a job under R1."""
         asked = requested(job)
         if self.queue_of(job, at) == 0:
             return asked
@@ -54,7 +55,8 @@ class ElasticTiresias(Tiresias):
 
 
 class _UsingIdleGpus:
-    """R2. Of equal gains the first submitted has its turn, whoever runs already: so targets come to rest."""
+    """Rule R2: gives idle GPUs to jobs. Of equal gains, the job submitted first wins, even over running jobs:
+    so targets come to rest."""
 
     def __init__(self, nodes: Sequence[Node], chosen: Chosen, stay_s: float) -> None:
         self._nodes = nodes
@@ -63,7 +65,8 @@ class _UsingIdleGpus:
         self._stay_s = stay_s
 
     def use(self) -> None:
-        """Give all that pays; what a job gives back because it does not, others may have."""
+        """Give workers to the jobs for which they pay. Workers that do not pay are taken back, and others may
+        have them."""
         while True:
             self._give()
             paying = [each for each in self._growing if self._pays(each.serving)]
@@ -90,7 +93,7 @@ class _UsingIdleGpus:
                 heappop(gains)
 
     def _gain(self, serving: Serving) -> float:
-        """Throughput with one worker more, to what it is; 0 where it may not have more."""
+        """The relative gain in throughput by one more worker; 0 if the job may not have more."""
         job, workers = serving.job, serving.workers
         if workers >= job.workers.max:
             return 0.0
@@ -98,7 +101,8 @@ class _UsingIdleGpus:
         return (more - now) / now if now > 0 else 0.0
 
     def _pays(self, serving: Serving) -> bool:
-        """What it is to have, against what it has; a job that starts pays for its start anyhow."""
+        """Whether the new size pays, compared with the present one. A starting job pays for its start
+        anyhow."""
         job = serving.job
         if self._stay_s == math.inf or not job.shares or serving.workers <= job.allocated:
             return True
@@ -111,8 +115,8 @@ class _UsingIdleGpus:
 
 @dataclass(frozen=True, slots=True)
 class _Growing:
-    """A job that R2 may give more."""
+    """A job to which R2 may give more workers."""
 
     serving: Serving
     before: int
-    """Workers that it has without R2."""
+    """Workers that the job has without R2."""

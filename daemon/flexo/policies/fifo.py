@@ -1,4 +1,4 @@
-"""First come, first served: nobody starts before those who came earlier. The plainest baseline."""
+"""First come, first served: no job starts before an earlier one. The plainest baseline."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from flexo.policies.placement import Placement
 class Fifo(Policy):
     """Starts jobs in the order of submission, each with the workers that its user asked for.
 
-    The first that does not fit holds up all behind it, unless it would not fit into the whole cluster either.
-    Running jobs are left alone.
+    The first job that does not fit holds up all jobs behind it, unless it would not fit into the whole
+    cluster either. Running jobs are left alone.
     """
 
     name: ClassVar[str] = "fifo"
     uses_running_times: ClassVar[bool] = False
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
-        """Start what is at the head of the queue as long as it fits."""
+        """Start the head of the queue as long as it fits."""
         if not placement.any_idle:
             return Targets()
         free = placement.free()
@@ -43,5 +43,5 @@ class Fifo(Policy):
 
 
 def start(job: TrainingJob, workers: int, why: str) -> Target:
-    """The target that starts `job`, and the sentence for it."""
+    """The target that starts `job`, with its sentence for people."""
     return Target(job.key, workers, f"starts with {workers} of {job.workers} workers: {why}")

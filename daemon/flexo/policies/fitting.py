@@ -1,7 +1,8 @@
-"""Puts targets on nodes where the policy has not done so itself: in their order, beside what jobs have.
+"""Puts targets on nodes if the policy has not done so itself: in their order, beside the workers that jobs
+have.
 
-Most policies put their jobs themselves, because what fits decides who runs. Nobody is moved here: a job keeps
-what it has, up to its target, and whoever grows or starts gets what is left.
+Most policies put their jobs themselves, because what fits decides which jobs run. This module moves no
+worker: a job keeps its workers, up to its target. Jobs that grow or start get the remaining GPUs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from flexo.model.queue import JobKey
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Target, Targets
 from flexo.policies.demand import least
 from flexo.policies.placement import FreeGpus, Placement, dearest_first
@@ -23,7 +24,7 @@ _ByKey = Mapping[JobKey, TrainingJob]
 def fitted(targets: Targets, jobs: Jobs, placement: Placement) -> Targets:
     """The same targets, each put into `placement`, with as many workers as found a place.
 
-    `targets` itself where the policy has put all of them.
+    If the policy has put all of them, or the others only preempt, returns `targets` itself.
     """
     left = [target for target in targets.jobs if placement.of(target.job) is None]
     if not left:
@@ -52,14 +53,14 @@ def _as_put(target: Target, placement: Placement) -> Target:
 
 
 def _allowed(target: Target, job: TrainingJob) -> Target:
-    """Within what the job may have; one that cannot be preempted goes on."""
+    """The target within the limits of the job; a running job that cannot be preempted keeps its least."""
     if target.workers <= 0 and (job.preemptible or not job.shares):
         return replace(target, workers=0)
     return replace(target, workers=max(least(job), min(target.workers, job.workers.max)))
 
 
-def _keep(free: FreeGpus, target: Target, job: TrainingJob, placement: Placement) -> tuple[Share, ...]:
-    """What it keeps of what it has, or where the policy has put it; taken from `free`."""
+def _keep(free: FreeGpus, target: Target, job: TrainingJob, placement: Placement) -> tuple[NodeShare, ...]:
+    """The workers that the job keeps, or the nodes on which the policy has put it; takes them from `free`."""
     shares = placement.of(job.key)
     workers = min(target.workers, job.allocated)
     if shares is None:
@@ -68,8 +69,10 @@ def _keep(free: FreeGpus, target: Target, job: TrainingJob, placement: Placement
     return shares
 
 
-def _grow(free: FreeGpus, job: TrainingJob, workers: int, kept: tuple[Share, ...]) -> tuple[Share, ...]:
-    """As near to `workers` as there is room, beside `kept`; taken from `free`."""
+def _grow(
+    free: FreeGpus, job: TrainingJob, workers: int, kept: tuple[NodeShare, ...]
+) -> tuple[NodeShare, ...]:
+    """Grow a job from `kept` as near to `workers` as there is room; takes the new shares from `free`."""
     had = sum(share.workers for share in kept)
     free.give(job.shape, kept)
     shares = kept
@@ -83,9 +86,9 @@ def _grow(free: FreeGpus, job: TrainingJob, workers: int, kept: tuple[Share, ...
 
 
 def _evenly(wanted: Sequence[Target], jobs: _ByKey, gpus: Amount) -> list[Target]:
-    """At most the same targets, which `gpus` suffice for: workers one by one to the job that has the fewest.
+    """The targets, reduced until `gpus` suffice: workers go one by one to the job that has the fewest.
 
-    Jobs that run come before those that would start.
+    Running jobs come before jobs that would start.
     """
     sizes: dict[JobKey, int] = {}
     for target in sorted(wanted, key=lambda each: not jobs[each.job].shares):

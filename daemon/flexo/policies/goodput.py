@@ -1,16 +1,16 @@
-"""Our own policy: every GPU where it shortens the time that jobs take most (docs/policies.md).
+"""flexo's own policy: every GPU goes where it shortens the time of jobs most (docs/policies.md).
 
-Goodput as in Pollux (Qiao et al., OSDI 2021, section 3): work done a second, at the best batch, as far as a
+Goodput is that of Pollux (Qiao et al., OSDI 2021, section 3): work per second, at the best batch, as far as a
 job has found that out. In each round a multiple-choice knapsack gives every job one of the sizes that it
 could have. A size is worth
 
     weight * speedup / T^alpha * (1 - change_cost_s / H)   (the last factor only where the size is another)
 
-with the speedup over the job's smallest size, T the time that it would still take with that, and H how long
-a size is likely to last. So a job that is nearly done counts for more (as in SRPT), but with an exponent
-below 1: jobs scale worse than linearly, and two half-sized jobs get more out of the GPUs than one after the
-other (Berg et al., "heSRPT: Parallel scheduling to minimize mean slowdown", 2020). What is not known of a
-job's remaining work is taken to be what it has done so far.
+The speedup is relative to the job's smallest size. T is the time that the job would still take with its
+smallest size. H is how long a size is likely to last. A job that is nearly done counts for more, as in SRPT,
+but the exponent is below one: jobs scale worse than linearly, and two half-sized jobs get more out of the
+GPUs than one after the other (Berg et al., "heSRPT: Parallel scheduling to minimize mean slowdown", 2020). If
+the rest of a job's work is unknown, it is taken to be as much as the work so far.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.demand import least, rate, requested
 from flexo.policies.knapsack import Group, choose
@@ -29,33 +29,34 @@ from flexo.policies.serving import movable
 from flexo_protos.resources import total
 
 _SHORTEST_S = 60.0
-"""No job counts as nearer to its end than this."""
+"""The shortest time to its end that is assumed for a job."""
 _MOST_LOST = 0.9
-"""Of a size's worth, by the cost of changing to it."""
+"""The largest part of a size's worth that the cost of changing to it can take away."""
 _EVERY_SIZE_UP_TO = 8
-"""Beyond, sizes are looked at in steps of about an eighth."""
+"""The number of workers up to which every size is tried. Beyond it, sizes are tried in steps of about an
+eighth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput(Policy):
-    """Settings."""
+    """The policy and its settings."""
 
     name: ClassVar[str] = "goodput"
     weighs_users: ClassVar[bool] = True
 
     alpha: float = 0.4
-    """How much more a job counts that is nearly done: 0 not at all, 1 as shortest-remaining-time-first."""
+    """The exponent of the remaining time: 0: it does not count; 1: as in shortest-remaining-time-first."""
     lasts_s: float = 200.0
-    """H: how long a size is likely to last."""
+    """H: the seconds that a size is likely to last."""
     first_workers: int = 4
-    """The most that a job starts with of which no speed is known yet."""
+    """The most workers with which a job starts that has not run before."""
     growth: int = 4
-    """A job gets at most so many times the most workers that it has run with."""
+    """The most workers of a job are this number times the most workers that it has run with."""
     patience_s: float = 1800.0
-    """A job that has waited so long counts as if its remaining time were half as long, and so on."""
+    """The wait that doubles the worth of a pending job; twice this wait triples it, and so on."""
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
-        """What changes in this round."""
+        """The changes of this round."""
         return _Round(self, jobs, placement).targets()
 
 
@@ -70,15 +71,15 @@ class _Size:
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """All sizes that one job could have; none but `held` where it cannot be taken."""
+    """All sizes that one job could have. If none is chosen, the job gets `held` workers."""
 
     job: TrainingJob
     sizes: tuple[_Size, ...]
     held: int
-    """Workers that it has in any case."""
+    """Workers that the job has in any case."""
 
     def group(self) -> Group:
-        """What the knapsack chooses from: GPUs beyond what it has in any case."""
+        """The knapsack's choices: GPUs beyond those that the job has in any case."""
         gpus = self.job.shape.gpus
         return Group(
             [(size.workers - self.held) * gpus for size in self.sizes], [size.value for size in self.sizes]
@@ -115,7 +116,7 @@ class _Round:
         smallest, *_ = sizes = self._sizes(job)
         slowest = rate(job, smallest, self._nodes(job, smallest))
         if slowest <= 0:
-            # it cannot train with its least, or nobody knows that it can: as if it were linear
+            # no rate is known for its smallest size, or it cannot train so: assume that it is linear
             slowest = float(smallest)
         weight = self._weight(job, slowest)
         worth = [
@@ -126,16 +127,18 @@ class _Round:
         return _Offer(job, tuple(_Size(each.workers, each.nodes, each.value - base) for each in worth), held)
 
     def _runs_on(self, job: TrainingJob) -> bool:
-        """Whether it may not be preempted now: not before it has trained for as long as its start took, and
-        never where all would be lost.
+        """Whether the job may not be preempted now.
 
-        Else, where a start takes as long as a round, jobs would take turns for ever and never get on.
+        A job is preempted neither before it has trained for as long as its start took, nor if it would lose
+        all its work. Otherwise, where a start takes as long as a round, jobs would take turns for ever
+        without progress.
         """
         lately = self._now - job.resumes_at < job.start_cost_s
         return lately or not (job.preemptible and job.checkpoints)
 
     def _settings_of(self, job: TrainingJob, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Workers and nodes: what it has as it is, everything else on as few nodes as it can."""
+        """The workers and nodes to try: the present size on its present nodes, every size on as few nodes as
+        possible."""
         for workers in sizes:
             fewest = self._nodes(job, workers)
             if workers == job.allocated and len(job.shares) != fewest:
@@ -143,7 +146,7 @@ class _Round:
             yield workers, fewest
 
     def _sizes(self, job: TrainingJob) -> list[int]:
-        """Those that it may be given in this round, ascending; never none."""
+        """The sizes that the job may be given in this round, ascending; at least one."""
         low = least(job)
         if not job.elastic:
             return [requested(job)]
@@ -168,7 +171,7 @@ class _Round:
         return -(-workers // each)
 
     def _worth(self, job: TrainingJob, workers: int, nodes: int) -> float:
-        """Work a second with that size, less what a change to it loses."""
+        """Work per second with this size, less the loss by a change to it."""
         pace = rate(job, workers, nodes)
         if not job.shares or (workers == job.allocated and nodes == len(job.shares)):
             return pace
@@ -177,7 +180,7 @@ class _Round:
         return pace * (1.0 - min(_MOST_LOST, job.change_cost_s / lasts_s))
 
     def _left(self, job: TrainingJob) -> float:
-        """Work that is left; where nobody says, as much as it has done."""
+        """Work that is left; if that is not known, as much as the job has done."""
         left = job.remaining_at(self._now)
         if left is not None:
             return max(0.0, left)
@@ -190,7 +193,7 @@ class _Round:
         return job.weight * (1.0 + waited_s / settings.patience_s) * math.pow(left_s, -settings.alpha)
 
     def _placed(self, free: FreeGpus, changed: Sequence[tuple[TrainingJob, int]]) -> Iterator[Target]:
-        """Those that change, largest first, around those that stay and the bases of all."""
+        """Place the jobs that change, the largest first, around the jobs that stay and all bases."""
         moving = {job.key for job, _ in changed}
         for job in self._jobs:
             free.take(job.shape, job.base if job.key in moving else job.shares)
@@ -201,8 +204,9 @@ class _Round:
             if shares != job.shares:
                 yield Target(job.key, self._placement.put(job.key, shares), _why(job, shares))
 
-    def _place(self, free: FreeGpus, job: TrainingJob, workers: int) -> tuple[Share, ...]:
-        """On as few nodes as possible, if that is the same where it is; fewer workers if need be."""
+    def _place(self, free: FreeGpus, job: TrainingJob, workers: int) -> tuple[NodeShare, ...]:
+        """Nodes for `workers`: as few as possible, the present ones if these are as few. Fewer workers if
+        need be."""
         while workers >= least(job):
             here = free.place(job.shape, workers, dearest_first(job))
             anywhere = free.place(job.shape, workers, job.base)
@@ -216,7 +220,7 @@ class _Round:
         return job.base
 
 
-def _why(job: TrainingJob, shares: tuple[Share, ...]) -> str:
+def _why(job: TrainingJob, shares: tuple[NodeShare, ...]) -> str:
     workers, before = sum(share.workers for share in shares), job.allocated
     if not workers:
         return "its GPUs shorten the time of others more"

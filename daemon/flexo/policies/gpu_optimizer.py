@@ -1,13 +1,13 @@
-"""How many GPUs each job gets so that the sum of what they are worth is largest (IBM, section III-C).
+"""Distributes GPUs among jobs so that the sum of their worth is largest (IBM, section III-C).
 
-Equations (3) to (5) of Saxena et al.; their Algorithm 1 does not do what equation (4) says, and this follows
-the equation:
+It solves equations (3) to (5) of Saxena et al. Their Algorithm 1 does not do what equation (4) says. This
+module follows the equation:
 
     P(j, K) = max over k of [P(j-1, K-k) + T_j(b_opt(k), k)],    P(0, K) = 0
 
-Every job gets at least its smallest choice, so that a problem is feasible exactly if all of those fit, and
-only the GPUs beyond them are to be dealt out: the multiple-choice knapsack, which `knapsack` solves by the
-same recurrence on a small part of the table.
+Every job gets at least its smallest choice, so a problem is feasible exactly if all smallest choices fit.
+Only the GPUs beyond these are to be distributed. That is the multiple-choice knapsack, which `knapsack`
+solves by the same recurrence on a small part of the table.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from flexo_protos.resources import Amount, total
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What one job can have: numbers of GPUs in ascending order, and what it is worth with each.
+    """The choices of one job: numbers of GPUs in ascending order, and the worth of each.
 
-    Without those that are worth no more than a smaller number. None at all: it cannot run.
+    Numbers that are worth no more than a smaller number are left out. Without any choice, the job cannot run.
     """
 
     gpus: tuple[Amount, ...]
@@ -33,7 +33,8 @@ class Choices:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[Amount, float]]) -> Choices:
-        """Of (GPUs, worth), each number once. With a worth of 0 or less it cannot run with so many."""
+        """Make the choices from pairs of GPUs and worth, each number once. A worth of 0 or less: the job
+        cannot run so."""
         gpus: list[Amount] = []
         worth: list[float] = []
         for number, value in sorted(pairs):
@@ -44,19 +45,20 @@ class Choices:
 
     @property
     def fewest(self) -> Amount | None:
-        """The fewest GPUs that it runs with; None: it cannot."""
+        """The fewest GPUs that the job runs with; None: it cannot run."""
         return self.gpus[0] if self.gpus else None
 
     def worth_of(self, gpus: Amount) -> float:
-        """What it is worth with one of its choices."""
+        """The worth of a choice; `gpus` must be one of the choices."""
         return self.worth[self.gpus.index(gpus)]
 
 
 def optimize(jobs: Sequence[Choices], gpus: Amount) -> tuple[Amount, ...] | None:
-    """GPUs of each job, one choice of each and at most `gpus` in all; None: infeasible.
+    """The GPUs of each job: one choice of each, and at most `gpus` in sum; None: infeasible.
 
-    GPUs may stay unused, as P(0, K) = 0 says. Exact up to the size that `knapsack` states, which is 690 GPUs
-    whatever the choices; what is gained beyond the smallest choices is within 0.1% of the best above that.
+    GPUs may stay unused, as P(0, K) = 0 says. The result is exact up to the size that `knapsack` states,
+    which is 690 GPUs whatever the choices. Above that, the gain over the smallest choices is within 0.1% of
+    the best.
     """
     fewest = [job.fewest for job in jobs]
     spare = gpus - total(each or 0 for each in fewest)

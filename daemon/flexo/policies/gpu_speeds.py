@@ -1,6 +1,6 @@
-"""Normalised GPUs: what a worker does on a GPU of one type, in that of another (Lyra, slides: T4 = 1/3 V100).
+"""Normalised GPUs: the speed of a worker on one GPU type, relative to another (Lyra, slides: T4 = 1/3 V100).
 
-Policies reckon with it, and the simulator takes it as the truth about the jobs that it runs.
+Policies calculate with these speeds, and the simulator takes them as the truth about the jobs that it runs.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ from functools import cached_property
 from typing import Final
 
 T4_SPEED: Final = 1 / 3
-"""In V100s (Lyra, slides, "Evaluation - Experiment Setup")."""
+"""The speed of a T4, in V100s (Lyra, slides, "Evaluation - Experiment Setup")."""
 SLOWEST: Final = 0.001
 FASTEST: Final = 1000.0
-"""What a site may declare; all else is a mistake, and the leaders of heterogeneous jobs refuse it, too."""
+"""The largest speed that a site declares; SLOWEST is the smallest. Others are mistakes, and the leaders of
+heterogeneous jobs refuse them, too."""
 MIXED_EFFICIENCY: Final = 0.9
-"""What is left of the sum of speeds where they differ. The slides call it "non-ideal" and print no figure."""
+"""The part of the sum of speeds that remains where speeds differ. The slides call it "non-ideal" and print no
+figure."""
 
 
 @dataclass(frozen=True)
 class GpuSpeeds:
-    """What GPUs do by their type. Names count in small or capital letters alike."""
+    """The speeds of GPUs, by type. Small and capital letters in a type's name are equal."""
 
     speeds: Mapping[str, float] = field(default_factory=lambda: {"T4": T4_SPEED})
-    """In GPUs of the types that are not named."""
+    """The speed of each named type, relative to the types that are not named."""
     mixed_efficiency: float = MIXED_EFFICIENCY
-    """Of one run on GPUs of different speeds; 1: the batch is split so well that nothing is lost."""
+    """The efficiency of a run on GPUs of different speeds; 1: the batch is split so well that nothing is
+    lost."""
 
     def __post_init__(self) -> None:
         for gpu_type, speed in self.speeds.items():
@@ -36,14 +39,14 @@ class GpuSpeeds:
             raise ValueError(f"the efficiency of mixed GPUs is above 0, at most 1: {self.mixed_efficiency}")
 
     def of(self, gpu_type: str) -> float:
-        """What a GPU of this type does."""
+        """The speed of a GPU of this type."""
         return self._by_name.get(gpu_type.casefold(), 1.0)
 
     def each(self, workers: Mapping[str, int], mixes: bool) -> float:
-        """What each worker of one run does in the mean, with so many (at least one) on each GPU type.
+        """The mean speed of a worker of one run. `workers`: the number of workers (at least one) by GPU type.
 
-        Where `mixes`, the batch is split in proportion to the speeds (LBBSP): they add up, less what that
-        loses. Without it, and where it does not pay, all wait for the slowest.
+        If `mixes`, the batch is split in proportion to the speeds (LBBSP): speeds add up, less the loss by
+        mixing. Otherwise, and where the split does not pay, all workers wait for the slowest.
         """
         speeds = {self.of(gpu_type) for gpu_type in workers}
         slowest = min(speeds)
@@ -58,7 +61,8 @@ class GpuSpeeds:
 
 
 class Paces:
-    """How fast jobs are on the GPUs of one cluster, to those that they ask for: 1 is as fast."""
+    """The paces of jobs: speeds on the GPUs of one cluster, relative to the type that a job asks for (1: as
+    fast)."""
 
     def __init__(self, speeds: GpuSpeeds, gpu_types: Iterable[str]) -> None:
         self._speeds = speeds
@@ -66,14 +70,15 @@ class Paces:
         self._one: dict[tuple[str, str], float] = {}
 
     def of(self, asked: str, workers: Mapping[str, int], mixes: bool) -> float:
-        """Of a run with so many workers, at least one, on each type.
+        """The pace of a run. `workers`: the number of workers, at least one, by GPU type.
 
-        `asked`: the type that its job asks for; "": none, and its speed is that on the cluster's fastest.
+        `asked`: the type that the job asks for; "": none, and the pace is relative to the cluster's fastest
+        type.
         """
         return self._speeds.each(workers, mixes) / (self._speeds.of(asked) if asked else self._fastest)
 
     def of_one(self, asked: str, gpu_type: str) -> float:
-        """Likewise, of a run on one type alone."""
+        """The pace of a run on one type alone."""
         known = self._one.get((asked, gpu_type))
         if known is None:
             known = self._one[asked, gpu_type] = self.of(asked, {gpu_type: 1}, mixes=False)

@@ -1,4 +1,5 @@
-"""The first policy: every elastic job is to have all that it may, in even shares (docs/policies.md)."""
+"""The first policy: every elastic job gets all workers that it may have, in even shares
+(docs/policies.md)."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from flexo.policies.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Greedy(Policy):
-    """It says nothing of who starts, and knows nothing of speeds, running times and weights.
+    """Grows every running job to its maximum, as far as there are GPUs, in even shares.
 
-    Applied again and again it comes to rest: each step raises the smallest share that it touches, and there
-    are only so many shares.
+    It starts no jobs, and uses no speeds, running times or weights. Applied again and again it comes to rest:
+    each step raises the smallest share that it touches, and the number of shares is limited.
     """
 
     name: ClassVar[str] = "greedy"
@@ -22,5 +23,5 @@ class Greedy(Policy):
     starts_jobs: ClassVar[bool] = False
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
-        """Its maximum for each job that runs, as far as there is enough for all."""
+        """The maximum of each running job; if there is not enough for all, jobs share evenly."""
         return Targets(tuple(Target(job.key, job.workers.max) for job in jobs.running()), evenly=True)

@@ -1,14 +1,15 @@
-"""The multiple-choice knapsack: of each group at most one item, of the greatest value within a capacity.
+"""The multiple-choice knapsack: at most one item of each group, of the greatest value within a capacity.
 
-Lyra's phase 2 (slides, "Resource Allocation of Flexible Demand"): a group is a job, an item one size that it
-could have, its weight the GPUs and its value the running time that it saves. NP-hard in general. Solved
-as in Pisinger, "A minimal algorithm for the multiple-choice knapsack problem" (1995):
+Lyra's phase 2 (slides, "Resource Allocation of Flexible Demand"). A group is a job, and an item is one size
+that the job could have. The item's weight is its GPUs, and its value the running time that it saves. The
+problem is NP-hard in general. It is solved as in Pisinger, "A minimal algorithm for the multiple-choice
+knapsack problem" (1995):
 
-1. the Lagrangian dual, min over p of  p * capacity + sum over groups of max(value - p * weight):  as low as
-   the linear relaxation (Dyer 1984, Zemel 1984), it bounds every choice from above;
-2. the best choice at that price, filled up greedily;
-3. a dynamic program over a core: the items whose loss at that price is least, which grows until no item
-   outside it can be part of a better choice. Then the choice is proven to be optimal. Problems beyond
+1. Solve the Lagrangian dual, min over p of p * capacity + sum over groups of max(value - p * weight). It is
+   as low as the linear relaxation (Dyer 1984, Zemel 1984), and bounds every choice from above.
+2. Take the best choice at that price, and fill it up greedily.
+3. Run a dynamic program over a core: the items whose loss at that price is least. The core grows until no
+   item outside it can be part of a better choice. Then the choice is proven to be optimal. Problems beyond
    EXACT_CELLS stop as soon as the bound proves the choice to be within SMALL_GAP of the optimum.
 """
 
@@ -25,15 +26,15 @@ from numpy.typing import NDArray
 from flexo_protos.resources import Amount
 
 EXACT_CELLS = 50_000_000
-"""Items times capacity up to which the choice is always optimal."""
+"""The product of items and capacity up to which the choice is always optimal."""
 SMALL_GAP = 0.001
-"""Beyond EXACT_CELLS: the choice is worth at least this close to the bound, as a part of the bound."""
+"""The largest gap between choice and bound, as a part of the bound, for problems beyond EXACT_CELLS."""
 
-_FIRST_CORE = 64
-"""Items of the first core that is tried; each further one is this many times as large:"""
-_CORE_GROWTH = 4
+FIRST_CORE = 64
+"""Number of items of the first core that is tried. Each further core is CORE_GROWTH times as large."""
+CORE_GROWTH = 4
 _ROUNDING = 1e-12
-"""What sums of floating-point values are off by, as a part of them."""
+"""The rounding error of sums of floating-point values, as a part of these sums."""
 
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
@@ -46,32 +47,33 @@ class Group:
     """Items of which at most one is chosen. Weights are not negative; a value of -inf bars an item."""
 
     weights: Sequence[Amount] | _Ints
-    """An array has whole numbers, or fractions as objects."""
+    """The weight of each item. An array has whole numbers, or fractions as objects."""
     values: Sequence[float] | _Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, and how good it is proven to be."""
+    """The chosen items, and how good the choice is proven to be."""
 
     items: tuple[int, ...]
-    """By group, the index of its item; -1: none."""
+    """Per group: the index of its item; -1: none."""
     value: float
     weight: Amount
     bound: float
-    """No choice within the capacity is worth more."""
+    """The upper bound: no choice within the capacity is worth more."""
 
     @property
     def gap(self) -> float:
-        """How much more the best choice may be worth at most, as a part of the bound; 0: this is the best."""
+        """The most that the best choice may be worth beyond this one, as a part of the bound; 0: this is the
+        best."""
         return 0.0 if self.bound <= self.value else (self.bound - self.value) / self.bound
 
 
 def choose(groups: Sequence[Group], capacity: Amount) -> Choice:
     """The choice of greatest value whose weights sum to at most `capacity` (not negative).
 
-    Optimal where items times capacity is at most EXACT_CELLS, else of a gap of at most SMALL_GAP. Equal
-    questions have equal answers; of equally good choices it is undefined which.
+    The choice is optimal if items times capacity is at most EXACT_CELLS; else its gap is at most SMALL_GAP.
+    Equal arguments give equal results. Which of several equally good choices is returned is undefined.
     """
     if capacity < 0:
         raise ValueError(f"a knapsack of capacity {capacity}")
@@ -86,7 +88,7 @@ def choose(groups: Sequence[Group], capacity: Amount) -> Choice:
 
 
 def _common_denominator(groups: Sequence[Group]) -> int:
-    """Of all weights; mostly they are whole."""
+    """The common denominator of all weights, which are mostly whole numbers."""
     fractions = (
         weight.denominator
         for group in groups
@@ -107,7 +109,7 @@ class _Priced:
 
 
 class _Problem:
-    """The items of all groups one behind the other, each group beginning with the choice of none."""
+    """The items of all groups in one sequence. Each group begins with an empty item: the choice of none."""
 
     def __init__(self, groups: Sequence[Group], capacity: int) -> None:
         sizes = np.fromiter((len(group.weights) + 1 for group in groups), np.int64, len(groups))
@@ -122,23 +124,23 @@ class _Problem:
         filled[self.starts] = False
         self.weights[filled] = np.concatenate([np.asarray(group.weights, np.int64) for group in groups])
         self.values[filled] = np.concatenate([np.asarray(group.values, np.float64) for group in groups])
-        # what cannot be chosen at all would only spoil the bound
+        # an item that cannot be chosen at all would only weaken the bound
         self.values[self.weights > capacity] = -np.inf
         self.unit = max(1, int(np.gcd.reduce(self.weights)))
         self.weights //= self.unit
         self.capacity //= self.unit
 
     def solve(self) -> Choice:
-        """The whole way: price, greedy filling, cores."""
+        """Find the choice: price, greedy filling, cores."""
         price, bound, chosen = self._price()
         value = float(self.values[chosen].sum())
         losses = self._losses(price)
         exact_wanted = (len(self.weights) - len(self.starts)) * self.capacity <= EXACT_CELLS
-        size = _FIRST_CORE
+        size = FIRST_CORE
         while True:
             if self._proven(bound, value, exact_wanted):
                 return self._choice(chosen, bound)
-            # an item that loses as much as the choice falls short of the bound is in no better one
+            # an item whose loss is at least the choice's distance from the bound is in no better choice
             better = losses < bound - value
             better[chosen] = False
             open_items = np.flatnonzero(better)
@@ -151,7 +153,7 @@ class _Problem:
             value = float(self.values[chosen].sum())
             if complete:
                 return self._choice(chosen, value)
-            size *= _CORE_GROWTH
+            size *= CORE_GROWTH
 
     def _proven(self, bound: float, value: float, exact_wanted: bool) -> bool:
         allowed = _ROUNDING if exact_wanted else SMALL_GAP
@@ -167,7 +169,7 @@ class _Problem:
         )
 
     def _at(self, price: float) -> _Priced:
-        """The best item of each group where weight costs `price`: of equally good ones the first."""
+        """The best item of each group if weight costs `price`; of equally good items, the first."""
         worth = self.values - price * self.weights
         best = np.maximum.reduceat(worth, self.starts)
         hits = np.flatnonzero(worth == np.repeat(best, self.sizes))
@@ -179,8 +181,9 @@ class _Problem:
     def _price(self) -> tuple[float, float, _Ints]:
         """The price of weight at which the bound is lowest, that bound, and the choice filled up greedily.
 
-        The bound is a convex, piecewise linear function of the price. Two of its pieces that enclose the
-        minimum are replaced by the piece above where they meet, until that is the point itself.
+        The bound is a convex, piecewise linear function of the price. Two of its pieces enclose the minimum.
+        At the price where these pieces meet, another piece may lie above them: it replaces one of them, until
+        there is no such piece.
         """
         greedy = self._at(0.0)
         if greedy.weight <= self.capacity:
@@ -202,7 +205,7 @@ class _Problem:
                 greedy = between
 
     def _filled(self, thrifty: _Priced, greedy: _Priced) -> _Ints:
-        """The thrifty choice with the greedy one's items in as many groups as there is room for."""
+        """The thrifty choice, with items of the greedy one in as many groups as there is room for."""
         chosen = thrifty.items.copy()
         left = self.capacity - thrifty.weight
         differ = np.flatnonzero(thrifty.items != greedy.items)
@@ -214,12 +217,13 @@ class _Problem:
         return chosen
 
     def _losses(self, price: float) -> _Floats:
-        """How far the bound falls if an item is chosen: never less than what it costs a choice."""
+        """Per item: how far the bound falls if the item is chosen. No choice with it is worth more than the
+        bound less this."""
         worth = self.values - price * self.weights
         return np.repeat(np.maximum.reduceat(worth, self.starts), self.sizes) - worth
 
     def _best_of_core(self, chosen: _Ints, core: _Ints) -> _Ints:
-        """The best choice that takes a group's item from `core` (in order), or leaves it as in `chosen`."""
+        """The best choice in which each group's item is from `core` (in order), or stays as in `chosen`."""
         groups, firsts = np.unique(self.group_of[core], return_index=True)
         parts = np.split(core, firsts[1:])
         members = [np.append(chosen[group], part) for group, part in zip(groups.tolist(), parts, strict=True)]
@@ -247,9 +251,9 @@ class _Problem:
 
 
 def _add_group(best: _Floats, weights: _Ints, values: _Floats) -> tuple[_Floats, _Choice]:
-    """One step of the dynamic program: the best value by room, with one of these items, and which one.
+    """One step of the dynamic program. Per room: the best value with one of these items, and which item.
 
-    `best` is by room too, without this group: the best value of at most so much weight.
+    `best`: per room, the best value of at most this weight without the group.
     """
     added = np.full(len(best), -np.inf)
     choice = np.zeros(len(best), np.int32)

@@ -21,26 +21,26 @@ from flexo.policies.gpu_speeds import MIXED_EFFICIENCY, T4_SPEED, GpuSpeeds, Pac
 from flexo.policies.placement import Placement
 from flexo.policies.servers import Servers
 from flexo.policies.sharing import Sharing
-from flexo.policies.starting import Patience, Start, Starting, in_order
+from flexo.policies.starting import Start, Starting, StarvationLimit, in_order
 from flexo.policies.taking import Taking
 
 _SHORTEST_S: Final = 60.0
-"""No job's own time is taken to be shorter: the last seconds of a job are worth no resize."""
+"""The shortest own time that is assumed for a job: the last seconds of a job are worth no resize."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lyra(Policy):
-    """Two phases (slides, "Lyra - Job Scheduling Heuristic"), at every decision.
+    """Schedules in two phases at every decision (slides, "Lyra - Job Scheduling Heuristic").
 
-    Phase 1 starts bases, the one with the shortest running time first, as far as there is room; what flexible
-    workers hold counts as room, and is taken back for it. A base that does not fit is passed over; once it
-    has waited for too long, it goes first, and room is kept for it as EASY backfilling does. Of a job that
-    is not elastic everything is base. A running base is never taken.
-    Phase 2 shares what is left among all elastic jobs: a multiple-choice knapsack, whose values are the
-    running time saved. What a change costs is taken off, so that nothing changes that does not gain more.
+    Phase 1 starts bases, the one with the shortest running time first, as far as there is capacity. GPUs of
+    flexible workers count as capacity, and are taken back for bases. A base that does not fit is passed over.
+    Once it has waited for too long, it goes first, and room is kept for it as EASY backfilling does. A job
+    that is not elastic is all base. A running base is never taken. Phase 2 shares the remaining GPUs among
+    all elastic jobs: a multiple-choice knapsack, whose values are the running time saved. The cost of a
+    change is subtracted from its value, so that nothing changes without a larger gain.
 
-    The slides leave open what to do about a base that does not fit (here: the above), when a resize
-    pays (here: Amoeba, section 3.2), and where running times come from (here: `TrainingJob.source`).
+    The slides leave three things open. A base that does not fit is treated as described above. A resize pays
+    by the rule of Amoeba, section 3.2. Running times come from `TrainingJob.source`.
     """
 
     name: ClassVar[str] = "lyra"
@@ -53,50 +53,53 @@ class Lyra(Policy):
     }
 
     order: Literal["policy", "cluster"] = "policy"
-    """Who says which pending jobs start first: phase 1, or the cluster as it likes."""
+    """The order in which pending jobs start: that of this policy (phase 1), or the cluster's own."""
     saved: Literal["seconds", "parts"] = "seconds"
-    """What counts of the running time that flexible workers save: seconds, as in the slides, or the part of
-    the job's own time that they are, so that long jobs do not take GPUs from short ones."""
+    """The unit of the running time that flexible workers save: seconds, as in the slides, or parts of the
+    job's own time. With parts, long jobs do not take GPUs from short ones."""
     inference: str = "borrowed"
-    """Nodes in the partition, or with the feature, of this name are inference servers on loan."""
+    """The name of a partition or feature: nodes that have it are inference servers on loan."""
     gpu_speeds: Mapping[str, float] = field(default_factory=lambda: {"T4": T4_SPEED})
-    """What a GPU of a type does, in GPUs of the types that are not named (slides: T4 = 1/3 V100)."""
+    """The speed of a GPU of a type, in GPUs of the types that are not named (slides: T4 = 1/3 V100)."""
     mixed_efficiency: float = MIXED_EFFICIENCY
-    """What is left of the sum of speeds where a heterogeneous job has GPUs of several."""
+    """The part of the sum of speeds that remains where a heterogeneous job has GPUs of several types."""
     patience_s: float = 86_400.0
-    """A base that has waited for this and for `patience_times` goes first; room is kept where it lacks it."""
+    """A base that has waited for these seconds, and for `patience_times`, goes first. If it does not fit,
+    room is kept for it."""
     patience_times: float = 10.0
-    """In its own running times: where all wait for days, this tells who starves."""
+    """The least wait of such a base, in its own running times. If all jobs wait for days, this tells which
+    ones starve."""
     unknown_running_time_s: float = 86_400.0
-    """Of a base of which nothing is known, so that it may grow; it starts last."""
+    """The running time that is assumed for a base of which nothing is known, so that it may grow. It starts
+    last."""
     stay_s: float = 600.0
-    """How long flexible workers are likely to stay: growing has to pay within that."""
+    """Seconds that flexible workers are likely to stay: growing has to pay within that time."""
 
     def __post_init__(self) -> None:
         if self.order not in ("policy", "cluster"):
             raise ValueError(f"order is 'policy' or 'cluster', not '{self.order}'")
         if self.saved not in ("seconds", "parts"):
             raise ValueError(f"saved is 'seconds' or 'parts', not '{self.saved}'")
-        GpuSpeeds(self.gpu_speeds, self.mixed_efficiency)  # refuses those that cannot be
+        GpuSpeeds(self.gpu_speeds, self.mixed_efficiency)  # raises ValueError for speeds that cannot be
 
     @property
-    def patience(self) -> Patience:
-        """When a job has waited for too long."""
-        return Patience(self.patience_s, self.patience_times)
+    def patience(self) -> StarvationLimit:
+        """The limit beyond which a job has waited for too long."""
+        return StarvationLimit(self.patience_s, self.patience_times)
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
-        """What to start, and who gets how much beyond its base."""
+        """The bases that start, and the workers that each job gets beyond its base."""
         return _Decision(self, jobs, placement).targets()
 
     def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
-        """Whoever has waited for too long, then the shortest first."""
+        """Pending jobs: first those that have waited for too long, then the shortest first."""
         if self.order == "cluster":
             return ()
         times = self.times(jobs.at, placement.nodes)
         return tuple(job.key for job in in_order(list(jobs.waiting()), times, self.patience))
 
     def times(self, at: float, nodes: Sequence[Node]) -> RunningTimes:
-        """How long jobs would run on these nodes."""
+        """The estimates of running times on these nodes."""
         return RunningTimes(
             at,
             max((node.gpus for node in nodes), default=1),
@@ -119,7 +122,7 @@ class _Decision:
         self._times = rules.times(jobs.at, placement.nodes)
 
     def targets(self) -> Targets:
-        """The whole way."""
+        """Run both phases, and return the targets."""
         running = list(self._jobs.running())
         takeable = any(job.allocated > least(job) for job in running if job.elastic)
         if not takeable and not any(node.gpus_idle for node in self._placement.nodes):
@@ -148,7 +151,7 @@ class _Decision:
         return Targets((*whole, *elastic))
 
     def _weighed(self, job: TrainingJob) -> TrainingJob:
-        """With a weight that turns the seconds that it saves into what counts."""
+        """The job with a weight that turns the seconds that it saves into the unit of `saved`."""
         if self._rules.saved == "seconds":
             return job
         alone_s = self._times.on_base(job)
@@ -157,7 +160,7 @@ class _Decision:
         return replace(job, weight=job.weight / max(_SHORTEST_S, alone_s))
 
     def _start_bases(self, running: Sequence[TrainingJob], demands: Sequence[Demand]) -> list[Start]:
-        """Phase 1."""
+        """Phase 1: the bases that start."""
         waiting = list(self._jobs.waiting())
         if self._rules.order == "cluster" or not waiting:
             return []
@@ -166,20 +169,21 @@ class _Decision:
         return list(starting.starts)
 
     def _make_servers(self, running: Sequence[TrainingJob], demands: Sequence[Demand]) -> Servers:
-        """What is idle now, and which nodes have base demand."""
+        """The servers with their idle GPUs; those with base demand are marked."""
         base_nodes = {share.node for job in running if not job.elastic for share in job.shares}
         base_nodes.update(share.node for demand in demands for share in demand.base)
         return Servers(self._placement.nodes, base_nodes, self._rules.inference, self._times.gpus)
 
     def _share_out(self, demands: Sequence[Demand]) -> None:
-        """Phase 2, one GPU type after the other."""
+        """Phase 2: share the remaining GPUs, one GPU type after the other."""
         for gpu_type in self._servers.gpu_types:
             members = [demand for demand in demands if self._may_use(demand, gpu_type)]
             if members:
                 Sharing(self._servers, gpu_type, self._times, self._rules.stay_s).share_out(members)
 
     def _may_use(self, demand: Demand, gpu_type: str) -> bool:
-        """A run is on one GPU type, unless it is heterogeneous."""
+        """Whether a job may have flexible workers on this GPU type: that of its base, or any if it is
+        heterogeneous."""
         if demand.job.heterogeneous:
             return True
         return any(self._servers.gpu_type_of(share) == gpu_type for share in demand.base[:1])
@@ -187,7 +191,8 @@ class _Decision:
 
 @lru_cache(maxsize=64)
 def _paces(speeds: tuple[tuple[str, float], ...], mixed_efficiency: float, types: frozenset[str]) -> Paces:
-    """Remembered, because a simulation makes thousands of plans on one cluster."""
+    """The paces on one cluster. They are cached, because a simulation makes thousands of plans on one
+    cluster."""
     return Paces(GpuSpeeds(dict(speeds), mixed_efficiency), types)
 
 

@@ -1,9 +1,10 @@
-"""Pending ordinary jobs come first: what could start now is set aside for them, or taken back.
+"""Reserves resources for pending ordinary jobs, which come first, and names the satellites that have to
+leave.
 
-The cluster starts jobs and takes satellites back by itself; this predicts it, so that nobody's idle GPUs are
-granted away under a job that is about to use them, and satellites leave a moment before they would have to.
-Where the prediction cannot know (licences, topology, odd feature expressions) it errs on the side of the
-pending job; the controller bounds how long (Snapshot.passed_over).
+The cluster starts jobs and preempts satellites by itself. This module predicts that, so that no idle GPUs are
+granted that a job is about to use. Satellites then leave a moment before they would have to. Where the
+prediction cannot know (licences, topology, odd feature expressions), it errs on the side of the pending job.
+The controller limits how long (Snapshot.passed_over).
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from operator import attrgetter
 from flexo.model.nodes import Node, Partition
 from flexo.model.plans import Snapshot
 from flexo.model.queue import JobState, QueuedJob, Request, WaitReason
-from flexo.policies.rooms import Room, Standing
+from flexo.policies.node_capacity import HeldGrant, NodeCapacity
 from flexo_protos.resources import Resources
 
 _PLAIN_FEATURES = re.compile(r"[\w.:-]+(&[\w.:-]+)*")
 _kind = attrgetter("requests", "partitions", "excluded_nodes", "features")
-"""All of a job that says where it can start: jobs of one kind fit or do not fit together."""
+"""The attributes of a job that decide where it can start. Jobs of one kind fit or do not fit together."""
 _SUBSETS_UP_TO = 8
-"""Satellites on one node of which every combination is tried; beyond, one by one and all together."""
+"""The most satellites on one node of which every combination is tried. Of more, each one and all together are
+tried."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Resources kept for a pending job, and the satellites that have to go for it."""
+class Reservation:
+    """Resources kept for a pending job, and the satellites that have to leave for it."""
 
     job: QueuedJob
     nodes: tuple[str, ...]
-    taken_back: tuple[Standing, ...] = ()
+    taken_back: tuple[HeldGrant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +44,30 @@ class _Choice:
     """A partition that a job may start in."""
 
     requests: tuple[Request, ...]
-    """What it needs there, all at once: of divisible requests the largest part that would fit."""
-    rooms: list[Room]
+    """The job's requests there, all needed at once; of a divisible request, the largest part that would
+    fit."""
+    rooms: list[NodeCapacity]
 
 
-_Free = Sequence[tuple[Room, Resources]]
-_Chosen = dict[str, tuple[Room, Resources]]
-"""By node, what a job takes of it."""
+_Free = Sequence[tuple[NodeCapacity, Resources]]
+_Chosen = dict[str, tuple[NodeCapacity, Resources]]
+"""Per node: the resources that a job takes of it."""
 
 
 def waiting_jobs(snapshot: Snapshot) -> Iterator[QueuedJob]:
-    """Ordinary jobs that wait for nothing but resources."""
+    """Ordinary jobs that wait for nothing but resources, without those of `Snapshot.passed_over`."""
     return (
         job for job in snapshot.jobs if waits_for_resources(job) and job.job_id not in snapshot.passed_over
     )
 
 
 def waits_for_resources(job: QueuedJob) -> bool:
-    """Whether it is an ordinary job, or a base, that waits for nothing else."""
+    """Whether the job is an ordinary job, or a base, that waits for nothing but resources."""
     return job.state is JobState.PENDING and job.satellite is None and job.wait is WaitReason.RESOURCES
 
 
 def _in_the_clusters_order(snapshot: Snapshot) -> list[QueuedJob]:
-    """The waiting jobs, as the cluster looks at them."""
+    """The waiting jobs, in the order in which the cluster considers them."""
     tiers = {partition.name: partition.priority_tier for partition in snapshot.partitions}
 
     @cache
@@ -77,12 +80,15 @@ def _in_the_clusters_order(snapshot: Snapshot) -> list[QueuedJob]:
     return sorted(waiting_jobs(snapshot), key=order)
 
 
-def settle_claims(snapshot: Snapshot, rooms: dict[str, Room]) -> tuple[list[Claim], dict[str, Room]]:
-    """What each waiting job could start on, and the rooms without it.
+def settle_claims(
+    snapshot: Snapshot, rooms: dict[str, NodeCapacity]
+) -> tuple[list[Reservation], dict[str, NodeCapacity]]:
+    """The reservation of each waiting job, and the capacity that is left.
 
-    A job that could not start even then claims nothing: it is blocked by something else, and idle GPUs that
-    do not help it are free for others. Satellites are taken back only for jobs that still fit when these
-    have left and everything is looked at anew; else they would be granted again, and taken again.
+    A job that could not start even without satellites reserves nothing: something else blocks it, and idle
+    GPUs that do not help it are free for others. Satellites are taken back only for jobs that still fit in a
+    second calculation, once these satellites have left. Otherwise the satellites would be granted again, and
+    taken back again.
     """
     fickle: set[int] = set()
     in_order = _in_the_clusters_order(snapshot)
@@ -109,17 +115,17 @@ def settle_claims(snapshot: Snapshot, rooms: dict[str, Room]) -> tuple[list[Clai
 def _make_claims(
     waiting: Iterable[QueuedJob],
     partitions: Iterable[Partition],
-    rooms: dict[str, Room],
+    rooms: dict[str, NodeCapacity],
     *,
     may_take_back: bool,
-) -> list[Claim]:
-    """Set aside in `rooms`, job by job, what each could start on."""
+) -> list[Reservation]:
+    """Reserve in `rooms`, job by job, the resources on which each job could start."""
     ordered = sorted(
         (partition for partition in partitions if partition.up),
         key=lambda partition: (-partition.priority_tier, partition.name),
     )
-    claims: list[Claim] = []
-    blocked: set[object] = set()  # resources only shrink on the way, so what did not fit once never will
+    claims: list[Reservation] = []
+    blocked: set[object] = set()  # free resources only shrink: what did not fit once never will
     for job in waiting:
         kind = _kind(job)
         if kind in blocked:
@@ -134,8 +140,8 @@ def _make_claims(
 
 
 def _claim(
-    job: QueuedJob, partitions: Sequence[Partition], rooms: dict[str, Room], *, may_take_back: bool
-) -> Claim | None:
+    job: QueuedJob, partitions: Sequence[Partition], rooms: dict[str, NodeCapacity], *, may_take_back: bool
+) -> Reservation | None:
     """The cheapest way to let `job` start, carried out in `rooms`; None if there is none."""
     choices = [
         choice
@@ -143,7 +149,7 @@ def _claim(
         if (choice := _choice(job, partition, rooms, may_take_back=may_take_back)) is not None
     ]
     chosen = _first_choice(choices)
-    taken_back: tuple[Standing, ...] = ()
+    taken_back: tuple[HeldGrant, ...] = ()
     if chosen is None and may_take_back:
         ways = [way for choice in choices if (way := _take_back(choice)) is not None]
         if ways:
@@ -155,11 +161,12 @@ def _claim(
         return None
     for room, amount in chosen.values():
         room.take(amount)
-    return Claim(job, tuple(chosen), taken_back)
+    return Reservation(job, tuple(chosen), taken_back)
 
 
 def _first_choice(choices: Sequence[_Choice]) -> _Chosen | None:
-    """A way to start on what is idle, else on what is idle or coming."""
+    """The resources of the first choice that fits into idle resources, else into idle and coming ones; None:
+    none fits."""
     for choice in choices:
         if chosen := _choose(choice.requests, [(room, room.idle) for room in choice.rooms]):
             return chosen
@@ -170,15 +177,15 @@ def _first_choice(choices: Sequence[_Choice]) -> _Chosen | None:
 
 
 def _choice(
-    job: QueuedJob, partition: Partition, rooms: dict[str, Room], *, may_take_back: bool
+    job: QueuedJob, partition: Partition, rooms: dict[str, NodeCapacity], *, may_take_back: bool
 ) -> _Choice | None:
-    """What `job` would need of `partition`; None where it cannot start there whatever is taken back."""
+    """The nodes of `partition` that `job` would take; None: it cannot start there whatever is taken back."""
     suitable = [
         rooms[name]
         for name in sorted(partition.nodes - job.excluded_nodes)
         if name in rooms and rooms[name].usable and _has_features(job, rooms[name].node)
     ]
-    # those that need most of a node go first: the others fit in more easily beside them
+    # requests that need most of a node go first: the others fit in more easily beside them
     requests = tuple(sorted(job.requests, key=lambda each: (-each.unit.gpus, -each.unit.cpus)))
     if not any(request.divisible for request in requests):
         return _Choice(requests, suitable)
@@ -188,7 +195,8 @@ def _choice(
 
 
 def _largest_parts(requests: Iterable[Request], free: _Free) -> tuple[Request, ...] | None:
-    """All of each request, or as much as `free` holds of a divisible one; None: not even that."""
+    """All requests, a divisible one cut to the part that `free` holds; None: a request does not fit even
+    so."""
     parts = []
     for request in requests:
         part = request
@@ -209,7 +217,7 @@ def _has_features(job: QueuedJob, node: Node) -> bool:
 
 
 def _times(request: Request, amount: Resources, node: Node) -> int:
-    """How many units `amount` of `node` holds."""
+    """The number of units of `request` that `amount` of `node` holds."""
     unit = request.unit
     if request.whole_nodes:
         has = node.capacity
@@ -218,12 +226,12 @@ def _times(request: Request, amount: Resources, node: Node) -> int:
 
 
 def _size_on(request: Request, node: Node, units: int) -> Resources:
-    """What `units` of it take of `node`."""
+    """The resources that `units` of the request take of `node`."""
     return node.capacity if request.whole_nodes else request.unit * units
 
 
 def _less(free: _Free, chosen: _Chosen) -> _Free:
-    """What is left of `free` without what was chosen."""
+    """The rest of `free` after the choice."""
     return [
         (room, amount.minus(chosen[room.node.name][1]) if room.node.name in chosen else amount)
         for room, amount in free
@@ -231,7 +239,7 @@ def _less(free: _Free, chosen: _Chosen) -> _Free:
 
 
 def _choose(requests: Sequence[Request], free: _Free) -> _Chosen | None:
-    """What each request takes, one after the other; None if one finds no place."""
+    """The nodes of all requests, one request after the other; None: a request does not fit."""
     chosen: _Chosen = {}
     for request in requests:
         found = _choose_for(request, free)
@@ -246,10 +254,11 @@ def _choose(requests: Sequence[Request], free: _Free) -> _Chosen | None:
 
 
 def _choose_for(request: Request, free: _Free) -> _Chosen | None:
-    """Nodes that hold the whole request, and what it takes of each; None if they do not.
+    """Nodes that hold the whole request, and the resources that it takes of each; None: it does not fit.
 
-    Required nodes first; then the smallest node that could ever hold all that is wanted, else the largest;
-    not the fullest: who gets which node must not change with every satellite that comes or goes.
+    Required nodes come first. Then comes the smallest node that could ever hold the whole request, else the
+    largest. It is not the fullest one, because the choice must not change with every satellite that comes or
+    goes.
     """
     holds = {
         room.node.name: (room, times)
@@ -279,20 +288,21 @@ def _choose_for(request: Request, free: _Free) -> _Chosen | None:
     return chosen if left <= 0 and nodes_left <= 0 else None
 
 
-def _free_without(rooms: Sequence[Room], gone: Iterable[Standing]) -> _Free:
-    """What is idle or coming, and what these satellites hold."""
+def _free_without(rooms: Sequence[NodeCapacity], gone: Iterable[HeldGrant]) -> _Free:
+    """Per node: the idle and coming resources, and those of the satellites in `gone`."""
     left = {room.node.name: room.idle + room.coming for room in rooms}
     for standing in gone:
         left[standing.grant.node] += standing.resources
     return [(room, left[room.node.name]) for room in rooms]
 
 
-def _take_back(choice: _Choice) -> tuple[Standing, ...] | None:
-    """Satellites, as few workers as possible, without which a job could start; None: not even so."""
+def _take_back(choice: _Choice) -> tuple[HeldGrant, ...] | None:
+    """Satellites with as few workers as possible, without which a job could start; None: it could not start
+    even so."""
     everything = [standing for room in choice.rooms for standing in room.standing]
-    gone: list[Standing] = []
+    gone: list[HeldGrant] = []
 
-    def can_start(without: Iterable[Standing]) -> bool:
+    def can_start(without: Iterable[HeldGrant]) -> bool:
         return _choose(choice.requests, _free_without(choice.rooms, without)) is not None
 
     if not can_start(everything):
@@ -306,18 +316,18 @@ def _take_back(choice: _Choice) -> tuple[Standing, ...] | None:
     return tuple(gone)
 
 
-def _best_step(choice: _Choice, gone: list[Standing]) -> tuple[Standing, ...]:
-    """The satellites of one node that give most for the fewest workers; among equals the oldest.
+def _best_step(choice: _Choice, gone: list[HeldGrant]) -> tuple[HeldGrant, ...]:
+    """The satellites of one node that free most units for the fewest workers; among equals, the oldest.
 
-    In that order the cluster itself takes one-node satellites until the job fits. What counts is the first
-    request that finds no place. (): no node's satellites help it by themselves.
+    In this order the cluster itself preempts one-node satellites until the job fits. Only the first request
+    that does not fit counts. (): no node's satellites help by themselves.
     """
     request, free = _first_unmet(choice.requests, _free_without(choice.rooms, gone))
     have = {room.node.name: _times(request, amount, room.node) for room, amount in free}
     missing_required = {name for name in request.required_nodes if not have.get(name)}
     missing = max(1, request.units - sum(have.values()))
 
-    def steps() -> Iterator[tuple[tuple[bool, float, int, float, str], tuple[Standing, ...]]]:
+    def steps() -> Iterator[tuple[tuple[bool, float, int, float, str], tuple[HeldGrant, ...]]]:
         for room, amount in free:
             name = room.node.name
             for some in _combinations([each for each in room.standing if each not in gone]):
@@ -333,7 +343,7 @@ def _best_step(choice: _Choice, gone: list[Standing]) -> tuple[Standing, ...]:
 
 
 def _first_unmet(requests: Sequence[Request], free: _Free) -> tuple[Request, _Free]:
-    """The first that finds no place, with what those before it leave."""
+    """The first request that finds no place, and the resources that the requests before it leave."""
     for request in requests[:-1]:
         chosen = _choose_for(request, free)
         if chosen is None:
@@ -342,7 +352,7 @@ def _first_unmet(requests: Sequence[Request], free: _Free) -> tuple[Request, _Fr
     return requests[-1], free
 
 
-def _combinations(standing: list[Standing]) -> Iterator[tuple[Standing, ...]]:
+def _combinations(standing: list[HeldGrant]) -> Iterator[tuple[HeldGrant, ...]]:
     if len(standing) > _SUBSETS_UP_TO:
         yield from ((each,) for each in standing)
         yield tuple(standing)
@@ -351,7 +361,7 @@ def _combinations(standing: list[Standing]) -> Iterator[tuple[Standing, ...]]:
         yield from combinations(standing, size)
 
 
-def _loss(taken_back: tuple[Standing, ...]) -> tuple[int, int, float]:
+def _loss(taken_back: tuple[HeldGrant, ...]) -> tuple[int, int, float]:
     return (
         sum(each.workers_lost for each in taken_back),
         len(taken_back),

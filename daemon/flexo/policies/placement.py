@@ -1,7 +1,7 @@
-"""Where workers go: nodes and what a policy has put there (Placement), and a sheet to try on (FreeGpus).
+"""The placement of workers on nodes: `Placement` holds a policy's choices, `FreeGpus` finds nodes with room.
 
-A sheet keeps nodes in buckets by the number of their free GPUs, so that a placement looks at a handful of
-nodes however many there are. It counts GPUs only: for satellites, `rooms` counts CPUs and memory too.
+`FreeGpus` keeps nodes in buckets by the number of their free GPUs, so that a placement looks at a handful of
+nodes however many there are. It counts GPUs only. For satellites, `node_capacity` counts CPUs and memory too.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ from heapq import heappop, heappush
 
 from flexo.model.nodes import Node
 from flexo.model.queue import JobKey
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo_protos.resources import UNBOUNDED, Amount, Resources, total
 
 
 class Placement:
-    """The nodes that a policy may use, and where it has put workers. Mutable: belongs to one decision."""
+    """The nodes that a policy may use, and the shares that it has put on them. Mutable: belongs to one
+    decision."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
-        self._put: dict[JobKey, tuple[Share, ...]] = {}
+        self._put: dict[JobKey, tuple[NodeShare, ...]] = {}
 
     @property
     def any_idle(self) -> bool:
-        """Whether any GPU can be had without taking it from anybody."""
+        """Whether a usable node has an idle GPU."""
         return any(node.gpus_idle for node in self.nodes)
 
     def free(self, taken: Iterable[TrainingJob] = ()) -> FreeGpus:
-        """The idle GPUs of usable nodes, and the shares of `taken`, as if those jobs did not run.
+        """The idle GPUs of usable nodes, and the shares of `taken`, as if these jobs did not run.
 
-        What a job in `taken` holds on an unusable node it may keep there (`place`), and nobody else may have.
+        A job in `taken` may keep its GPUs on an unusable node (`place`); no other job may have them.
         """
         free = FreeGpus(self.nodes)
         for job in taken:
@@ -38,7 +39,7 @@ class Placement:
         return free
 
     def could_ever_hold(self, job: TrainingJob, workers: int) -> bool:
-        """Whether the usable nodes would hold `workers` of `job` if nobody else were there."""
+        """Whether the usable nodes would hold `workers` of `job` if no other job were there."""
         shape = job.shape
         by_type: dict[str, int] = {}
         for node in self.nodes:
@@ -47,13 +48,13 @@ class Placement:
                 by_type[node.gpu_type] = by_type.get(node.gpu_type, 0) + fits
         return max(by_type.values(), default=0) >= workers
 
-    def put(self, job: JobKey, shares: tuple[Share, ...]) -> int:
-        """`job` is to have exactly `shares`. Returns how many workers that is."""
+    def put(self, job: JobKey, shares: tuple[NodeShare, ...]) -> int:
+        """Give `job` exactly `shares` in this placement. Returns the number of workers."""
         self._put[job] = shares
         return sum(share.workers for share in shares)
 
-    def of(self, job: JobKey) -> tuple[Share, ...] | None:
-        """Where `job` was put; None: nowhere yet."""
+    def of(self, job: JobKey) -> tuple[NodeShare, ...] | None:
+        """The shares of `job`; None: it has not been put yet."""
         return self._put.get(job)
 
 
@@ -65,10 +66,11 @@ class _Pool:
     def __init__(self) -> None:
         self.counts: dict[Amount, int] = {}
         self.heaps: dict[Amount, list[int]] = {}
-        """Indexes of nodes. One that has more or fewer free GPUs by now is passed over when it comes up."""
+        """Per number of free GPUs: indexes of nodes. A node that has another number by now is skipped when it
+        comes up."""
 
     def enter(self, index: int, free: Amount) -> None:
-        """Node `index` has `free` free GPUs from now on."""
+        """Enter node `index` with `free` free GPUs."""
         if free in self.counts:
             self.counts[free] += 1
             heappush(self.heaps[free], index)
@@ -77,23 +79,23 @@ class _Pool:
             self.heaps[free] = [index]
 
     def leave(self, free: Amount) -> None:
-        """One of the nodes with `free` free GPUs has another number by now."""
+        """Record that one of the nodes with `free` free GPUs has another number now."""
         self.counts[free] -= 1
 
     def most_first(self) -> list[Amount]:
-        """The numbers of free GPUs that nodes have."""
+        """The numbers of free GPUs that nodes have, the largest first."""
         return sorted((free for free, count in self.counts.items() if count), reverse=True)
 
     def workers(self, gpus: Amount) -> int:
-        """How many workers of `gpus` GPUs each fit, each on one node."""
+        """The number of workers of `gpus` GPUs each that fit, each on one node."""
         return sum(_fitting(free, gpus) * count for free, count in self.counts.items() if count)
 
 
 class FreeGpus:
     """Free GPUs by node. Mutable: belongs to one decision.
 
-    The workers of one placement are all on one GPU type, because the slowest would set the pace of all;
-    who wants to mix types places part by part. Ties go to the node that comes first in the snapshot.
+    The workers of one placement are all on one GPU type, because the slowest would set the pace of all. A
+    caller that mixes types places part by part. Ties go to the node that comes first in the snapshot.
     """
 
     __slots__ = ("_free", "_index", "_names", "_pool_of", "_pools", "total")
@@ -117,20 +119,23 @@ class FreeGpus:
         """Free GPUs of usable nodes in all."""
 
     def of_node(self, name: str) -> Amount:
-        """Free GPUs that may be placed on; 0 of a node that is unusable or unknown."""
+        """Free GPUs of a node that may be placed on; 0 if the node is unusable or unknown."""
         index = self._index.get(name)
         return 0 if index is None or self._pool_of[index] is None else self._free[index]
 
     def workers(self, shape: Resources) -> int:
-        """How many workers of `shape` fit in all; of the best GPU type where it names none."""
+        """The number of workers of `shape` that fit in all; on the best GPU type if `shape` names none."""
         return max((pool.workers(shape.gpus) for pool in self._matching(shape)), default=0)
 
-    def place(self, shape: Resources, workers: int, keep: Sequence[Share] = ()) -> tuple[Share, ...] | None:
-        """Where `workers` go, or None where they do not fit. Takes nothing.
+    def place(
+        self, shape: Resources, workers: int, keep: Sequence[NodeShare] = ()
+    ) -> tuple[NodeShare, ...] | None:
+        """Nodes for `workers`, or None if they do not fit. Takes nothing.
 
-        `keep` (in order of importance) stays where it is as far as it still fits and counts; more go beside
-        it as far as there is room. The rest goes to the one node that holds it with the least left over,
-        else to as few nodes as possible: those with most free first, and the last part best-fit again.
+        The shares in `keep` (in order of importance) stay where they are, as far as they still fit and are
+        needed. More workers go beside them as far as there is room. The rest goes to the one node that holds
+        it with the least left over. If there is none, it goes to as few nodes as possible: those with most
+        free GPUs first, and the last part best-fit again.
         """
         kept = self._kept(shape.gpus, workers, keep)
         left = workers - sum(kept.values())
@@ -142,24 +147,24 @@ class FreeGpus:
             chosen = self._spread_beside(kept, shape, left)
         return None if chosen is None else self._shares(chosen)
 
-    def place_widest(self, shape: Resources, workers: int) -> tuple[Share, ...] | None:
+    def place_widest(self, shape: Resources, workers: int) -> tuple[NodeShare, ...] | None:
         """Like `place`, but each time from the node with the most free GPUs, never the one that fits best.
 
-        In the order in which they were taken.
+        The nodes are in the order in which they were taken.
         """
         for pool in self._matching(shape):
             if pool.workers(shape.gpus) >= workers:
                 chosen = self._widest(pool, shape.gpus, workers)
-                return tuple(Share(self._names[index], count) for index, count in chosen.items())
+                return tuple(NodeShare(self._names[index], count) for index, count in chosen.items())
         return None
 
-    def take(self, shape: Resources, shares: Sequence[Share]) -> None:
-        """These GPUs are not free any more."""
+    def take(self, shape: Resources, shares: Sequence[NodeShare]) -> None:
+        """Remove these GPUs from the free ones."""
         for share in shares:
             self._change(share.node, -shape.gpus * share.workers)
 
-    def give(self, shape: Resources, shares: Sequence[Share]) -> None:
-        """These GPUs are free again."""
+    def give(self, shape: Resources, shares: Sequence[NodeShare]) -> None:
+        """Add these GPUs to the free ones."""
         for share in shares:
             self._change(share.node, shape.gpus * share.workers)
 
@@ -180,8 +185,8 @@ class FreeGpus:
             return self._pools.values()
         return (self._pools[shape.gpu_type],) if shape.gpu_type in self._pools else ()
 
-    def _kept(self, gpus: Amount, workers: int, keep: Sequence[Share]) -> dict[int, int]:
-        """Workers by node index that stay, at most `workers`."""
+    def _kept(self, gpus: Amount, workers: int, keep: Sequence[NodeShare]) -> dict[int, int]:
+        """Per node index: the workers that stay; at most `workers` in all."""
         kept: dict[int, int] = {}
         for share in keep:
             index = self._index.get(share.node)
@@ -195,7 +200,7 @@ class FreeGpus:
         return kept
 
     def _spread_beside(self, kept: dict[int, int], shape: Resources, left: int) -> dict[int, int] | None:
-        """`left` more workers: first on the nodes of `kept`, then on others of their type."""
+        """Place `left` more workers: first on the nodes of `kept`, then on others of their type."""
         chosen = dict(kept)
         for index in sorted(kept, key=lambda index: (kept[index] * shape.gpus - self._free[index], index)):
             if self._pool_of[index] is not None:
@@ -213,7 +218,7 @@ class FreeGpus:
         return None if rest is None else chosen | rest
 
     def _spread(self, pools: Iterable[_Pool], gpus: Amount, workers: int) -> dict[int, int] | None:
-        """The placement on fewest nodes of one type."""
+        """The placement on the fewest nodes of one type."""
         best: dict[int, int] | None = None
         for pool in pools:
             chosen = self._spread_in(pool, gpus, workers)
@@ -239,7 +244,7 @@ class FreeGpus:
         return chosen | self._last_part(pool, gpus, left, chosen)
 
     def _last_part(self, pool: _Pool, gpus: Amount, left: int, chosen: dict[int, int]) -> dict[int, int]:
-        """`left` workers, fewer than the nodes looked at hold, on the tightest that is not chosen yet."""
+        """The last `left` workers, on the tightest node that holds them and is not chosen yet."""
         if not left:
             return {}
         for free in reversed(pool.most_first()):
@@ -252,7 +257,7 @@ class FreeGpus:
         raise AssertionError("a pool has room for workers that no node of it has room for")
 
     def _widest(self, pool: _Pool, gpus: Amount, workers: int) -> dict[int, int]:
-        """`workers`, which are known to fit, from the nodes with most free GPUs."""
+        """Nodes for `workers`, which are known to fit: those with most free GPUs first."""
         chosen: dict[int, int] = {}
         for free in pool.most_first():
             each = _fitting(free, gpus)
@@ -264,7 +269,7 @@ class FreeGpus:
         return chosen
 
     def _tightest(self, pool: _Pool, gpus: Amount) -> int | None:
-        """The node with at least `gpus` free that has the fewest."""
+        """The node with the fewest free GPUs of those that have at least `gpus`; None: there is none."""
         fits = min((free for free, count in pool.counts.items() if count and free >= gpus), default=None)
         return None if fits is None else self._first(pool, fits, 1)[0]
 
@@ -274,23 +279,24 @@ class FreeGpus:
         found: list[int] = []
         while len(found) < many:
             index = heappop(heap)
-            # an entry may be out of date, or there twice after the node came back to this bucket
+            # an entry may be out of date, or occur twice after the node came back to this bucket
             if self._free[index] == free and (not found or found[-1] != index):
                 found.append(index)
         for index in found:
             heappush(heap, index)
         return found
 
-    def _shares(self, chosen: dict[int, int]) -> tuple[Share, ...]:
-        return tuple(Share(self._names[index], chosen[index]) for index in sorted(chosen))
+    def _shares(self, chosen: dict[int, int]) -> tuple[NodeShare, ...]:
+        return tuple(NodeShare(self._names[index], chosen[index]) for index in sorted(chosen))
 
 
-def dearest_first(job: TrainingJob) -> tuple[Share, ...]:
-    """What a job has, as `FreeGpus.place` takes it in `keep`: its base, then the most on one node first."""
+def dearest_first(job: TrainingJob) -> tuple[NodeShare, ...]:
+    """The shares of a job, as `FreeGpus.place` takes them in `keep`: its base, then the largest shares
+    first."""
     if not job.base:
         return tuple(sorted(job.shares, key=lambda share: -share.workers))
     base = {share.node: share.workers for share in job.base}
-    rest = [Share(share.node, share.workers - base.get(share.node, 0)) for share in job.shares]
+    rest = [NodeShare(share.node, share.workers - base.get(share.node, 0)) for share in job.shares]
     return (*job.base, *sorted(rest, key=lambda share: -share.workers))
 
 

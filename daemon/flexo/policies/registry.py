@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from flexo.policies.base import Policy, SiteFact
 
 GROUP: Final = "flexo.policies"
-"""The entry points of policies."""
+"""The entry-point group of policies."""
 _BUILT_IN: Final[Mapping[str, str]] = {
     "greedy": "greedy:Greedy",
     "fifo": "fifo:Fifo",
@@ -37,19 +37,21 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "antman": "antman:AntMan",
     "goodput": "goodput:Goodput",
 }
-"""Module of this package and class, imported only when it is asked for."""
+"""Per name: module of this package and class. A module is imported only on demand."""
 
 
 class UnknownPolicy(ValueError):
-    """A name that no policy has; the message says which there are, and which is near."""
+    """The error for a name that no policy has; the message says which there are, and which is near."""
 
 
 class BrokenPolicy(UnknownPolicy):
-    """A policy of another package that cannot be used; the message names the package and the reason."""
+    """The error for a policy of another package that cannot be used; the message names the package and the
+    reason."""
 
 
 class BadSetting(ValueError):
-    """A setting that the policy does not have; the message says which it has."""
+    """The error for a setting that the policy does not have, or a bad value; the message says which it
+    has."""
 
 
 def names() -> tuple[str, ...]:
@@ -58,7 +60,7 @@ def names() -> tuple[str, ...]:
 
 
 def built_in(having: str = "") -> tuple[str, ...]:
-    """The names of flexo's own policies; with `having`, of those that have this property."""
+    """The names of flexo's own policies; with `having`, only of policies that have this property."""
     return tuple(name for name in _BUILT_IN if not having or getattr(class_of(name), having))
 
 
@@ -78,9 +80,9 @@ def class_of(name: str) -> type[Policy]:
 
 
 def flexod_settings(name: str, site: Mapping[SiteFact, object] | None = None) -> Mapping[str, object]:
-    """Settings that this policy has in flexod, other than its defaults. Raises UnknownPolicy.
+    """The settings of this policy in flexod that differ from its defaults. Raises UnknownPolicy.
 
-    `site`: what flexod's configuration says, for those that take a setting from it.
+    `site`: flexod's configuration, for policies that take a setting from it.
     """
     kind, told = class_of(name), site or {}
     taken = {setting: told[fact] for setting, fact in kind.from_site.items() if fact in told}
@@ -88,12 +90,13 @@ def flexod_settings(name: str, site: Mapping[SiteFact, object] | None = None) ->
 
 
 def settings_of(name: str) -> tuple[str, ...]:
-    """What can be set of the policy of this name. Raises UnknownPolicy."""
+    """The settings of the policy of this name. Raises UnknownPolicy."""
     return tuple(_fields(class_of(name)))
 
 
 def make(name: str, **settings: object) -> Policy:
-    """The policy of this name, with its defaults but for `settings`. Raises UnknownPolicy, BadSetting."""
+    """Make the policy of this name, with its defaults but for `settings`. Raises UnknownPolicy,
+    BadSetting."""
     kind = class_of(name)
     allowed = _fields(kind)
     for setting in settings:
@@ -110,7 +113,7 @@ def _fields(kind: type[Policy]) -> list[str]:
 
 
 def _checked(kind: type[object], setting: str, value: object) -> object:
-    """`value` as the setting has it, a list as a tuple. Raises BadSetting."""
+    """`value` converted to the type of the setting, a list to a tuple. Raises BadSetting."""
     try:
         checked: object = TypeAdapter(get_type_hints(kind)[setting]).validate_python(value)
     except ValidationError as error:
@@ -125,13 +128,13 @@ def _checked(kind: type[object], setting: str, value: object) -> object:
 
 
 def _offered() -> Mapping[str, EntryPoint]:
-    """What installed packages offer, by name. flexo's own names cannot be taken."""
+    """The policies of installed packages, by name. flexo's own names cannot be taken."""
     return _offered_on(tuple(sys.path))
 
 
 @cache
 def _offered_on(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """Remembered by what packages are looked for on, because looking takes long."""
+    """The policies of packages on this path. They are cached, because the search takes long."""
     offered: dict[str, EntryPoint] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, _package(point))):
         owner = (
@@ -153,15 +156,15 @@ def _offered_on(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
 
 
 def _package(point: EntryPoint) -> str:
-    """Which distribution offers it, and its version."""
+    """The name and version of the distribution that offers the policy."""
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unnamed package"
 
 
 def _load(point: EntryPoint) -> type[Policy]:
-    """Raises BrokenPolicy."""
+    """Load the class of a policy. Raises BrokenPolicy."""
     try:
         found: object = point.load()
-    except Exception as error:  # whatever its modules do when they are imported
+    except Exception as error:  # its modules may raise anything when they are imported
         raise _broken(point, f"{point.value} cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise _broken(point, f"{point.value} is not a class that extends flexo.policies.base.Policy")

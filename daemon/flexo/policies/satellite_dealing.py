@@ -1,4 +1,4 @@
-"""Deals idle GPUs out to jobs that are below their targets, and grants what they were dealt as satellites."""
+"""Deals idle GPUs out to jobs that are below their targets, and grants the dealt workers as satellites."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import partial
 from flexo.model.plans import Grow
 from flexo.model.queue import JobKey
 from flexo.policies import satellite_words as words
-from flexo.policies.rooms import Room, satellite_partition
+from flexo.policies.node_capacity import NodeCapacity, satellite_partition
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
 from flexo_protos.resources import Resources
 
 
 def deal_idle(plan: PlanInMaking) -> None:
-    """One worker at a time to the job with the fewest, until nobody can be given one.
+    """Deal one worker at a time to the job with the fewest, until no job can get one.
 
-    A job that may not grow yet takes part, so that what is its due is kept for it; it gets no grant.
+    A job that may not grow yet takes part, so that its workers are kept for it; it gets no grant.
     """
     expected = _expected(plan)
     queue = [(job.workers, key) for key, job in plan.jobs.items() if plan.takes_part(job)]
@@ -32,10 +32,11 @@ def deal_idle(plan: PlanInMaking) -> None:
 
 
 def _deal_one(plan: PlanInMaking, job: JobInPlan, expected: int) -> bool:
-    """One worker more for the job, on the node that it has opened or on a new one; False: no room.
+    """Deal one more worker to the job, on the node that it has opened or on a new one. False: there is no
+    room.
 
-    Where satellites are few, all that the job is expected to get on a new one: others could not open
-    another for what they would take of it.
+    If satellites are few, deal at once all workers that the job is expected to get on a new node: other jobs
+    could not open another satellite for their part of it.
     """
     if job.workers >= job.target.workers:
         return False
@@ -50,7 +51,7 @@ def _deal_one(plan: PlanInMaking, job: JobInPlan, expected: int) -> bool:
         if plan.satellites_are_few:
             workers = min(wanted, room.idle.holds(shape), job.target.workers - job.workers)
     room.take(shape * workers)
-    plan.openings.changed(room.node.name)
+    plan.index.changed(room.node.name)
     job.open_node = room.node.name
     job.dealt[room.node.name] = job.dealt.get(room.node.name, 0) + workers
     job.workers += workers
@@ -62,11 +63,11 @@ def _grow(plan: PlanInMaking, job: JobInPlan, node: str, workers: int) -> Grow:
     return Grow(job.job.key, node, workers, satellite_partition(plan.snapshot, node), why)
 
 
-def _best_room(plan: PlanInMaking, job: JobInPlan, wanted: int) -> Room | None:
-    """The tightest node that holds all `wanted`, else the roomiest; the base's own node last."""
+def _best_room(plan: PlanInMaking, job: JobInPlan, wanted: int) -> NodeCapacity | None:
+    """The tightest node that holds all `wanted` workers, else the roomiest; a node of the base comes last."""
     own: str | None = None
     pays_there = partial(plan.pays_with, job)
-    for name in plan.openings.tightest_first(plan.kind(job.job), wanted, pays_there):
+    for name in plan.index.tightest_first(plan.kind(job.job), wanted, pays_there):
         if name in job.closed or name in job.dealt:
             continue
         if name not in job.job.base_nodes:
@@ -76,10 +77,11 @@ def _best_room(plan: PlanInMaking, job: JobInPlan, wanted: int) -> Room | None:
 
 
 def _expected(plan: PlanInMaking) -> dict[JobKey, int]:
-    """About how many workers each job will end up with: as if all that is idle lay on one node.
+    """Estimate how many workers each job will end up with, as if all idle resources were on one node.
 
-    It guides which node is opened, so that a job's workers lie on few nodes, and, where satellites are few,
-    how much of it the job takes. CPUs and memory count: else it would take what another is to have there.
+    The estimate decides which node a job opens, so that the job's workers are on few nodes. If satellites are
+    few, it also decides how much of that node the job takes. CPUs and memory count: otherwise the job would
+    take what another is to have there.
     """
     sizes = {key: job.workers for key, job in plan.jobs.items() if plan.takes_part(job)}
     left = {key: plan.room_for(plan.jobs[key]) for key in sizes}

@@ -1,24 +1,26 @@
-"""Takes satellites from jobs for the sake of others: what is above targets, and one for the poorest job."""
+"""Takes satellites from jobs for the sake of others: satellites above targets, and one for the poorest
+job."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence, Set
 
 from flexo.policies import satellite_words as words
-from flexo.policies.openings import Kind
-from flexo.policies.rooms import Room, Standing
+from flexo.policies.capacity_index import Kind
+from flexo.policies.node_capacity import HeldGrant, NodeCapacity
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
 from flexo_protos.resources import Resources
 
 _REBALANCE_GAIN = 0.25
-"""A satellite is taken for a poorer job only if that job gets at least this part of its workers."""
+"""The part of a satellite's workers that a poorer job must gain at least, for the satellite to be taken for
+it."""
 
 
 def give_back_excess(plan: PlanInMaking) -> None:
-    """Satellites that lie wholly above their job's target: what is left of it is no less than the target.
+    """Withdraw satellites that are wholly above their job's target: the job keeps at least its target.
 
-    Where others are short of their targets, only those that make room for one of them: a policy counts GPUs,
-    wherever they are, and would have back a minute later what is given up in vain.
+    If other jobs are below their targets, only satellites leave that make room for one of these jobs. A
+    policy counts GPUs, wherever they are. It would soon grant again what was given up in vain.
     """
     short = [job for job in plan.jobs.values() if plan.takes_part(job)]
     roomy = _roomy(plan, _spare(plan, plan.rooms, every=True), short) if short else plan.rooms.keys()
@@ -33,8 +35,11 @@ def give_back_excess(plan: PlanInMaking) -> None:
         plan.withdraw(standing, words.above_target(job))
 
 
-def _spare(plan: PlanInMaking, nodes: Container[str], *, every: bool = False) -> list[Standing]:
-    """Satellites on `nodes` that jobs above their targets can do without, `every` one of them or at once."""
+def _spare(plan: PlanInMaking, nodes: Container[str], *, every: bool = False) -> list[HeldGrant]:
+    """Satellites on `nodes` that jobs above their targets can do without.
+
+    `every`: all that a job could give one at a time; else those that it can give together.
+    """
     found = []
     for job in plan.jobs.values():
         excess = job.workers - job.target.workers
@@ -51,8 +56,8 @@ def _spare(plan: PlanInMaking, nodes: Container[str], *, every: bool = False) ->
     return found
 
 
-def _roomy(plan: PlanInMaking, spare: Sequence[Standing], short: Sequence[JobInPlan]) -> Set[str]:
-    """The nodes on which one of those that are `short` finds room once `spare` satellites have left."""
+def _roomy(plan: PlanInMaking, spare: Sequence[HeldGrant], short: Sequence[JobInPlan]) -> Set[str]:
+    """The nodes on which one of the jobs in `short` finds room once the `spare` satellites have left."""
     leaving: dict[str, Resources] = {}
     for standing in spare:
         name = standing.grant.node
@@ -60,17 +65,20 @@ def _roomy(plan: PlanInMaking, spare: Sequence[Standing], short: Sequence[JobInP
     return {name for name in leaving if _makes_room(plan, plan.rooms[name], leaving[name], short)}
 
 
-def _makes_room(plan: PlanInMaking, room: Room, leaving: Resources, short: Sequence[JobInPlan]) -> bool:
+def _makes_room(
+    plan: PlanInMaking, room: NodeCapacity, leaving: Resources, short: Sequence[JobInPlan]
+) -> bool:
     free = room.idle + room.coming
     gains = {
         shape: (free + leaving).holds(shape) > free.holds(shape) for shape in {job.job.shape for job in short}
     }
     name = room.node.name
-    return name in plan.stays and any(gains[job.job.shape] and plan.may_open(job, name) for job in short)
+    return name in plan.idle_for and any(gains[job.job.shape] and plan.may_open(job, name) for job in short)
 
 
 def rebalance(plan: PlanInMaking) -> None:
-    """One satellite of another job for the poorest without room, if both end up nearer their targets."""
+    """Withdraw one satellite of another job for the poorest job without room, if both end up nearer their
+    targets."""
     poor = sorted(
         (job for job in plan.jobs.values() if job.may_grow_at <= plan.now and plan.takes_part(job)),
         key=lambda job: (job.workers, job.job.key),
@@ -82,7 +90,7 @@ def rebalance(plan: PlanInMaking) -> None:
         if kind not in soon:
             soon[kind] = [name for name in plan.nodes if _fits_soon(kind, plan.rooms[name])]
         if any(plan.may_open(job, name) for name in soon[kind]):
-            continue  # something on its way out will do
+            continue  # resources that are coming will do
         least_loss = _best_donation if plan.evenly else _least_needed
         donation = least_loss(plan, job, donors)
         if donation is not None:
@@ -91,8 +99,8 @@ def rebalance(plan: PlanInMaking) -> None:
             return
 
 
-def _donors(plan: PlanInMaking) -> list[tuple[JobInPlan, Standing]]:
-    """Satellites that may be given away, of the largest jobs first."""
+def _donors(plan: PlanInMaking) -> list[tuple[JobInPlan, HeldGrant]]:
+    """Satellites that may be given away, each with its job; those of the largest jobs first."""
     standing = (each for name in plan.nodes if plan.rooms[name].usable for each in plan.rooms[name].standing)
     found = [(plan.jobs[each.job.key], each) for each in standing if each.job.key in plan.jobs]
     able = [(rich, each) for rich, each in found if _may_donate(plan, rich, each)]
@@ -101,20 +109,20 @@ def _donors(plan: PlanInMaking) -> list[tuple[JobInPlan, Standing]]:
     return sorted(able, key=lambda donor: -donor[0].workers)
 
 
-def _may_donate(plan: PlanInMaking, rich: JobInPlan, standing: Standing) -> bool:
+def _may_donate(plan: PlanInMaking, rich: JobInPlan, standing: HeldGrant) -> bool:
     rested = rich.rested_at <= plan.now and not rich.dealt
     return rested and plan.may_give(rich, standing)
 
 
-def _fits_soon(kind: Kind, room: Room) -> bool:
+def _fits_soon(kind: Kind, room: NodeCapacity) -> bool:
     return (room.idle + room.coming).holds(kind.shape) > 0
 
 
 def _least_needed(
-    plan: PlanInMaking, poor: JobInPlan, donors: Sequence[tuple[JobInPlan, Standing]]
-) -> Standing | None:
+    plan: PlanInMaking, poor: JobInPlan, donors: Sequence[tuple[JobInPlan, HeldGrant]]
+) -> HeldGrant | None:
     """The satellite whose job falls least below its target without it, by less than `poor` gains."""
-    best: tuple[tuple[int, float, str], Standing] | None = None
+    best: tuple[tuple[int, float, str], HeldGrant] | None = None
     for rich, standing in donors:
         name = standing.grant.node
         if rich is poor or not plan.may_open(poor, name):
@@ -130,13 +138,13 @@ def _least_needed(
 
 
 def _best_donation(
-    plan: PlanInMaking, poor: JobInPlan, donors: Sequence[tuple[JobInPlan, Standing]]
-) -> Standing | None:
+    plan: PlanInMaking, poor: JobInPlan, donors: Sequence[tuple[JobInPlan, HeldGrant]]
+) -> HeldGrant | None:
     """The satellite after whose return the smaller of both jobs is largest."""
-    best: tuple[tuple[int, int, float, str], Standing] | None = None
+    best: tuple[tuple[int, int, float, str], HeldGrant] | None = None
     for rich, standing in donors:
         if rich.workers < poor.workers + 2:
-            break  # nor are the others larger
+            break  # the other jobs are not larger
         if rich is poor or not plan.may_open(poor, standing.grant.node):
             continue
         worst = _worst_after(plan, poor, rich, standing)
@@ -148,7 +156,7 @@ def _best_donation(
     return best[1] if best else None
 
 
-def _worst_after(plan: PlanInMaking, poor: JobInPlan, rich: JobInPlan, standing: Standing) -> int | None:
+def _worst_after(plan: PlanInMaking, poor: JobInPlan, rich: JobInPlan, standing: HeldGrant) -> int | None:
     """The smaller of both sizes once `standing` has been shared out anew; None if not worth it."""
     room, lost = plan.rooms[standing.grant.node], standing.grant.workers
     free = room.idle + room.coming + standing.resources
@@ -160,11 +168,12 @@ def _worst_after(plan: PlanInMaking, poor: JobInPlan, rich: JobInPlan, standing:
 
 
 def _share_out(
-    free: Resources, room: Room, poor: JobInPlan, rich: JobInPlan, rich_workers: int, *, alone: bool
+    free: Resources, room: NodeCapacity, poor: JobInPlan, rich: JobInPlan, rich_workers: int, *, alone: bool
 ) -> tuple[int, int]:
-    """Sizes of both once `free` of one node has been dealt to them, a worker at a time to the smaller.
+    """The sizes of both jobs once `free` of one node has been dealt to them, a worker at a time to the
+    smaller.
 
-    `alone`: to the poor one only.
+    `alone`: deal to the poor job only.
     """
     sizes = {True: poor.workers, False: rich_workers}
     jobs = {True: poor, False: rich}

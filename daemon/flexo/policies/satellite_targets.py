@@ -1,9 +1,9 @@
-"""Asks a policy how many workers running elastic jobs shall have where they grow by satellites.
+"""Asks a policy for the sizes of running elastic jobs, on a cluster where jobs grow by satellites.
 
-There a base starts, stays and ends as the cluster decides; what a policy decides is how many workers beyond
-it each job has. So the policy is asked about the elastic jobs that run, with their bases where they are, and
-may place on what pending jobs leave over on the nodes that satellites may use. Where it puts workers does
-not count: `satellites` finds the places.
+There a base starts, stays and ends as the cluster decides. The policy decides how many workers each job has
+beyond its base. So it is asked about the elastic jobs that run, with their bases where they are. It may place
+workers on the nodes for satellites, where pending jobs leave capacity. The nodes that it chooses do not
+count: `satellites` finds the places.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from dataclasses import replace
 from flexo.model.elastic import ElasticJob
 from flexo.model.nodes import Node
 from flexo.model.plans import Snapshot
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.fitting import fitted
+from flexo.policies.node_capacity import NodeCapacity
 from flexo.policies.placement import Placement
-from flexo.policies.rooms import Room
 from flexo_protos.resources import Amount, Resources
 
 _PLENTY = 1 << 20
-"""Only GPUs are counted here: those without CPUs or memory for a worker are left out before."""
+"""CPUs and MiB of each node that the policy sees. Only GPUs count: those without CPUs or memory for a worker
+are left out before."""
 
 
 def targets_of(
-    policy: Policy, snapshot: Snapshot, rooms: Mapping[str, Room], jobs: Sequence[ElasticJob]
+    policy: Policy, snapshot: Snapshot, rooms: Mapping[str, NodeCapacity], jobs: Sequence[ElasticJob]
 ) -> Targets:
-    """What `policy` wants `jobs` to have; those that it does not name keep what they have.
+    """The sizes that `policy` decides for `jobs`; a job that it does not name keeps its size.
 
-    `rooms`: what is left on each node that satellites may use; `jobs`: as they will be once what was taken
-    back in this plan has left; `snapshot.training` says what else is known of them.
+    `rooms`: the capacity left on each node that satellites may use. `jobs`: the jobs after the departures of
+    this plan. `snapshot.training` has all other facts about the jobs.
     """
     known = {job.key: job for job in snapshot.training}
     shown = [_shown(job, known[job.key]) for job in jobs if job.key in known and job.shape.gpus]
-    # a plan takes satellites several cycles, so that nobody may hold off deciding since the last change
+    # satellites take several cycles to carry out a plan, so no policy may wait since the last change
     seen = replace(Jobs.of(snapshot), training=tuple(shown), decided_at=0.0)
     placement = Placement(_nodes(rooms, shown, jobs))
     said = policy.targets(seen, placement)
@@ -48,7 +49,7 @@ def targets_of(
 def _shown(job: ElasticJob, known: TrainingJob) -> TrainingJob:
     """`known`, with its placement after departing grants are gone."""
     base = _spread(job.base_workers, job.base_nodes)
-    shares = [*base, *(Share(grant.node, grant.workers) for grant in job.grants)]
+    shares = [*base, *(NodeShare(grant.node, grant.workers) for grant in job.grants)]
     merged: dict[str, int] = {}
     for share in shares:
         merged[share.node] = merged.get(share.node, 0) + share.workers
@@ -56,23 +57,23 @@ def _shown(job: ElasticJob, known: TrainingJob) -> TrainingJob:
         known,
         workers=replace(job.workers, max=max(job.ceiling, job.base_workers)),
         shape=job.shape,
-        shares=tuple(Share(node, workers) for node, workers in merged.items()),
+        shares=tuple(NodeShare(node, workers) for node, workers in merged.items()),
         base=base,
         preemptible=False,
     )
 
 
-def _spread(workers: int, nodes: Sequence[str]) -> tuple[Share, ...]:
-    """A base's workers over its nodes, as evenly as a cluster spreads its tasks."""
+def _spread(workers: int, nodes: Sequence[str]) -> tuple[NodeShare, ...]:
+    """Spread a base's workers over its nodes, as evenly as a cluster spreads its tasks."""
     each, more = divmod(workers, max(1, len(nodes)))
     counts = [(node, each + (index < more)) for index, node in enumerate(nodes)]
-    return tuple(Share(node, count) for node, count in counts if count)
+    return tuple(NodeShare(node, count) for node, count in counts if count)
 
 
 def _nodes(
-    rooms: Mapping[str, Room], shown: Sequence[TrainingJob], jobs: Sequence[ElasticJob]
+    rooms: Mapping[str, NodeCapacity], shown: Sequence[TrainingJob], jobs: Sequence[ElasticJob]
 ) -> tuple[Node, ...]:
-    """What is free and what the shown jobs hold, on each node; nothing else is there to plan with."""
+    """The nodes that the policy sees: their free GPUs and those of the shown jobs, and nothing else."""
     shapes = {job.shape for job in jobs if job.shape.gpus and job.granted_workers < job.ceiling}
     held: dict[str, Amount] = {}
     for job in shown:
@@ -95,10 +96,11 @@ def _nodes(
     return tuple(nodes)
 
 
-def _free_gpus(room: Room, shapes: Iterable[Resources]) -> Amount:
-    """GPUs idle or coming that one of these workers at least could use: with CPUs and memory for it.
+def _free_gpus(room: NodeCapacity, shapes: Iterable[Resources]) -> Amount:
+    """Idle or coming GPUs that at least one of these workers could use, with the CPUs and the memory that it
+    needs.
 
-    `shapes`: of the jobs that may still grow.
+    `shapes`: the shapes of the jobs that may still grow.
     """
     free = room.idle + room.coming
     return max((free.holds(shape) * shape.gpus for shape in shapes), default=0)

@@ -1,4 +1,5 @@
-"""What people read of satellites: why a job is given one or gives it back, and why it has what it has."""
+"""The texts on satellites for people: why a job gets a satellite or gives it back, and why it has its
+size."""
 
 from __future__ import annotations
 
@@ -7,26 +8,26 @@ from functools import cached_property, partial
 from itertools import chain, islice
 
 from flexo.model.elastic import ElasticJob
-from flexo.policies.openings import Kind
-from flexo.policies.pending import Claim
-from flexo.policies.rooms import Room, Standing
+from flexo.policies.capacity_index import Kind
+from flexo.policies.node_capacity import HeldGrant, NodeCapacity
+from flexo.policies.pending import Reservation
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
 
 _REASONS = 4
-"""Of why a job has no room that are said: a cluster of thousands of nodes may have thousands."""
+"""The most reasons in a text on why a job has no room: a cluster of thousands of nodes may have thousands."""
 
 
-# Of what changes.
+# Texts on changes.
 
 
 def above_ceiling(job: ElasticJob) -> str:
-    """The job gives a satellite back because it may not have so many workers."""
+    """The text for a job that gives a satellite back because it may not have this number of workers."""
     who = "its owner's cap" if job.wanted is not None else "its maximum"
     return f"job {job.key} has {job.granted_workers} workers, {who} is {job.ceiling}"
 
 
-def for_pending(claim: Claim, standing: Standing) -> str:
-    """The satellite makes room for a pending job."""
+def for_pending(claim: Reservation, standing: HeldGrant) -> str:
+    """The text for a satellite that makes room for a pending job."""
     workers = _count(standing.grant.workers, "worker")
     return (
         f"pending job {claim.job.job_id} ({claim.job.user}) can start on {_list(claim.nodes)}"
@@ -35,18 +36,18 @@ def for_pending(claim: Claim, standing: Standing) -> str:
 
 
 def grows(job: ElasticJob, node: str, workers: int, before: int) -> str:
-    """The job is given a satellite."""
+    """The text for a job that gets a satellite."""
     room = f"{node} has idle GPUs for {_count(workers, 'worker')}"
     return f"{room}; job {job.key} has {before} of {job.ceiling}"
 
 
 def above_target(job: JobInPlan) -> str:
-    """The job gives a satellite back because its policy has it smaller now."""
+    """The text for a job that gives a satellite back because its policy has it smaller now."""
     return job.target.why or f"its due is {job.target.workers} workers now"
 
 
 def for_poorer(poor: JobInPlan, rich: JobInPlan, node: str) -> str:
-    """A satellite of one job makes room for another."""
+    """The text for a satellite of one job that makes room for another."""
     return (
         f"job {poor.job.key} has only {poor.workers} of {poor.target.workers} workers,"
         f" job {rich.job.key} has {rich.workers}:"
@@ -55,7 +56,7 @@ def for_poorer(poor: JobInPlan, rich: JobInPlan, node: str) -> str:
 
 
 def no_more_satellites(max_satellites: int | None) -> str:
-    """The administrator allows no more of them."""
+    """The text for a job that gets no satellite because the administrator allows no more of them."""
     return f"as many satellites as there may be ({max_satellites}, max_satellites) run or are on their way"
 
 
@@ -64,23 +65,23 @@ def _count(number: int, what: str) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    """``t1, t2 and 3 more``."""
+    """A list of names, such as ``t1, t2, t3 and 3 more``."""
     if len(names) <= 4:
         return ", ".join(names)
     return f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
-# Of what a job has.
+# Texts on the size of a job.
 
 
 class Words:
-    """The sentence for each job once the plan is made."""
+    """Makes the sentence for each job once the plan is made."""
 
     def __init__(self, plan: PlanInMaking) -> None:
         self._plan = plan
 
     def sentence(self, job: JobInPlan) -> str:
-        """How many workers the job has, and why no more."""
+        """The number of workers that the job has, and why it has no more."""
         return f"{job.before} of {job.job.ceiling} workers: {self._why(job)}"
 
     def _why(self, job: JobInPlan) -> str:
@@ -94,8 +95,8 @@ class Words:
             return "the script has not entered hvd.elastic.run yet, so it cannot be resized"
         if job.job.key in self._plan.resting:
             return "gives workers back now"
-        if job.job.errand:
-            return f"is not resized while a {job.job.errand} is under way"
+        if job.job.pending_command:
+            return f"is not resized while a {job.job.pending_command} is under way"
         if job.dealt and job.may_grow_at <= now and not any(self._plan.may_begin(job)):
             grants = sum(grant.workers for grant in job.job.grants)
             leaving = grants + job.job.base_workers - job.before
@@ -118,7 +119,8 @@ class Words:
         return "all"
 
     def _why_not_due(self, job: JobInPlan) -> str:
-        """The policy leaves the job as it is: there is no room, or others have more use for it."""
+        """The text for a job whose policy leaves it as it is: there is no room, or others have more use for
+        it."""
         if self._plan.room_for(job):
             return f"{job.target.workers} are its due now"
         return self._no_room(job)
@@ -145,14 +147,14 @@ class Words:
 
     def _kept_for_pending(self, job: JobInPlan) -> Iterator[str]:
         for claim in self._plan.claims:
-            if any(name in self._plan.stays and name not in job.closed for name in claim.nodes):
+            if any(name in self._plan.idle_for and name not in job.closed for name in claim.nodes):
                 who = f"job {claim.job.job_id} (pending, {claim.job.user})"
                 yield f"{who} is about to start on {_list(claim.nodes)}"
 
     def _closed_nodes(self, job: JobInPlan) -> Iterator[str]:
         now = self._plan.now
         slow = self._plan.slow_of.get(job.job.user, {}).keys()
-        for name in sorted((job.closed & self._plan.stays.keys()) - slow):
+        for name in sorted((job.closed & self._plan.idle_for.keys()) - slow):
             room = self._plan.rooms[name]
             if not room.idle.holds(job.job.shape):
                 continue
@@ -172,8 +174,8 @@ class Words:
 
     def _wanted_back_soon(self, job: JobInPlan) -> Iterator[str]:
         pays = partial(self._plan.pays_with, job)
-        for name in self._plan.openings.not_paying(Kind(job.job.shape), pays):
-            stay = f"about {self._plan.stays[name]:.0f} s"
+        for name in self._plan.index.not_paying(Kind(job.job.shape), pays):
+            stay = f"about {self._plan.idle_for[name]:.0f} s"
             yield f"{name} has idle GPUs, but they are likely to stay for {stay}: too short to pay"
 
     def _of_another_type(self, job: JobInPlan) -> Iterator[str]:
@@ -195,6 +197,6 @@ class Words:
                 yield f"{room.node.name} has idle GPUs but not the CPUs or memory of a worker"
 
     @cached_property
-    def _with_idle_gpus(self) -> list[Room]:
-        """Of nodes that have some left when all that can be dealt has been."""
+    def _with_idle_gpus(self) -> list[NodeCapacity]:
+        """Nodes that have idle GPUs left after dealing."""
         return [room for name in self._plan.nodes if (room := self._plan.rooms[name]).idle.gpus]

@@ -1,12 +1,13 @@
-"""Satellites granted and taken back, so that elastic jobs get the sizes that a policy wants them to have.
+"""The planner for jobs that grow by satellites: it grants and takes back satellites to reach a policy's
+targets.
 
-Pending jobs come first, then idle GPUs. How many workers a job shall have a policy says (`Targets`); which
-nodes they are on is decided here. A pure function of the snapshot. Applied again and again to a cluster that
-carries its plans out it comes to rest: while targets stay the same, each step brings some job nearer to its
-target and none past it.
+Pending jobs come first, then idle GPUs. The policy decides how many workers a job shall have (`Targets`), and
+the planner on which nodes they are. The plan is a pure function of the snapshot. Applied again and again to a
+cluster that carries its plans out, the planner comes to rest: while targets stay the same, each step brings
+some job nearer to its target and none past it.
 
-The steps: `satellite_exchange` takes satellites for the sake of others, `satellite_dealing` grants new ones;
-`satellite_plan` is what they share, `satellite_words` what people read.
+The steps: `satellite_exchange` takes satellites for the sake of others, and `satellite_dealing` grants new
+ones. `satellite_plan` is the state that the steps share, and `satellite_words` makes the texts for people.
 """
 
 from __future__ import annotations
@@ -22,32 +23,33 @@ from flexo.model.plans import Batch, Grow, Note, Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.policies import satellite_words as words
 from flexo.policies.base import Policy, Target
-from flexo.policies.payoff import batch_of
+from flexo.policies.node_capacity import HeldGrant, NodeCapacity
 from flexo.policies.pending import settle_claims
-from flexo.policies.rooms import Room, Standing
+from flexo.policies.resize_benefit import batch_of
 from flexo.policies.satellite_dealing import deal_idle
 from flexo.policies.satellite_exchange import give_back_excess, rebalance
 from flexo.policies.satellite_plan import JobInPlan, PlanInMaking
 from flexo.policies.satellite_targets import targets_of
 
 _EXACT_CAP_UP_TO = 12
-"""Satellites of one job of which every combination is tried when its owner caps it."""
+"""The most satellites of one job of which every combination is tried when its owner caps it."""
 
 
 def plan(
     policy: Policy, snapshot: Snapshot, min_resize_interval_s: float, max_satellites: int | None = None
 ) -> Plan:
-    """What to change now, and why for every elastic job.
+    """The changes now, and the reason for every elastic job.
 
-    `min_resize_interval_s` is the least between two resizes of one job: it delays growing, giving back never
-    waits. No grant makes more than `max_satellites` of all jobs together, those that are leaving among them:
-    where more jobs would grow, fewer do, each by more. None: however many.
+    `min_resize_interval_s`: the least time between two resizes of one job. It delays growing, and giving back
+    for other elastic jobs. It does not delay giving back for pending jobs, for a node that is to be empty, or
+    for the job's own limits. `max_satellites`: no grant makes more satellites of all jobs together, those
+    that are leaving included. Over the limit, fewer jobs grow, each by more workers. None: no limit.
     """
     return _Planner(policy, PlanInMaking(snapshot, min_resize_interval_s, max_satellites)).plan()
 
 
 class _Planner:
-    """The steps, in their order."""
+    """Runs the steps, in their order."""
 
     def __init__(self, policy: Policy, plan: PlanInMaking) -> None:
         self._policy = policy
@@ -73,10 +75,11 @@ class _Planner:
             set_aside=tuple(claim.job.job_id for claim in plan.claims),
         )
 
-    # Before anybody grows.
+    # The steps before any job grows.
 
     def _clear_nodes(self) -> None:
-        """Off the nodes that an administrator wants empty: extended leases would never end by themselves."""
+        """Withdraw satellites from the nodes that an administrator wants empty. They never end by themselves,
+        because flexod extends their time limits."""
         for name, room in self._plan.rooms.items():
             for condition in sorted(each.value for each in room.node.conditions & WANTED_EMPTY):
                 for standing in tuple(room.standing):
@@ -84,7 +87,8 @@ class _Planner:
                     self._plan.withdraw(standing, f"{name} is wanted empty ({condition})")
 
     def _respect_ceiling(self, job: ElasticJob) -> None:
-        """More workers than the job may have: the satellites that come closest from above go."""
+        """Withdraw satellites of a job that has more workers than it may have: those nearest to the excess
+        from above."""
         mine = self._plan.satellites_of(job)
         excess = job.base_workers + sum(each.grant.workers for each in mine) - job.ceiling
         if excess <= 0:
@@ -100,12 +104,13 @@ class _Planner:
             for standing in claim.taken_back:
                 plan.withdraw(standing, words.for_pending(claim, standing))
 
-    # What the policy wants.
+    # The targets of the policy.
 
     def _take_targets(self) -> None:
-        """What the policy wants each job to have, within what the job may have and the satellites allow."""
+        """Set the target of each job: the policy's size, within the limits of the job and of the
+        satellites."""
         plan = self._plan
-        # before targets are known: the first are too small to say where a larger one would pay
+        # chosen before targets are known: first targets are too small to say where a larger one would pay
         rooms = {name: plan.rooms[name] for name in self._paying_nodes()}
         self._ask_policy(rooms)
         growing = [job for job in plan.jobs.values() if plan.takes_part(job)]
@@ -114,17 +119,17 @@ class _Planner:
             return
         left_out = self._left_out(growing)
         if left_out:
-            # what they would have had is shared out among the others
+            # the GPUs that these jobs would have had are shared out among the others
             self._ask_policy(rooms, left_out)
         for key, job in plan.jobs.items():
             if key in left_out:
                 why = words.no_more_satellites(plan.max_satellites)
                 job.target = Target(key, job.workers, why, job.target.samples)
             elif job.target.workers < job.workers:
-                # the policy would have others grow that cannot: it would be asked for this again and again
+                # the policy would shrink it for others that cannot grow, and would do so again and again
                 job.target = replace(job.target, workers=job.workers)
 
-    def _ask_policy(self, rooms: Mapping[str, Room], left_out: Container[JobKey] = ()) -> None:
+    def _ask_policy(self, rooms: Mapping[str, NodeCapacity], left_out: Container[JobKey] = ()) -> None:
         plan = self._plan
         jobs = [job for job in self._as_they_will_be() if job.key not in left_out]
         targets = targets_of(self._policy, plan.snapshot, rooms, jobs)
@@ -136,10 +141,10 @@ class _Planner:
                 job.target = replace(target, workers=workers)
 
     def _left_out(self, growing: Sequence[JobInPlan]) -> set[JobKey]:
-        """Of more jobs that would grow than there may be satellites, those that shall have none now.
+        """The jobs that get no satellite now, because more jobs would grow than satellites are allowed.
 
-        Those that would grow by most go first; where jobs share evenly the poorest. One is always among those
-        that may: it can take the place of a satellite that its job needs less.
+        Jobs that would grow by most get theirs first; if jobs share evenly, the poorest. At least one job may
+        grow in any case: it can take the place of a satellite that its job needs less.
         """
         plan = self._plan
         without = [job for job in growing if not plan.standing_of(job.job)]
@@ -152,13 +157,14 @@ class _Planner:
         return {job.job.key for job in without[max(1, int(plan.satellites_left)) :]}
 
     def _paying_nodes(self) -> Iterator[str]:
-        """Where a satellite of some job does more than it costs. Nodes that are alike are asked once."""
+        """Nodes on which a satellite of some job gains more than it costs. Of nodes that are alike, one is
+        checked."""
         plan = self._plan
         known: dict[tuple[object, ...], bool] = {}
         for name in plan.nodes:
             room = plan.rooms[name]
             node = room.node
-            alike = plan.stays[name], node.gpu_type, room.idle, node.capacity
+            alike = plan.idle_for[name], node.gpu_type, room.idle, node.capacity
             if alike not in known:
                 known[alike] = any(plan.pays(job, name) for job in plan.jobs.values())
             if known[alike]:
@@ -167,7 +173,8 @@ class _Planner:
     def _as_they_will_be(self) -> list[ElasticJob]:
         """The jobs that may be resized at all, without the grants that are on their way out.
 
-        A job that rests can use no more than it has: what the policy would keep idle for it goes to others.
+        A job that rests can use no more than it has. The GPUs that the policy would keep idle for it go to
+        others.
         """
         jobs = [
             replace(job.job, grants=self._plan.standing_of(job.job))
@@ -178,7 +185,7 @@ class _Planner:
         return [replace(job, wanted=job.granted_workers) if job.rest_until > now else job for job in jobs]
 
     def _batches(self) -> Iterator[Batch]:
-        """For what each job has been granted when this plan is carried out."""
+        """The batch of each job, for the workers that it has been granted when this plan is carried out."""
         growth: Counter[JobKey] = Counter()
         for action in self._plan.actions:
             if isinstance(action, Grow):
@@ -190,8 +197,9 @@ class _Planner:
                 yield Batch(key, chosen or samples)
 
 
-def _fewest_workers(mine: Sequence[Standing], excess: int) -> tuple[Standing, ...]:
-    """Satellites with at least `excess` workers, as few as possible; the youngest of equals."""
+def _fewest_workers(mine: Sequence[HeldGrant], excess: int) -> tuple[HeldGrant, ...]:
+    """Satellites that have at least `excess` workers together, as few as possible; the youngest among
+    equals."""
     if len(mine) > _EXACT_CAP_UP_TO:
         return _smallest_first(mine, excess)
     enough = (
@@ -211,8 +219,8 @@ def _fewest_workers(mine: Sequence[Standing], excess: int) -> tuple[Standing, ..
     )
 
 
-def _smallest_first(mine: Sequence[Standing], excess: int) -> tuple[Standing, ...]:
-    chosen: list[Standing] = []
+def _smallest_first(mine: Sequence[HeldGrant], excess: int) -> tuple[HeldGrant, ...]:
+    chosen: list[HeldGrant] = []
     for standing in sorted(mine, key=lambda each: (each.grant.workers, -each.started_at)):
         if excess <= 0:
             break

@@ -14,36 +14,37 @@ from flexo.policies.gpu_optimizer import Choices
 from flexo_protos.resources import Amount, total
 
 _KEEPS = 1e-6
-"""A job's present size counts for so much more, so that nothing is changed for less. It is also the worth of
-a size that a job has although its speed says that it cannot train so."""
+"""The bonus of a job's present size, as a part of its worth, so that a smaller gain changes nothing. It is
+also the worth of a present size with which, by its speed, the job cannot train."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the factors of a job depend on besides the job."""
+    """The properties of a cluster on which the factors of a job depend."""
 
     gpus: Amount
-    """In all."""
+    """GPUs of all nodes."""
     gpus_of_node: Amount
-    """Of the largest node."""
+    """GPUs of the largest node."""
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> Cluster:
-        """These nodes."""
+        """The properties of these nodes."""
         return cls(total(node.gpus for node in nodes), max((node.gpus for node in nodes), default=0))
 
     def fewest_nodes(self, workers: int, gpus: Amount) -> int:
-        """Nodes that `workers` of `gpus` GPUs each need at least."""
+        """The fewest nodes that hold `workers` of `gpus` GPUs each."""
         each = self.gpus_of_node // gpus
         return -(-workers // each) if each else 1
 
 
 def choices(job: TrainingJob, cluster: Cluster, batch: int) -> Choices:
-    """GPUs that `job` can have within its range, and the factor of each, with a batch of `batch` in all.
+    """The numbers of GPUs that `job` can have within its range, and the factor of each, with `batch` as
+    aggregate batch.
 
-    `batch` 0: the best that it accepts, b_opt of equation (2). A running job can always keep what it has. One
-    whose batch is to be chosen and of whose speed nothing is known is tried out first (section III-B): it
-    starts with the fewest workers, and stays as it is.
+    `batch` 0: the best that the job accepts, b_opt of equation (2). A running job can always keep its present
+    size. A job whose batch is to be chosen, and whose speed is unknown, is tried out first (section III-B):
+    it starts with the fewest workers, and keeps its size.
     """
     gpus = job.shape.gpus
     if job.speed is None and job.batch is not None:
@@ -55,7 +56,7 @@ def choices(job: TrainingJob, cluster: Cluster, batch: int) -> Choices:
 
 @lru_cache(maxsize=1 << 14)  # the same jobs are asked about again and again, and a speed never changes
 def _choices(speed: Speed | None, gpus: Amount, low: int, high: int, cluster: Cluster, batch: int) -> Choices:
-    """For `low` to `high` workers of `gpus` GPUs each."""
+    """The choices for `low` to `high` workers of `gpus` GPUs each."""
     single = _single_gpu_rate(speed, gpus, cluster)
     sizes = range(low, high + 1)
     return Choices.of((size * gpus, _rate(speed, gpus, size, cluster, batch) / single) for size in sizes)
@@ -69,10 +70,10 @@ def _rate(speed: Speed | None, gpus: Amount, workers: int, cluster: Cluster, bat
 
 @lru_cache(maxsize=1 << 14)
 def _single_gpu_rate(speed: Speed | None, gpus: Amount, cluster: Cluster) -> float:
-    """T_j(b_max, 1): on one GPU, with the largest batch that fits there, or on a worker's part of one.
+    """T_j(b_max, 1): the rate on one GPU, or per GPU of a worker, with the largest batch that fits there.
 
-    Where no batch that the job accepts fits one worker, b_max is what a worker has of the best batch of the
-    fewest workers that can train it. 1 where nothing can.
+    If no batch that the job accepts fits one worker, b_max is one worker's part of the best batch of the
+    fewest workers that can train it. 1: no number of workers can train it.
     """
     if speed is None:
         return 1 / float(gpus)
@@ -87,7 +88,8 @@ def _single_gpu_rate(speed: Speed | None, gpus: Amount, cluster: Cluster) -> flo
 
 
 def _with_present(choices: Choices, gpus: Amount) -> Choices:
-    """A little more for what the job has; and that as a choice, if it is less than all others."""
+    """The choices with a bonus for the present size. If that is less than all choices, it becomes a
+    choice."""
     if gpus in choices.gpus:
         at = choices.gpus.index(gpus)
         worth = (*choices.worth[:at], choices.worth[at] * (1 + _KEEPS), *choices.worth[at + 1 :])

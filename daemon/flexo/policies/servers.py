@@ -1,12 +1,13 @@
 """Free GPUs by group of servers: training or inference, GPU type, with base demand or without (Lyra, slides).
 
-"Different servers are prioritised for jobs during placement": base demand on training servers, flexible
-demand and fungible and heterogeneous jobs on inference servers, base and flexible demand on separate groups,
-so that whole servers come free when flexible demand is taken back. Best fit on few nodes comes before that.
+"Different servers are prioritised for jobs during placement": base demand goes to training servers, flexible
+demand and fungible and heterogeneous jobs to inference servers. Base and flexible demand are on separate
+groups, so that whole servers become free when flexible demand is taken back. Best fit on few nodes has
+priority over that.
 
-The slides do not say what becomes of that where inference GPUs are slower (their T4 is a third of a V100, in
-which they count GPUs): a run keeps its GPUs to its end. Here a job that may have either goes by speed first,
-so that it is on a slower GPU only where no faster one is to be had.
+The slides do not treat slower inference GPUs. They count GPUs in V100s, and a T4 is a third of one. A run
+keeps its GPUs to its end. So here a job that may have either type goes by speed first: it is on a slower GPU
+only if no faster one is available.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flexo.model.nodes import Node
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.gpu_speeds import Paces
 from flexo.policies.placement import FreeGpus
 from flexo_protos.resources import Amount, Resources, total
 
-Shares = tuple[Share, ...]
+Shares = tuple[NodeShare, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What the servers of a group have in common."""
+    """The common properties of the servers of a group."""
 
     gpu_type: str
     inference: bool
@@ -34,19 +35,19 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Servers that are alike for a placement, and what is free there."""
+    """Servers that are alike for a placement, with their free GPUs."""
 
     kind: _Kind
     free: FreeGpus
 
 
 class Servers:
-    """Free GPUs by group. Mutable: belongs to one decision."""
+    """The free GPUs of all servers, by group. Mutable: belongs to one decision."""
 
     def __init__(
         self, nodes: Iterable[Node], base_nodes: Container[str], inference: str, paces: Paces
     ) -> None:
-        """`base_nodes`: those with base demand; `inference`: partition or feature of those on loan."""
+        """`base_nodes`: nodes with base demand; `inference`: partition or feature of the servers on loan."""
         self._paces = paces
         members: dict[_Kind, list[Node]] = {}
         for node in nodes:
@@ -58,7 +59,7 @@ class Servers:
         self._base_types: dict[tuple[str, bool, bool, bool], list[tuple[str, ...]]] = {}
         types = dict.fromkeys(kind.gpu_type for kind in members)
         self.gpu_types = tuple(sorted(types, key=self._without_inference))
-        """Of all nodes; those that inference servers have come first."""
+        """The GPU types of all nodes; types of inference servers come first."""
 
     @property
     def total(self) -> Amount:
@@ -69,8 +70,8 @@ class Servers:
         """Free GPUs of one type."""
         return total(group.free.total for group in self._groups if group.kind.gpu_type == gpu_type)
 
-    def gpu_type_of(self, share: Share) -> str | None:
-        """On which GPU type it is; None: on a node that the cluster does not have any more."""
+    def gpu_type_of(self, share: NodeShare) -> str | None:
+        """The GPU type of the share's node; None: the cluster does not have the node any more."""
         group = self._group_of.get(share.node)
         return None if group is None else group.kind.gpu_type
 
@@ -79,15 +80,15 @@ class Servers:
         group = self._group_of.get(name)
         return 0 if group is None else group.free.of_node(name)
 
-    def flexible_rank(self, share: Share) -> int:
-        """How well flexible demand is placed there, 0 best."""
+    def flexible_rank(self, share: NodeShare) -> int:
+        """The rank of the share's node for flexible demand; 0 is best."""
         group = self._group_of.get(share.node)
         return 4 if group is None else _flexible_rank(group)
 
     def base_types(self, job: TrainingJob) -> list[tuple[str, ...]]:
-        """On which GPU types its base may be, each time all of it, the best first."""
+        """The GPU types on which the whole base of `job` may be, as alternatives, the best first."""
         kind = (job.shape.gpu_type, job.fungible, job.heterogeneous, job.elastic)
-        if kind not in self._base_types:  # a plan asks of every pending job, and there are few kinds
+        if kind not in self._base_types:  # a plan asks this for every pending job, and there are few kinds
             self._base_types[kind] = self._base_types_of(job)
         return self._base_types[kind]
 
@@ -105,17 +106,17 @@ class Servers:
         return [*singles[:fast], tuple(choices), *singles[fast:]]
 
     def pace(self, job: TrainingJob, gpu_types: Collection[str]) -> float:
-        """Of the slowest of these types, to what `job` asks for: what it has at least on all of them."""
+        """The pace of `job` on the slowest of these types, relative to the type that it asks for."""
         return min(self._paces.of_one(job.shape.gpu_type, each) for each in gpu_types)
 
     def _order(self, job: TrainingJob, gpu_type: str, inference: bool) -> tuple[bool, float, bool]:
-        """How well the base of `job` is placed on such servers, the least best."""
+        """The rank of such servers for the base of `job`; the least is best."""
         inference_first = prefers_inference(job)
         pace = self._paces.of_one(job.shape.gpu_type, gpu_type)
         return inference and not inference_first, -pace, inference != inference_first
 
     def place_base(self, job: TrainingJob, gpu_types: Sequence[str]) -> Shares | None:
-        """Where the base of `job` goes on those types, or None where it does not fit. Takes nothing."""
+        """Nodes for the base of `job` on these types, or None if it does not fit. Takes nothing."""
         groups = [group for group in self._groups if group.kind.gpu_type in gpu_types]
         groups.sort(
             key=lambda group: (
@@ -128,25 +129,25 @@ class Servers:
         return _place(groups, job.shape, job.workers.min)
 
     def place_flexible(self, shape: Resources, workers: int, gpu_type: str) -> Shares | None:
-        """Where so many more workers of a running job go, or None where they do not fit. Takes nothing."""
+        """Nodes for more workers of a running job, or None if they do not fit. Takes nothing."""
         return _place(self._for_flexible(gpu_type), shape, workers)
 
     def room(self, shape: Resources, gpu_type: str) -> int:
-        """How many workers of `shape` fit on one type."""
+        """The number of workers of `shape` that fit on one type."""
         plain = shape.of_any_type()
         return sum(group.free.workers(plain) for group in self._for_flexible(gpu_type))
 
-    def take(self, shape: Resources, shares: Iterable[Share]) -> None:
-        """These GPUs are not free any more."""
+    def take(self, shape: Resources, shares: Iterable[NodeShare]) -> None:
+        """Remove these GPUs from the free ones."""
         for group, share in self._by_group(shares):
             group.free.take(shape, (share,))
 
-    def give(self, shape: Resources, shares: Iterable[Share]) -> None:
-        """These GPUs are free again."""
+    def give(self, shape: Resources, shares: Iterable[NodeShare]) -> None:
+        """Add these GPUs to the free ones."""
         for group, share in self._by_group(shares):
             group.free.give(shape, (share,))
 
-    def _by_group(self, shares: Iterable[Share]) -> Iterator[tuple[_Group, Share]]:
+    def _by_group(self, shares: Iterable[NodeShare]) -> Iterator[tuple[_Group, NodeShare]]:
         for share in shares:
             group = self._group_of.get(share.node)
             if group is not None:
@@ -162,7 +163,8 @@ class Servers:
 
 
 def prefers_inference(job: TrainingJob) -> bool:
-    """Whether it is of those that inference servers are for, all of it: not elastic, and at home anywhere."""
+    """Whether inference servers come first for the whole job: it is not elastic, but fungible or
+    heterogeneous."""
     return not job.elastic and (job.fungible or job.heterogeneous)
 
 
@@ -171,7 +173,8 @@ def _flexible_rank(group: _Group) -> int:
 
 
 def _place(groups: Sequence[_Group], shape: Resources, workers: int) -> Shares | None:
-    """On one group if one holds it: where it needs the fewest nodes, the first of equals. Else on several."""
+    """Nodes in one group if one holds all workers: the group that needs the fewest nodes, the first of
+    equals. Else nodes in several groups."""
     plain = shape.of_any_type()
     best: Shares | None = None
     for group in groups:
@@ -182,7 +185,7 @@ def _place(groups: Sequence[_Group], shape: Resources, workers: int) -> Shares |
 
 
 def _spread(groups: Sequence[_Group], plain: Resources, workers: int) -> Shares | None:
-    shares: list[Share] = []
+    shares: list[NodeShare] = []
     for group in groups:
         part = min(workers, group.free.workers(plain))
         if part:

@@ -1,8 +1,8 @@
-"""Serves jobs in an order, taking GPUs from those that come later: what preemptive policies share.
+"""Serves jobs in an order, and takes GPUs from those that come later: the common part of preemptive policies.
 
-First who runs, and with how many workers, is decided by counting GPUs (`choose`); then where (`settle`). What
-runs on stays where it is, and a job is preempted only if somebody takes its GPUs. A job with workers on an
-unusable node is left alone: nobody else could have them.
+`choose` decides by counting GPUs which jobs run, and with how many workers. `serve` then finds nodes for
+them. Running jobs stay where they are, and a job is preempted only if another one takes its GPUs. A job with
+workers on an unusable node is left alone, because no other job could have its GPUs.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 from flexo.model.nodes import Node
 from flexo.model.queue import JobKey
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Target
 from flexo.policies.demand import least
 from flexo.policies.placement import FreeGpus, Placement, dearest_first
 from flexo_protos.resources import Amount
 
 Size = Callable[[TrainingJob], int]
-"""Workers that a job is to run with."""
+"""Returns the number of workers that a job is to run with."""
 Chooser = Callable[[Sequence[TrainingJob]], "Chosen"]
-"""Who of the jobs in an order runs."""
+"""Chooses which of the jobs in an order run."""
 Why = Callable[[TrainingJob], str]
-"""Half a sentence: why a job has its turn, or has lost it."""
-Place = Callable[[FreeGpus, TrainingJob, int], tuple[Share, ...] | None]
-"""Where a job that starts with so many workers goes, if it fits."""
+"""Returns half a sentence: why a job has its turn, or has lost it."""
+Place = Callable[[FreeGpus, TrainingJob, int], tuple[NodeShare, ...] | None]
+"""Returns the nodes of a job that starts with this number of workers, or None if it does not fit."""
 
 
 @dataclass(slots=True)
@@ -37,13 +37,13 @@ class Serving:
 
 
 class Budget:
-    """GPUs that can be had, by type: idle ones, and those that can be taken from running jobs."""
+    """GPUs that can be given out, by type: idle ones, and those that can be taken from running jobs."""
 
     __slots__ = ("_nodes", "_one_type", "left")
 
     def __init__(self, nodes: Sequence[Node], jobs: Sequence[TrainingJob]) -> None:
         self.left: dict[str, Amount] = {}
-        """By GPU type."""
+        """The GPUs that are left, by type."""
         for node in nodes:
             self.left[node.gpu_type] = self.left.get(node.gpu_type, 0) + node.gpus_idle
         self._one_type = next(iter(self.left)) if len(self.left) == 1 else None
@@ -54,7 +54,8 @@ class Budget:
                 self.left[self._type_of(job)] += job.gpus - _kept(job)
 
     def grant(self, job: TrainingJob, workers: int) -> int:
-        """Workers that `job` may run with: `workers`, else, if it cannot be preempted, fewer, else none."""
+        """Give GPUs to `job`, and return its number of workers: `workers`; if these do not fit, fewer for a
+        job that cannot be preempted, and 0 for any other."""
         gpu_type = self._type_of(job)
         each = job.shape.gpus
         kept, left = _kept(job), self.left.get(gpu_type, 0)
@@ -68,7 +69,7 @@ class Budget:
         return workers
 
     def grow(self, serving: Serving) -> bool:
-        """One worker more for `serving`, if there is enough."""
+        """Give one more worker to `serving`, if enough GPUs are left. Returns whether they were."""
         gpu_type = self._type_of(serving.job)
         if self.left.get(gpu_type, 0) < serving.job.shape.gpus:
             return False
@@ -77,12 +78,13 @@ class Budget:
         return True
 
     def shrink(self, serving: Serving, workers: int) -> None:
-        """Only `workers` for `serving`, of those that it was granted."""
+        """Leave only `workers` of the granted ones to `serving`."""
         self.left[self._type_of(serving.job)] += (serving.workers - workers) * serving.job.shape.gpus
         serving.workers = workers
 
     def _type_of(self, job: TrainingJob) -> str:
-        """Of a running job, the type of its nodes; of a waiting one that names none, that with most left."""
+        """The GPU type of a job: that of its nodes, else the one that it names, else the one with most GPUs
+        left."""
         if self._one_type is not None and (job.shares or job.shape.gpu_type in ("", self._one_type)):
             return self._one_type
         if job.shares:
@@ -92,11 +94,11 @@ class Budget:
 
 @dataclass(slots=True)
 class Chosen:
-    """Who runs, who does not, and what that leaves."""
+    """The jobs that are to run, the other jobs, and the GPUs that are left."""
 
     servings: list[Serving]
     waiting: list[TrainingJob]
-    """In the order of service, with those that are preempted."""
+    """The other jobs in the order of service, those that are preempted included."""
     budget: Budget
 
 
@@ -125,10 +127,10 @@ def choose(placement: Placement, order: Sequence[TrainingJob], size: Size) -> Ch
 def serve(
     placement: Placement, order: Sequence[TrainingJob], chooser: Chooser, why: Why, place: Place
 ) -> tuple[Chosen, tuple[Target, ...]]:
-    """Who runs, as `chooser` says of `order`, and the targets that this comes to, put into `placement`.
+    """The jobs in `order` that `chooser` lets run, and their targets, put into `placement`.
 
     A job that fits by count, but on no set of nodes (its workers take several GPUs each), is left out and
-    waits; the others are then chosen anew, so that nobody is preempted in vain.
+    waits. The others are then chosen anew, so that no job is preempted in vain.
     """
     left_out: list[TrainingJob] = []
     while True:
@@ -141,13 +143,13 @@ def serve(
         order = [job for job in order if job is not settled]
 
 
-def consolidated(free: FreeGpus, job: TrainingJob, workers: int) -> tuple[Share, ...] | None:
-    """On one node if one holds it, else on as few as possible."""
+def consolidated(free: FreeGpus, job: TrainingJob, workers: int) -> tuple[NodeShare, ...] | None:
+    """Nodes for the workers: one node if one holds all, else as few as possible."""
     return free.place(job.shape, workers)
 
 
 class _Settling:
-    """Places for those whose shares change. Mutable: one plan in the making."""
+    """Finds nodes for the jobs whose shares change. Mutable: belongs to one decision."""
 
     def __init__(self, placement: Placement, chosen: Chosen, why: Why) -> None:
         servings = chosen.servings
@@ -155,11 +157,11 @@ class _Settling:
         self._starters = [each for each in servings if not each.job.shares]
         self._preempted = [job for job in chosen.waiting if job.shares]
         self._placement = placement
-        self._places: dict[JobKey, tuple[Share, ...]] = {}
+        self._places: dict[JobKey, tuple[NodeShare, ...]] = {}
         self._why = why
 
     def targets(self, place: Place) -> tuple[Target, ...] | TrainingJob:
-        """What changes; or the first job that has no place."""
+        """The changes; or the first job that does not fit."""
         if not (self._resized or self._starters or self._preempted):
             return ()
         shrunk = [each for each in self._resized if each.workers < each.job.allocated]
@@ -181,7 +183,8 @@ class _Settling:
         return tuple(target for target in targets if target is not None)
 
     def _preemptions(self, free: FreeGpus) -> list[Target]:
-        """Of those that did not get their turn: they run on if nobody has taken their GPUs."""
+        """The targets of jobs that did not get their turn. Such a job runs on if no other job has taken its
+        GPUs."""
         taken: list[Target] = []
         for job in self._preempted:
             if all(free.of_node(share.node) >= share.workers * job.shape.gpus for share in job.shares):
@@ -191,18 +194,19 @@ class _Settling:
         return taken
 
     def _resize(self, free: FreeGpus, serving: Serving) -> Target | None:
-        """As near to what it is to have as there is room, beside what it has; its GPUs are free here."""
+        """Resize a job as near to its new size as there is room, beside its present workers. `free` includes
+        its own GPUs."""
         job = serving.job
         keep = dearest_first(job)
         workers = serving.workers
         while (shares := free.place(job.shape, workers, keep)) is None:
-            workers -= 1  # ends at what it has, which fits
+            workers -= 1  # ends at the present size, which fits
         free.take(job.shape, shares)
         if workers == job.allocated:
             return None
         return self._target(job, shares, "grows to" if workers > job.allocated else "shrinks to")
 
-    def _target(self, job: TrainingJob, shares: tuple[Share, ...], what: str) -> Target:
+    def _target(self, job: TrainingJob, shares: tuple[NodeShare, ...], what: str) -> Target:
         self._places[job.key] = shares
         workers = sum(share.workers for share in shares)
         return Target(job.key, workers, f"{what} {workers} of {job.workers} workers: {self._why(job)}")

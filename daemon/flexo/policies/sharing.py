@@ -1,8 +1,8 @@
 """Lyra's phase 2: shares GPUs of one type among elastic jobs, as a multiple-choice knapsack (slides).
 
-"Knapsack size: available GPUs; group: job; item: possible allocation of the job; weight: extra GPUs
-required; value: running time reduction." Beyond the slides, a change of what a job has is charged with the
-training time that it costs, and growing has to pay while the GPUs stay (Amoeba, section 3.2).
+"Knapsack size: available GPUs; group: job; item: possible allocation of the job; weight: extra GPUs required;
+value: running time reduction." Beyond the slides, a change is charged with the training time that it costs.
+Growing has to pay while the GPUs stay (Amoeba, section 3.2).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.policies.flexible import Demand, Floats, RunningTimes, count, cut
 from flexo.policies.knapsack import Group, choose
-from flexo.policies.payoff import pays
+from flexo.policies.resize_benefit import pays
 from flexo.policies.servers import Servers
 from flexo_protos.resources import Resources
 
 _LEAST_COST_S = 1e-3
-"""What a change costs at least: of equally good sizes a job keeps the one that it has."""
+"""The least cost of a change: of equally good sizes, a job keeps its present one."""
 _TRIES = 4
-"""How often it is shared out anew because a part found no room of its shape."""
+"""The most attempts at sharing: a new one follows if a part found no room of its shape."""
 
 
 @dataclass(slots=True)
@@ -32,25 +32,25 @@ class _Holding:
     """One job's part in the GPUs that are shared."""
 
     demand: Demand
-    here: list[Share]
-    """Its flexible workers on the type that is shared."""
-    others: list[Share]
-    """Its other flexible workers."""
+    here: list[NodeShare]
+    """The job's flexible workers on the type that is shared."""
+    others: list[NodeShare]
+    """The job's other flexible workers."""
     elsewhere: int
-    """Workers that are not here, the base included."""
+    """Workers of the job that are not on this type, the base included."""
     types_elsewhere: Mapping[str, int]
-    """Those by GPU type."""
+    """The workers elsewhere, by GPU type."""
     most: int
-    """Workers that it may have here."""
+    """The most workers that the job may have on this type."""
 
     @property
     def held(self) -> int:
-        """Workers that it has here."""
+        """Workers that the job has on this type."""
         return count(self.here)
 
 
 class Sharing:
-    """The GPUs of one type under phase 2. What it decides it writes into the demands and the servers."""
+    """The GPUs of one type under phase 2. It writes its decision into the demands and the servers."""
 
     def __init__(self, servers: Servers, gpu_type: str, times: RunningTimes, stay_s: float) -> None:
         self._servers = servers
@@ -59,7 +59,7 @@ class Sharing:
         self._stay_s = stay_s
 
     def share_out(self, demands: Sequence[Demand]) -> None:
-        """Among these, all of which may have flexible workers on this type."""
+        """Share the GPUs among `demands`: jobs that may all have flexible workers on this type."""
         holdings = [self._holding(demand) for demand in demands]
         if all(holding.held >= holding.most for holding in holdings):
             return
@@ -73,8 +73,8 @@ class Sharing:
                 return
 
     def _holding(self, demand: Demand) -> _Holding:
-        here: list[Share] = []
-        others: list[Share] = []
+        here: list[NodeShare] = []
+        others: list[NodeShare] = []
         for share in demand.flexible:
             (here if self._servers.gpu_type_of(share) == self._gpu_type else others).append(share)
         types: Counter[str] = Counter()
@@ -85,12 +85,13 @@ class Sharing:
         return _Holding(demand, here, others, elsewhere, types, most)
 
     def _room(self, shape: Resources) -> int:
-        """No more workers than that find GPUs here, however many a job allows: users may write any number."""
+        """The most workers that find GPUs on this type. A job may allow any number, because users may write
+        any number."""
         free = self._servers.free(self._gpu_type)
         return free // shape.gpus if shape.gpus else self._servers.room(shape, self._gpu_type)
 
     def _sizes(self, holdings: Sequence[_Holding]) -> list[int]:
-        """By holding, how many workers it is to have here: as many as now where nothing is better."""
+        """Per holding: the workers that it is to have on this type; as many as now if nothing is better."""
         groups = [self._group(holding) for holding in holdings]
         choice = choose(groups, self._servers.free(self._gpu_type))
         now = sum(
@@ -103,7 +104,8 @@ class Sharing:
         return [item + 1 for item in choice.items]
 
     def _group(self, holding: _Holding) -> Group:
-        """What 1, 2, ... workers here are worth to a job: seconds saved, to none here."""
+        """The worth of 1, 2, ... workers on this type for a job: weighted seconds saved, compared with no
+        worker."""
         job, held = holding.demand.job, holding.held
         here = np.arange(holding.most + 1)
         workers = holding.elsewhere + here
@@ -113,7 +115,7 @@ class Sharing:
         values = (seconds[0] - seconds[1:]) * job.weight
         if not holding.demand.changes_anyhow:
             cost = max(_LEAST_COST_S, job.change_cost_s)
-            # staying as it is is worth the cost of a change more than anything else
+            # the present size is worth more than any other by the cost of a change
             if held:
                 values[held - 1] += cost * job.weight
             else:
@@ -124,15 +126,17 @@ class Sharing:
         return Group(weights, values)
 
     def _pays(self, rates: Floats, seconds: Floats, held: int, cost_s: float) -> NDArray[np.bool_]:
-        """Whether growing from `held` pays: until the GPUs have to be given back, or to the job's end."""
+        """Per larger size: whether growing from `held` pays before the GPUs have to be given back, or to the
+        job's end."""
         now, grown = float(rates[held]), rates[held + 1 :].tolist()
         until_back = np.array([pays(now, each, self._stay_s, cost_s) for each in grown], np.bool_)
         return until_back | (seconds[held + 1 :] + cost_s < self._stay_s)
 
     def _place(self, holdings: Sequence[_Holding], sizes: Sequence[int], partly: bool) -> bool:
-        """Find places; False, with nothing taken, where a part finds none, which `partly` allows."""
-        placed: list[tuple[_Holding, list[Share]]] = []
-        growing: list[tuple[int, _Holding, list[Share]]] = []
+        """Find nodes for all sizes. False, with nothing taken: a part found none. `partly` allows smaller
+        parts instead."""
+        placed: list[tuple[_Holding, list[NodeShare]]] = []
+        growing: list[tuple[int, _Holding, list[NodeShare]]] = []
         for holding, size in zip(holdings, sizes, strict=True):
             kept = holding.here.copy()
             cut(kept, holding.held - size, lambda share: True)
@@ -150,8 +154,11 @@ class Sharing:
                 self._servers.give(holding.demand.job.shape, shares)
         return all(fits)
 
-    def _grow(self, holding: _Holding, shares: list[Share], more: int, partly: bool) -> bool:
-        """Add `more` workers to `shares`. False where they do not fit; it may then not have more than do."""
+    def _grow(self, holding: _Holding, shares: list[NodeShare], more: int, partly: bool) -> bool:
+        """Add `more` workers to `shares`. If they do not fit, limits the job to what fits, and returns False.
+
+        `partly`: add what fits, and return True.
+        """
         shape = holding.demand.job.shape
         found = self._servers.place_flexible(shape, more, self._gpu_type)
         if found is None:

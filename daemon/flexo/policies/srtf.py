@@ -1,4 +1,5 @@
-"""Shortest remaining time first, with preemption: what could be reached if running times were known."""
+"""Shortest remaining time first, with preemption: the result that would be possible if running times were
+known."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from flexo.policies.serving import Chosen, choose, consolidated, movable, serve
 
 @dataclass(frozen=True, slots=True)
 class Srtf(Policy):
-    """An oracle: it serves whoever would end first, by running times that no scheduler can know.
+    """An oracle: it serves the job that would end first, by running times that no scheduler can know.
 
-    Each runs with the workers that its user asked for, and takes the GPUs of those that have longer to go.
-    One whose running time is unknown comes last. Of equals, those that run come first, then the first come.
+    Each job runs with the workers that its user asked for, and takes the GPUs of jobs that have longer to go.
+    A job of unknown running time comes last. Among equals, running jobs come first, then the first submitted.
     """
 
     name: ClassVar[str] = "srtf"
@@ -27,7 +28,7 @@ class Srtf(Policy):
     orders_pending: ClassVar[bool] = True
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
-        """Serve jobs by what they have left to do."""
+        """Serve jobs by their remaining time, the shortest first."""
 
         def left_s(job: TrainingJob) -> float:
             return _left_s(job, jobs, placement)
@@ -43,7 +44,7 @@ class Srtf(Policy):
         return Targets(targets)
 
     def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
-        """By what they have left to do."""
+        """Pending jobs by their remaining time, the shortest first."""
         order = sorted(jobs.waiting(), key=lambda job: _left_s(job, jobs, placement))
         return tuple(job.key for job in order)
 

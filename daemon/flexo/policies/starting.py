@@ -1,6 +1,7 @@
-"""Lyra's phase 1: starts bases, the shortest running time first, and says where they go (slides).
+"""Lyra's phase 1: starts bases, the shortest running time first, and finds their nodes (slides).
 
-"Prioritise base demand using shortest-job-first to minimise queuing time." Flexible workers give way to it.
+"Prioritise base demand using shortest-job-first to minimise queuing time." Flexible workers give way to
+bases.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from flexo.model.queue import JobKey
 from flexo.model.training import TrainingJob
 from flexo.policies.demand import least
 from flexo.policies.flexible import RunningTimes, count
-from flexo.policies.payoff import Waits
 from flexo.policies.reservation import Reservation
+from flexo.policies.resize_benefit import WaitModel
 from flexo.policies.servers import Servers, Shares
 from flexo.policies.taking import Taking
 from flexo_protos.resources import Amount, Resources, total
@@ -23,46 +24,47 @@ from flexo_protos.resources import Amount, Resources, total
 Start = tuple[TrainingJob, Shares]
 """A job that starts, and the place of its base."""
 _Kept = tuple[Reservation, frozenset[str]]
-"""Room for a base, and the GPU types that it may have."""
+"""A reservation for a base, and the GPU types that the base may have."""
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """When a job has waited for too long: both must be over."""
+class StarvationLimit:
+    """The limit beyond which a job has waited for too long: both times must be over."""
 
     seconds: float
     running_times: float
-    """In its own running time on its base."""
+    """The limit in the job's own running times on its base."""
 
 
 class Starting:
-    """The bases that start with one plan. What they take is taken from the servers. Mutable."""
+    """The bases that start with one plan. Their GPUs are taken from the servers. Mutable."""
 
     def __init__(self, servers: Servers, taking: Taking, times: RunningTimes) -> None:
         self._servers = servers
         self._taking = taking
         self._times = times
         self._room = servers.total + taking.total
-        """GPUs that are idle, or of flexible workers."""
+        """GPUs that are idle, or that flexible workers hold."""
         self._all_types = frozenset(servers.gpu_types)
         self._starts: dict[JobKey, Start] = {}
         self._refused: dict[tuple[Resources, bool, bool, bool], int] = {}
-        """By all that matters for a place but the number of workers, a number that found none."""
+        """Per kind of job (all that matters for a place but the number of workers): a number of workers that
+        found none."""
         self._running: Sequence[TrainingJob] = ()
-        self._waits: dict[frozenset[str], Waits] = {}
-        """By GPU types that are faster than others for some job."""
+        self._waits: dict[frozenset[str], WaitModel] = {}
+        """Per set of GPU types that are faster than others for some job: the model of waits for them."""
         self._passed_over: list[TrainingJob] = []
-        """Where there are several GPU types: bases that wait on, in order."""
+        """Bases that wait on, in order; only filled if there are several GPU types."""
 
     @property
     def starts(self) -> Iterator[Start]:
-        """Jobs and the places of their bases."""
+        """The jobs that start, with the nodes of their bases."""
         return iter(self._starts.values())
 
     def start_bases(
-        self, waiting: Sequence[TrainingJob], running: Sequence[TrainingJob], patience: Patience
+        self, waiting: Sequence[TrainingJob], running: Sequence[TrainingJob], patience: StarvationLimit
     ) -> None:
-        """Start what fits: whoever has waited for too long first, then the shortest first."""
+        """Start the bases that fit: jobs that have waited for too long first, then the shortest."""
         self._running = running
         overdue = _overdue(waiting, self._times, patience)
         head = next((job for job in overdue if not self._start(job, anywhere=True)), None)
@@ -75,7 +77,7 @@ class Starting:
 
     def _start_shortest_first(self, waiting: Sequence[TrainingJob], kept: _Kept | None) -> None:
         # Thousands may wait at each of a simulation's events: nothing is made for each of them here.
-        asked = [job.workers.min * job.shape.gpus for job in waiting]  # _gpus, which here takes as long again
+        asked = [job.workers.min * job.shape.gpus for job in waiting]  # `_gpus` takes as long again
         room, on_base = self._room, self._times.on_base
         fitting = [index for index, gpus in enumerate(asked) if gpus <= room]
         if self._starts:
@@ -102,7 +104,7 @@ class Starting:
                 self._pass_over(job)
 
     def _reserve(self, head: TrainingJob) -> _Kept | None:
-        """Room for `head`, which does not fit now; None for one that no node could hold a worker of."""
+        """The reservation for `head`, which does not fit now; None: no node could hold a worker of it."""
         if head.shape.gpus > self._times.node_gpus:
             return None
         gpu_types = self._types_for(head)
@@ -111,11 +113,12 @@ class Starting:
         ), gpu_types
 
     def _room_on(self, gpu_types: Iterable[str]) -> Amount:
-        """GPUs of these types that are idle, or of flexible workers."""
+        """GPUs of these types that are idle, or that flexible workers hold."""
         return total(self._servers.free(each) + self._taking.gpus_on(each) for each in gpu_types)
 
     def _ends(self, gpu_types: Container[str]) -> Iterator[tuple[float, Amount]]:
-        """When all that runs or starts with this plan ends, and the GPUs of these types that it has."""
+        """Per job that runs or starts with this plan: its expected end, and the GPUs of these types that it
+        has."""
         now = self._times.now
         for job in self._running:
             gpus = min(_base_gpus(job), self._gpus_on(gpu_types, job, job.shares))
@@ -124,7 +127,7 @@ class Starting:
             yield self._ends_at(job), self._gpus_on(gpu_types, job, shares)
 
     def _ends_at(self, job: TrainingJob) -> float:
-        """Of one that starts now."""
+        """The expected end of a job that starts now."""
         return self._times.now + job.start_cost_s + self._times.on_base(job)
 
     def _types_for(self, job: TrainingJob) -> frozenset[str]:
@@ -135,9 +138,10 @@ class Starting:
         return count(there) * job.shape.gpus
 
     def _start(self, job: TrainingJob, *, anywhere: bool = False) -> bool:
-        """Start it if there is room, which flexible workers may have to make.
+        """Start the job if there is room, which flexible workers may have to make. Returns whether it starts.
 
-        Unless it may be `anywhere`, only where waiting for faster GPUs would not make it end earlier.
+        Unless `anywhere`, the job starts on slower GPUs only if it would not end earlier by waiting for
+        faster ones.
         """
         workers = job.workers.min
         kind = (job.shape, job.fungible, job.heterogeneous, job.elastic)
@@ -163,18 +167,19 @@ class Starting:
         return True
 
     def _pass_over(self, job: TrainingJob) -> None:
-        """It does not start with this plan."""
+        """Record that the job does not start with this plan."""
         if len(self._all_types) > 1:
             self._passed_over.append(job)
             for gpu_types, waits in self._waits.items():
                 self._wait(job, gpu_types, waits)
 
-    def _wait(self, job: TrainingJob, gpu_types: frozenset[str], waits: Waits) -> None:
+    def _wait(self, job: TrainingJob, gpu_types: frozenset[str], waits: WaitModel) -> None:
         if gpu_types & self._types_for(job):
             waits.waits(_gpus(job), self._times.on_base(job))
 
     def _find(self, job: TrainingJob, choices: Sequence[tuple[str, ...]]) -> Shares | None:
-        """Where it goes on what is idle, else on what flexible workers leave."""
+        """Nodes for the base on idle GPUs, else on GPUs that flexible workers give up; None: there are
+        none."""
         for way in (self._servers.place_base, self._taking.make_room):
             for gpu_types in choices:
                 shares = way(job, gpu_types)
@@ -183,23 +188,24 @@ class Starting:
         return None
 
     def _pays(self, job: TrainingJob, slow: tuple[str, ...], fast: Sequence[tuple[str, ...]]) -> bool:
-        """Whether it ends earlier on slower GPUs now than on faster ones when there are some."""
+        """Whether the job ends earlier on slower GPUs now than on faster ones after the wait for them."""
         faster = frozenset(chain.from_iterable(fast))
         pace, best = self._servers.pace(job, slow), self._servers.pace(job, fast[0])
         lost_s = self._times.on_base(job) * (1 / pace - 1 / best)
         return lost_s <= self._waits_for(faster).for_s(_gpus(job))
 
-    def _waits_for(self, gpu_types: frozenset[str]) -> Waits:
+    def _waits_for(self, gpu_types: frozenset[str]) -> WaitModel:
         waits = self._waits.get(gpu_types)
         if waits is None:
-            waits = Waits(self._times.now, self._room_on(gpu_types), self._ends(gpu_types))
+            waits = WaitModel(self._times.now, self._room_on(gpu_types), self._ends(gpu_types))
             for job in self._passed_over:
                 self._wait(job, gpu_types, waits)
             self._waits[gpu_types] = waits
         return waits
 
     def _place_decreasing(self) -> None:
-        """Place them all again, the largest first ("best-fit decreasing"), if all fit so, none slower."""
+        """Place all starting bases again, the largest first ("best-fit decreasing"), if all then fit and none
+        is slower."""
         starts = sorted(self._starts.values(), key=lambda start: -_gpus(start[0]))
         for job, shares in starts:
             self._servers.give(job.shape, shares)
@@ -219,7 +225,7 @@ class Starting:
             self._servers.take(job.shape, shares)
 
     def _place_as_well(self, job: TrainingJob, shares: Shares) -> Shares | None:
-        """A place on GPUs that are not slower than those of `shares`."""
+        """Nodes on GPUs that are not slower than those of `shares`; None: there are none."""
         pace = self._servers.pace(job, {self._servers.gpu_type_of(share) or "" for share in shares})
         for gpu_types in self._servers.base_types(job):
             if self._servers.pace(job, gpu_types) >= pace:
@@ -229,7 +235,9 @@ class Starting:
         return None
 
 
-def in_order(waiting: Sequence[TrainingJob], times: RunningTimes, patience: Patience) -> list[TrainingJob]:
+def in_order(
+    waiting: Sequence[TrainingJob], times: RunningTimes, patience: StarvationLimit
+) -> list[TrainingJob]:
     """Pending jobs in the order in which they are to start."""
     overdue = _overdue(waiting, times, patience)
     others = [job for job in waiting if not _is_overdue(job, times, patience)]
@@ -237,20 +245,21 @@ def in_order(waiting: Sequence[TrainingJob], times: RunningTimes, patience: Pati
 
 
 def _overdue(
-    waiting: Iterable[TrainingJob], times: RunningTimes, patience: Patience
+    waiting: Iterable[TrainingJob], times: RunningTimes, patience: StarvationLimit
 ) -> Iterator[TrainingJob]:
-    """Those that have waited for too long, the longest first; mostly nobody asks for more than one."""
+    """Jobs that have waited for too long, the longest wait first. It is lazy: mostly only one is asked
+    for."""
     by_wait = sorted(waiting, key=attrgetter("waiting_since"))
     return (job for job in by_wait if _is_overdue(job, times, patience))
 
 
-def _is_overdue(job: TrainingJob, times: RunningTimes, patience: Patience) -> bool:
+def _is_overdue(job: TrainingJob, times: RunningTimes, patience: StarvationLimit) -> bool:
     waited_s = times.now - job.waiting_since
     return waited_s >= patience.seconds and waited_s >= patience.running_times * times.on_base(job)
 
 
 def _gpus(job: TrainingJob) -> Amount:
-    """GPUs that it needs to start."""
+    """GPUs that the job needs to start."""
     return job.workers.min * job.shape.gpus
 
 

@@ -1,4 +1,4 @@
-"""IBM's policy: as many jobs as fit, and GPUs and batches so that all together train fastest."""
+"""IBM's policy: runs as many jobs as fit, with the GPUs and batches with which all together train fastest."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class Throughput(Autoscaler):
     name: ClassVar[str] = "throughput"
 
     def batch_of(self, job: TrainingJob) -> int:
-        """The best at every size: batch-size elasticity."""
+        """0: the best batch at every size (batch-size elasticity)."""
         return 0

@@ -16,17 +16,17 @@ from flexo.policies.placement import Placement
 from flexo.policies.serving import Chosen, Serving, choose, consolidated, movable, serve
 
 _SOON_S: Final = 1.0
-"""Queues are looked at no more often: sums of times are not exact."""
+"""The least time between two checks of the queues, because sums of times are not exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiresias(Policy):
-    """Amoeba, section 6.2, after Gu et al., "Tiresias" (NSDI 2019), section 3.3.
+    """Tiresias as in Amoeba, section 6.2, after Gu et al., "Tiresias" (NSDI 2019), section 3.3.
 
     Jobs of a higher queue are served first, each with the workers that its user asked for, and take the GPUs
-    of running jobs of lower queues. A new job is in queue 0; whoever has had the quantum of its queue is in
-    the next. Within a queue those that run come first, then first come, first served; a job that does not
-    fit is passed over.
+    of running jobs of lower queues. A new job is in queue 0, the highest. A job that has had the quantum of
+    its queue is in the next one. Within a queue, running jobs come first, then first come, first served. A
+    job that does not fit is passed over.
     """
 
     name: ClassVar[str] = "tiresias"
@@ -55,11 +55,11 @@ class Tiresias(Policy):
         return Targets(targets, again_at=self._again_at(chosen, jobs.at))
 
     def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
-        """By queue, then first come, first served."""
+        """Pending jobs by queue, then first come, first served."""
         return tuple(job.key for job in self._in_queues(jobs.waiting(), jobs.at))
 
     def choose(self, jobs: Jobs, placement: Placement, order: Sequence[TrainingJob]) -> Chosen:
-        """Who runs, and with how many workers, served in `order`."""
+        """Choose the jobs that run, and their workers, by serving jobs in `order`."""
         return choose(placement, order, requested)
 
     def _in_queues(self, jobs: Iterable[TrainingJob], at: float) -> list[TrainingJob]:
@@ -70,11 +70,11 @@ class Tiresias(Policy):
         return [job for queue in queues for job in queue]
 
     def queue_of(self, job: TrainingJob, at: float) -> int:
-        """The queue that it is in: 0 is served first. A promoted job starts counting anew."""
+        """The job's queue: 0 is served first. A promoted job starts counting anew."""
         return bisect_right(self.quanta_gpu_s, self._counted(job, at))
 
     def _counted(self, job: TrainingJob, at: float) -> float:
-        """Service that counts: all, or since it was promoted, for as long as that run lasts."""
+        """GPU seconds that count: all, or, in a run to which the job was promoted, only those of this run."""
         service = job.service_at(at)
         waited_until = at if job.started_at is None else job.started_at
         if service < self.quanta_gpu_s[0] or not self.promote_knob or waited_until <= job.waiting_since:
@@ -83,13 +83,14 @@ class Tiresias(Policy):
         return service - before if waited_until >= self._starves_at(job, before) else service
 
     def _starves_at(self, job: TrainingJob, service: float) -> float:
-        """When a job that had had `service` before it began to wait has waited too long."""
+        """The time at which a job has waited too long. `service`: GPU seconds that it had had before it began
+        to wait."""
         if service <= 0:
             return math.inf
         return job.waiting_since + self.promote_knob * service / (requested(job) * job.shape.gpus)
 
     def _again_at(self, chosen: Chosen, now: float) -> float | None:
-        """When, while anybody waits, the next job changes its queue though nothing else happens."""
+        """The time at which the next job changes its queue without any other event; None: no job waits."""
         if not chosen.waiting:
             return None
         instants = [self._demoted_at(serving, now) for serving in chosen.servings]
@@ -111,7 +112,7 @@ class Tiresias(Policy):
 
 
 def _service_of_run(job: TrainingJob, at: float) -> float:
-    """GPU seconds that it has had since it last started; all that it had where nobody kept its history."""
+    """GPU seconds that the job has had since its last start; all of them if nobody recorded its history."""
     if job.started_at is None:
         return 0.0
     if not job.history:

@@ -1,4 +1,4 @@
-"""Tiresias as the authors of Pollux compared against it: what their published figures are replayed with."""
+"""Tiresias as the authors of Pollux compared against it; it replays their published figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from flexo.model.queue import JobKey
-from flexo.model.training import Held, Share, TrainingJob
+from flexo.model.training import Held, NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Targets
 from flexo.policies.demand import requested
 from flexo.policies.placement import FreeGpus, Placement
@@ -18,12 +18,12 @@ from flexo.policies.serving import Chosen, choose, movable, serve
 
 @dataclass(frozen=True, slots=True)
 class TiresiasPollux(Policy):
-    """Qiao et al., "Pollux" (OSDI 2021), section 5, as their artifact has it.
+    """The baseline of Qiao et al., "Pollux" (OSDI 2021), section 5, as their artifact has it.
 
-    Two queues; a job is in the second one for good once it has had the quantum. The first is in the order of
-    submission, the second in the order in which jobs came into it. They are served with what users asked
-    for; a job that does not fit waits, later ones may start, and a running job that does not fit any more is
-    preempted. GPUs come from the node with the most free.
+    There are two queues. A job is in the second one for good once it has had the quantum. The first is in the
+    order of submission, the second in the order in which jobs came into it. Jobs get the workers that their
+    users asked for. A job that does not fit waits, and later ones may start. A running job that does not fit
+    any more is preempted. GPUs come from the node with the most free.
     """
 
     name: ClassVar[str] = "tiresias-pollux"
@@ -31,9 +31,10 @@ class TiresiasPollux(Policy):
     orders_pending: ClassVar[bool] = True
 
     quantum_gpu_s: float = 57_600.0
-    """16 GPU hours."""
+    """The quantum: 16 GPU hours."""
     round_s: float = 60.0
-    """How often queues are looked at: who comes into the second one in the same round comes at once."""
+    """Seconds between two checks of the queues. Jobs that have had the quantum in one round enter the second
+    queue at once."""
 
     def targets(self, jobs: Jobs, placement: Placement) -> Targets:
         """Serve both queues."""
@@ -49,7 +50,7 @@ class TiresiasPollux(Policy):
         return Targets(targets)
 
     def pending_order(self, jobs: Jobs, placement: Placement) -> tuple[JobKey, ...]:
-        """The first queue, then the second."""
+        """Pending jobs: the first queue, then the second."""
         return tuple(job.key for job in self._in_queues(jobs.waiting(), jobs.at))
 
     def _in_queues(self, jobs: Iterable[TrainingJob], at: float) -> list[TrainingJob]:
@@ -64,7 +65,7 @@ class TiresiasPollux(Policy):
         return job.service_at(now) >= self.quantum_gpu_s
 
     def _behind_since(self, job: TrainingJob, now: float) -> float:
-        """The round in which it had had the quantum; of one whose history nobody kept, its submission."""
+        """The round in which the job had had the quantum; its submission if nobody recorded its history."""
         if not job.history:
             return job.submitted_at
         left = self.quantum_gpu_s
@@ -79,5 +80,5 @@ class TiresiasPollux(Policy):
         return math.ceil(at / self.round_s) * self.round_s
 
 
-def _widest(free: FreeGpus, job: TrainingJob, workers: int) -> tuple[Share, ...] | None:
+def _widest(free: FreeGpus, job: TrainingJob, workers: int) -> tuple[NodeShare, ...] | None:
     return free.place_widest(job.shape, workers)

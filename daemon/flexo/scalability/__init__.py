@@ -1,1 +1,1 @@
-"""How fast a job trains on k workers with batch b: measured, fitted, interpolated. Knows `model` alone."""
+"""The speed of a job on k workers with batch b: measured, fitted, interpolated. Imports `model` alone."""

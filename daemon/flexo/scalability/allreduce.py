@@ -4,13 +4,13 @@ After Pollux, section 3.2 (Qiao et al., OSDI 2021; eq. 8 to 11): with m samples 
 
     T_iter = (T_grad(m)^gamma + T_sync(K)^gamma)^(1/gamma)
 
-where gamma is 1 when nothing overlaps and large when everything does. T_grad is what was seen, linear between
-and beyond. T_sync is ours: a ring of K workers sends 2 (K-1)/K of the gradients over its slowest link, and
-passes them on K-1 times each way (Patarasuk and Yuan, 2009), so
+where gamma is 1 when nothing overlaps and large when everything does. T_grad is linear between the observed
+sizes and beyond them. T_sync is not from Pollux. A ring of K workers sends 2 (K-1)/K of the gradients over
+its slowest link. It passes them on K-1 times each way (Patarasuk and Yuan, 2009), so
 
     T_sync(K) = ring_s 2 (K-1)/K + latency_s (K-1)
 
-with other constants between nodes than within one.
+with other constants between nodes than within one node.
 """
 
 from __future__ import annotations
@@ -28,27 +28,30 @@ from flexo.scalability.uncertainty import ANOTHER_BATCH, NEVER_BETWEEN, NEVER_WI
 Array = npt.NDArray[np.float64]
 
 _OVERLAPS = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
-"""Values of gamma that are tried; Pollux, too, stops at 10."""
+"""Values of gamma that `fit` tries; Pollux, too, stops at 10."""
 _LITTLE_OVERLAP = 1e-3
-"""Keeps gamma near 1 where observations do not tell (Pollux' artifact: the same weight)."""
+"""Weight that keeps gamma near 1 where observations do not determine it (Pollux' artifact: the same
+weight)."""
 _LITTLE_LATENCY = 1.0
-"""Keeps latency near 0 likewise: what is not seen is taken to scale well (Pollux, section 4.1)."""
+"""Weight that keeps latency near 0: unobserved sizes are assumed to scale well (Pollux, section 4.1)."""
 _BETWEEN_NODES = 1.1
-"""Until it is seen, an exchange between nodes takes so many times that within one (Pollux' artifact)."""
+"""Factor by which an exchange between nodes is assumed slower than one within a node (Pollux' artifact). It
+applies until an exchange between nodes has been observed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassTime:
-    """Seconds of one pass over samples on one worker, from those that were seen."""
+    """The seconds of one pass over samples on one worker, from observed passes."""
 
     sizes: tuple[float, ...]
-    """Samples, ascending; not empty."""
+    """Samples of the observed passes, ascending; not empty."""
     seconds: tuple[float, ...]
     per_sample_s: float
-    """Beyond the sizes that were seen, each sample more takes this."""
+    """Seconds of each sample beyond the observed sizes."""
 
     def at(self, samples: Array) -> Array:
-        """Of any shape; never less than half of what the smallest size seen took."""
+        """The seconds of passes, for an array of any shape; at least half of the smallest observed size's
+        seconds."""
         sizes, seconds = np.array(self.sizes), np.array(self.seconds)
         beyond = np.maximum(samples - sizes[-1], 0.0) + np.minimum(samples - sizes[0], 0.0)
         inside = np.interp(samples, sizes, seconds)
@@ -57,15 +60,15 @@ class PassTime:
 
 @dataclass(frozen=True, slots=True)
 class RingTime:
-    """Seconds that an all-reduce takes when nothing hides it."""
+    """The seconds of an all-reduce when nothing hides it."""
 
     ring_s: float
-    """Of two workers, latency aside."""
+    """Seconds for two workers, without latency."""
     latency_s: float
-    """Of each further worker."""
+    """Seconds of latency for each further worker."""
 
     def at(self, workers: Array) -> Array:
-        """Of any shape; 0 for a single worker."""
+        """The seconds of all-reduces, for an array of any shape; 0 for a single worker."""
         return self.ring_s * 2 * (workers - 1) / workers + self.latency_s * (workers - 1)
 
     def times(self, factor: float) -> RingTime:
@@ -75,16 +78,16 @@ class RingTime:
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """Seconds of one step (equations in the module's docstring). Frozen and hashable."""
+    """The seconds of one step (equations in the module's docstring). Frozen and hashable."""
 
     compute: PassTime
     within: RingTime
     between: RingTime
     gamma: float
     residual: float
-    """Root mean square of the relative errors of the exchanges that were seen."""
+    """Root mean square of the relative errors of the observed exchanges."""
     seen_within: tuple[int, ...] = ()
-    """Numbers of workers that were seen on one node, ascending; 1 stands here."""
+    """Numbers of workers that were observed on one node, ascending; a single worker is listed here."""
     seen_between: tuple[int, ...] = ()
 
     def error(self, workers: int, several_nodes: bool) -> float:
@@ -99,20 +102,20 @@ class StepModel:
         return math.hypot(self.residual, unseen)
 
     def pass_s(self, local: Array) -> Array:
-        """One pass whose gradients are kept."""
+        """The seconds of one pass whose gradients are kept."""
         return self.compute.at(local)
 
     def step_s(self, workers: Array, several_nodes: bool, local: Array) -> Array:
-        """One pass and the exchange of its gradients. Arrays are broadcast."""
+        """The seconds of one pass and the exchange of its gradients. Arrays are broadcast."""
         ring = self.between if several_nodes else self.within
         return _joined(self.compute.at(local), ring.at(workers), self.gamma)
 
 
 def fit(seen: Iterable[Observation]) -> StepModel:
-    """The model nearest to what was seen, which must be something; each setting may be there once.
+    """Fit the model to the observations in `seen`: at least one, and each setting once.
 
-    Linear least squares of relative errors for each gamma that is tried: no iterations, so that equal
-    observations always give the same model, in less than a millisecond.
+    For each gamma that is tried, it solves linear least squares of the relative errors. There are no
+    iterations, so equal observations always give the same model, in less than a millisecond.
     """
     table = _Table.of(seen)
     compute = _fit_passes(table)
@@ -166,9 +169,9 @@ class _Rings:
 
 
 def _fit_passes(table: _Table) -> PassTime:
-    """Mean of each size; the slope is that of the straight line through all.
+    """Take the mean time of each size, and the slope of the straight line through all.
 
-    One size alone is taken to be half constant, half proportional (Pollux' artifact).
+    A single observed size is assumed to be half constant, half proportional (Pollux' artifact).
     """
     sizes, where = np.unique(table.local, return_inverse=True)
     seconds = np.bincount(where, table.compute_s) / np.bincount(where)
@@ -195,7 +198,8 @@ def _fit_rings(table: _Table, gamma: float) -> _Rings:
 
 
 def _fit_ring(table: _Table, chosen: npt.NDArray[np.bool_], gamma: float) -> RingTime:
-    """Constants, none below 0, by least squares relative to the step time, latency kept small."""
+    """Fit a ring's constants by least squares relative to the step time. None is below 0; latency is kept
+    small."""
     workers, step_s = table.workers[chosen], table.step_s[chosen]
     sync_s = np.maximum(step_s**gamma - table.compute_s[chosen] ** gamma, 0.0) ** (1 / gamma)
     ring = 2 * (workers - 1) / workers / step_s

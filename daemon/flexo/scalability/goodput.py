@@ -1,4 +1,5 @@
-"""Speed as goodput: steps a second, each worth what its batch is worth (Pollux, section 3.1, eq. 5 and 6)."""
+"""Speed as goodput: steps per second, each weighted by what its batch is worth (Pollux, section 3.1, eq. 5
+and 6)."""
 
 from __future__ import annotations
 
@@ -13,18 +14,20 @@ from flexo.scalability.step_table import TABLE_WORKERS, Array, Splits, StepTable
 
 @dataclass(frozen=True)
 class GoodputSpeed:
-    """How fast a job gets on, by what it has seen (implements Speed). Work is steps of the initial batch.
+    """A job's speed by its own observations (implements Speed). The unit of work is a step of the initial
+    batch.
 
-    Of `nodes` it counts only whether they are one or several.
+    `nodes` counts only as one or several.
     """
 
     steps: StepTable
     gradients: GradientStatistics
     caution: float = 0.0
-    """Rates are lowered by so many standard errors (docs/scalability.md). 0: as Pollux, which hopes."""
+    """Number of standard errors by which rates are lowered (docs/scalability.md). 0: as in Pollux, no
+    lowering."""
 
     def rate(self, workers: int, nodes: int, batch: int = 0) -> float:
-        """Steps of the initial batch a second; 0 where so many workers have no batch that they accept."""
+        """Steps of the initial batch a second; 0 where the job accepts no batch for `workers`."""
         return self._best(workers, nodes, batch)[0]
 
     def best_batch(self, workers: int, nodes: int) -> int:
@@ -32,7 +35,7 @@ class GoodputSpeed:
         return self._best(workers, nodes, 0)[1]
 
     def error(self, workers: int, nodes: int) -> float:
-        """Relative standard error of what is expected of such a placement."""
+        """The relative standard error of the rate that is expected of a placement."""
         return self.steps.model.error(workers, nodes > 1)
 
     def _best(self, workers: int, nodes: int, batch: int) -> tuple[float, int]:

@@ -5,9 +5,9 @@ on k GPUs takes
 
     t_iter(b, k) = t_proc(ceil(b / k)) + t_comm(p, k)
 
-where t_proc is tried out for every job when it arrives, on one GPU with several batches, and t_comm for p
-weights is measured once for the cluster. Their "b" of equation (2) is the batch of the whole job; only
-"b_max" is of one GPU.
+t_proc is tried out for every job when it arrives, on one GPU with several batches. t_comm for p weights is
+measured once for the cluster. In the paper's equation (2), "b" is the batch of the whole job; only "b_max" is
+of one GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from flexo.model.ranges import Range
 
 CALIBRATED_WEIGHTS = tuple(million * 1e6 for million in range(10, 101, 10))
-"""Numbers of weights whose all-reduce they measure."""
+"""Numbers of weights whose all-reduce the paper measures."""
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
@@ -32,30 +32,31 @@ class ProcessingTimes:
     """t_proc: seconds of one step on one GPU, without communication, by its samples."""
 
     samples: tuple[int, ...]
-    """Tried, ascending; at least one."""
+    """Samples that were tried, ascending; at least one."""
     seconds: tuple[float, ...]
 
     @classmethod
     def try_out(cls, step_s: Callable[[int], float], low: int, high: int, trials: int) -> ProcessingTimes:
-        """A few steps of a job that has arrived, with `trials` batches spaced evenly from `low` to `high`."""
+        """Time a few steps of a job that has arrived, with `trials` batches spaced evenly from `low` to
+        `high`."""
         samples = sorted({round(each) for each in np.linspace(low, high, trials)})
         return cls(tuple(samples), tuple(step_s(each) for each in samples))
 
     def at(self, samples: npt.ArrayLike) -> _Floats:
-        """Interpolated, and beyond what was tried along the nearest two trials; of any shape."""
+        """The seconds for an array of any shape: interpolated, or extended along the nearest two trials."""
         return _along(np.asarray(samples, dtype=float), self.samples, self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class AllReduceTimes:
-    """t_comm: seconds to reduce the gradients of so many weights over so many GPUs of one cluster."""
+    """t_comm: seconds to reduce the gradients of `weights` weights over `gpus` GPUs of one cluster."""
 
     gpus: tuple[int, ...]
-    """Measured, ascending, from 2."""
+    """Numbers of GPUs that were measured, ascending, from 2."""
     weights: tuple[float, ...]
-    """Measured, ascending."""
+    """Numbers of weights that were measured, ascending."""
     seconds: tuple[tuple[float, ...], ...]
-    """By `gpus`, then by `weights`."""
+    """The measured seconds, indexed by `gpus`, then by `weights`."""
 
     @classmethod
     def calibrate(
@@ -64,19 +65,19 @@ class AllReduceTimes:
         gpus: Sequence[int],
         weights: Sequence[float] = CALIBRATED_WEIGHTS,
     ) -> AllReduceTimes:
-        """Measure all combinations. It is to be repeated when the cluster's hardware changes."""
+        """Measure all combinations. Repeat this when the cluster's hardware changes."""
         table = tuple(tuple(all_reduce_s(each, many) for each in weights) for many in gpus)
         return cls(tuple(gpus), tuple(weights), table)
 
     def of(self, weights: float) -> tuple[float, ...]:
-        """Interpolated for so many weights; by `gpus`."""
+        """The seconds for this number of weights, interpolated, one for each of `gpus`."""
         return tuple(float(_along(np.array(weights), self.weights, row)) for row in self.seconds)
 
 
 class JobScalability:
-    """What is known of one job's speed (implements Speed). Samples a second; one GPU a worker.
+    """One job's speed (implements Speed), in samples per second; each worker has one GPU.
 
-    Which nodes the GPUs are on does not matter, as in the paper. No answer is calculated twice.
+    The nodes of the GPUs do not matter, as in the paper. Results are cached.
     """
 
     def __init__(
@@ -87,21 +88,22 @@ class JobScalability:
         batch: Range,
         largest_per_gpu: int,
     ) -> None:
-        """`batch`: of the whole job, that it accepts. `largest_per_gpu`: samples that fit one GPU, b_max."""
+        """`batch`: the batches of the whole job that it accepts. `largest_per_gpu`: samples that fit one GPU,
+        b_max."""
         self._processing = processing
         self._exchange_s = (0.0, *all_reduce.of(weights))
         self._exchange_gpus = (1, *all_reduce.gpus)
         self._batch = batch
         self._largest = largest_per_gpu
         self._best: dict[int, tuple[int, float]] = {}
-        """By GPUs: the best batch, and the samples a second with it."""
+        """Per number of GPUs: the best batch, and the samples per second with it."""
         self._fixed: dict[int, list[float]] = {}
-        """By batch: the samples a second, by GPUs from 1 to a sample on each."""
+        """Per batch: the samples per second with 1 GPU, 2 GPUs and so on, up to one sample on each GPU."""
 
     def rate(self, workers: int, nodes: int, batch: int = 0) -> float:
-        """T(b, k): samples a second; 0 where the batch does not fit, or a GPU would have no sample.
+        """T(b, k): samples per second; 0 if the batch does not fit, or a GPU would have no sample.
 
-        A batch that is asked for by name need not be one that the job accepts.
+        An explicit `batch` need not be one that the job accepts.
         """
         if not batch:
             return self._best_of(workers)[1]
@@ -113,7 +115,7 @@ class JobScalability:
         return rates[workers - 1]
 
     def best_batch(self, workers: int, nodes: int) -> int:
-        """b_opt(k), equation (2), of the whole job; 0 where none that it accepts fits."""
+        """b_opt(k), equation (2), for the whole job; 0 if no batch that the job accepts fits."""
         return self._best_of(workers)[0]
 
     def _best_of(self, workers: int) -> tuple[int, float]:
@@ -129,16 +131,16 @@ class JobScalability:
         return known
 
     def _rates(self, workers: _Ints, batches: _Ints) -> _Floats:
-        """Arrays are broadcast."""
+        """The samples per second; arrays are broadcast."""
         per_gpu = -(-batches // workers)
-        # of more GPUs than were measured, what the most of those take
+        # more GPUs than were measured take as long as the most that were measured
         exchange_s = np.interp(workers, self._exchange_gpus, self._exchange_s)
         fits = (per_gpu <= self._largest) & (batches >= workers)
         return np.where(fits, batches / (self._processing.at(per_gpu) + exchange_s), 0.0)
 
 
 def _along(at: _Floats, known: Sequence[float], values: Sequence[float]) -> _Floats:
-    """Linear between what is known, and beyond it along its first or last two; never below 0."""
+    """Interpolate linearly between known points, and extend along the first or last two; never below 0."""
     if len(known) == 1:
         return np.full_like(at, values[0])
     x, y = np.array(known, dtype=float), np.array(values)

@@ -1,4 +1,4 @@
-"""What a job finds out of its own speed while it trains: observations in, a Speed out."""
+"""A job's knowledge of its own speed while it trains: observations in, a Speed out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flexo.scalability.step_times import Observation, Setting, StepTime
 
 
 class Learner:
-    """One job's observations. Mutable; knows nothing but what it is told."""
+    """The observations of one job, and the speed that follows from them. Mutable."""
 
     def __init__(self, limits: BatchLimits, batch: int = 0, caution: float = 0.0) -> None:
         """`batch`: the only aggregate batch that the job accepts; 0: all within the limits.
 
-        `caution`: by how many standard errors rates are lowered where they are not known.
+        `caution`: number of standard errors by which rates that are not known are lowered.
         """
         self._limits = limits
         self._caution = caution
@@ -23,11 +23,12 @@ class Learner:
         self._seen: dict[Setting, StepTime] = {}
         self._gradients: GradientStatistics | None = None
         self._steps: StepTable | None = None
-        """Of all that was seen; None: not yet calculated."""
+        """The step times by all observations; None: not yet calculated."""
         self._speed: GoodputSpeed | None = None
 
     def saw_step(self, setting: Setting, time: StepTime) -> bool:
-        """A step took `time`; what was seen of its setting before is forgotten. Says whether it is news."""
+        """Record that a step took `time`, in place of the setting's earlier time. Returns whether that is
+        new."""
         if self._seen.get(setting) == time:
             return False
         self._seen[setting] = time
@@ -35,13 +36,13 @@ class Learner:
         return True
 
     def saw_gradients(self, gradients: GradientStatistics) -> None:
-        """Gradients are like that now."""
+        """Record the present statistics of gradients."""
         if gradients != self._gradients:
             self._gradients = gradients
             self._speed = None
 
     def speed(self) -> GoodputSpeed | None:
-        """All that is known; None before the first step."""
+        """The speed by all observations; None before the first step and the first statistics of gradients."""
         if not self._seen or self._gradients is None:
             return None
         if self._steps is None:
@@ -52,7 +53,8 @@ class Learner:
         return self._speed
 
     def choose_batch(self, workers: int, nodes: int) -> int:
-        """The aggregate batch to train with: the best that is known, the smallest before anything is."""
+        """The aggregate batch to train with: the best known one; before the first steps, the only or smallest
+        one."""
         speed = self.speed()
         best = speed.best_batch(workers, nodes) if speed is not None else 0
         return best or self._batch or self._limits.smallest(workers)

@@ -1,4 +1,5 @@
-"""How an aggregate batch becomes passes on each worker, where it may be larger than what fits on them."""
+"""Splits an aggregate batch into passes on each worker, also a batch larger than what fits on the workers at
+once."""
 
 from __future__ import annotations
 
@@ -12,37 +13,38 @@ from flexo.model.ranges import Range
 Array = npt.NDArray[np.float64]
 
 _ROUNDING = 1e-8
-"""Less than this above a whole number is that number."""
+"""Tolerance of rounding: less than this above a whole number counts as that number."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Which batches a job accepts, samples."""
+    """The batches that a job accepts, in samples."""
 
     initial: int
     """The batch that its hyper-parameters were tuned for; statistical efficiency is relative to it."""
     largest: int
     local: Range
-    """Samples of one pass on one worker: the least worth it, the most that fits into its memory."""
+    """Samples of one pass on one worker: from the least that is worth a pass to the most that fits into
+    memory."""
 
     @property
     def most_workers(self) -> int:
-        """Workers among which the largest batch can be split."""
+        """The most workers among which the largest batch can be split."""
         return max(1, self.largest // self.local.min)
 
     def smallest(self, workers: int) -> int:
-        """The smallest aggregate batch of so many workers."""
+        """The smallest aggregate batch of this number of workers."""
         return max(self.initial, self.local.min * workers)
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What each worker does in one step."""
+    """The passes of each worker in one step."""
 
     local: int
     """Samples of one pass."""
     accumulated: int
-    """Passes before the one after which gradients are exchanged."""
+    """Passes that accumulate gradients, before the pass after which gradients are exchanged."""
 
     def batch(self, workers: int) -> int:
         """Samples of all workers in one step."""
@@ -58,9 +60,9 @@ def split(batch: int, workers: int, limits: BatchLimits) -> Passes:
 def split_each(batch: Array, workers: Array, limits: BatchLimits) -> tuple[Array, Array]:
     """Samples of a pass, and passes accumulated before the last one; arrays are broadcast.
 
-    Shares are rounded up, but the whole never goes over the largest batch. A single worker with more than the
-    initial batch accumulates at least once: the noise of gradients cannot be told from a single pass
-    (Qiao et al., "Pollux", OSDI 2021, section 3.1, and their artifact).
+    Shares are rounded up, but the sum never exceeds the largest batch. A single worker with more than the
+    initial batch accumulates at least once. A single pass would not reveal the noise of gradients (Qiao et
+    al., "Pollux", OSDI 2021, section 3.1, and their artifact).
     """
     share = np.ceil(batch / workers - _ROUNDING)
     accumulated = np.ceil(share / limits.local.max - _ROUNDING) - 1

@@ -1,4 +1,4 @@
-"""Speed as a job's leader measured it (`flexo profile`), with caution beyond what it measured."""
+"""Speed as a job's leader measured it (`flexo profile`), extended with caution beyond the measured sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from flexo.scalability.uncertainty import of_size
 
 
 def speed_of(points: Iterable[ScalingPoint]) -> MeasuredSpeed | None:
-    """What a profile tells; None where it has no speed. Of a size measured twice, the later one counts."""
+    """The speed in a profile; None if the profile has none. If a size was measured twice, the later one
+    counts."""
     latest = {
         point.workers: point.samples_per_s
         for point in sorted(points, key=lambda point: point.measured_at)
@@ -25,11 +26,12 @@ def speed_of(points: Iterable[ScalingPoint]) -> MeasuredSpeed | None:
 
 @dataclass(frozen=True)
 class MeasuredSpeed:
-    """Samples a second by the number of workers (implements Speed).
+    """Samples per second by the number of workers (implements Speed).
 
-    Between measured sizes as in the table. Beyond the largest, throughput is taken to go on as between the
-    two largest, so much for each doubling (as if nothing were lost, where only one was measured), and then
-    lowered by one standard error: GPUs go first where it is known that they help.
+    Up to the largest measured size, rates are those of the table. Beyond it, throughput is assumed to grow as
+    between the two largest sizes, by the same factor for each doubling. With one measured size, growth is
+    assumed to be linear. This estimate is lowered by one standard error, so that GPUs go first to jobs that
+    are known to use them.
     """
 
     table: TableSpeed
@@ -43,16 +45,17 @@ class MeasuredSpeed:
         return max(self.table.rates[-1], expected / (1 + self.error(workers, nodes)))
 
     def best_batch(self, workers: int, nodes: int) -> int:
-        """0: a profile is of the script's own batch."""
+        """0: a profile is of the script's own batch, and of no other."""
         return 0
 
     def error(self, workers: int, nodes: int) -> float:
-        """Relative standard error of what is expected; 0 where it was measured."""
+        """The relative standard error of the expected rate; 0 at a measured size."""
         return of_size(workers, self.table.sizes)
 
     @cached_property
     def _growth(self) -> float:
-        """Exponent of throughput in the number of workers: 1 nothing is lost, 0 nothing is gained."""
+        """Exponent of throughput in the number of workers. 1: growth is linear; 0: more workers gain
+        nothing."""
         last = list(zip(self.table.sizes, self.table.rates, strict=True))[-2:]
         for (few, low), (many, high) in pairwise(last):
             return min(1.0, max(0.0, math.log(high / low) / math.log(many / few)))

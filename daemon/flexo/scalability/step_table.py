@@ -1,7 +1,7 @@
-"""Step times of all batches that a job accepts, on any number of workers: what goodput is looked up in.
+"""Step times of all batches that a job accepts, on any number of workers; goodput is looked up in this table.
 
-Made once for what was seen so far: what changes with every epoch (gradients) then costs a division and a
-maximum. Nothing is calculated before it is asked for: many policies never ask.
+The table is made once for the observations so far. A change of gradients, as after every epoch, then costs
+only a division and a maximum. Values are calculated on demand, because many policies never ask for them.
 """
 
 from __future__ import annotations
@@ -20,28 +20,30 @@ from flexo.scalability.step_times import Observation
 Array = npt.NDArray[np.float64]
 
 _CANDIDATES: Final = 32
-"""Batches that are looked at for each number of workers, in equal ratios from the smallest to the largest."""
+"""Number of batches that are tried for each number of workers, in equal ratios from the smallest to the
+largest."""
 TABLE_WORKERS: Final = 64
-"""Numbers of workers in a table that is made at once; beyond it each is calculated when it is asked for."""
+"""The largest number of workers in the table, which is calculated at once. Larger ones are calculated on
+demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Batches and how they are split; arrays of shape (numbers of workers, candidate batches)."""
+    """Batches and their splits; arrays of shape (numbers of workers, candidate batches)."""
 
     workers: Array
     local: Array
     accumulated: Array
     batch: Array
-    """Aggregate, samples, as it is when it has been split."""
+    """The aggregate batch after the split, in samples."""
     scale: Array
-    """To the initial batch; 1 where it does not fit."""
+    """The batch divided by the initial batch; 1 where the batch does not fit."""
     fits: npt.NDArray[np.bool_]
-    """Whether the job accepts to be split so."""
+    """Whether the job accepts this split."""
 
     @classmethod
     def of(cls, workers: npt.NDArray[np.int64], limits: BatchLimits, batch: int) -> Splits:
-        """Of `batch` alone or, if it is 0, of all that the limits allow."""
+        """The splits of `batch` alone or, if it is 0, of all batches that the limits allow."""
         each = workers[:, None].astype(float)
         wanted = np.full_like(each, batch) if batch else _candidates(each, limits)
         local, accumulated = split_each(wanted, each, limits)
@@ -53,28 +55,28 @@ class Splits:
 
 @lru_cache(maxsize=256)
 def table_splits(limits: BatchLimits, batch: int) -> Splits:
-    """For 1 to TABLE_WORKERS workers: the same whatever was seen."""
+    """The splits for 1 to TABLE_WORKERS workers, which do not depend on observations."""
     return Splits.of(np.arange(1, TABLE_WORKERS + 1), limits, batch)
 
 
 @dataclass(frozen=True)
 class StepTable:
-    """What was seen, and the batches that the job accepts. Hashable; what was calculated is kept."""
+    """The observations, and the batches that the job accepts. Hashable; calculated values are cached."""
 
     seen: tuple[Observation, ...]
-    """At least one; each setting once, in any order that is always the same."""
+    """At least one observation, each setting once; equal observations are always in the same order."""
     limits: BatchLimits
     batch: int = 0
     """The only aggregate batch that the job accepts; 0: all within the limits."""
 
     @cached_property
     def model(self) -> StepModel:
-        """The model of all that was seen."""
+        """The model of all observations."""
         return fit(self.seen)
 
     @property
     def splits(self) -> Splits:
-        """Of 1 to TABLE_WORKERS workers."""
+        """The splits for 1 to TABLE_WORKERS workers."""
         return table_splits(self.limits, self.batch)
 
     @cached_property
@@ -84,7 +86,7 @@ class StepTable:
 
     @cached_property
     def between(self) -> Array:
-        """Likewise on several nodes."""
+        """Seconds of a step of each of `splits` on several nodes."""
         return self.step_s(self.splits, several_nodes=True)
 
     def step_s(self, splits: Splits, several_nodes: bool) -> Array:
@@ -94,6 +96,7 @@ class StepTable:
 
 
 def _candidates(workers: Array, limits: BatchLimits) -> Array:
-    """(numbers of workers, _CANDIDATES), the smallest batch never above the largest."""
+    """Candidate batches, of shape (numbers of workers, _CANDIDATES); the smallest is never above the
+    largest."""
     least = np.minimum(np.maximum(limits.initial, limits.local.min * workers), limits.largest)
     return np.asarray(least * (limits.largest / least) ** np.linspace(0.0, 1.0, _CANDIDATES))

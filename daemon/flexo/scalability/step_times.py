@@ -1,4 +1,4 @@
-"""What one step of training takes, and what was seen of it."""
+"""The duration of one step of training, and its observations."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One forward and backward pass with the exchange of gradients, seconds."""
+    """The seconds of one forward and backward pass with the exchange of gradients."""
 
     step_s: float
     sync_s: float
-    """Of `step_s`, what the exchange adds: the rest is what the pass takes without it."""
+    """The part of `step_s` that the exchange adds; the rest is the pass without it."""
 
     @property
     def compute_s(self) -> float:
-        """A pass whose gradients are kept for a later step (gradient accumulation)."""
+        """The seconds of a pass whose gradients are kept for a later step (gradient accumulation)."""
         return self.step_s - self.sync_s
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Setting:
-    """With what a step was taken."""
+    """The workers, nodes and samples of a step."""
 
     workers: int
     nodes: int
@@ -31,7 +31,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A step time that was seen in training."""
+    """A step time that was observed in training."""
 
     setting: Setting
     time: StepTime

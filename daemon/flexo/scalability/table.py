@@ -1,4 +1,4 @@
-"""Speed by a table of measured sizes: exact where it was measured, linear between."""
+"""Speed by a table of measured sizes: exact at these sizes, linear between them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from itertools import pairwise
 
 
 class BadTable(ValueError):
-    """A table that says nothing: the message says why."""
+    """The error for a table without a usable size; the message says why."""
 
 
 @dataclass(frozen=True)
 class TableSpeed:
-    """Rates by the number of workers, wherever they are (implements Speed). Hashable.
+    """Rates by the number of workers, on any nodes (implements Speed). Hashable.
 
-    Fewer workers than were measured share the smallest rate in proportion. More than were measured are as
-    fast as the largest: what nobody has measured is no reason to give a job GPUs.
+    Below the smallest measured size, the rate is in proportion to the workers. Above the largest, it stays
+    the same: a gain that nobody has measured is no reason to give a job GPUs.
     """
 
     sizes: tuple[int, ...]
     """Numbers of workers, ascending."""
     rates: tuple[float, ...]
-    """Work a second with each."""
+    """Work per second with each number of workers."""
 
     @classmethod
     def of(cls, measured: Mapping[int, float]) -> TableSpeed:
-        """By number of workers; sizes with rate 0 could not run, and count as not measured.
+        """Make a table of the measured rate per number of workers. A size with rate 0 could not run, and is
+        left out.
 
-        Raises BadTable where no size could run.
+        Raises BadTable if no size could run.
         """
         ran = {size: rate for size, rate in sorted(measured.items()) if rate > 0}
         if not ran or min(ran) < 1:
@@ -49,7 +50,7 @@ class TableSpeed:
 
     @cached_property
     def _every(self) -> tuple[float, ...]:
-        """By number of workers, from 0 to the largest measured."""
+        """The rate per number of workers, from 0 to the largest measured."""
         points = [(0, 0.0), *zip(self.sizes, self.rates, strict=True)]
         rates = [0.0]
         for (below, low), (above, high) in pairwise(points):

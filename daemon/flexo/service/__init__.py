@@ -1,1 +1,2 @@
-"""The gRPC side of flexod: who calls, what they may say, and what reaches the controller of it."""
+"""The gRPC side of flexod: authenticates callers, checks what they may do, and passes their requests to the
+controller."""

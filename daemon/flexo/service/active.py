@@ -1,7 +1,7 @@
-"""flexod while it acts: cluster, controller with its thread, and the services that answer for it.
+"""The active part of flexod: cluster, controller with its thread, and the services that answer for it.
 
-A flexod that is alone is active from its beginning to its end; one beside others for the time of its turn. At
-the end streams close and nothing else happens: grants stand, and training goes on.
+A single flexod is active from its beginning to its end. One of several flexods is active while it holds the
+leader lease. At the end streams close and nothing else happens: grants stand, and training goes on.
 """
 
 from __future__ import annotations
@@ -11,28 +11,29 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 import flexo
-from flexo.availability.mandate import Mandate
+from flexo.availability.leadership_guard import LeadershipGuard
 from flexo.clusters import registry
 from flexo.clusters.base import ActionRefused, Borrowed, CallEnded, Cluster, ClusterUnreachable, Site
 from flexo.config import Settings
 from flexo.controller import Controller
-from flexo.journal import Journal
-from flexo.metrics.happenings import Happenings
+from flexo.event_store.store import EventStore
+from flexo.metrics.counters import Counters
 from flexo.metrics.present import Present
 from flexo.service.admin_service import AdminService
 from flexo.service.grant_key import grant_signer
 from flexo.service.inference_service import InferenceService
-from flexo.service.jobs_service import JobService, Pace
-from flexo.service.leaders import LeaderDesk
+from flexo.service.jobs_service import JobService, ServiceTimeouts
+from flexo.service.leader_registry import LeaderRegistry
 from flexo.service.lending_setup import lending_of, pushed_demand
 from flexo.service.server import Services, all_services
+from flexo.service.workers import started_pool
 from flexo_protos.v1 import admin_pb2
 
 _log = structlog.get_logger("flexo.service")
@@ -40,59 +41,58 @@ _log = structlog.get_logger("flexo.service")
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """Built by `begin`; acts while `acting` lasts."""
+    """The parts of an active flexod. `begin` makes them; they act while `acting` lasts."""
 
     cluster: Cluster
     controller: Controller
     services: Services
-    _desk: LeaderDesk
+    _leaders: LeaderRegistry
     _jobs: JobService
     _admin: AdminService
     _inference: InferenceService
     _metrics: Present
     _beside: Executor
-    """Does what the controller need not wait for."""
+    """Serial executor for work that the controller does not await."""
 
     @classmethod
     def begin(
         cls,
         settings: Settings,
-        journal: Journal,
-        mandate: Mandate,
-        happenings: Happenings,
+        event_store: EventStore,
+        leadership: LeadershipGuard,
+        counters: Counters,
         availability: Callable[[], admin_pb2.Availability | None],
     ) -> Active:
-        """Reads the journal and finds the cluster, which may take a while; changes nothing.
+        """Read the event store and find the cluster, which may take a while; change nothing. Raises
+        TorchMissing.
 
-        Raises TorchMissing.
-
-        `availability`: what the status says of several flexods, if there are.
+        `availability`: returns the status of several flexods; None if there is only one.
         """
-        cluster = _connect(settings, happenings.command_ended, mandate)
-        desk = LeaderDesk()
+        cluster = _connect(settings, counters.command_ended, leadership)
+        leaders = LeaderRegistry()
         pushed = pushed_demand(settings.loaning)
-        lending = lending_of(settings, journal, pushed)
-        beside = ThreadPoolExecutor(1, "beside")
+        lending = lending_of(settings, event_store, pushed)
+        beside = started_pool(1, "beside")
         controller = Controller(
             settings,
             cluster,
-            desk,
-            journal,
+            leaders,
+            event_store,
             steady=time.monotonic,
             lending=lending,
-            watch=happenings,
+            watch=counters,
             beside=beside,
             signer=grant_signer(settings),
         )
-        jobs = JobService(desk, controller, Pace(), mandate)
-        admin = AdminService(controller, journal, desk, settings.service.administrators, availability)
-        inference = InferenceService(pushed, _may_push(settings), desk.wake.set)
+        jobs = JobService(leaders, controller, ServiceTimeouts(), leadership)
+        admin = AdminService(controller, event_store, leaders, settings.service.administrators, availability)
+        inference = InferenceService(pushed, _may_push(settings), leaders.wake.set)
         services = all_services(jobs, admin, inference)
-        metrics = Present(controller, journal)
-        return cls(cluster, controller, services, desk, jobs, admin, inference, metrics, beside)
+        metrics = Present(controller, event_store)
+        return cls(cluster, controller, services, leaders, jobs, admin, inference, metrics, beside)
 
     def take(self, changed: Settings, news: str, unheeded: str) -> None:
-        """Go by changed settings; see reloading.py."""
+        """Apply changed settings; see reloading.py."""
         self._admin.administrators = changed.service.administrators
         self._inference.users = _may_push(changed)
         self.controller.reconfigure(changed, news, unheeded)
@@ -101,16 +101,16 @@ class Active:
     async def acting(
         self, registry: CollectorRegistry, over: asyncio.Event
     ) -> AsyncIterator[threading.Event]:
-        """The controller goes round while the context lasts. `over` is set, and what is yielded, if it falls
-        over before.
+        """Run the controller while the context lasts. If the controller fails before, `over` is set, and so
+        is the yielded event.
 
-        The end of the context waits for the command that the cluster has been asked, and does not block the
-        event loop, in which leaders are told meanwhile.
+        The end of the context waits for the command that the cluster is carrying out. It does not block the
+        event loop, which still serves leaders meanwhile.
         """
         registry.register(self._metrics)
         try:
             async with controller_thread(
-                self.controller, self._desk, asyncio.get_running_loop(), over
+                self.controller, self._leaders, asyncio.get_running_loop(), over
             ) as failed:
                 yield failed
         finally:
@@ -124,7 +124,8 @@ class Active:
 
 
 async def say_ready(settings: Settings, cluster: Cluster) -> None:
-    """One line for people and scripts; the cluster has no other user yet, as it must (it is not shared)."""
+    """Print one line for people and scripts. Nothing else uses `cluster` yet, as it is not made for several
+    threads."""
     try:
         traits = await asyncio.to_thread(cluster.traits)
         found = f"{traits.software} {traits.version} (cluster {traits.name})"
@@ -138,9 +139,10 @@ async def say_ready(settings: Settings, cluster: Cluster) -> None:
 
 @contextlib.asynccontextmanager
 async def controller_thread(
-    controller: Controller, desk: LeaderDesk, loop: asyncio.AbstractEventLoop, ended: asyncio.Event
+    controller: Controller, leaders: LeaderRegistry, loop: asyncio.AbstractEventLoop, ended: asyncio.Event
 ) -> AsyncIterator[threading.Event]:
-    """The controller goes round while the context lasts; `ended` is set if it falls over before."""
+    """Run the controller in a thread while the context lasts. If it fails before, `ended` is set, and so is
+    the yielded event."""
     stop, failed = threading.Event(), threading.Event()
 
     def go_round() -> None:
@@ -157,18 +159,18 @@ async def controller_thread(
         yield failed
     finally:
         stop.set()
-        desk.wake.set()
+        leaders.wake.set()
         await asyncio.to_thread(thread.join)
 
 
-def _connect(settings: Settings, call_ended: CallEnded, mandate: Mandate) -> Cluster:
+def _connect(settings: Settings, call_ended: CallEnded, leadership: LeadershipGuard) -> Cluster:
     loaning = settings.loaning
     borrowed = None
     if loaning.enabled:
         borrowed = Borrowed(
             loaning.partition, loaning.edit_command, loaning.satellite_partition, static=loaning.static
         )
-    site = Site(borrowed, call_ended, mandate.check)
+    site = Site(borrowed, call_ended, leadership.check)
     return registry.connect(settings.cluster.kind, settings.of_cluster, site)
 
 

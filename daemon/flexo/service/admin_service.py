@@ -1,6 +1,6 @@
-"""The people's side of flexod: everybody on the cluster may read, few may steer a job.
+"""The service for people: everybody on the cluster may read, few may steer a job.
 
-Who called has been proven before (authentication.py); here it is decided what they may.
+authentication.py has proven the caller before. This module decides what the caller may do.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import aclosing
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -21,23 +21,31 @@ import structlog
 from google.protobuf.message import Message
 
 import flexo
+from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import ControllerStatus, JobView, UnknownJob, View
-from flexo.control.wishes import BadScale, Busy, NotSteered
 from flexo.controller import Controller
+from flexo.event_store.search import Search
+from flexo.event_store.store import EventStore
 from flexo.events import KINDS, Event
-from flexo.journal import Journal
-from flexo.journal_search import Search
 from flexo.model.measured import ScalingPoint
 from flexo.model.nodes import Node
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
 from flexo.service.authentication import account, caller, principal_of
 from flexo.service.budgets import STANDARD, Buckets, Budgets
-from flexo.service.errands import CheckpointOrder, Order, Outcome, ProfileOrder, Progress, Result
-from flexo.service.leaders import LeaderBusy, LeaderDesk, NoLeader
+from flexo.service.leader_registry import LeaderBusy, LeaderRegistry, NoLeader
 from flexo.service.loans_reply import lending_view, loans_reply
 from flexo.service.logs import LimitedLog
+from flexo.service.pending_commands import (
+    CheckpointOrder,
+    CommandOutcome,
+    Order,
+    ProfileOrder,
+    Progress,
+    Result,
+)
 from flexo.service.wire import MAX_PATH, one_line
+from flexo.service.workers import started_pool
 from flexo_protos.resources import rounded_up, to_message
 from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -47,18 +55,18 @@ if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Context = grpc.aio.ServicerContext[Any, Any]
 
 EVENTS = 200
-"""How much of a job's history one answer holds."""
+"""The most events that one answer holds, if the caller names no number."""
 MOST_EVENTS = 1000
-"""How many events one answer holds, however many are asked for."""
+"""The most events that one answer holds, however many the caller asks for."""
 WORD_WITHIN_S = 3600.0
-"""How long a leader may take for its next word on a command: a mini-batch, or writing a checkpoint."""
+"""The time that a leader may take for its next message on a command: a mini-batch, or a checkpoint."""
 
 PAST_LOANS = 10_000
-"""How many loans that are over one answer holds."""
+"""The most past loans that one answer holds."""
 MOST_SAMPLES = 20_000
-"""How many samples of demand one answer holds: the newest."""
+"""The most samples of demand that one answer holds: the newest."""
 DEMAND_STEP_S = 300.0
-"""How fine the history of demand is told, if nobody says how."""
+"""The step of the history of demand, if the caller names none."""
 
 _UINT32 = (1 << 32) - 1
 
@@ -72,32 +80,32 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def __init__(
         self,
         controller: Controller,
-        journal: Journal,
-        desk: LeaderDesk,
+        event_store: EventStore,
+        registry: LeaderRegistry,
         administrators: tuple[str, ...],
         availability: Callable[[], admin_pb2.Availability | None] = lambda: None,
         budgets: Budgets = STANDARD,
     ) -> None:
-        """`availability`: what the status says of several flexods, if there are."""
+        """`availability`: returns the status of several flexods; None if there is only one."""
         self._availability = availability
         self._budgets = budgets
         self._steering = Buckets(budgets.steering_per_s, budgets.steering_burst)
         self._steering_of_a_job = Buckets(budgets.job_steering_per_s, budgets.job_steering_burst)
         self._log = LimitedLog()
-        self._readers = ThreadPoolExecutor(1, "read")
-        self._searchers = ThreadPoolExecutor(1, "search")
-        """One thread, so that the controller gets the journal after one search at the latest."""
+        self._readers = started_pool(1, "read")
+        self._searchers = started_pool(1, "search")
+        """One thread, so that the controller waits for at most one search before it gets the event store."""
         self._replies: dict[str, tuple[View, asyncio.Future[bytes]]] = {}
         self._controller = controller
-        self._journal = journal
-        self._desk = desk
+        self._event_store = event_store
+        self._registry = registry
         self.administrators = administrators
-        """Users who may steer any job; others may be named while flexod runs."""
+        """Users who may steer any job. A reload of the configuration may change them."""
 
     async def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: _Context
     ) -> admin_pb2.GetStatusReply:
-        """What the loop does and has seen last."""
+        """The status of the loop, and its last view."""
         reply = _status(await _in(self._readers, self._controller.status))
         about = self._availability()
         if about is not None:
@@ -113,8 +121,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ExplainJob(  # noqa: N802
         self, request: admin_pb2.ExplainJobRequest, context: _Context
     ) -> admin_pb2.ExplainJobReply:
-        """Present reasons and past events; of a job that has ended, the events alone."""
-        events = await _in(self._searchers, self._journal.events, request.job_id, EVENTS)
+        """Present reasons and past events. For a job that has ended: the events alone."""
+        events = await _in(self._searchers, self._event_store.events, request.job_id, EVENTS)
         try:
             sentences = await _in(self._readers, self._controller.explain, request.job_id)
         except UnknownJob as error:
@@ -127,12 +135,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
 
     async def _explain_ended(self, error: UnknownJob, events: Sequence[Event]) -> admin_pb2.ExplainJobReply:
-        """Of a job that is gone from the queue: its end, if the event store has it."""
+        """The answer for a job that is gone from the queue: its end, if the event store has it."""
         told = [event_message(event) for event in events]
         end = next((event for event in events if event.kind == "end"), None)
         if end is None or end.job is None:
             return admin_pb2.ExplainJobReply(sentences=(str(error),), events=told)
-        facts = await _in(self._searchers, self._journal.facts_of, end)
+        facts = await _in(self._searchers, self._event_store.facts_of, end)
         return admin_pb2.ExplainJobReply(sentences=(end.text,), events=told, end=_end(end.job, facts))
 
     async def ScaleJob(  # noqa: N802
@@ -179,7 +187,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         _log.info("job is profiled", job=str(key), workers=str(order.workers), uid=caller().uid)
         async with aclosing(self._words(key, order, context)) as words:
             async for word in words:
-                done = isinstance(word, Outcome)
+                done = isinstance(word, CommandOutcome)
                 if done:
                     await asyncio.to_thread(self._controller.profiled, key, word.points)
                 yield admin_pb2.ProfileJobReply(text=word.text, points=map(_point, word.points), done=done)
@@ -205,20 +213,20 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ListLoansRequest, context: _Context
     ) -> admin_pb2.ListLoansReply:
         """Servers on loan, and past loans."""
-        past = await _in(self._searchers, self._journal.past_loans, min(request.past, PAST_LOANS))
+        past = await _in(self._searchers, self._event_store.past_loans, min(request.past, PAST_LOANS))
         return await _in(self._readers, loans_reply, self._controller, past)
 
     async def ListDemand(  # noqa: N802
         self, request: admin_pb2.ListDemandRequest, context: _Context
     ) -> admin_pb2.ListDemandReply:
-        """What the inference cluster needed."""
+        """The demand of the inference cluster."""
         step_s = request.step_s or DEMAND_STEP_S
         if not (math.isfinite(step_s) and step_s >= 1 and math.isfinite(request.since_at)):
             text = (
                 f"since_at {request.since_at:g}, step_s {step_s:g}: numbers, and steps from 1 s, are allowed"
             )
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
-        found = await _in(self._searchers, self._journal.demand, request.since_at, step_s)
+        found = await _in(self._searchers, self._event_store.demand, request.since_at, step_s)
         return admin_pb2.ListDemandReply(
             samples=[
                 admin_pb2.DemandSample(at=d.at, servers=d.servers, source=d.source)
@@ -229,7 +237,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ListEvents(  # type: ignore[override]  # noqa: N802
         self, request: admin_pb2.ListEventsRequest, context: _Context
     ) -> bytes:
-        """What the journal holds."""
+        """The entries of the event store."""
         if unknown := sorted(set(request.kinds) - KINDS.keys()):
             text = f"there are no events of kind '{one_line(unknown[0], 40)}'; there are: {', '.join(KINDS)}"
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
@@ -248,7 +256,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return await _in(self._searchers, self._found, search)
 
     def _found(self, search: Search) -> bytes:
-        found = self._journal.find(search)
+        found = self._event_store.find(search)
         return admin_pb2.ListEventsReply(
             events=[event_message(event, number) for number, event in found.events],
             before=found.before,
@@ -258,11 +266,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ListNodes(  # type: ignore[override]  # noqa: N802
         self, request: admin_pb2.ListNodesRequest, context: _Context
     ) -> bytes:
-        """The nodes as last seen, and which pending jobs come next."""
+        """The nodes as of the last poll, and the order of pending jobs."""
         return await self._once_a_view("nodes", _nodes)
 
     async def _once_a_view(self, name: str, build: Callable[[View], Message]) -> bytes:
-        """What `build` makes of the present view: once, whoever asks for it and however often."""
+        """The result of `build` for the present view, serialized. It is built once, for all callers."""
         view = self._controller.view()
         known = self._replies.get(name)
         if known is None or known[0] is not view:
@@ -272,13 +280,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     async def _words(
         self, key: JobKey, order: Order, context: _Context
-    ) -> AsyncGenerator[Progress | Outcome]:
-        """What the leader of `key` says of `order`, the last word being that it is done. Else the call
-        aborts.
-        """
+    ) -> AsyncGenerator[Progress | CommandOutcome]:
+        """The messages of the leader of `key` about `order`. The last one says that the order is done. If it
+        fails, the call aborts."""
         try:
-            line = self._desk.line_of(key)
-            errand = line.begin(order)
+            connection = self._registry.connection_of(key)
+            pending = connection.begin(order)
         except NoLeader as error:
             await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except LeaderBusy as error:
@@ -286,22 +293,22 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         try:
             while True:
                 async with asyncio.timeout(WORD_WITHIN_S):
-                    word = await errand.next_word()
-                if isinstance(word, Outcome) and word.result is not Result.DONE:
+                    word = await pending.next_word()
+                if isinstance(word, CommandOutcome) and word.result is not Result.DONE:
                     failed = word.result is Result.FAILED
                     code = grpc.StatusCode.FAILED_PRECONDITION if failed else grpc.StatusCode.ABORTED
                     await _abort(context, code, f"job {key}: {word.text}")
                 yield word
-                if isinstance(word, Outcome):
+                if isinstance(word, CommandOutcome):
                     return
         except TimeoutError:
             text = f"the leader of job {key} has said nothing for {WORD_WITHIN_S:.0f} s"
             await _abort(context, grpc.StatusCode.ABORTED, text)
         finally:
-            line.give_up(errand)
+            connection.give_up(pending)
 
     async def _steered(self, job_id: int, context: _Context) -> JobKey:
-        """The running job of this number, which the caller may steer; else the call aborts."""
+        """The running job of this number, if the caller may steer it; else the call aborts."""
         administers = await self._administers(caller().uid)
         if not administers:  # also for calls that are refused
             await self._refuse_too_many(caller().uid, context)
@@ -321,7 +328,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             await self._deny_for_rate(f"uid {uid}", self._budgets.steering_per_s, context)
 
     async def _refuse_too_many_of_job(self, key: JobKey, administers: bool, context: _Context) -> None:
-        """Every command is an event, and wakes the controller. An owner's are counted apart from others'."""
+        """Refuse the command if the job had too many. Every command is an event, and wakes the controller. An
+        owner's commands are counted apart from administrators'."""
         if not self._steering_of_a_job.take((key, administers)):
             await self._deny_for_rate(f"job {key}", self._budgets.job_steering_per_s, context)
 
@@ -341,12 +349,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
 
 async def _in(threads: Executor, work: Callable[..., _T], *arguments: object) -> _T:
-    """What `work` returns, done by one of `threads`."""
+    """The result of `work`, done by one of `threads`."""
     return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
 
 
 async def _or_abort(context: _Context, steer: Callable[..., _T], *arguments: object) -> _T:
-    """What the controller answers; the call aborts where it refuses."""
+    """The controller's answer. If the controller refuses, the call aborts."""
     try:
         return await asyncio.to_thread(steer, *arguments)
     except UnknownJob as error:
@@ -410,9 +418,8 @@ def _point(point: ScalingPoint) -> admin_pb2.ScalingPoint:
 
 
 def event_message(event: Event, number: int = 0) -> admin_pb2.Event:
-    """Whatever stands in the store. A job id that no cluster has, as a user may have written one, is left
-    out: the event's text has it.
-    """
+    """The message for an event, whatever the store has of it. A job id that no cluster has, as a user may
+    have written one, is left out: the event's text has it."""
     key = event.job or JobKey(0)
     known = all(0 <= value <= _UINT32 for value in (key.job_id, key.restart_count))
     return admin_pb2.Event(
@@ -427,7 +434,7 @@ def event_message(event: Event, number: int = 0) -> admin_pb2.Event:
 
 def _nodes(view: View) -> admin_pb2.ListNodesReply:
     return admin_pb2.ListNodesReply(
-        nodes=[_node(node) for node in (view.state.nodes if view.state else ())],
+        nodes=[node_view(node) for node in (view.state.nodes if view.state else ())],
         order=[key.job_id for key in view.order],
     )
 
@@ -438,14 +445,15 @@ def _jobs(view: View) -> admin_pb2.ListJobsReply:
 
 
 def _end(key: JobKey, facts: str) -> admin_pb2.JobEnd:
-    """From what control/ended.py wrote down beside the event."""
+    """The end of a job, from the facts that control/ended.py wrote beside the event."""
     known = json.loads(facts) if facts else {}
     return admin_pb2.JobEnd(
         restart_count=key.restart_count, **{name: value for name, value in known.items() if value}
     )
 
 
-def _node(node: Node) -> admin_pb2.NodeView:
+def node_view(node: Node) -> admin_pb2.NodeView:
+    """A node, as `flexo status` and its JSON show it."""
     return admin_pb2.NodeView(
         name=node.name,
         gpus=rounded_up(node.gpus, 1),
@@ -459,7 +467,7 @@ def _node(node: Node) -> admin_pb2.NodeView:
 
 
 def _reasons(view: View) -> dict[JobKey, list[str]]:
-    """The policy's, by job."""
+    """The policy's reasons, by job."""
     found: dict[JobKey, list[str]] = {}
     for note in view.notes:
         found.setdefault(note.job, []).append(note.text)
@@ -495,7 +503,7 @@ def _job(view: JobView, reasons: Sequence[str]) -> admin_pb2.ElasticJob:
             for grant in job.grants
         ],
         scaling=map(_point, view.scaling),
-        errand=job.errand,
+        pending_command=job.pending_command,
         batch=view.batch,
         progress=view.progress,
         left_s=view.left.seconds if view.left else 0.0,

@@ -1,10 +1,10 @@
-"""Who is calling: no method of flexod runs before the caller has proven a user id.
+"""Authenticates callers: no method of flexod runs before the caller has proven a user id.
 
-One interceptor does it for every method there is, so that a new method cannot forget to ask. It serves each
-method as a stream of raw bytes: gRPC would otherwise wait for the message first, and a caller who sends only
-headers would hold a call without ever being asked who it is. So the credential is checked at the headers; it
-names the method and is decoded once (flexo_protos/credentials.py). The one message of a unary call is read
-and parsed after that, within a time limit, and within the limits of its user (budgets.py).
+One interceptor does it for all methods, so that a new method cannot forget it. The interceptor serves each
+method as a stream of raw bytes. Otherwise gRPC would wait for the message first, and a caller who sends only
+headers would hold a call without an authentication. So the credential is checked at the headers; it names the
+method and is decoded once (flexo_protos/credentials.py). The one message of a unary call is read and parsed
+after that, within a time limit, and within the limits of its user (budgets.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import pwd
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
@@ -38,6 +37,7 @@ from flexo.service.budgets import (
 from flexo.service.fair_queue import Evicted, FairQueue
 from flexo.service.logs import LimitedLog
 from flexo.service.wire import one_line
+from flexo.service.workers import started_pool
 from flexo_protos.connections import ConnectionGuard, hang_up_on
 from flexo_protos.credentials import METADATA_KEY, Authenticator, Caller, NotAuthentic
 
@@ -49,32 +49,32 @@ if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Parse = Callable[[bytes], Any]
 
 _LOGGED_PER_S, _LOGGED_BURST = 1.0, 20.0
-"""Refusals that the log names one by one."""
+"""The rate and the burst of log lines about closed connections."""
 _METHOD: Final = 100
-"""Characters of a method's name that are logged: a caller may have invented it."""
+"""The most characters of a method's name that are logged: a caller may have invented it."""
 _REMEMBERED: Final = 4096
-"""Connections that are being closed."""
+"""The most connections that are remembered because of a refusal, or because they are being closed."""
 _GATHER_S: Final = 0.05
-"""Between two looks at all connections."""
+"""The interval between two passes over all connections to close some."""
 _ANSWERING_AT_ONCE: Final = 256
-"""Reads of all users that are answered at the same time, slow readers' included."""
+"""The most reads of all users that are answered at the same time, slow readers' included."""
 
 _log = structlog.get_logger("flexo.service")
 _caller: ContextVar[Caller] = ContextVar("flexo_caller")
 
 
 def caller() -> Caller:
-    """Who made the call that is being served. Raises LookupError outside of an authenticated call."""
+    """The caller of the call that is being served. Raises LookupError outside of an authenticated call."""
     return _caller.get()
 
 
 def principal_of(uid: int) -> Principal:
-    """How jobs name the owner that a caller with this uid is."""
+    """The owner, as jobs name it, for a caller with this uid."""
     return Principal(str(uid))
 
 
 def account(uid: int) -> str:
-    """The account's name; its number, which nobody is listed by, where it has none."""
+    """The account's name; its number, by which nobody is listed, if it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -90,7 +90,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         budgets: Budgets = STANDARD,
         guard: ConnectionGuard | None = None,
     ) -> None:
-        """`guard`: is told who has proven something on which connections."""
+        """`guard`: is told which user has proven itself on which connection."""
         self._budgets = budgets
         self._guard = guard
         self._verifying = _Verifying(authenticator, budgets)
@@ -112,7 +112,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         credential = _credential(handler_call_details.invocation_metadata)
         if credential is None:
             return self._refusing(one_line(method, _METHOD))
-        if handler is None:  # as of a newer release's caller
+        if handler is None:  # such as a method of a newer release
             handler = grpc.stream_stream_rpc_method_handler(_unknown)
         if handler.request_streaming and not handler.response_streaming:
             raise NotImplementedError(
@@ -144,7 +144,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(serve)
 
     def _refusing(self, method: str) -> _Handler:
-        """Of a call without a credential."""
+        """The handler for a call without a credential."""
 
         async def refuse(requests: object, context: _Context) -> None:
             why = f"the call carries no MUNGE credential (one '{METADATA_KEY}' in its metadata)"
@@ -179,7 +179,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         return answer_many if handler.response_streaming else answer
 
     async def _request(self, parse: _Parse | None, context: _Context) -> Any:
-        """The one message of a call; else the call aborts."""
+        """The one message of a call. If there is no good one in time, the call aborts."""
         within_s = self._budgets.message_within_s
         try:
             async with asyncio.timeout(within_s):  # not wait_for: see jobs_service._within
@@ -195,9 +195,8 @@ class Authentication(grpc.aio.ServerInterceptor):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def _write(self, context: _Context, reply: bytes) -> None:
-        """Returns when the caller has taken the message. One that does not take it loses the connection: gRPC
-        would keep the message, and the call, for as long as the connection lasts.
-        """
+        """Write `reply`, and return when the caller has taken it. A caller that does not take it loses the
+        connection: gRPC would keep the message, and the call, for as long as the connection lasts."""
         within_s = self._budgets.answer_within_s
         try:
             async with asyncio.timeout(within_s):
@@ -222,21 +221,22 @@ async def _unknown(requests: object, context: _Context) -> None:
 
 
 class _Over:
-    """Connections whose caller had one call too many: for a while their calls need not be verified."""
+    """Connections whose caller had one call too many. For a while, their calls are refused without
+    verification."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._until: OrderedDict[str, tuple[float, str]] = OrderedDict()
 
     def note(self, peer: str, why: str) -> None:
-        """The call of `peer` was refused."""
+        """Note that a call of `peer` was refused."""
         if peer not in self._until:
             self._until[peer] = (time.monotonic() + self._seconds, why)
             if len(self._until) > _REMEMBERED:
                 self._until.popitem(last=False)
 
     def check(self, peer: str) -> None:
-        """Raises Exhausted."""
+        """Raise Exhausted if a call of `peer` was refused a short while ago."""
         until, why = self._until.get(peer, (0.0, ""))
         if time.monotonic() < until:
             raise Exhausted(why)
@@ -244,7 +244,7 @@ class _Over:
 
 
 class _HangingUp:
-    """Closes connections, many at a time: finding them takes a look at all that there are."""
+    """Closes connections, many at a time: finding them takes a pass over all connections."""
 
     def __init__(self) -> None:
         self._peers: set[str] = set()
@@ -262,7 +262,7 @@ class _HangingUp:
             self._task = asyncio.ensure_future(self._close())
 
     def soon(self, peer: str) -> bool:
-        """Whether that is under way: what came on it before needs no answer."""
+        """Whether the connection to `peer` is being closed: earlier calls on it need no answer."""
         return peer in self._closed
 
     async def _close(self) -> None:
@@ -274,16 +274,17 @@ class _HangingUp:
 
 
 class _Verifying:
-    """Asks MUNGE, for one connection after the other: many calls on some delay no call on another."""
+    """Verifies credentials with MUNGE, for one connection after the other: many calls on one delay no call on
+    another."""
 
     def __init__(self, authenticator: Authenticator, budgets: Budgets) -> None:
         self._authenticator = authenticator
         self._budgets = budgets
-        self._threads = ThreadPoolExecutor(budgets.verifications_at_once, thread_name_prefix="verify")
+        self._threads = started_pool(budgets.verifications_at_once, "verify")
         self._queue = FairQueue(budgets.verifications_at_once, of_one=1, waiting=budgets.unproven_calls)
 
     async def caller_of(self, credential: str, peer: str, method: str) -> Caller:
-        """Who makes this call. Raises NotAuthentic; Exhausted where too many calls wait."""
+        """The caller of this call. Raises NotAuthentic, and Exhausted if too many calls wait."""
         budgets = self._budgets
         try:
             async with asyncio.timeout(budgets.prove_within_s):  # not wait_for: see jobs_service._within
@@ -307,7 +308,7 @@ class _Verifying:
             self._queue.leave(peer)
             raise
         verifying.add_done_callback(lambda ended: self._done(ended, peer))
-        # A thread that MUNGE holds is not free when nobody waits for it any more.
+        # If the call ends, its thread still waits for MUNGE. It leaves the queue when MUNGE has answered.
         return await asyncio.shield(verifying)
 
     def _done(self, verifying: asyncio.Future[Caller], peer: str) -> None:
@@ -317,6 +318,6 @@ class _Verifying:
 
 
 def _credential(metadata: Iterable[tuple[str, str | bytes]] | None) -> str | None:
-    """The only one that a call carries."""
+    """The one credential that a call carries; None if it carries none or several."""
     found = [value for key, value in metadata or () if key == METADATA_KEY]
     return found[0] if len(found) == 1 and isinstance(found[0], str) else None

@@ -1,4 +1,4 @@
-"""A queue in which callers take turns: who waits with many does not delay who waits with one."""
+"""A queue in which callers take turns: a caller with many requests does not delay a caller with one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 
 
 class Evicted(Exception):
-    """This one waited longest of a caller that waits with too many."""
+    """The request had waited longest of a caller with too many waiting requests."""
 
 
 class FairQueue:
-    """Lets some proceed at a time, from one caller after the other. For one event loop's thread."""
+    """Lets a number of requests proceed at a time, from one caller after the other. For one event loop's
+    thread."""
 
     def __init__(
         self,
@@ -23,10 +24,11 @@ class FairQueue:
         waiting: int | None = None,
         waiting_of_one: int | None = None,
     ) -> None:
-        """`at_once`, `of_one`: how many proceed, of all and of one caller.
+        """`at_once`, `of_one`: the most requests that proceed, of all callers and of one.
 
-        `waiting`, `waiting_of_one`: how many wait. One more evicts the oldest of the same caller, or of the
-        caller that has most: a caller that comes once gets its turn whatever others do.
+        `waiting`, `waiting_of_one`: the most requests that wait, of all callers and of one. One more evicts
+        the oldest of the same caller, or of the caller that has most: a caller that comes once gets its turn
+        whatever others do.
         """
         self._at_once, self._of_one = at_once, at_once if of_one is None else of_one
         self._most, self._most_of_one = waiting, waiting_of_one
@@ -45,7 +47,7 @@ class FairQueue:
             self.leave(caller)
 
     async def enter(self, caller: Hashable) -> None:
-        """Wait for a turn. Whoever gets one calls `leave`. Raises Evicted."""
+        """Wait for a turn. Whoever gets it must call `leave`. Raises Evicted."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append(mine)
         self._count += 1
@@ -61,7 +63,7 @@ class FairQueue:
             raise
 
     def leave(self, caller: Hashable) -> None:
-        """A turn of `caller` is over."""
+        """End a turn of `caller`."""
         self._all_running -= 1
         self._running[caller] -= 1
         if not self._running[caller]:

@@ -1,6 +1,7 @@
-"""flexod's beginning and end: options, settings, lock, journal, server; alone, or in turns with others.
+"""Starts and ends flexod: options, settings, lock, event store, server; alone, or in turns with others.
 
-The event loop with the leaders' streams has the main thread, the controller one of its own (active.py).
+The main thread runs the event loop with the leaders' streams. The controller has a thread of its own
+(active.py).
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ import grpc.aio
 import structlog
 
 import flexo
-from flexo.availability.mandate import ALONE
+from flexo.availability.leadership_guard import ALONE
 from flexo.availability.which_host import NotOneOfThem, own_address
 from flexo.config import DEFAULT_PATH, ConfigError, LogSettings, Settings
-from flexo.journal import Journal
+from flexo.event_store.store import EventStore
 from flexo.loaning.lstm import TorchMissing
 from flexo.service import logs, notify
 from flexo.service.active import Active, say_ready
 from flexo.service.budgets import STANDARD
+from flexo.service.failover_loop import FailoverLoop
 from flexo.service.garbage import garbage_collected
 from flexo.service.metrics_endpoint import metrics_served
 from flexo.service.process import CannotServe, Process
 from flexo.service.reloading import Configuration
-from flexo.service.server import AddressUnusable, Switchboard, check_address, listen
-from flexo.service.standstill import none_allowed
+from flexo.service.server import AddressUnusable, ServiceRouter, check_address, listen
 from flexo.service.tls import CertificateUnusable, server_credentials
-from flexo.service.turns import Turns
+from flexo.service.watchdog import none_allowed
 from flexo.service.workers import start_workers
 from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import Authenticator, NotAuthentic, new_authenticator
@@ -46,10 +47,11 @@ from flexo_protos.leader_leases.lease import StoreAway
 FAILED = 1
 USAGE = 2
 FAREWELL_S = 3.0
-"""How long streams and calls may take to end when flexod stops."""
+"""The time that streams and calls may take to end when flexod stops."""
 _COLLECT_AFTER = (50_000, 10, 10)
-"""A look at 20,000 jobs makes a million objects, hardly any of which need the garbage collector to go. With
-Python's own thresholds it took a fifth of the loop's time. garbage.py collects the rest."""
+"""The thresholds of Python's garbage collector. A poll of 20,000 jobs makes a million objects, of which
+hardly any need the collector. With Python's own thresholds it took a fifth of the loop's time. garbage.py
+collects the rest."""
 _LEVELS = ("debug", "info", "warning", "error")
 
 _log = structlog.get_logger("flexo.service")
@@ -59,7 +61,7 @@ def main() -> None:
     """Entry point of `flexod`: exit 0 after SIGTERM or SIGINT, 1 when it cannot go on, 2 for usage."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a leader that hangs up is no news to an administrator
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # commands are started beside it
-    signal.signal(signal.SIGHUP, lambda *_: None)  # it would end us; once we serve, it is heeded
+    signal.signal(signal.SIGHUP, lambda *_: None)  # it would end flexod; once flexod serves, it reloads
     options = make_parser().parse_args()
     configuration = Configuration(options.config, options.dry_run)
     try:
@@ -75,9 +77,11 @@ def main() -> None:
         sys.stderr.write("".join(f"flexod: {problem}\n" for problem in error.problems))
         sys.exit(USAGE)
     if options.check_config:
-        print(f"{options.config}: in order")
+        print("".join(f"{notice}\n" for notice in settings.renamed) + f"{options.config}: in order")
         return
     logs.set_up(_log_settings(settings.log, options))
+    for notice in settings.renamed:
+        _log.warning(notice)
     try:
         serve(configuration, settings, everywhere=options.every_interface)
     except CannotServe as error:
@@ -86,7 +90,7 @@ def main() -> None:
 
 
 def serve(configuration: Configuration, settings: Settings, *, everywhere: bool = False) -> None:
-    """Be flexod until SIGTERM or SIGINT; SIGHUP has it read `configuration` again. Raises CannotServe."""
+    """Serve until SIGTERM or SIGINT; SIGHUP makes flexod read `configuration` again. Raises CannotServe."""
     authenticator = _working_authenticator(settings)
     try:
         check_address(settings.service.address, everywhere)
@@ -103,7 +107,7 @@ async def _serve(configuration: Configuration, settings: Settings, authenticator
     credentials = server_credentials(settings.tls, settings.service.address)
     start_workers(asyncio.get_running_loop())
     process = Process(configuration, settings)
-    moving = none_allowed(process.happenings, asyncio.get_running_loop(), settings.of_cluster.timeout_s)
+    moving = none_allowed(process.counters, asyncio.get_running_loop(), settings.of_cluster.timeout_s)
     guard = ConnectionGuard(
         STANDARD.silent_connections_of_a_host,
         STANDARD.connections,
@@ -112,8 +116,8 @@ async def _serve(configuration: Configuration, settings: Settings, authenticator
     )
     with metrics_served(settings.metrics.listen, process.registry), moving, guard.watching():
 
-        def listening(switchboard: Switchboard) -> Awaitable[grpc.aio.Server]:
-            return listen(settings.service.address, authenticator, switchboard, credentials, guard)
+        def listening(router: ServiceRouter) -> Awaitable[grpc.aio.Server]:
+            return listen(settings.service.address, authenticator, router, credentials, guard)
 
         async with garbage_collected():
             if settings.high_availability.hosts:
@@ -122,17 +126,17 @@ async def _serve(configuration: Configuration, settings: Settings, authenticator
                 await _serve_alone(process, listening)
 
 
-_Listening = Callable[[Switchboard], Awaitable[grpc.aio.Server]]
+_Listening = Callable[[ServiceRouter], Awaitable[grpc.aio.Server]]
 
 
 async def _serve_alone(process: Process, listening: _Listening) -> None:
     settings, ended = process.settings, process.ended
-    with _only_flexod_of(settings.journal.path), _open_journal(settings) as journal:
-        active = Active.begin(settings, journal, ALONE, process.happenings, lambda: None)
+    with _only_flexod_of(settings.event_store.path), _open_event_store(settings) as event_store:
+        active = Active.begin(settings, event_store, ALONE, process.counters, lambda: None)
         process.begin_to_act(active, settings)
-        switchboard = Switchboard()
-        switchboard.activate(active.services, ALONE)
-        server = await listening(switchboard)
+        router = ServiceRouter()
+        router.activate(active.services, ALONE)
+        server = await listening(router)
         await say_ready(settings, active.cluster)
         notify.tell(notify.READY)
         async with active.acting(process.registry, ended) as failed:
@@ -146,8 +150,8 @@ async def _serve_alone(process: Process, listening: _Listening) -> None:
 
 
 async def _serve_in_turns(process: Process, listening: _Listening) -> None:
-    turns = Turns(process)
-    server = await listening(turns.switchboard)
+    turns = FailoverLoop(process)
+    server = await listening(turns.router)
     notify.tell(notify.READY)
     try:
         await turns.take()
@@ -157,7 +161,7 @@ async def _serve_in_turns(process: Process, listening: _Listening) -> None:
 
 
 def _working_authenticator(settings: Settings) -> Authenticator:
-    """Tried once: a flexod that cannot tell callers apart is of no use to anybody."""
+    """An authenticator that was tried once: a flexod that cannot tell callers apart is of no use."""
     socket = settings.service.munge_socket
     authenticator = new_authenticator(socket=str(socket) if socket else None)
     try:
@@ -168,20 +172,20 @@ def _working_authenticator(settings: Settings) -> Authenticator:
 
 
 @contextlib.contextmanager
-def _only_flexod_of(journal: Path) -> Iterator[None]:
-    """Hold the lock beside `journal`: two flexods on one cluster would grant each GPU twice."""
-    path = journal.with_name(journal.name + ".lock")
+def _only_flexod_of(event_store: Path) -> Iterator[None]:
+    """Hold the lock beside `event_store`: two flexods on one cluster would grant each GPU twice."""
+    path = event_store.with_name(event_store.name + ".lock")
     try:
         file = path.open("a+")
     except OSError as error:
-        raise CannotServe(f"cannot write beside the journal: {path}: {error.strerror}") from error
+        raise CannotServe(f"cannot write beside the event store: {path}: {error.strerror}") from error
     with file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.seek(0)
             holder = file.read(20).strip() or "unknown"
-            raise CannotServe(f"another flexod (pid {holder}) uses the journal {journal}") from error
+            raise CannotServe(f"another flexod (pid {holder}) uses the event store {event_store}") from error
         with contextlib.suppress(OSError):  # the lock is what counts, also on a full disk
             os.truncate(file.fileno(), 0)
             os.write(file.fileno(), f"{os.getpid()}\n".encode())
@@ -189,29 +193,29 @@ def _only_flexod_of(journal: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _open_journal(settings: Settings) -> Iterator[Journal]:
-    kept = settings.journal
-    journal = Journal(kept.path, kept.keep_days, max_mib=kept.max_mib)
+def _open_event_store(settings: Settings) -> Iterator[EventStore]:
+    kept = settings.event_store
+    event_store = EventStore(kept.path, kept.keep_days, max_mib=kept.max_mib)
     try:
-        yield journal
+        yield event_store
     finally:
-        journal.close()
+        event_store.close()
 
 
 def _allow_many_connections() -> None:
-    """One file for each leader: the customary 1,024 would be too few."""
+    """Allow as many open files as possible: each leader takes one, and the usual 1,024 would be too few."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _log_settings(settings: LogSettings, options: argparse.Namespace) -> LogSettings:
-    """What the command line says comes first."""
+    """The settings of the log. The command line takes precedence."""
     said = {"level": options.log_level, "format": "json" if options.log_json else None}
     return settings.model_copy(update={key: value for key, value in said.items() if value is not None})
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """flexod's options; its manual page is made from them, too."""
+    """The parser of flexod's options. flexod's manual page is made from it, too."""
     parser = argparse.ArgumentParser(
         prog="flexod", description="Grants idle GPUs of a cluster to elastic jobs."
     )

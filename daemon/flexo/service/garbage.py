@@ -1,7 +1,7 @@
 """Collects cyclic garbage from time to time, for at most a thousandth of the time.
 
-flexod lets Python collect seldom (flexod.py): on a large cluster that took a fifth of the loop's time. On a
-small one, what streams and tasks leave behind then piled up for most of an hour.
+flexod makes Python collect seldom (flexod.py), because on a large cluster collecting took a fifth of the
+loop's time. On a small cluster, the garbage of streams and tasks then piled up for most of an hour.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Final
 
 EVERY_S: Final = 60.0
 SHARE: Final = 0.001
-"""Of the time: all threads wait for a collection."""
+"""The largest part of the time for collections: all threads wait for a collection."""
 
 
 def pause_s(took_s: float) -> float:
-    """How long to wait after a collection that took so long."""
+    """The pause after a collection that took `took_s`."""
     return max(EVERY_S, took_s / SHARE)
 
 
 @asynccontextmanager
 async def garbage_collected(first_s: float = EVERY_S) -> AsyncIterator[None]:
-    """For as long as that, and `first_s` from now for the first time."""
+    """Collect garbage while the context lasts, for the first time `first_s` from now."""
     task = asyncio.create_task(_collect(first_s))
     try:
         yield

@@ -1,8 +1,7 @@
 """The key of flexod's signatures of grants: made once, and read by every flexod of the cluster.
 
-It lies where they all look: beside the lease of several flexods, or beside the journal of a single one. A
-flexod that cannot read it acts all the same, with a key of its own: then another flexod knows the grants by
-the journal only.
+It is beside the lease of several flexods, or beside the event store of a single one. A flexod that cannot
+read it still acts, with a key of its own. Another flexod then knows the grants by the event store only.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ _log = structlog.get_logger("flexo.service")
 
 
 class KeyUnusable(Exception):
-    """The key cannot be read or made: where it is, why, and what to do."""
+    """The key cannot be read or made; the message says where it is, why, and what to do."""
 
 
 def grant_signer(settings: Settings) -> GrantSigner:
-    """With the key of all flexods of this cluster. Never raises: see `GrantSigner.trouble`."""
+    """A signer with the key of all flexods of this cluster. Never raises: see `GrantSigner.trouble`."""
     available = settings.high_availability
     try:
         if available.hosts and available.folder is None:
             return GrantSigner(_key_in_etcd(settings))
-        return GrantSigner(key_in_file((available.folder or settings.journal.path.parent) / NAME))
+        return GrantSigner(key_in_file((available.folder or settings.event_store.path.parent) / NAME))
     except KeyUnusable as error:
         _log.error("no key for signatures of grants", why=str(error))
         return GrantSigner.of_this_process(str(error))
@@ -56,7 +55,7 @@ def key_in_file(path: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    """Raises OSError, KeyUnusable."""
+    """Read the key file. Raises OSError, KeyUnusable."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode) or about.st_uid not in (0, os.geteuid()):
@@ -69,7 +68,8 @@ def _read(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Whole before it has its name, and only if nobody else was faster. Raises OSError."""
+    """Make the key file. The file is whole before it has its name, and appears only if nobody else was
+    faster. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
@@ -84,12 +84,12 @@ def _make(path: Path) -> None:
 
 
 def _key_in_etcd(settings: Settings) -> bytes:
-    """Raises KeyUnusable."""
+    """The key in etcd, which is made if it is not there. Raises KeyUnusable."""
     place = lease_place.parse(settings.high_availability.lease)
     name = f"{place.prefix}/{ETCD_NAME}"
     try:
         from flexo_protos.etcd import EtcdAway, EtcdKey
-    except ImportError as error:  # the lease itself cannot be had then
+    except ImportError as error:  # then the lease in etcd cannot be had either
         raise KeyUnusable(f"etcd's client is not installed here ({error})") from error
     key = EtcdKey(place, name, etcd_access(settings.lease), _ETCD_WITHIN_S)
     try:
@@ -109,7 +109,7 @@ def _new() -> str:
 
 
 def _parsed(text: str, what: str) -> bytes:
-    """Raises KeyUnusable."""
+    """The key that `text` spells. Raises KeyUnusable."""
     try:
         key = bytes.fromhex(text.strip())
     except ValueError:

@@ -1,7 +1,8 @@
-"""The inference cluster's side of flexod: its scheduler pushes demand, calls servers back, watches them come.
+"""The service for the inference cluster: its scheduler pushes demand, reclaims servers, and watches them come
+back.
 
-Who called has been proven before (authentication.py); here it is decided that few may. What a push says is
-checked where it is kept (loaning/pushed.py).
+authentication.py has proven the caller before. This module admits only a few users. A push is checked where
+it is kept (loaning/pushed.py).
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import grpc
 import grpc.aio
 import structlog
 
-from flexo.loaning.pushed import BadPush, Called, Fault, PushedDemand, Standing
+from flexo.loaning.pushed import BadPush, Called, Fault, LendingStatus, PushedDemand
 from flexo.service.authentication import account, caller
-from flexo.service.budgets import STANDARD, Budgets, Refusals
+from flexo.service.budgets import STANDARD, Budgets, RefusalLimits
 from flexo.service.logs import LimitedLog
 from flexo.service.wire import one_line
 from flexo_protos.v1 import inference_pb2 as pb
@@ -39,7 +40,7 @@ _log = structlog.get_logger("flexo.service")
 
 
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
-    """See protos/flexo/v1/inference.proto. `users` may push; `wake` is called when lending should look."""
+    """See protos/flexo/v1/inference.proto. `users` may push; `wake` is called when lending has news."""
 
     def __init__(
         self,
@@ -49,10 +50,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         budgets: Budgets = STANDARD,
     ) -> None:
         self._pushed = pushed
-        self._refusals = Refusals(budgets)
+        self._refusals = RefusalLimits(budgets)
         self._log = LimitedLog()
         self.users = users
-        """Others may be named while flexod runs."""
+        """The users who may push. A reload of the configuration may change them."""
         self._wake = wake
         self._closing = False
         self._watchers: set[asyncio.Event] = set()
@@ -66,7 +67,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def PushDemand(  # noqa: N802
         self, request: pb.PushDemandRequest, context: _Context
     ) -> pb.PushDemandReply:
-        """Take the demand."""
+        """Accept a demand."""
         pushed, user = await self._admitted(context)
         try:
             stale_at = pushed.push(request.servers, request.at, user, time.time())
@@ -78,7 +79,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def CallBack(  # noqa: N802
         self, request: pb.CallBackRequest, context: _Context
     ) -> pb.CallBackReply:
-        """Take a demand for servers by a deadline."""
+        """Accept a demand for servers by a deadline."""
         pushed, user = await self._admitted(context)
         asked = Called(
             call_id=request.call_id,
@@ -89,7 +90,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             servers=request.servers,
         )
         try:
-            taken = pushed.call_back(asked, time.time())
+            taken = pushed.reclaim(asked, time.time())
         except BadPush as error:
             await self._refuse(context, user, error)
         text = _what_happens(taken, request.servers)
@@ -100,7 +101,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def WithdrawCallBack(  # noqa: N802
         self, request: pb.WithdrawCallBackRequest, context: _Context
     ) -> pb.WithdrawCallBackReply:
-        """Forget a call back."""
+        """Withdraw an earlier CallBack."""
         pushed, user = await self._admitted(context)
         try:
             pushed.withdraw(request.call_id)
@@ -113,7 +114,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Watch(  # noqa: N802
         self, request: pb.WatchRequest, context: _Context
     ) -> AsyncGenerator[pb.WatchReply]:
-        """The newest state whenever there is one; those that the watcher is too slow for are left out."""
+        """Send the newest state whenever it changes. States that the watcher is too slow for are left out."""
         pushed, user = await self._admitted(context)
         news, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -134,7 +135,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         await context.abort(grpc.StatusCode.UNAVAILABLE, "flexod stops; what is lent stays lent")
 
     async def _admitted(self, context: _Context) -> tuple[PushedDemand, str]:
-        """Where pushes go and the caller's name; else the call aborts."""
+        """The receiver of pushes, and the caller's name. If the caller may not push, the call aborts."""
         uid = caller().uid
         user = await asyncio.to_thread(account, uid)
         if uid not in (0, os.getuid()) and user not in self.users:
@@ -169,7 +170,7 @@ def _what_happens(taken: Called, asked: int) -> str:
     return number if taken.servers == asked else f"{number}; no more are lent that do not come back already"
 
 
-def _reply(standing: Standing) -> pb.WatchReply:
+def _reply(standing: LendingStatus) -> pb.WatchReply:
     lent = [
         pb.LentServer(
             node=loan.node,

@@ -1,8 +1,8 @@
-"""The leaders' side of flexod: one stream for each elastic job, from its leader.
+"""The service for leaders: one stream for each elastic job, from its leader.
 
-A leader is believed to lead a job when the cluster says that the job runs and belongs to the caller; nobody
-is exempt, neither root nor flexod's account, because a leader always runs as the job's owner. What the
-cluster knows of the job (its range, its nodes) wins over what the leader says of it.
+flexod believes that a leader leads a job if the cluster says that the job runs and belongs to the caller.
+Nobody is exempt, neither root nor flexod's account, because a leader always runs as the job's owner. The
+cluster's facts on the job (its range, its nodes) take precedence over the leader's report.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import structlog
 from google.protobuf.message import DecodeError
 
 import flexo
-from flexo.availability.mandate import ALONE, Mandate
+from flexo.availability.leadership_guard import ALONE, LeadershipGuard
 from flexo.clusters.base import ClusterState
 from flexo.model.queue import JobState, QueuedJob
 from flexo.service import wire
 from flexo.service.authentication import caller, principal_of
-from flexo.service.budgets import STANDARD, Buckets, Budgets, Refusals, TokenBucket
-from flexo.service.leaders import LeaderDesk, Line, StaleLeader
+from flexo.service.budgets import STANDARD, Buckets, Budgets, RefusalLimits, TokenBucket
+from flexo.service.leader_registry import LeaderConnection, LeaderRegistry, StaleLeader
 from flexo.service.logs import LimitedLog
 from flexo_protos.connections import hang_up_on
 from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
@@ -37,31 +37,31 @@ if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
 
 HELLO_WITHIN_S = 10.0
 OBSERVED_WITHIN_S = 60.0
-"""How long a leader waits for the controller to look at the cluster once more, to find a new job in it."""
+"""The time that a leader waits for the controller to poll the cluster once more, to find a new job in it."""
 WRITE_WITHIN_S = 30.0
 LAST_WRITE_WITHIN_S = 2.0
-"""How long a stream's end waits for a message that is being written."""
+"""The time that a stream's end waits for a message that is being written."""
 MISSED_REPORTS = 3
 
 _LOGGED_BURST = 100.0
-"""Of streams that flexod ended."""
+"""The burst of log lines about streams that flexod ended."""
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("flexo.service")
 
 
 class Observer(Protocol):
-    """Where the last look at the cluster lies; the controller."""
+    """The source of the last poll of the cluster: the controller."""
 
     @property
     def observation(self) -> ClusterState | None:
-        """The newest observation; None before the first. Safe from any thread."""
+        """The result of the newest poll; None before the first. Safe from any thread."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How often a leader reports, and how long the daemon waits for things. Seconds."""
+class ServiceTimeouts:
+    """The interval of leaders' reports, and flexod's time-outs. Seconds."""
 
     report_interval_s: float = 5.0
     hello_within_s: float = HELLO_WITHIN_S
@@ -69,12 +69,12 @@ class Pace:
 
     @property
     def quiet_s(self) -> float:
-        """A leader that has said nothing for so long is gone."""
+        """A leader that has sent nothing for this time counts as gone."""
         return MISSED_REPORTS * self.report_interval_s
 
 
 class Refused(Exception):
-    """The stream ends: a status code, and a sentence for the leader and the log."""
+    """flexod ends the stream: a status code, and a sentence for the leader and the log."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(text)
@@ -82,14 +82,14 @@ class Refused(Exception):
 
 
 class _Seen:
-    """One look at the cluster, sorted once: each of many streams asks for one job of it."""
+    """One poll of the cluster, indexed once: each of many streams asks for one job of it."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
         self.nodes = frozenset(node.name for node in state.nodes)
         self.jobs = {job.job_id: job for job in state.jobs if job.state is not JobState.PENDING}
         self.elastic = Counter(job.owner for job in self.jobs.values() if job.elastic is not None)
-        """By user: how many elastic jobs run."""
+        """The number of running elastic jobs of each user."""
 
 
 class JobService(jobs_pb2_grpc.JobServiceServicer):
@@ -97,21 +97,21 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
 
     def __init__(
         self,
-        desk: LeaderDesk,
+        registry: LeaderRegistry,
         observer: Observer,
-        pace: Pace,
-        mandate: Mandate = ALONE,
+        timeouts: ServiceTimeouts,
+        leadership: LeadershipGuard = ALONE,
         budgets: Budgets = STANDARD,
     ) -> None:
-        """`mandate`: asked before a leader is told anything."""
-        self._desk = desk
+        """`leadership`: checked before a leader is told anything."""
+        self._registry = registry
         self._budgets = budgets
         self._observer = observer
-        self._mandate = mandate
-        self._pace = pace
+        self._leadership = leadership
+        self._timeouts = timeouts
         self._closing = asyncio.Event()
         self._unattached: Counter[int] = Counter()
-        self._refusals = Refusals(budgets)
+        self._refusals = RefusalLimits(budgets)
         self._attached = Buckets(budgets.attached_per_s, budgets.attached_burst)
         self._logged = Buckets(budgets.attached_logged_per_s, budgets.attached_logged_burst)
         self._log = LimitedLog(_LOGGED_BURST)
@@ -122,16 +122,16 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         self._closing.set()
 
     async def Attach(self, request_iterator: object, context: _Context) -> None:  # type: ignore[override]  # noqa: N802
-        """One leader, from its Hello to its end."""
+        """Serve one leader, from its Hello to its end."""
         uid = caller().uid
         try:
             with self._not_attached_yet(uid):
                 if wait_s := self._refusals.wait_s(uid):
                     await asyncio.sleep(wait_s)
-                line, introduced = await self._greet(uid, context)
+                connection, introduced = await self._greet(uid, context)
                 if wait_s := self._attached.owe(introduced.key):
                     await asyncio.sleep(wait_s)
-            await self._converse(line, introduced, context)
+            await self._converse(connection, introduced, context)
         except Refused as refusal:
             if refusal.code is not grpc.StatusCode.UNAVAILABLE:  # else it is flexod that cannot go on
                 self._refusals.note(uid)
@@ -143,7 +143,8 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
 
     @contextmanager
     def _not_attached_yet(self, uid: int) -> Iterator[None]:
-        """Counts a stream of `uid` that leads no job yet. One for each running job may come at any time."""
+        """Count a stream of `uid` that leads no job yet. One such stream for each running job may come at any
+        time."""
         seen = self._seen()
         running = seen.elastic[principal_of(uid)] if seen else self._budgets.leases
         limit = self._budgets.unattached + running
@@ -161,8 +162,8 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             if not self._unattached[uid]:
                 del self._unattached[uid]
 
-    async def _greet(self, uid: int, context: _Context) -> tuple[Line, wire.Introduction]:
-        raw = await _within(self._pace.hello_within_s, "Hello", _read(context))
+    async def _greet(self, uid: int, context: _Context) -> tuple[LeaderConnection, wire.Introduction]:
+        raw = await _within(self._timeouts.hello_within_s, "Hello", _read(context))
         message = None if raw is None else _parsed(raw)
         if message is None or message.WhichOneof("body") != "hello":
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the first message of a leader is Hello")
@@ -172,28 +173,30 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         introduced = self._as_the_cluster_has_it(said, job)
         with _malformed_is_refused():
             report = wire.leader_report(introduced, principal_of(uid), message.hello.report, self._nodes())
-        return Line(report, context.peer(), introduced.fence), introduced
+        return LeaderConnection(report, context.peer(), introduced.fence), introduced
 
-    async def _converse(self, line: Line, introduced: wire.Introduction, context: _Context) -> None:
-        mouth = _Mouth(context)
+    async def _converse(
+        self, connection: LeaderConnection, introduced: wire.Introduction, context: _Context
+    ) -> None:
+        writer = _StreamWriter(context)
         try:
-            self._desk.attach(line)
+            self._registry.attach(connection)
         except StaleLeader as error:
             raise Refused(grpc.StatusCode.ABORTED, str(error)) from error
         if logged := self._logged.take(introduced.key):
             _log.info(
                 "leader attached",
                 job=str(introduced.key),
-                owner=line.report.owner,
-                peer=line.peer,
+                owner=connection.report.owner,
+                peer=connection.peer,
                 release=introduced.release or "unknown",
             )
         ends = [
             asyncio.ensure_future(end)
             for end in (
-                self._hear(line, introduced, context),
-                self._tell(line, mouth),
-                self._until_replaced(line),
+                self._hear(connection, introduced, context),
+                self._tell(connection, writer),
+                self._until_replaced(connection),
                 self._until_closed(),
             )
         ]
@@ -202,16 +205,18 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
             for end in done:
                 end.result()
         finally:
-            self._desk.detach(line)
+            self._registry.detach(connection)
             for end in ends:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
-            await mouth.finish()
+            await writer.finish()
             if logged:
-                _log.info("leader detached", job=str(introduced.key), peer=line.peer)
+                _log.info("leader detached", job=str(introduced.key), peer=connection.peer)
 
-    async def _hear(self, line: Line, introduced: wire.Introduction, context: _Context) -> None:
-        """Take what the leader says until it says goodbye or closes."""
+    async def _hear(
+        self, connection: LeaderConnection, introduced: wire.Introduction, context: _Context
+    ) -> None:
+        """Process the leader's messages until it says goodbye or closes the stream."""
         budgets = self._budgets
         messages = TokenBucket(budgets.messages_per_s, budgets.messages_burst)
         data = TokenBucket(budgets.bytes_per_s, budgets.bytes_burst)
@@ -223,8 +228,8 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                 text = f"more than {budgets.messages_per_s:.0f} messages a second from one leader"
                 raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
             if wait_s := data.owe(len(raw)):
-                await asyncio.sleep(wait_s)  # its connection holds what it says meanwhile
-            if line.replaced_by:
+                await asyncio.sleep(wait_s)  # the connection holds its messages meanwhile
+            if connection.replaced_by:
                 return
             message = _parsed(raw)
             if message.WhichOneof("body") == "goodbye":
@@ -233,70 +238,74 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                     _log.info("leader says goodbye", job=str(introduced.key), why=why)
                 return
             with _malformed_is_refused():
-                self._heed(message, line, introduced)
+                self._heed(message, connection, introduced)
 
     async def _unless_quiet(self, reading: Awaitable[bytes | None]) -> bytes | None:
-        """What a leader says next. Raises Refused for one that says nothing for `quiet_s`.
+        """The leader's next message. Raises Refused if the leader sends nothing for `quiet_s`.
 
-        Only time in which flexod could have heard it counts: after each part of the time the event loop looks
-        once more at what has come, so that a flexod that was busy for long drops nobody for it.
+        Only time in which flexod could have received a message counts. After each part of the time, the event
+        loop checks once more what has come, so that a busy flexod drops nobody.
         """
         said = asyncio.ensure_future(reading)
         try:
             for _ in range(MISSED_REPORTS):
-                done, _ = await asyncio.wait({said}, timeout=self._pace.report_interval_s)
+                done, _ = await asyncio.wait({said}, timeout=self._timeouts.report_interval_s)
                 if done:
                     return said.result()
         finally:
             said.cancel()
-        text = f"no report for {self._pace.quiet_s:.0f} s"
+        text = f"no report for {self._timeouts.quiet_s:.0f} s"
         raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text)
 
-    def _heed(self, message: jobs_pb2.FromLeader, line: Line, introduced: wire.Introduction) -> None:
-        """Take one message. Raises wire.Malformed."""
+    def _heed(
+        self, message: jobs_pb2.FromLeader, connection: LeaderConnection, introduced: wire.Introduction
+    ) -> None:
+        """Process one message. Raises wire.Malformed."""
         match body := message.WhichOneof("body"):
             case "report":
-                said = wire.leader_report(introduced, line.report.owner, message.report, self._nodes())
-                self._desk.update(line, said)
+                said = wire.leader_report(introduced, connection.report.owner, message.report, self._nodes())
+                self._registry.update(connection, said)
             case "grant_failed":
-                self._desk.give_back(wire.grant_failure(introduced.key, message.grant_failed))
+                self._registry.give_back(wire.grant_failure(introduced.key, message.grant_failed))
             case "slow_gpu":
                 slow = wire.slow_gpu(introduced.key, message.slow_gpu, self._nodes())
-                self._desk.note_slow_gpu(slow)
+                self._registry.note_slow_gpu(slow)
             case "command_progress":
                 said_of_it = wire.progress(message.command_progress, time.time())
-                line.hear(message.command_progress.id, said_of_it)
+                connection.hear(message.command_progress.id, said_of_it)
             case "command_done":
-                line.hear(message.command_done.id, wire.outcome(message.command_done, time.time()))
+                connection.hear(message.command_done.id, wire.outcome(message.command_done, time.time()))
             case None:
-                # of a newer leader, which says something that this flexod does not know
+                # a newer leader sends a message that this flexod does not know
                 _log.debug("message skipped", job=str(introduced.key), release=introduced.release)
             case _:
                 raise wire.Malformed(f"{body} after Hello")
 
-    async def _tell(self, line: Line, mouth: _Mouth) -> None:
-        """Welcome, then the orders whenever they change, and each command."""
+    async def _tell(self, connection: LeaderConnection, writer: _StreamWriter) -> None:
+        """Send Welcome, then the orders whenever they change, and each command."""
         welcome = jobs_pb2.Welcome(
-            report_interval_s=max(1, round(self._pace.report_interval_s)), flexod_version=flexo.__version__
+            report_interval_s=max(1, round(self._timeouts.report_interval_s)),
+            flexod_version=flexo.__version__,
         )
         message = jobs_pb2.ToLeader(welcome=welcome)
         while True:
-            if not self._mandate.holds():
+            if not self._leadership.holds():
                 raise Refused(grpc.StatusCode.UNAVAILABLE, "this flexod is not the active one any more")
-            message.epoch = self._mandate.epoch
+            message.epoch = self._leadership.epoch
             try:
                 async with asyncio.timeout(WRITE_WITHIN_S):
-                    await mouth.say(message)
+                    await writer.say(message)
             except TimeoutError:
                 # gRPC would keep message and call for as long as there is a connection
-                await asyncio.to_thread(hang_up_on, {line.peer})
+                await asyncio.to_thread(hang_up_on, {connection.peer})
                 text = f"the leader has not read what it is told for {WRITE_WITHIN_S:.0f} s"
                 raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
-            message = wire.to_leader(await line.next_to_tell())
+            message = wire.to_leader(await connection.next_to_tell())
 
-    async def _until_replaced(self, line: Line) -> None:
-        await line.until_replaced()
-        text = f"replaced: another leader of job {line.report.key} has attached from {line.replaced_by}"
+    async def _until_replaced(self, connection: LeaderConnection) -> None:
+        await connection.until_replaced()
+        report, other = connection.report, connection.replaced_by
+        text = f"replaced: another leader of job {report.key} has attached from {other}"
         raise Refused(grpc.StatusCode.ABORTED, text)
 
     async def _until_closed(self) -> None:
@@ -323,8 +332,8 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         return job
 
     async def _observed(self, job_id: int) -> QueuedJob | None:
-        """The job as the cluster shows it running; None if an observation begun from now on lacks it."""
-        since, deadline = time.time(), time.monotonic() + self._pace.observed_within_s
+        """The job as the cluster shows it running; None if a poll that began after this call lacks it."""
+        since, deadline = time.time(), time.monotonic() + self._timeouts.observed_within_s
         while True:
             seen = self._seen()
             if seen is not None:
@@ -333,13 +342,15 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
                 if seen.state.at > since:
                     return None
             if time.monotonic() > deadline:
-                text = f"flexod has not seen the cluster for {self._pace.observed_within_s:.0f} s; try again"
-                raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text)  # not as if no flexod were there
-            self._desk.wake.set()
+                text = (
+                    f"flexod has not seen the cluster for {self._timeouts.observed_within_s:.0f} s; try again"
+                )
+                raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, text)  # not UNAVAILABLE: a flexod is there
+            self._registry.wake.set()
             await asyncio.sleep(0.2)
 
     def _as_the_cluster_has_it(self, said: wire.Introduction, job: QueuedJob) -> wire.Introduction:
-        """`said` with the cluster's own word on it: the range that was submitted, the nodes of the job."""
+        """`said`, corrected by the cluster: the range that was submitted, the nodes of the job."""
         if job.elastic is None:
             text = f"job {job.job_id} has no range in its AdminComment: it was submitted without --elastic"
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, text)
@@ -358,34 +369,34 @@ class JobService(jobs_pb2_grpc.JobServiceServicer):
         return replace(said, workers=recorded, base_nodes=job.nodes or said.base_nodes)
 
     def _nodes(self) -> frozenset[str]:
-        """Names of all nodes of the last observation."""
+        """The names of all nodes in the last poll."""
         seen = self._seen()
         return seen.nodes if seen else frozenset()
 
     def _seen(self) -> _Seen | None:
-        """The last observation; None before the first."""
+        """The last poll; None before the first."""
         state = self._observer.observation
         if state is not None and (self._last_seen is None or self._last_seen.state is not state):
             self._last_seen = _Seen(state)
         return self._last_seen
 
 
-class _Mouth:
-    """What a leader is told. What was begun is said to its end, also when the stream is about to be refused:
-    gRPC sends no status while a message is under way.
-    """
+class _StreamWriter:
+    """Writes the messages to a leader. A message under way is finished even when the stream is about to be
+    refused: gRPC sends no status before that."""
 
     def __init__(self, context: _Context) -> None:
         self._context = context
         self._saying: asyncio.Future[None] | None = None
 
     async def say(self, message: jobs_pb2.ToLeader) -> None:
-        """Returns when the connection has taken it. Whoever gives up waiting does not stop it."""
+        """Send a message, and return when the connection has taken it. A caller that gives up waiting does
+        not stop it."""
         self._saying = asyncio.ensure_future(self._context.write(message.SerializeToString()))
         await asyncio.shield(self._saying)
 
     async def finish(self) -> None:
-        """Wait for what is being said, but not for one that never reads."""
+        """Wait for the message under way, but not for a leader that never reads."""
         if self._saying is not None:
             await asyncio.wait({self._saying}, timeout=LAST_WRITE_WITHIN_S)
             if self._saying.done():
@@ -394,7 +405,7 @@ class _Mouth:
 
 @contextmanager
 def _malformed_is_refused() -> Iterator[None]:
-    """Turns wire.Malformed into the status that says so."""
+    """Turn wire.Malformed into a Refused with the status that says so."""
     try:
         yield
     except wire.Malformed as error:

@@ -1,4 +1,4 @@
-"""What systemd's journal keeps of a log entry: its fields, and how long flexod waits for the journal.
+"""Sends log entries with fields to systemd's journal, and limits how long flexod waits for it.
 
 logging-journald speaks the journal's protocol. The clients on libsystemd (systemd-python, cysystemd) wait
 without end for a journal that takes nothing.
@@ -20,30 +20,29 @@ from flexo.events import KINDS
 
 JOURNAL: Final = Path("/run/systemd/journal/socket")
 STREAM_VARIABLE: Final = "JOURNAL_STREAM"
-"""Set by systemd: device and inode of the stream that it reads."""
-_WAIT_S: Final = 0.5
-"""A journal that takes nothing must not hold flexod up for longer."""
+"""The variable that systemd sets: device and inode of the stream that it reads."""
+WAIT_S: Final = 0.5
+"""The longest that a journal that takes nothing may hold flexod up."""
 _PRIORITIES: Final = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
 _IN_MESSAGE: Final = ("event", "level", "text", "exception", "nodes", "job", "timestamp")
 
 Entry = Mapping[str, object]
-"""What structlog has made of one call: event, level, and what the caller said besides."""
+"""structlog's result for one call: event, level, and the caller's fields."""
 
 
 class JournalLogger:
-    """What structlog calls last: sends entries to `path`. Usable from any thread."""
+    """structlog's last processor: sends entries to `path`. Usable from any thread."""
 
     def __init__(self, path: Path = JOURNAL) -> None:
         # not connected: a journal that is started again has another socket at the same path
         self._transport = JournaldTransport(path, connected=False)
-        self._transport.socket.settimeout(_WAIT_S)
+        self._transport.socket.settimeout(WAIT_S)
         self._lock = threading.Lock()
         self._lost = 0
 
     def msg(self, entry: Entry) -> None:
-        """Send it. While nobody listens there, it is a line on the error output. Once an entry was not taken
-        in time, others are lost without waiting, until one is taken.
-        """
+        """Send the entry. While nobody listens at the socket, the entry is a line on the error output. Once
+        an entry was not taken in time, further entries are lost without waiting, until one is taken."""
         with self._lock:
             try:
                 if self._lost:
@@ -62,10 +61,10 @@ class JournalLogger:
 
     def _heard(self) -> None:
         self._lost = 0
-        self._transport.socket.settimeout(_WAIT_S)
+        self._transport.socket.settimeout(WAIT_S)
 
     def _send(self, entry: Entry) -> None:
-        # as bytes: what users have named may be no valid text
+        # as bytes: names that users gave may be no valid text
         self._transport.send((name, value.encode(errors="replace")) for name, value in fields(entry))
 
 
@@ -86,7 +85,7 @@ def reads_stderr() -> bool:
 
 
 def message(entry: Entry) -> str:
-    """The entry for people, without a time, which the journal has itself."""
+    """The entry as a text for people, without a time, which the journal has itself."""
     subject = f" job {entry['job']}" if entry.get("job") else ""
     told = f"{entry.get('event', '')}{subject}"
     if entry.get("text"):
@@ -98,7 +97,7 @@ def message(entry: Entry) -> str:
 
 
 def fields(entry: Entry) -> Iterator[tuple[str, str]]:
-    """What the journal is to keep of the entry: docs/monitoring.md lists the names."""
+    """The fields of the entry in the journal: docs/monitoring.md lists the names."""
     yield "MESSAGE", message(entry)
     yield "PRIORITY", str(_PRIORITIES.get(str(entry.get("level")), _PRIORITIES["info"]))
     yield "SYSLOG_IDENTIFIER", "flexod"

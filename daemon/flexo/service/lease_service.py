@@ -1,7 +1,8 @@
-"""The leases of jobs' leaders, served by flexod (Amoeba, Algorithm 1), from a table in memory.
+"""Serves the leases of jobs' leaders (Amoeba, Algorithm 1), from a table in memory.
 
-The cluster is not asked whose job it is: a lease is kept under the user whom MUNGE proves, so nobody reaches
-another's. That keeps elections going while the cluster is away, and makes them quick when a job has begun.
+flexod does not ask the cluster whose job it is. A lease is kept under the user whom MUNGE proves, so that
+nobody reaches another user's. So elections go on while the cluster is away, and are quick when a job has
+begun.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
     _Context = grpc.aio.ServicerContext[Any, Any]
 
 GRACE_S = 10.0
-"""After a start, leases are for those who held one: leaders refresh, and dial, every few seconds."""
+"""The time after a start in which only earlier holders get their leases. Leaders refresh, and reconnect,
+every few seconds."""
 
 _Request = TypeVar("_Request")
 
@@ -30,25 +32,26 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     """See protos/flexo/v1/leases.proto."""
 
     def __init__(self, grace_s: float = GRACE_S) -> None:
-        # Terms from the clock: whatever an earlier flexod drew, one a millisecond at most, is lower.
+        # Terms start at the clock's milliseconds. An earlier flexod drew at most one a millisecond, so its
+        # are lower.
         self._table = table.LeaseTable(time.monotonic(), grace_s=grace_s, first_term=int(time.time() * 1000))
 
     async def Acquire(  # noqa: N802
         self, request: leases_pb2.AcquireRequest, context: _Context
     ) -> leases_pb2.Lease:
-        """Take a vacant lease, or refresh one's own."""
+        """Take a vacant lease, or refresh the caller's own."""
         return await self._answer(table.answer_acquire, request, context)
 
     async def Look(  # noqa: N802
         self, request: leases_pb2.LookRequest, context: _Context
     ) -> leases_pb2.Lease:
-        """Who leads."""
+        """The lease as it is, which names the leader."""
         return await self._answer(table.answer_look, request, context)
 
     async def Release(  # noqa: N802
         self, request: leases_pb2.ReleaseRequest, context: _Context
     ) -> leases_pb2.Lease:
-        """Give one's own up."""
+        """Give the caller's own lease up."""
         return await self._answer(table.answer_release, request, context)
 
     async def _answer(

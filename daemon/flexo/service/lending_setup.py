@@ -1,4 +1,4 @@
-"""Lending as [loaning] of the configuration has it: the source of demand, the forecast, and the rules."""
+"""Makes lending as [loaning] of the configuration says: the source of demand, the forecast, and the rules."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ import time
 from typing import Final
 
 from flexo.config import Settings
-from flexo.journal import Journal
+from flexo.event_store.store import EventStore
 from flexo.loaning.demand import DemandSource
 from flexo.loaning.forecast import Predictor, learn
 from flexo.loaning.in_background import InBackground
 from flexo.loaning.lending import Lending
+from flexo.loaning.lending_cycle import LendingSettings
 from flexo.loaning.lstm import LstmMethod
 from flexo.loaning.orchestrator import Rules
 from flexo.loaning.partition import PartitionDemand
 from flexo.loaning.prometheus import PrometheusDemand, PrometheusQuery
 from flexo.loaning.pushed import PushedDemand
+from flexo.loaning.reclaim_steps import Timing
 from flexo.loaning.settings import LoaningSettings
-from flexo.loaning.turn import LendingSettings
-from flexo.loaning.vacating import Timing
 
 _LEARN_FROM_S: Final = 35 * 86_400.0
-"""Five weeks, so that every hour of the week has been seen a few times."""
+"""The history that a forecast learns from: five weeks, so that every hour of the week has been seen a few
+times."""
 
 
 def pushed_demand(loaning: LoaningSettings) -> PushedDemand | None:
-    """What the inference cluster's scheduler pushes, where that is what counts."""
+    """The pushes of the inference cluster's scheduler; None if they are not the source of demand."""
     if not loaning.enabled or loaning.source != "push":
         return None
     return PushedDemand(loaning.inference_partition, loaning.stale_s)
 
 
-def lending_of(settings: Settings, journal: Journal, pushed: PushedDemand | None) -> Lending | None:
-    """None: no servers are lent. Raises TorchMissing where the LSTM is wanted and PyTorch is not there."""
+def lending_of(settings: Settings, event_store: EventStore, pushed: PushedDemand | None) -> Lending | None:
+    """Lending as configured; None: no servers are lent. Raises TorchMissing if the LSTM is configured and
+    PyTorch is missing."""
     loaning = settings.loaning
     if not loaning.enabled:
         return None
@@ -47,9 +49,9 @@ def lending_of(settings: Settings, journal: Journal, pushed: PushedDemand | None
             satellite_partition=loaning.satellite_partition,
         ),
         pushed or _source(loaning),
-        outlook=_outlook(loaning, journal),
-        remembered=journal.loans(),
-        left_alone=journal.left_alone(),
+        forecast=_forecast(loaning, event_store),
+        remembered=event_store.loans(),
+        left_alone=event_store.left_alone(),
         dry_run=settings.controller.dry_run,
     )
 
@@ -87,8 +89,8 @@ def _source(loaning: LoaningSettings) -> DemandSource:
     return PartitionDemand(loaning.inference_partition)
 
 
-def _outlook(loaning: LoaningSettings, journal: Journal) -> Predictor | None:
-    """A forecast that knows what the journal remembers."""
+def _forecast(loaning: LoaningSettings, event_store: EventStore) -> Predictor | None:
+    """The configured forecast, with the demand that the event store remembers; None: no forecast."""
     if loaning.forecast == "none":
         return None
     predictor = Predictor(interval_s=loaning.interval_s)
@@ -96,6 +98,6 @@ def _outlook(loaning: LoaningSettings, journal: Journal) -> Predictor | None:
         slow = LstmMethod()
         slow.check()
         predictor = Predictor(interval_s=loaning.interval_s, method=InBackground(slow, learn))
-    for demand in journal.demand(time.time() - _LEARN_FROM_S, loaning.interval_s):
+    for demand in event_store.demand(time.time() - _LEARN_FROM_S, loaning.interval_s):
         predictor.note(demand.at, demand.servers)
     return predictor

@@ -1,4 +1,4 @@
-"""What is on loan, in the words of protos/flexo/v1/admin.proto."""
+"""Makes replies about loans, in the terms of protos/flexo/v1/admin.proto."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from flexo.control.views import LoansView
 from flexo.controller import Controller
-from flexo.loaning.occupants import NOBODY, Occupants, in_queue
+from flexo.loaning.resident_jobs import NOBODY, ResidentJobs, in_queue
 from flexo.model.loans import Loan, PastLoan
 from flexo_protos.v1 import admin_pb2
 
 
 def loans_reply(controller: Controller, past: Iterable[PastLoan]) -> admin_pb2.ListLoansReply:
-    """The loans that stand, with who is on their servers, and those of `past`."""
+    """The loans that stand, with the jobs on their servers, and the loans of `past`."""
     told = [_past(loan) for loan in past]
     view, state = controller.loans(), controller.observation
     if view is None:
@@ -39,7 +39,7 @@ def loans_reply(controller: Controller, past: Iterable[PastLoan]) -> admin_pb2.L
 
 
 def lending_view(view: LoansView) -> admin_pb2.LendingView:
-    """What the last decision went by."""
+    """The facts behind the last decision of lending."""
     reading = view.reading
     return admin_pb2.LendingView(
         at=reading.at,
@@ -54,7 +54,7 @@ def lending_view(view: LoansView) -> admin_pb2.LendingView:
     )
 
 
-def _loan(loan: Loan, there: Occupants) -> admin_pb2.LoanView:
+def _loan(loan: Loan, there: ResidentJobs) -> admin_pb2.LoanView:
     return admin_pb2.LoanView(
         node=loan.node,
         since_at=loan.since_at,

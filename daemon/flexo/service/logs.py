@@ -1,4 +1,4 @@
-"""Where flexod's log goes: lines for people, JSON for machines, or systemd's journal with fields."""
+"""Sets up flexod's log: lines for people, JSON for machines, or systemd's journal with fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flexo.service.wire import one_line
 
 
 class LimitedLog:
-    """Warnings about callers, who could have any number written: one a second in the long run."""
+    """Logs warnings about callers, one a second in the long run: callers could cause any number."""
 
     def __init__(self, burst: float = 20.0) -> None:
         self._bucket = TokenBucket(1.0, burst)
@@ -25,7 +25,7 @@ class LimitedLog:
         self._log = structlog.get_logger("flexo.service")
 
     def warning(self, what: str, **facts: object) -> None:
-        """Log it, if that was not done too often; the next line that is logged says how many were not."""
+        """Log a warning, unless there were too many. The next line that is logged says how many were not."""
         if self._bucket.take():
             self._log.warning(what, not_logged=self._not_logged, **facts)
             self._not_logged = 0
@@ -34,7 +34,7 @@ class LimitedLog:
 
 
 def set_up(settings: LogSettings) -> None:
-    """From now on everything that is logged goes where `settings` say."""
+    """Send all that is logged from now on to where `settings` say."""
     form = settings.format
     if form == "auto":
         form = "journal" if reads_stderr() else "text"
@@ -49,7 +49,8 @@ def set_up(settings: LogSettings) -> None:
 
 
 class _Lines(structlog.PrintLogger):
-    """A line that cannot be written is dropped: a full disk must not stop what keeps leases alive."""
+    """A logger of lines. It drops a line that cannot be written: a full disk must not stop the extension of
+    time limits."""
 
     def msg(self, message: str) -> None:
         with suppress(OSError):
@@ -59,7 +60,7 @@ class _Lines(structlog.PrintLogger):
 
 
 _LONGEST = 2000
-"""Characters of a value in a line for people."""
+"""The most characters of a value in a line for people."""
 _TIME = structlog.processors.TimeStamper(fmt="iso")
 
 
@@ -72,18 +73,19 @@ def _configure(level: str, last: Iterable[structlog.typing.Processor], logger: o
 
 
 def _as_it_is(logger: Any, name: str, entry: structlog.typing.EventDict) -> tuple[tuple[Any], dict[str, Any]]:
-    """For a logger that takes entries and not lines."""
+    """Pass the entry on as it is, for a logger that takes entries and not lines."""
     return (entry,), {}
 
 
 def _without_nodes(logger: Any, name: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Whoever reads the text reads them there."""
+    """Leave the nodes out: readers of the text find them there."""
     entry.pop("nodes", None)
     return entry
 
 
 def _on_one_line(logger: Any, name: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """What users have named (jobs, files) can neither begin a line of its own nor steer a terminal."""
+    """Put each value on one line. Names given by users (jobs, files) can then neither begin a line of their
+    own nor steer a terminal."""
     return {
         key: one_line(value, _LONGEST) if isinstance(value, str) and key != "exception" else value
         for key, value in entry.items()

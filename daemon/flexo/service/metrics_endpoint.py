@@ -1,8 +1,8 @@
-"""The address at which Prometheus reads flexod's metrics, over plain HTTP.
+"""Serves flexod's metrics to Prometheus, over plain HTTP.
 
-Each request has a thread and so many seconds in all, and there are so many at a time: one more ends the
-oldest. So a client that is slow does not hold up other readers. Pages are made one after the other: a flood
-costs flexod no more than one thread. prometheus_client's own server has none of these bounds.
+Each request has a thread and a limit of seconds in all. The number of requests has a limit, too: one more
+ends the oldest. So a slow client does not hold up other readers. Pages are made one after the other, so that
+a flood costs flexod no more than one thread. prometheus_client's own server has none of these limits.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from flexo.service import vital
 from flexo.service.server import AddressUnusable, host_and_port
 
-_WITHIN_S: Final = 10.0
-"""From a connection's beginning to its end: asking, and reading the answer."""
+WITHIN_S: Final = 10.0
+"""The longest time from a connection's beginning to its end: asking, and reading the answer."""
 _AT_A_TIME: Final = 16
-"""Connections. One more ends the oldest."""
+"""The most connections. One more ends the oldest."""
 _LOOK_S: Final = 0.1
 
 _log = structlog.get_logger("flexo.service")
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _WITHIN_S
+    timeout = WITHIN_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Who reads metrics is no news."""
+        """Log nothing: reading metrics is no news."""
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
@@ -47,18 +47,18 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     def __init__(self, family: socket.AddressFamily, address: tuple[Any, ...]) -> None:
         self.address_family = family
         self._open: dict[socket.socket, float] = {}
-        """Since when, the oldest first."""
+        """The open connections, each with the time since when, the oldest first."""
         self._lock = threading.Lock()
         super().__init__((str(address[0]), int(address[1])), _Handler)
 
     def server_bind(self) -> None:
-        """Without asking DNS for this host's name, as HTTPServer does."""
+        """Bind the socket, without the question to DNS for this host's name that HTTPServer asks."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own."""
+        """Answer a request in a thread of its own. If there are too many connections, end the oldest."""
         with self._lock:
             self._open[request] = time.monotonic()
             if len(self._open) > _AT_A_TIME:
@@ -68,35 +68,36 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Called again and again: ends connections that take too long, byte by byte or not at all."""
-        oldest = time.monotonic() - _WITHIN_S
+        """End connections that take too long, byte by byte or not at all. The server calls this again and
+        again."""
+        oldest = time.monotonic() - WITHIN_S
         with self._lock:
             for connection, since in self._open.items():
                 if since < oldest:
                     _break(connection)
 
     def shutdown_request(self, request: Any) -> None:
-        """Before its descriptor may mean another connection."""
+        """Forget the connection before its descriptor may mean another one."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that has gone is no news."""
+        """Log an error at level debug: a reader that has gone is no news."""
         _log.debug(
             "a reader of metrics was not answered", reader=str(client_address), why=repr(sys.exc_info()[1])
         )
 
 
 def _break(connection: socket.socket) -> None:
-    """Its thread notices and closes it."""
+    """Shut a connection down. Its thread notices that and closes it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
 def metrics_served(address: str, registry: CollectorRegistry) -> Iterator[None]:
-    """`registry` can be read at `address`, ``host:port``, while the context lasts; nowhere for "".
+    """Serve `registry` at `address`, ``host:port``, while the context lasts; "": nowhere.
 
     Raises AddressUnusable.
     """

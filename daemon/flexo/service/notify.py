@@ -1,7 +1,9 @@
-"""Tells systemd how flexod does (sd_notify(3)), by the socket that it names. Elsewhere nothing happens.
+"""Reports flexod's state to systemd (sd_notify(3)), at the socket that systemd names. Elsewhere nothing
+happens.
 
-Own code, as sd_notify(3) recommends for so small a protocol: sdnotify and systemd-python have no wheels, and
-systemd-watchdog goes by the wall clock, so that a clock that is set back keeps it silent.
+flexod has its own code for this, as sd_notify(3) recommends for so small a protocol. sdnotify and
+systemd-python have no wheels. systemd-watchdog uses the wall clock, so that a clock that is set back keeps it
+silent.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _log = structlog.get_logger("flexo.service")
 
 
 def tell(state: str) -> None:
-    """Say READY or STOPPING. A service manager that cannot be told is no reason to stop: it is logged."""
+    """Report READY or STOPPING. If the service manager cannot be told, flexod logs that and goes on."""
     try:
         _send(state)
     except OSError as error:
@@ -31,14 +33,15 @@ def tell(state: str) -> None:
 
 
 def watchdog_s() -> float | None:
-    """How long systemd waits for a sign of life until it ends this process; None: it does not watch it."""
+    """The time that systemd waits for a sign of life before it ends this process; None: systemd does not
+    watch it."""
     microseconds = os.environ.get("WATCHDOG_USEC", "")
     is_for_us = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     return int(microseconds) / 1e6 if is_for_us and microseconds.isdecimal() and int(microseconds) else None
 
 
 def alive() -> None:
-    """Give a sign of life. Neither waits nor logs: the caller must not get stuck itself."""
+    """Give systemd a sign of life. Neither waits nor logs: the caller must not get stuck itself."""
     with suppress(OSError):
         _send(_ALIVE, socket.MSG_DONTWAIT)
 

@@ -1,4 +1,4 @@
-"""What one process of flexod has from its start to its end, whether it acts at present or stands by."""
+"""The parts of one process of flexod from its start to its end, whether it acts at present or stands by."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flexo.config import Settings
-from flexo.metrics.happenings import Happenings
+from flexo.metrics.counters import Counters
 from flexo.metrics.itself import Itself
 from flexo.service.active import Active
 from flexo.service.authentication import principal_of
@@ -22,23 +22,24 @@ class CannotServe(Exception):
 
 
 class Process:
-    """Made in the event loop that it is for. Signals have effect from then on."""
+    """One process of flexod. It is made in its event loop, and handles signals from then on."""
 
     def __init__(self, configuration: Configuration, settings: Settings) -> None:
         self.settings = settings
-        """As far as they have been taken over (reloading.py)."""
+        """The settings, as far as flexod has applied them (reloading.py)."""
         self.ended = asyncio.Event()
-        """SIGTERM or SIGINT has come, or the controller has failed."""
+        """Set when SIGTERM or SIGINT has come, or the controller has failed."""
         self._active: Active | None = None
-        """None: it stands by."""
+        """The active part; None: this flexod stands by."""
         self._untold = ""
-        """What became of the configuration while it stood by."""
+        """The news of the configuration that came while this flexod stood by."""
         self._unheeded = ""
-        """What of it is not gone by."""
+        """The changed settings that need a restart."""
         self._lock = threading.Lock()
-        """Settings are taken over in a thread of their own: none may slip in between."""
+        """Held while settings are applied, in a thread of their own, and while `_active` changes: no change
+        is missed in between."""
         self.registry = CollectorRegistry()
-        self.happenings = Happenings(self.registry)
+        self.counters = Counters(self.registry)
         ProcessCollector(registry=self.registry)
         self.registry.register(Itself(lambda: self._active is not None))
         self._reloading = Reloading(configuration, settings, self._take)
@@ -48,9 +49,11 @@ class Process:
         loop.add_signal_handler(signal.SIGHUP, self._reloading.begin)
 
     def begin_to_act(self, active: Active, made_with: Settings) -> None:
-        """`active` goes by all changes from now on, and is told of those since its settings were taken.
+        """Make `active` the active part. It gets all changes of settings from now on, and those since
+        `made_with`.
 
-        Like `stand_by`, it may wait for the journal: not for the event loop's thread while streams are open.
+        Like `stand_by`, it may wait for the event store: not for the event loop's thread while streams are
+        open.
         """
         with self._lock:
             self._active = active
@@ -59,14 +62,13 @@ class Process:
             self._untold = ""
 
     def stand_by(self) -> None:
-        """Nobody acts any more."""
+        """Note that this flexod does not act any more."""
         with self._lock:
             self._active = None
 
     def connections_of_jobs(self, uid: int) -> int:
-        """How many connections the leaders and agents of a user's running elastic jobs may need: one for each
-        job, and one for each node. For any thread.
-        """
+        """The number of connections that the leaders and agents of a user's running elastic jobs may need:
+        one for each job, and one for each node. For any thread."""
         active = self._active
         state = active.controller.observation if active else None
         if state is None:  # nobody knows the jobs yet

@@ -1,8 +1,9 @@
-"""Takes a changed configuration over while flexod runs (SIGHUP): all of a good file that can be, or nothing.
+"""Applies a changed configuration while flexod runs (SIGHUP): all reloadable settings of a good file, or
+nothing.
 
-What can be taken over counts from the controller's next cycle on, and closes no stream. The rest is named,
-in the log, the journal and the status, until flexod is started again; so is every mistake of a file that is
-not in order, of which nothing is taken.
+Reloadable settings count from the controller's next cycle on, and close no stream. The log, the event store
+and the status name the other changes until flexod is started again. They also name every mistake of a faulty
+file, of which flexod applies nothing.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ AT_ONCE: Final = frozenset(
     {("service", "administrators"), ("loaning", "inference_users")}
     | {("controller", key) for key in ControllerSettings.model_fields if key != "dry_run"}
 )
-"""Keys that count without a restart, by section; lending has been made for a dry run, or not."""
+"""Keys that can change without a restart, by section. `dry_run` cannot, because lending was made with it."""
 
 _log = structlog.get_logger("flexo.service")
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Where settings come from."""
+    """The source of the settings."""
 
     path: Path
     dry_run: bool = False
-    """flexod was told so on its command line, whatever the file says."""
+    """flexod's command line asks for a dry run, whatever the file says."""
     address: str = ""
-    """Where this one of several flexods listens; "": as [service] address says."""
+    """The address at which this one of several flexods listens; "": [service] address."""
 
     def read(self) -> Settings:
-        """What it says now. Raises ConfigError."""
+        """The present content. Raises ConfigError."""
         settings = load(self.path)
         if self.dry_run:
             controller = settings.controller.model_copy(update={"dry_run": True})
@@ -50,18 +51,18 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From the settings that flexod goes by to those of the file."""
+    """The change from the settings in use to those of the file."""
 
     settings: Settings
-    """What flexod can go by from now on."""
+    """The settings that flexod can use from now on."""
     taken: tuple[str, ...]
-    """Keys that are taken over, as ``[section] key``."""
+    """Keys that are applied now, as ``[section] key``."""
     waiting: tuple[str, ...]
     """Keys that need a restart."""
 
     @property
     def news(self) -> str:
-        """What becomes of it, in a sentence."""
+        """The result, in a sentence."""
         if not self.taken and not self.waiting:
             return "configuration read again: nothing has changed"
         parts = [f"taken over: {', '.join(self.taken)}"] if self.taken else []
@@ -70,12 +71,12 @@ class Change:
 
     @property
     def unheeded(self) -> str:
-        """What is not gone by; "": nothing."""
+        """Settings that need a restart; "": none."""
         return f"needs a restart of flexod: {', '.join(self.waiting)}" if self.waiting else ""
 
 
 def compare(running: Settings, wanted: Settings) -> Change:
-    """What of `wanted` can take the place of `running` while flexod runs."""
+    """The settings of `wanted` that can take the place of `running` while flexod runs."""
     settings, taken, waiting = running, list[str](), list[str]()
     for section in Settings.model_fields:
         before, after = getattr(running, section), getattr(wanted, section)
@@ -89,14 +90,15 @@ def compare(running: Settings, wanted: Settings) -> Change:
 
 
 Take = Callable[[Settings, str, str], None]
-"""Has flexod go by settings; with what is to be told of it, and what of the file is not gone by (or "")."""
+"""Applies settings. Arguments: the settings, the news to record, and the settings that need a restart (or
+"")."""
 
 
 class Reloading:
-    """One reload after the other. For the event loop's thread."""
+    """Reloads the configuration, one reload after the other. For the event loop's thread."""
 
     def __init__(self, configuration: Configuration, running: Settings, take: Take) -> None:
-        """`take` is called in another thread: it may write to the journal."""
+        """`take` is called in another thread: it may write to the event store."""
         self._configuration = configuration
         self._running = running
         self._take = take
@@ -104,7 +106,7 @@ class Reloading:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self) -> None:
-        """Read the file again, soon: a signal has come."""
+        """Read the file again, soon, because a signal has come."""
         task = asyncio.get_running_loop().create_task(self._reload())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -115,14 +117,17 @@ class Reloading:
 
     def _read_and_take(self) -> None:
         try:
-            change = compare(self._running, self._configuration.read())
+            wanted = self._configuration.read()
         except ConfigError as error:
             self._refuse("; ".join(error.problems))
             return
-        except Exception as error:  # whatever it is: a reload that comes to nothing must say so
+        except Exception as error:  # any error: a reload that fails must say so
             _log.exception("the configuration could not be read again")
             self._refuse(f"{type(error).__name__}: {error}")
             return
+        for notice in wanted.renamed:
+            _log.warning(notice)
+        change = compare(self._running, wanted)
         _log.info(change.news)
         self._running = change.settings
         self._take(change.settings, change.news, change.unheeded)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import grpc.aio
 
-from flexo.availability.mandate import ALONE, Mandate
+from flexo.availability.leadership_guard import ALONE, LeadershipGuard
 from flexo.service.admin_service import AdminService
 from flexo.service.authentication import Authentication
 from flexo.service.budgets import STANDARD, Budgets
@@ -37,34 +37,33 @@ if TYPE_CHECKING:  # grpc's own classes are generic in its stubs only
 
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_CALLS = 1 << 16
-"""At once, streams included. Budgets of hosts and users end long before (budgets.py): gRPC refuses the newest
-call at this number, whoever makes it.
-"""
+"""The most calls at once, streams included. Budgets of hosts and users are used up long before (budgets.py):
+at this number gRPC refuses the newest call, of any caller."""
 FILES_OF_ITS_OWN = 256
-"""Of those that it may open, flexod keeps so many from connections: it has to run commands."""
+"""The number of open files that flexod keeps from connections: it has to run commands."""
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # Of one method, those that wait to be taken: gRPC refuses some at random beyond the first number and all
+    # The calls of one method that wait. gRPC refuses some at random beyond the first number and all
     # beyond the second. Callers try again, which is better than waiting behind a flood.
     ("grpc.server.max_pending_requests", 512),
     ("grpc.server.max_pending_requests_hard_limit", 1024),
     ("grpc.so_reuseport", 0),  # else a second flexod on the same port would get half of the calls
-    # A leader whose host has vanished answers no ping; one that pings us by itself is welcome.
+    # A leader whose host has vanished answers no ping. Leaders may send pings by themselves.
     *keepalive.noticing(quiet_s=20.0, answer_s=10.0),
     ("grpc.keepalive_permit_without_calls", 1),
     *keepalive.bearing_pings(every_s=5.0),
-    # Nobody has to prove anything to connect: who says nothing does not stay.
+    # Nobody has to prove anything to connect, so silent connections are closed.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 120_000),
 )
 
 
 class AddressUnusable(Exception):
-    """flexod cannot listen where it is told to; the message says why."""
+    """flexod cannot listen at its address; the message says why."""
 
 
 class Services:
-    """Services that answer, or do not, together. Generated code registers them here as at a server."""
+    """Services that all answer, or all do not. Generated code registers them here as at a server."""
 
     def __init__(self) -> None:
         self._handlers: list[grpc.GenericRpcHandler] = []
@@ -74,15 +73,16 @@ class Services:
         self._handlers.extend(handlers)
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """See grpc.aio.Server: the same methods, for servers that do not change what they serve."""
+        """Do nothing: these are the same methods, for servers whose services do not change (see
+        grpc.aio.Server)."""
 
     def handler(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Who answers `call`; None: there is no such method."""
+        """The handler of `call`; None: there is no such method."""
         return next((found for each in self._handlers if (found := each.service(call)) is not None), None)
 
 
 def all_services(jobs: JobService, admin: AdminService, inference: InferenceService) -> Services:
-    """What an active flexod serves."""
+    """The services of an active flexod."""
     services = Services()
     server = cast("grpc.aio.Server", services)
     jobs_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
@@ -92,8 +92,8 @@ def all_services(jobs: JobService, admin: AdminService, inference: InferenceServ
     return services
 
 
-class Switchboard(grpc.aio.ServerInterceptor, grpc.GenericRpcHandler):
-    """Hands each call to whoever may answer it now. For the event loop's thread.
+class ServiceRouter(grpc.aio.ServerInterceptor, grpc.GenericRpcHandler):
+    """Routes each call to the service that may answer it now. For the event loop's thread.
 
     gRPC takes calls of each registered method from a queue of its own, so that a flood of one method does not
     delay the others. So all methods are registered, with a handler that is never called.
@@ -102,13 +102,13 @@ class Switchboard(grpc.aio.ServerInterceptor, grpc.GenericRpcHandler):
     def __init__(
         self, standing_by: Callable[[grpc.HandlerCallDetails], _Handler | None] = lambda call: None
     ) -> None:
-        """`standing_by`: answers while this flexod is not active."""
+        """`standing_by`: returns the handler of a call while this flexod is not active."""
         self._standing_by = standing_by
         self._services: Services | None = None
-        self._mandate: Mandate = ALONE
+        self._leadership: LeadershipGuard = ALONE
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Have `server`, which has this among its interceptors, take calls of all methods."""
+        """Have `server`, which has this router among its interceptors, take calls of all methods."""
         never: _Handler = grpc.stream_stream_rpc_method_handler(_never)
         for file in (admin_pb2, inference_pb2, jobs_pb2, leases_pb2):
             for service in file.DESCRIPTOR.services_by_name.values():
@@ -124,36 +124,36 @@ class Switchboard(grpc.aio.ServerInterceptor, grpc.GenericRpcHandler):
         """See grpc.aio.ServerInterceptor."""
         return self.service(handler_call_details)
 
-    def activate(self, services: Services, mandate: Mandate) -> None:
-        """`services` answer, for as long as `mandate` holds."""
-        self._services, self._mandate = services, mandate
+    def activate(self, services: Services, leadership: LeadershipGuard) -> None:
+        """Let `services` answer, for as long as `leadership` holds."""
+        self._services, self._leadership = services, leadership
 
     def stand_by(self) -> None:
-        """They do not any more."""
+        """Let the services answer no more."""
         self._services = None
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> _Handler | None:
         """See grpc.GenericRpcHandler."""
-        if self._services is not None and self._mandate.holds():
+        if self._services is not None and self._leadership.holds():
             return self._services.handler(handler_call_details)
         return self._standing_by(handler_call_details)
 
 
 async def _never(requests: object, context: object) -> None:
-    raise AssertionError("the switchboard finds the handler of each call")
+    raise AssertionError("the router finds the handler of each call")
 
 
 async def listen(
     address: str,
     authenticator: Authenticator,
-    switchboard: Switchboard,
+    router: ServiceRouter,
     credentials: grpc.ServerCredentials | None = None,
     guard: ConnectionGuard | None = None,
     budgets: Budgets = STANDARD,
 ) -> grpc.aio.Server:
-    """A started server, over TLS if it is given `credentials`. Raises AddressUnusable."""
+    """A started server; with `credentials`, over TLS. Raises AddressUnusable."""
     server = grpc.aio.server(
-        interceptors=[Authentication(authenticator, budgets, guard), switchboard],
+        interceptors=[Authentication(authenticator, budgets, guard), router],
         options=(
             *OPTIONS,
             ("grpc.max_concurrent_streams", budgets.streams_of_a_connection),
@@ -161,7 +161,7 @@ async def listen(
         ),
         maximum_concurrent_rpcs=MAX_CALLS,
     )
-    switchboard.register(server)
+    router.register(server)
     _try_to_bind(address)
     try:
         if credentials is None:
@@ -175,7 +175,8 @@ async def listen(
 
 
 def check_address(address: str, everywhere: bool, key: str = "[service] address") -> None:
-    """Raises AddressUnusable for one that no host has, or that is all interfaces though nobody asked."""
+    """Check `address`. Raises AddressUnusable if no host has it, or if it is all interfaces and not
+    `everywhere`."""
     host, port = host_and_port(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -194,7 +195,8 @@ def _most_connections() -> int:
 
 
 def _try_to_bind(address: str) -> None:
-    """Asks the system first, whose words are better: gRPC keeps them to itself and writes its own log."""
+    """Try to bind `address` before gRPC does. The system's words are better: gRPC keeps them to itself and
+    writes its own log."""
     host, port = host_and_port(address)
     for family, kind, protocol, _, endpoint in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         with socket.socket(family, kind, protocol) as probe:

@@ -1,4 +1,4 @@
-"""What a flexod answers that is not the active one: GetStatus, with who is; all other calls are referred."""
+"""The answers of a flexod that stands by: GetStatus names the active one; all other calls are referred."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ STATUS: Final = "/flexo.v1.AdminService/GetStatus"
 
 
 class StandingBy:
-    """Called with the details of a call, it returns who answers it, as a switchboard wants it."""
+    """Chooses the handler of each call while this flexod stands by, for a ServiceRouter."""
 
     def __init__(self, availability: Callable[[], admin_pb2.Availability]) -> None:
-        """`availability`: what this flexod knows of itself and the active one."""
+        """`availability`: returns what this flexod knows of itself and the active one."""
         self._availability = availability
 
     def __call__(self, call: grpc.HandlerCallDetails) -> _Handler:
-        """See above."""
+        """The handler of `call`."""
         if call.method == STATUS:
             return grpc.unary_unary_rpc_method_handler(
                 self._status,
@@ -50,7 +50,7 @@ class StandingBy:
 
 
 def availability_of(elector: LeaderElector, address: str, hosts: Sequence[str]) -> admin_pb2.Availability:
-    """What the flexod at `address` knows, of all at `hosts`."""
+    """The status of the flexod at `address`, one of those at `hosts`."""
     active = elector.active
     return admin_pb2.Availability(
         address=address,

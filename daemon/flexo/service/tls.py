@@ -1,8 +1,9 @@
 """flexod's side of TLS: its certificate and key, tried before anybody calls, and read again when renewed.
 
-"Tried" is a handshake with itself, as a caller does it that knows the authority and [service] address and
-nothing else. So whatever would keep callers away (wrong name, expired, signed by another, a key that does not
-fit) is said where it can be mended, in the words of the library that callers use.
+flexod tries them in a handshake with itself, as a caller that knows the authority and [service] address and
+nothing else. So whatever would keep callers away is reported where an administrator can fix it: a wrong name,
+an expired certificate, another signer, a key that does not fit. The words are those of the library that
+callers use.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import structlog
 from flexo.config import TlsSettings
 
 _ROUNDS = 4
-"""Of messages there and back: a handshake takes two."""
+"""The most rounds of messages there and back: a handshake takes two."""
 _log = structlog.get_logger("flexo.service")
 
 
@@ -39,11 +40,12 @@ class _Files:
 
 
 _Mark = tuple[tuple[int, int, int], ...]
-"""Changes when one of the files does."""
+"""A mark of the files. It changes when one of the files does."""
 
 
 def server_credentials(settings: TlsSettings, address: str) -> grpc.ServerCredentials | None:
-    """For the server at `address` (host:port); None: it speaks in the clear. Raises CertificateUnusable."""
+    """The credentials of the server at `address` (host:port); None: the server does not use TLS. Raises
+    CertificateUnusable."""
     if not settings.certificate or not settings.key or not settings.ca:
         if settings.ca:
             text = "[tls] ca tells callers to speak TLS, so flexod needs certificate and key beside it"
@@ -55,7 +57,7 @@ def server_credentials(settings: TlsSettings, address: str) -> grpc.ServerCreden
 
 
 class _Renewing:
-    """The certificate that new connections get: the newest that can be used."""
+    """The certificate of new connections: the newest one that can be used."""
 
     def __init__(self, files: _Files) -> None:
         self._files = files
@@ -63,12 +65,13 @@ class _Renewing:
         self._complaint = ""
 
     def first(self) -> grpc.ServerCertificateConfiguration:
-        """Raises CertificateUnusable."""
+        """The first certificate. Raises CertificateUnusable."""
         self._seen = _mark(self._files)
         return _checked(self._files)
 
     def news(self) -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC for every connection, in a thread of its own. None: as before."""
+        """The renewed certificate; None: no change. gRPC calls this for every connection, in a thread of its
+        own."""
         try:
             found = _mark(self._files)
             if found == self._seen:
@@ -83,7 +86,7 @@ class _Renewing:
         return renewed
 
     def _complain(self, why: str) -> None:
-        """Once: anybody may connect, as often as he likes."""
+        """Log the reason once: anybody may connect, any number of times."""
         if why != self._complaint:
             self._complaint = why
             _log.warning(f"the new certificate is not used, the one before it is: {why}")
@@ -115,7 +118,7 @@ def _unreadable(path: Path, error: OSError) -> NoReturn:
 
 
 def _checked(files: _Files) -> grpc.ServerCertificateConfiguration:
-    """What gRPC needs of files that callers will believe. Raises CertificateUnusable."""
+    """gRPC's configuration with the files, if callers will believe them. Raises CertificateUnusable."""
     _refuse_exposed(files.key)
     _try(files)
     try:
@@ -126,7 +129,8 @@ def _checked(files: _Files) -> grpc.ServerCertificateConfiguration:
 
 
 def _refuse_exposed(key: Path) -> None:
-    """As sshd does with its own: what others can read is no secret. Root's may be its group's to read."""
+    """Refuse a key that others can read, as sshd does: it is no secret. root's key may be readable by its
+    group."""
     found = _stat(key)
     mode = stat.S_IMODE(found.st_mode)
     if mode & (0o077 if found.st_uid == os.geteuid() else 0o027):
@@ -137,7 +141,7 @@ def _refuse_exposed(key: Path) -> None:
 
 
 def _try(files: _Files) -> None:
-    """Raises CertificateUnusable unless a caller who knows the authority believes the certificate."""
+    """Check that a caller who knows the authority believes the certificate. Raises CertificateUnusable."""
     client, server = _contexts(files)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client.check_hostname = files.host is not None
@@ -159,7 +163,7 @@ def _try(files: _Files) -> None:
 
 
 def _contexts(files: _Files) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A caller's and flexod's. Raises CertificateUnusable."""
+    """The contexts of a caller and of flexod. Raises CertificateUnusable."""
     try:
         client = ssl.create_default_context(cafile=files.authority)
     except ssl.SSLError as error:
@@ -181,5 +185,5 @@ def _contexts(files: _Files) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask for one on the terminal."""
+    """An empty password, because OpenSSL would ask for one on the terminal."""
     return ""

@@ -1,4 +1,5 @@
-"""Threads that flexod cannot do without: an error that ends one ends flexod, and systemd starts it again.
+"""Starts threads that flexod cannot do without: an error that ends one ends flexod, and systemd starts it
+again.
 
 A thread that dies silently leaves a flexod that looks alive and does half of its work.
 """
@@ -18,7 +19,7 @@ _log = structlog.get_logger("flexo.service")
 
 
 def start(name: str, run: Callable[[], None]) -> threading.Thread:
-    """A thread in which `run` goes on until it returns, as it does when flexod ends."""
+    """Start a thread in which `run` goes on until it returns, as it does when flexod ends."""
 
     def go() -> None:
         try:

@@ -1,8 +1,9 @@
-"""From protobuf to the model's words and back: no message of the wire travels further in than this.
+"""Converts protobuf messages to the model's types and back: no message of the wire travels further in than
+this.
 
-What a leader says is checked here: bounds, names, duplicates. Whether it may say it at all (whose job it is)
-is jobs_service's part. The bounds are generous; they keep nonsense out of the policy's arithmetic and long
-strings out of the journal.
+The module checks the bounds, names and duplicates in a leader's messages. jobs_service checks whether the
+leader may send them at all (whose job it is). The bounds are generous; they keep nonsense out of the policy's
+arithmetic and long strings out of the event store.
 """
 
 from __future__ import annotations
@@ -18,8 +19,15 @@ from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, Satel
 from flexo.model.measured import ScalingPoint, SlowGpuReport
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
-from flexo.service.errands import CheckpointOrder, Command, Outcome, ProfileOrder, Progress, Result
-from flexo.service.leaders import UNFENCED, Fence
+from flexo.service.leader_registry import UNFENCED, Fence
+from flexo.service.pending_commands import (
+    CheckpointOrder,
+    Command,
+    CommandOutcome,
+    ProfileOrder,
+    Progress,
+    Result,
+)
 from flexo_protos.resources import BadAmount, Resources, of_message
 from flexo_protos.v1 import jobs_pb2
 
@@ -62,24 +70,25 @@ _RESULTS = {
 
 
 class Malformed(ValueError):
-    """A message that cannot be true or is out of bounds: what, its value, and what is allowed."""
+    """A message that cannot be true or is out of bounds; the text says which field, its value, and what is
+    allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What a leader says once of its job; nothing of it is proven yet."""
+    """A leader's first message on its job. Nothing of it is proven yet."""
 
     key: JobKey
     workers: Range
     shape: Resources
     base_nodes: tuple[str, ...]
     release: str = ""
-    """Of the leader; "": it is older than that it would say so."""
+    """The leader's release; "": the leader is too old to report it."""
     fence: Fence = UNFENCED
 
 
 def introduction(hello: jobs_pb2.Hello) -> Introduction:
-    """The first message's part that stays. Raises Malformed."""
+    """The part of the first message that holds for the whole stream. Raises Malformed."""
     if not hello.job_id:
         raise Malformed("job_id is 0: a leader names the job that it leads")
     if not 1 <= hello.workers.min <= hello.workers.max <= MAX_WORKERS:
@@ -133,7 +142,7 @@ def leader_report(
     job: Introduction, owner: Principal, report: jobs_pb2.Report, known_nodes: frozenset[str]
 ) -> LeaderReport:
     """A report of the leader of `job`, which `owner` has been proven to own. Raises Malformed."""
-    most = min(MAX_NODES, 2 * job.workers.max, 2 * len(known_nodes))  # one that leaves, one that comes
+    most = min(MAX_NODES, 2 * job.workers.max, 2 * len(known_nodes))  # per node one leaves, one comes
     if len(report.satellites) > most:
         raise Malformed(
             f"{len(report.satellites)} satellites: at most {most} are allowed to a job of {job.workers}"
@@ -155,14 +164,14 @@ def leader_report(
         scalable=report.scalable,
         satellites=satellites,
         changing=report.changing,
-        errand=one_line(report.errand),
+        pending_command=one_line(report.pending_command),
         unscalable_why=one_line(report.unscalable_why),
         progress=_part("progress", report.progress),
     )
 
 
 def grant_failure(key: JobKey, failed: jobs_pb2.GrantFailed) -> GrantFailure:
-    """A grant given back. Raises Malformed."""
+    """A grant that a leader gives back. Raises Malformed."""
     reason = _FAILURE_REASONS.get(failed.reason)
     if reason is None:
         raise Malformed(
@@ -185,22 +194,22 @@ def slow_gpu(key: JobKey, slow: jobs_pb2.SlowGpu, known_nodes: frozenset[str]) -
 
 
 def progress(said: jobs_pb2.CommandProgress, now: float) -> Progress:
-    """A leader's word on a command. Raises Malformed."""
+    """A leader's message about a command under way. Raises Malformed."""
     return Progress(one_line(said.text), scaling_points(said.points, now))
 
 
-def outcome(said: jobs_pb2.CommandDone, now: float) -> Outcome:
-    """A leader's last word on a command. Raises Malformed."""
+def outcome(said: jobs_pb2.CommandDone, now: float) -> CommandOutcome:
+    """A leader's last message about a command. Raises Malformed."""
     result = _RESULTS.get(said.outcome)
     if result is None:
         raise Malformed(
             f"command_done.outcome {said.outcome} is none of {_names(jobs_pb2.CommandDone.Outcome)}"
         )
-    return Outcome(result, one_line(said.text), scaling_points(said.points, now))
+    return CommandOutcome(result, one_line(said.text), scaling_points(said.points, now))
 
 
 def scaling_points(points: Collection[jobs_pb2.ProfilePoint], now: float) -> tuple[ScalingPoint, ...]:
-    """What a leader has measured. Raises Malformed."""
+    """The measurements of a leader. Raises Malformed."""
     if len(points) > MAX_POINTS:
         raise Malformed(f"{len(points)} points of a profile: at most {MAX_POINTS} are allowed")
     if len({point.workers for point in points}) != len(points):
@@ -220,7 +229,7 @@ def scaling_points(points: Collection[jobs_pb2.ProfilePoint], now: float) -> tup
 
 
 def to_leader(told: Orders | Command) -> jobs_pb2.ToLeader:
-    """Orders or a command, as a leader hears them."""
+    """Orders or a command, as a message to a leader."""
     return _orders(told) if isinstance(told, Orders) else _command(told)
 
 
@@ -246,7 +255,7 @@ def _orders(orders: Orders) -> jobs_pb2.ToLeader:
                     node=offer.node,
                     workers=offer.workers,
                     partition=offer.partition,
-                    lease_s=offer.lease_s,
+                    time_limit_s=offer.time_limit_s,
                     start_within_s=offer.start_within_s,
                     qos=offer.qos,
                     signature=offer.signature,

@@ -1,1 +1,1 @@
-"""What an honest leader and an elastic job notice of somebody who abuses flexod (make bench-abuse)."""
+"""The effect of an abuse of flexod on an honest leader and an elastic job (make bench-abuse)."""

@@ -1,7 +1,7 @@
-"""make bench-abuse: what an honest leader and an elastic job notice while somebody abuses flexod.
+"""make bench-abuse: measures an honest leader and an elastic job while another user abuses flexod.
 
-On a lab of its own: real slurmctld, MUNGE, flexod and an elastic job of one user. Another user attacks on
-half a core. The round trip is that of probe.py, the attacks are those of attacks.py.
+The benchmark has a lab of its own: real slurmctld, MUNGE, flexod and an elastic job of one user. Another user
+attacks on half a core. probe.py measures the round trip, and attacks.py has the attacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flexo_protos.v1 import admin_pb2, admin_pb2_grpc
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = ROOT / "build" / "bench"
 VICTIM, ATTACKER = "games", "nobody"
-"""Accounts that Debian has. The victim's leader is honest, and so is the probe's."""
+"""Accounts that Debian has. The leaders of the victim and of the probe are honest."""
 VICTIM_WORKERS = 4
 GOAL_P99_S = 1.0
 _GROWS_WITHIN_S = 180.0
@@ -44,22 +44,22 @@ _JOBS, _SCALE = "/flexo.v1.AdminService/ListJobs", "/flexo.v1.AdminService/Scale
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What was measured under one attack, or at rest."""
+    """The measurements under one attack, or at rest."""
 
     p50_s: float
     p99_s: float
     max_s: float
     victim_workers: int
-    """That train at the end."""
+    """Workers of the victim that train at the end."""
     calls: int
     attackers_share: float = 0.0
-    """Of a core."""
+    """Part of a core that the attacker used."""
     leader_lost: int = 0
-    """How often flexod lost the victim's leader meanwhile, by its log."""
+    """Number of times that flexod lost the victim's leader meanwhile, by flexod's log."""
 
     @property
     def good(self) -> bool:
-        """Within the goals."""
+        """True if the measurements are within the goals."""
         return self.p99_s < GOAL_P99_S and self.victim_workers >= VICTIM_WORKERS
 
 
@@ -76,11 +76,11 @@ class Bench:
         self._until_victim_has(VICTIM_WORKERS)
 
     def at_rest(self) -> Case:
-        """Nobody attacks."""
+        """Measure without an attack."""
         return self._case(self._rounds())
 
     def under(self, name: str) -> Case:
-        """While `name` goes on, of a job of the attacker's own."""
+        """Measure during the attack `name`, which runs with a job of the attacker's own."""
         lost = self._leader_lost()
         if name in AIMED_AT_GROWTH:
             self._scale(1)
@@ -154,7 +154,7 @@ class Bench:
         return job_id
 
     def _workers(self) -> int:
-        """Of the victim, in training now."""
+        """Workers of the victim that train now."""
         deadline = time.monotonic() + _LISTED_WITHIN_S
         while True:
             try:
@@ -178,7 +178,7 @@ class Bench:
             time.sleep(1.0)
 
     def _scale(self, workers: int) -> None:
-        """Cap the victim; 0: not any more. Asked for again where flexod is too busy."""
+        """Cap the victim at `workers`; 0: no cap. Repeats the call if flexod is too busy."""
         request = admin_pb2.ScaleJobRequest(job_id=self.victim, workers=workers)
         for _ in range(5):
             try:
@@ -199,7 +199,7 @@ class Bench:
 
 
 def main() -> int:
-    """Bring it up, measure at rest and under each attack, print, write. 1: a goal is missed."""
+    """Bring up a lab, measure at rest and under each attack, print, write. Returns 1 if a goal is missed."""
     interrupt_on_sigterm()
     options = _parse(sys.argv[1:])
     cases: dict[str, Case] = {}

@@ -1,4 +1,4 @@
-"""What somebody can do to flexod without end, with an account or without one, on half a core.
+"""Endless attacks on flexod, with an account or without one, on half a core.
 
 `python -m flexo_bench.abuse.attacks NAME JOB_ID` runs as the attacker's user, who owns job JOB_ID.
 It prints "attacking" and goes on until SIGTERM. Then it prints the part of a core that it has used.
@@ -35,12 +35,12 @@ ACQUIRE = "/flexo.v1.LeaseService/Acquire"
 NODE_NAMES = ("t1", "t2", "t3")
 WORKERS_MAX = 16
 _CONNECTIONS = 200
-"""That an attack keeps; the oldest are closed for new ones."""
+"""Connections that an attack keeps open. It closes the oldest for a new one."""
 _PARALLEL = 400
 
 
 class Attacker:
-    """Where it attacks, as whom, and how much of a core it has left."""
+    """The attacker: its target, its credentials, its connections, and its budget of CPU time."""
 
     def __init__(self, job_id: int) -> None:
         address = daemon_address()
@@ -58,18 +58,18 @@ class Attacker:
         return METADATA_KEY, self._munge.credential(method)
 
     def share(self) -> float:
-        """Of a core, so far: all threads of this process."""
+        """Part of a core that all threads of this process have used so far."""
         return (time.process_time() - self._spent) / max(1e-9, time.monotonic() - self._began)
 
     def pause(self) -> None:
-        """Until it is within half a core again."""
+        """Wait until this process is within half a core again."""
         while (ahead_s := (time.process_time() - self._spent) / HALF_A_CORE) > (
             elapsed_s := time.monotonic() - self._began
         ):
             time.sleep(max(0.01, min(1.0, ahead_s - elapsed_s)))
 
     def dial(self, **options: int | bool) -> RawConnection | None:
-        """One more connection that is kept; None: it is refused."""
+        """Open one more connection and keep it; None if it is refused."""
         self.pause()
         while len(self._kept) >= _CONNECTIONS:
             self._kept.popleft().close()
@@ -83,7 +83,7 @@ class Attacker:
 
 
 def headers_without_a_body(attacker: Attacker) -> None:
-    """Open calls without end, and send the message of none."""
+    """Open calls endlessly, and never send a message."""
     while True:
         if connection := attacker.dial():
             for method in (STATUS, ATTACH, ACQUIRE):
@@ -136,7 +136,7 @@ def large_reports(attacker: Attacker) -> None:
 
 
 def scale_loop(attacker: Attacker) -> None:
-    """Scale the own job up and down as fast as flexod answers."""
+    """Scale the attacker's own job up and down as fast as flexod answers."""
     threading.Thread(target=_keep_leading, args=(attacker,), daemon=True).start()
 
     def scale(number: int) -> None:
@@ -190,7 +190,7 @@ def _keep_leading(attacker: Attacker) -> None:
 
 
 def _lead(attacker: Attacker, reports: Iterator[bytes]) -> None:
-    """Be the leader of the attacker's own job, and say `reports`. Raises grpc.RpcError."""
+    """Act as the leader of the attacker's own job, and send `reports`. Raises grpc.RpcError."""
     hello = jobs_pb2.FromLeader(
         hello=jobs_pb2.Hello(
             job_id=attacker.job_id,
@@ -244,7 +244,7 @@ ATTACKS: dict[str, Callable[[Attacker], None]] = {
     "invented_grants": invented_grants,
 }
 AIMED_AT_GROWTH = ("self_tagged_pending_jobs", "invented_grants")
-"""They take nothing away: they keep the victim from growing."""
+"""Attacks that take no workers from the victim, but keep it from growing."""
 
 
 def main() -> None:
@@ -259,7 +259,7 @@ def main() -> None:
     print("attacking", flush=True)
     threading.Thread(target=ATTACKS[sys.argv[1]], args=(attacker,), daemon=True).start()
     while True:
-        time.sleep(0.2)  # not pause: the signal may reach another thread
+        time.sleep(0.2)  # not signal.pause: the signal may reach another thread
 
 
 if __name__ == "__main__":

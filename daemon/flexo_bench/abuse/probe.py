@@ -1,7 +1,7 @@
 """An honest leader that dials flexod again and again, as the owner of its job.
 
-One round: a new connection, Attach and Hello until Welcome, a report, and the refresh of the leader's lease,
-until it is granted. A refused round is tried again: what counts is when it has succeeded.
+One round is a new connection, Attach and Hello until Welcome, a report, and the refresh of the leader lease
+until it is granted. A refused round is repeated; the time until success counts.
 
 `python -m flexo_bench.abuse.probe JOB_ID CALLS` prints a JSON list of seconds.
 """
@@ -24,13 +24,13 @@ from horovod_elastic.wire import CHANNEL_OPTIONS
 ACQUIRE = "/flexo.v1.LeaseService/Acquire"
 BETWEEN_S = 0.02
 GIVEN_UP_S = 10.0
-"""A round that takes so long counts as so long."""
+"""Limit of a round. A round that is not done by then counts as this long."""
 LONGEST_S = 150.0
-"""All rounds together, on a flexod that does not answer."""
+"""Limit of all rounds together, for a flexod that does not answer."""
 
 
 def main() -> None:
-    """Do the rounds."""
+    """Run the rounds and print their times."""
     job_id, calls = int(sys.argv[1]), int(sys.argv[2])
     address, munge = daemon_address(), new_authenticator()
     assert address is not None
@@ -54,7 +54,7 @@ def _until_it_succeeds(address: str, munge: Authenticator, job_id: int) -> float
 
 
 def _round(address: str, munge: Authenticator, job_id: int, within_s: float) -> None:
-    """Raises grpc.RpcError."""
+    """Run one round. Raises grpc.RpcError."""
     options = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))  # a connection of its own
     with grpc.insecure_channel(address, options=options) as channel:
         stream = jobs_pb2_grpc.JobServiceStub(channel).Attach(
@@ -86,7 +86,7 @@ def _said(job_id: int) -> Iterator[jobs_pb2.FromLeader]:
         )
     )
     yield jobs_pb2.FromLeader(report=report)
-    time.sleep(GIVEN_UP_S)  # until it is cancelled
+    time.sleep(GIVEN_UP_S)  # the stream stays open until the client cancels it
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A raw HTTP/2 client: it says to a gRPC server what no gRPC client would say."""
+"""A raw HTTP/2 client that can send a gRPC server data that no gRPC client would send."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Address = tuple[str, int] | str
 
 @dataclass
 class Seen:
-    """What the server has said on one stream."""
+    """The server's messages on one stream."""
 
     headers: dict[str, str] = field(default_factory=dict)
-    """With the trailers."""
+    """Headers and trailers."""
     data: bytearray = field(default_factory=bytearray)
     ended: bool = False
     reset: int | None = None
@@ -33,13 +33,13 @@ class Seen:
 
     @property
     def status(self) -> int | None:
-        """grpc-status; None: not said."""
+        """The grpc-status; None if the server has sent none."""
         text = self.headers.get("grpc-status")
         return None if text is None else int(text)
 
 
 class RawConnection:
-    """One connection. It reads nothing unless told to, and gives back flow control only if `generous`."""
+    """One connection. It reads only when told to, and returns flow-control credit only if `generous`."""
 
     def __init__(self, address: Address, *, window: int = 65_535, generous: bool = True) -> None:
         """`window`: how many bytes of each stream the server may send ahead."""
@@ -70,17 +70,17 @@ class RawConnection:
         self.goaway: int | None = None
         """The error code of the server's GOAWAY."""
         self.closed = False
-        """By the server."""
+        """True if the server has closed the connection."""
         self.acknowledged_pings = 0
         self.greeted = False
-        """The server has sent its settings."""
+        """True if the server has sent its settings."""
         self._next = 1
         self.flush()
         self.read(2.0, until=lambda: self.greeted or self.closed)
 
     @property
     def most_streams(self) -> int | None:
-        """SETTINGS_MAX_CONCURRENT_STREAMS as the server has said it; None: not said."""
+        """The server's SETTINGS_MAX_CONCURRENT_STREAMS; None if the server has sent none."""
         said = self.h2.remote_settings.get(h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS)
         return None if said is None or said >= 1 << 31 else said
 
@@ -92,8 +92,9 @@ class RawConnection:
         return stream
 
     def calls(self, path: str, count: int, metadata: Iterable[tuple[str, str]] = ()) -> None:
-        """The headers of so many calls, past the server's limit of streams, at once and fast: h2's own
-        bookkeeping is left out, so nothing more can be said on these streams.
+        """Send the headers of `count` calls at once, past the server's limit of streams.
+
+        This bypasses h2's own bookkeeping, so nothing more can be sent on these streams.
         """
         first = max(self._next, self.h2.get_next_available_stream_id())
         self._next = first + 2 * count
@@ -109,7 +110,7 @@ class RawConnection:
             self.raw(frames)
 
     def say(self, stream: int, message: bytes, *, part: float = 1.0, end: bool = True) -> None:
-        """A gRPC message, or its first `part` only."""
+        """Queue a gRPC message, or only its first `part`."""
         framed = b"\0" + len(message).to_bytes(4, "big") + message
         whole = part >= 1.0
         framed = framed if whole else framed[: max(1, int(len(framed) * part))]
@@ -119,21 +120,21 @@ class RawConnection:
             self.h2.send_data(stream, piece, end_stream=end and whole and start + most >= len(framed))
 
     def flush(self) -> None:
-        """Hand over what was said so far. A server that has hung up is noted."""
+        """Send all queued data. If the server has hung up, set `closed`."""
         try:
             self.socket.sendall(self.h2.data_to_send())
         except OSError:
             self.closed = True
 
     def raw(self, data: bytes) -> None:
-        """Bytes past all rules."""
+        """Send bytes as they are, past h2's rules."""
         try:
             self.socket.sendall(data)
         except OSError:
             self.closed = True
 
     def read(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Hear the server out for so long, or `until`."""
+        """Read from the server for `seconds`, or until `until` is true."""
         deadline = time.monotonic() + seconds
         while not self.closed and not until() and (left := deadline - time.monotonic()) > 0:
             self.socket.settimeout(left)
@@ -180,13 +181,13 @@ class RawConnection:
                 seen.reset, seen.ended = int(event.error_code), True
 
     def outcome(self, stream: int, seconds: float = 10.0) -> Seen:
-        """What was said on a stream once it has ended, or after so long."""
+        """The messages of a stream, after it has ended or after `seconds`."""
         seen = self.streams[stream]
         self.read(seconds, until=lambda: seen.ended)
         return seen
 
     def close(self) -> None:
-        """Hang up, without a word."""
+        """Close the socket, without a GOAWAY."""
         self.socket.close()
 
     def __enter__(self) -> RawConnection:

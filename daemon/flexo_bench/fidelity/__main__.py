@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _in_folder(options: argparse.Namespace, tell: Tell) -> list[Pair]:
-    """All repeats; their logs lie in a folder of their own."""
+    """Run all repeats, with their logs in a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="flexo-fidelity-"))
     folder.chmod(0o755)
     try:
@@ -82,7 +82,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _repeat(options: argparse.Namespace, seed: int, folder: Path, tell: Tell) -> Iterator[Pair]:
-    """Every policy on the jobs of one seed, between two calibrations."""
+    """Run every policy on the jobs of one seed, each between two calibrations."""
     jobs = workload.draw(options.jobs, seed)
     before, intervals = _calibrate(folder / "calibration", tell)
     for policy in options.policies:

@@ -1,7 +1,7 @@
-"""What the simulator is told: every delay and speed, measured on jobs of their own, never on the workload.
+"""The simulator's inputs: every delay and speed, measured on jobs of their own, never on the workload.
 
-Measured shortly before a run of the workload and shortly after it, because what else the machine does then
-decides how long workers take to start. A delay is the mean of its samples: mean times are made of it.
+They are measured shortly before and shortly after a run of the workload, because the machine's other load
+decides how long workers take to start. A delay is the mean of its samples, because mean times are compared.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from flexo_lab import Lab
 from flexo_simulation.on_slurm.times import SlurmTimes, StartTime
 
 SIZES = (1, 2, 5, 8)
-"""Workers that the resized job is to have, one after the other; then a job comes that preempts it."""
+"""Numbers of workers of the resized job, in order. Then another job preempts its satellites."""
 STEADY_BATCHES = 12
-"""Steps at each size that its speed is taken from."""
+"""Steps at each size from which the speed at that size is taken."""
 BOUND_S = 120.0
 _SHORT_S, _SHORT_EPOCHS = 3.0, 1
 
@@ -43,27 +43,27 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Samples:
-    """What was measured, in seconds; each list is of one delay of SlurmTimes."""
+    """The measurements, in seconds. Each list has the samples of one delay of SlurmTimes."""
 
     submit: list[float] = field(default_factory=list)
     free: list[float] = field(default_factory=list)
     boot: dict[int, list[float]] = field(default_factory=dict)
-    """By workers of the base."""
+    """Per number of the base's workers: from the job's begin until it trained."""
     end: list[float] = field(default_factory=list)
     granted: list[float] = field(default_factory=list)
-    """From a grant until its satellite was submitted."""
+    """Times from a grant until its satellite was submitted."""
     joined: dict[int, list[float]] = field(default_factory=dict)
-    """From a grant until its workers trained, by their number."""
+    """Per number of workers: times from a grant until its workers trained."""
     gave_way: list[float] = field(default_factory=list)
-    """From the submission of a job that needs satellites' GPUs until it began."""
+    """Times from the submission of a job that needs satellites' GPUs until that job began."""
     look: list[float] = field(default_factory=list)
     join: list[float] = field(default_factory=list)
     part: list[float] = field(default_factory=list)
     steps: dict[int, list[float]] = field(default_factory=dict)
-    """By workers of the job."""
+    """Per number of the job's workers: durations of steps."""
 
     def __add__(self, other: Samples) -> Samples:
-        """Both."""
+        """Join the samples of both."""
         return Samples(
             **{each.name: _both(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)}
         )
@@ -75,20 +75,20 @@ class Calibration:
 
     times: SlurmTimes
     speed: TableSpeed
-    """Mini-batches of one worker a second."""
+    """Speed per number of workers, in mini-batches of one worker per second."""
     samples: Samples
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """How often the lab's Slurm and flexod do things, as they are configured."""
+    """Intervals of the lab's Slurm and flexod, as configured."""
 
     backfill_s: float
     min_resize_interval_s: float
 
     @classmethod
     def of(cls, lab: Lab) -> Intervals:
-        """What the lab's own files say."""
+        """Read the intervals from the lab's configuration."""
         config = lab.run(["scontrol", "show", "config"]).stdout
         backfill = re.search(r"bf_interval=(\d+)", config)
         controller = load(lab.layout.flexo_toml).controller
@@ -96,7 +96,7 @@ class Intervals:
 
 
 def measure(lab: Lab, folder: Path, tell: Tell) -> Samples:
-    """On a lab whose flexod runs `greedy`. Raises LabRunFailed."""
+    """Measure all delays on a lab whose flexod runs `greedy`. Raises LabRunFailed."""
     samples, gpus = Samples(), lab.spec.nodes * lab.spec.gpus_per_node
     _ordinary(lab, gpus, folder / "ordinary", samples)
     for least in (1, 2):
@@ -112,7 +112,7 @@ def measure(lab: Lab, folder: Path, tell: Tell) -> Samples:
 
 
 def calibrate(samples: Samples, intervals: Intervals) -> Calibration:
-    """What the simulator is told of them."""
+    """Compute the simulator's inputs from the samples."""
     submit_s = mean(samples.submit)
     satellite_s = mean(samples.granted) + submit_s
     joined = {workers: mean(found) - satellite_s for workers, found in samples.joined.items()}
@@ -135,7 +135,7 @@ def calibrate(samples: Samples, intervals: Intervals) -> Calibration:
 
 
 def _ordinary(lab: Lab, gpus: int, folder: Path, samples: Samples) -> None:
-    """Two jobs, each of the whole cluster: the second waits for the first."""
+    """Run two jobs, each on the whole cluster: the second waits for the first."""
     jobs = [submit(lab, _rigid(number, gpus), folder / str(number)) for number in (1, 2)]
     wait_for_ends(jobs, BOUND_S)
     samples.submit.append(_began(jobs[0]) - jobs[0].at)
@@ -143,7 +143,7 @@ def _ordinary(lab: Lab, gpus: int, folder: Path, samples: Samples) -> None:
 
 
 def _short(lab: Lab, least: int, folder: Path, samples: Samples) -> None:
-    """An elastic job that has ended before it could grow."""
+    """Run an elastic job that ends before it can grow."""
     job = submit(lab, Job(1, 0.0, least, least + 1, _SHORT_EPOCHS, 0.0), folder)
     wait_for_ends([job], BOUND_S)
     lines = job.log().lines
@@ -153,7 +153,7 @@ def _short(lab: Lab, least: int, folder: Path, samples: Samples) -> None:
 
 
 def _resized(lab: Lab, folder: Path, samples: Samples) -> None:
-    """A job that grows as it is told, and in the end gives way to another."""
+    """Run a job that grows by `flexo scale`, and at the end gives way to another job."""
     job = submit(lab, endless(1, SIZES[0], SIZES[-1]), folder / "resized")
     asked_at = _scale(lab, job, SIZES[0])
     _settle(job, SIZES[0], asked_at)
@@ -162,7 +162,7 @@ def _resized(lab: Lab, folder: Path, samples: Samples) -> None:
         asked_at = _scale(lab, job, after)
         _settle(job, after, asked_at)
         _take_growth(job, before, after, asked_at, samples)
-        # flexod looks less often while no elastic job runs
+        # flexod polls less often while no elastic job runs
         status = json.loads(lab.run(["flexo", "status", "--json"]).stdout)
         samples.look.append(float(status["interval_s"]))
     other = submit(lab, _rigid(2, lab.spec.nodes * lab.spec.gpus_per_node - SIZES[0]), folder / "other")
@@ -179,7 +179,7 @@ def _queue_is_empty(lab: Lab) -> bool:
 
 
 def _scale(lab: Lab, job: Submitted, workers: int) -> float:
-    """Have it so many workers; when that was asked for. flexod may not know the job yet."""
+    """Scale the job to `workers`, again until flexod knows the job. Returns the time of the request."""
     asked_at = 0.0
 
     def accepted() -> bool:
@@ -212,18 +212,18 @@ def _take_growth(job: Submitted, before: int, after: int, asked_at: float, sampl
     ids = {line["grant"] for line in granted}
     submitted = [line for line in told if line["event"] == "submitted" and line["grant"] in ids]
     if len(granted) != 1 or not submitted:
-        return  # in two parts: a sample of nothing that is asked here
+        return  # the growth came in two grants, which gives no sample of one
     samples.granted.append(submitted[0]["time"] - granted[0]["time"])
     samples.joined.setdefault(after - before, []).append(_first(job, after, asked_at) - granted[0]["time"])
 
 
 def _first(job: Submitted, workers: int, since: float) -> float:
-    """When it began to train with so many."""
+    """Time of the job's first log line with this number of workers after `since`."""
     return next(line.at for line in job.log().lines if line.size == workers and line.at > since)
 
 
 def pause_s(log: WorkerLog, after: int, since: float) -> float:
-    """How long rank 0 stood still before its first step with so many workers, in seconds."""
+    """Seconds for which rank 0 stood still before its first step with `after` workers."""
     news = log.batches(after, since)
     last = max(line.at for line in log.lines if line.event == "batch" and line.at < news[0])
     step_s = median(later - earlier for earlier, later in pairwise(news))
@@ -231,13 +231,13 @@ def pause_s(log: WorkerLog, after: int, since: float) -> float:
 
 
 def _trace(folder: Path) -> list[dict[str, Any]]:
-    """What the leader said; a torn last line is left out."""
+    """Lines of the leader's trace; a torn last line is left out."""
     lines = (folder / TRACE).read_text().splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def line_through(found: dict[int, float]) -> StartTime:
-    """How long workers take by their number: a line through the fewest and the most measured."""
+    """Start time by number of workers: a line through the smallest and the largest measured number."""
     few, many = min(found), max(found)
     more_s = max(0.0, (found[many] - found[few]) / (many - few)) if many > few else 0.0
     return StartTime(max(0.0, found[few] - more_s * (few - 1)), more_s)
@@ -260,7 +260,7 @@ def _ended(job: Submitted) -> float:
 
 
 def _both(one: Any, other: Any) -> Any:
-    """Two lists of samples as one, or by a number."""
+    """Join two lists of samples, or two dictionaries of lists."""
     if isinstance(one, list):
         return [*one, *other]
     return {key: [*one.get(key, []), *other.get(key, [])] for key in sorted(one.keys() | other.keys())}

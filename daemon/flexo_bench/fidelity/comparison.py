@@ -1,4 +1,4 @@
-"""The lab beside the simulator: how far the simulator's figures are from those of the real cluster."""
+"""Compares the lab with the simulator: how far the simulator's figures are from the real cluster's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flexo_simulation.records import JobRecord
 from flexo_simulation.scenario import Scenario
 
 GOAL = 0.10
-"""Mean JCT and makespan are to differ by no more."""
+"""Largest allowed difference of mean JCT and of makespan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Side:
     mean_jct_s: float
     makespan_s: float
     mean_wait_s: float
-    """From submission until a job began."""
+    """Mean time from a job's submission until it began."""
     resizes: int
     jct_s: tuple[float, ...]
-    """Of each job."""
+    """JCT of each job."""
     lives: tuple[Life, ...]
 
 
@@ -40,30 +40,30 @@ class Pair:
     policy: str
     seed: int
     load: float
-    """The machine's load average when the lab's run began: others' work slows its processes."""
+    """The machine's load average when the lab's run began: other work slows the lab's processes."""
     lab: Side
     simulator: Side
     calibration: Calibration
-    """Of shortly before and after the lab's run."""
+    """Calibration from shortly before and after the lab's run."""
 
     @property
     def mean_jct(self) -> float:
-        """The simulator's, to the lab's, less 1."""
+        """Mean JCT of the simulator divided by the lab's, less 1."""
         return self.simulator.mean_jct_s / self.lab.mean_jct_s - 1
 
     @property
     def makespan(self) -> float:
-        """Likewise."""
+        """Makespan of the simulator divided by the lab's, less 1."""
         return self.simulator.makespan_s / self.lab.makespan_s - 1
 
     @property
     def each_jct(self) -> tuple[float, ...]:
-        """Likewise, of each job."""
+        """Per job: JCT in the simulator divided by the lab's, less 1."""
         return tuple(ours / real - 1 for ours, real in zip(self.simulator.jct_s, self.lab.jct_s, strict=True))
 
     @property
     def median_of_each(self) -> float:
-        """How far one job's JCT is off, whatever the direction."""
+        """Median over the jobs of the absolute value of `each_jct`."""
         return statistics.median(abs(each) for each in self.each_jct)
 
 

@@ -1,4 +1,4 @@
-"""What the lab did in earlier runs of the benchmark, to be compared with the simulator as it is today."""
+"""Reads the lab's results of earlier runs of the benchmark, to compare them with the present simulator."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from flexo_simulation.on_slurm.times import SlurmTimes, StartTime
 
 
 def machine(path: Path) -> dict[str, Any]:
-    """What the run that wrote this file was on."""
+    """The machine of the run that wrote this file."""
     facts: dict[str, Any] = json.loads(path.read_text())["machine"]
     return facts
 
 
 def pairs(path: Path) -> Iterator[Pair]:
-    """The lab's figures and calibrations from a file that the benchmark wrote; the simulator's are new."""
+    """Pairs with the lab's figures and calibrations from a file of the benchmark, and a new simulation."""
     for run in json.loads(path.read_text())["runs"]:
         lives = [_life(job) for job in run["lab"]["jobs"]]
         jobs = tuple(life.job for life in lives)

@@ -1,4 +1,4 @@
-"""The comparison as JSON, as a table for people, and as a picture: the lab's jobs above the simulator's."""
+"""Writes the comparison as JSON, as a table for people, and as a picture of the jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_MODELLED = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that the benchmark has found."""
+    """All results of the benchmark."""
 
     command: str
     machine: dict[str, Any]
@@ -34,17 +34,17 @@ class Found:
     seconds: float
 
     def of(self, policy: str) -> list[Pair]:
-        """Its repeats."""
+        """The repeats of `policy`."""
         return [pair for pair in self.pairs if pair.policy == policy]
 
     @property
     def policies(self) -> list[str]:
-        """In the order in which they ran."""
+        """Policies in the order in which they ran."""
         return list(dict.fromkeys(pair.policy for pair in self.pairs))
 
 
 def table(found: Found) -> Iterator[str]:
-    """Lines for people."""
+    """The comparison as lines for people."""
     yield f"\n{'':10}{'mean JCT (s)':>24}{'makespan (s)':>28}{'resizes':>12}{'each JCT':>10}{'load':>6}"
     yield (
         f"{'policy':10}{'lab':>8}{'sim':>8}{'off':>8}{'lab':>12}{'sim':>8}{'off':>8}"
@@ -79,13 +79,13 @@ def _range(of: tuple[float, float, float]) -> str:
 
 
 def write(found: Found, path: Path) -> None:
-    """Ratios first; every job and every sample of the calibrations."""
+    """Write the JSON: ratios first, then every job and every sample of the calibrations."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(as_json(found), indent=2) + "\n")
 
 
 def as_json(found: Found) -> dict[str, Any]:
-    """By policy, then all there is."""
+    """The comparison as JSON: differences by policy, then all data."""
     return {
         "goal": f"mean JCT and makespan of the simulator within {GOAL:.0%} of the lab's",
         "off": {policy: _off(found.of(policy)) for policy in found.policies},
@@ -132,7 +132,7 @@ def _side(of: Side) -> dict[str, Any]:
 
 
 def draw(pairs: Sequence[Pair], path: Path) -> None:
-    """A column for each policy: the lab's jobs above, the simulator's below."""
+    """Draw a column for each policy: the lab's jobs above, the simulator's below."""
     figure = Figure(figsize=(5.6 * len(pairs), 8.4), layout="constrained", dpi=120)
     axes = figure.subplots(2, len(pairs), squeeze=False)
     for column, pair in enumerate(pairs):
@@ -160,7 +160,7 @@ def draw(pairs: Sequence[Pair], path: Path) -> None:
 
 
 def _gantt(axes: Axes, lives: Sequence[Life], longest_s: float, most: int) -> None:
-    """`most` workers are as thick as a row."""
+    """Draw a row for each job. A bar of `most` workers is as thick as a row."""
     for row, life in enumerate(lives):
         axes.plot([life.submitted_at, life.began_at], [-row, -row], color=_WAITING, linewidth=2)
         ends = [*(at for at, _ in life.sizes[1:]), life.ended_at]

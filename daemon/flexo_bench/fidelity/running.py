@@ -1,4 +1,4 @@
-"""The workload on a lab of its own, under one policy: what became of each job."""
+"""Runs the workload on a lab of its own under one policy, and reads the course of each job."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ NODES, GPUS_PER_NODE = 3, 4
 MIN_RESIZE_INTERVAL_S = 20.0
 """flexod's default is 60; the jobs are short, so that they are resized more often."""
 LIMIT_S = 1200.0
-"""For everything to have ended after the last submission."""
+"""Time limit for all jobs to end after the last submission."""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What became of one job. Seconds since the first submission."""
+    """The course of one job. Times are seconds since the first submission."""
 
     job: Job
     submitted_at: float
     began_at: float
-    """Its batch script."""
+    """Begin of the job's batch script."""
     ended_at: float
     sizes: tuple[tuple[float, int], ...]
-    """From when on it had how many workers that train, those of its base from its start on."""
+    """Pairs (time, number of workers that train from then on), beginning with the base's workers."""
 
     @property
     def jct_s(self) -> float:
-        """From submission to completion."""
+        """Seconds from submission to completion."""
         return self.ended_at - self.submitted_at
 
     @property
     def resizes(self) -> int:
-        """Changes of its size while it ran."""
+        """Number of changes of the job's size."""
         return max(0, len(self.sizes) - 1)
 
 
 @contextmanager
 def lab_with(policy: str, name: str) -> Iterator[Lab]:
-    """A fresh lab, so that flexod's history is empty; it goes when the block ends."""
+    """A fresh lab whose flexod runs `policy`, with an empty history. The lab ends with the context."""
     lab = bring_up(LabSpec(name=name, nodes=NODES, gpus_per_node=GPUS_PER_NODE, infer_nodes=0, flexod=False))
     try:
         toml = lab.layout.flexo_toml
@@ -56,7 +56,7 @@ def lab_with(policy: str, name: str) -> Iterator[Lab]:
 
 
 def _configured(toml: str, policy: str) -> str:
-    """The lab's flexo.toml with these two settings in place of its own."""
+    """The lab's flexo.toml with the policy and the resize interval replaced."""
     settings = {"policy": f'"{policy}"', "min_resize_interval_s": str(MIN_RESIZE_INTERVAL_S)}
     kept = [line for line in toml.splitlines() if line.partition("=")[0].strip() not in settings]
     said = [f"{key} = {value}" for key, value in settings.items()]
@@ -65,7 +65,7 @@ def _configured(toml: str, policy: str) -> str:
 
 
 def run(lab: Lab, jobs: tuple[Job, ...], folder: Path, tell: Callable[[str], None]) -> tuple[Life, ...]:
-    """Submit all at their times, and wait until all have ended. Raises LabRunFailed."""
+    """Submit all jobs at their times, and wait until all have ended. Raises LabRunFailed."""
     began = time.time()
     submitted = []
     for job in jobs:

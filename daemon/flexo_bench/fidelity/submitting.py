@@ -1,4 +1,4 @@
-"""Jobs of the benchmark on a lab: submitted as a user would, and what they wrote down themselves."""
+"""Submits the benchmark's jobs to a lab as a user would, and reads the files that the jobs write."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from flexo_lab import Lab
 
 SCRIPT = Path(__file__).resolve().parent / "train.py"
 TRACE = "trace"
-"""What the leader of a job said, in the job's folder."""
+"""Name of the file with the trace of a job's leader, in the job's folder."""
 _POLL_S = 0.25
 
 
 class LabRunFailed(Exception):
-    """A job failed, or something did not happen in time; the message says which, and where its output is."""
+    """A job failed, or an event did not happen in time. The message says which, and where the output is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class Submitted:
     job: Job
     job_id: int
     at: float
-    """When, in seconds since the epoch."""
+    """Time of the submission, in seconds since the epoch."""
     folder: Path
 
     def began_at(self) -> float | None:
-        """When its batch script began; None: not yet."""
+        """Time at which the job's batch script began; None if it has not."""
         text = _text(self.folder / "began")
         return float(text) if text else None
 
     def ended_at(self) -> float | None:
-        """When its batch script ended; None: not yet. Raises LabRunFailed where the job failed."""
+        """Time at which the batch script ended; None if it has not. Raises LabRunFailed if the job failed."""
         words = _text(self.folder / "ended").split()
         if len(words) < 2:
             return None
@@ -51,13 +51,13 @@ class Submitted:
         return float(words[1])
 
     def log(self) -> WorkerLog:
-        """What its workers have written so far."""
+        """The records of the job's workers so far."""
         return read_log(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a worker's. `event`: "enter" the training function, or "batch", a step is done."""
+class WorkerEvent:
+    """One line of a worker's log. `event`: "enter" (the training function) or "batch" (a step is done)."""
 
     event: str
     at: float
@@ -66,13 +66,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLog:
-    """What whoever was rank 0 wrote, in order of time."""
+    """The records of every worker that was rank 0, in order of time."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[WorkerEvent, ...]
 
     @property
     def sizes(self) -> tuple[tuple[float, int], ...]:
-        """When the job began to train with how many workers; equal neighbours are one."""
+        """Pairs (time, number of workers from then on); equal neighbours are merged."""
         found: list[tuple[float, int]] = []
         for line in self.lines:
             if not found or found[-1][1] != line.size:
@@ -80,26 +80,26 @@ class WorkerLog:
         return tuple(found)
 
     def batches(self, size: int, since: float = 0.0) -> list[float]:
-        """When steps at this size were done."""
+        """Times after `since` at which steps with `size` workers were done."""
         return [
             line.at for line in self.lines if (line.event, line.size) == ("batch", size) and line.at > since
         ]
 
 
 def read_log(folder: Path) -> WorkerLog:
-    """From the workers' files in a job's folder; a torn last line is left out."""
+    """Read the workers' files in a job's folder; a torn last line is left out."""
     lines = []
     for path in folder.glob("*.jsonl"):
         for text in path.read_text().splitlines(keepends=True):
             if text.endswith("\n"):
                 fields = json.loads(text)
                 if fields["rank"] == 0:
-                    lines.append(Line(fields["event"], fields["time"], fields["size"]))
+                    lines.append(WorkerEvent(fields["event"], fields["time"], fields["size"]))
     return WorkerLog(tuple(sorted(lines, key=lambda line: line.at)))
 
 
 def submit(lab: Lab, job: Job, folder: Path) -> Submitted:
-    """`sbatch` it; its folder is made here."""
+    """Make the job's folder, and submit the job with `sbatch`."""
     folder.mkdir(parents=True)
     ask = ["-n", str(job.least), "--gpus-per-task=1", f"--time={job.limit_minutes}"]
     if job.elastic:
@@ -128,7 +128,7 @@ def _script(job: Job, folder: Path) -> str:
 
 
 def wait_for(what: str, limit_s: float, happened: Callable[[], bool]) -> None:
-    """Until it has. Raises LabRunFailed."""
+    """Wait until `happened`, at most `limit_s`. Raises LabRunFailed."""
     deadline = time.monotonic() + limit_s
     while not happened():
         if time.monotonic() > deadline:
@@ -137,7 +137,7 @@ def wait_for(what: str, limit_s: float, happened: Callable[[], bool]) -> None:
 
 
 def wait_for_ends(jobs: Iterable[Submitted], limit_s: float) -> None:
-    """Until all have ended. Raises LabRunFailed."""
+    """Wait until all jobs have ended, at most `limit_s`. Raises LabRunFailed."""
     waiting = list(jobs)
 
     def ended() -> bool:

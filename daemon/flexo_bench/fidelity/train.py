@@ -1,8 +1,8 @@
-"""What the elastic jobs of the benchmark run: an ordinary elastic Horovod program whose work is known.
+"""The program of the benchmark's elastic jobs: an ordinary elastic Horovod program whose work is known.
 
 Work is counted in mini-batches of one worker: a step of k workers does k of them. A step sleeps, so that
-every worker has a GPU of its own on a machine with few cores; the model is tiny, its gradients are averaged
-over all workers as ever. It knows nothing of who started it.
+every worker has a GPU of its own on a machine with few cores. The model is tiny, and its gradients are
+averaged over all workers. The program does not depend on its launcher.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INPUTS, CLASSES = 16, 4
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Options; the benchmark says all of them."""
+    """Parse the options. The benchmark gives all of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--batches", type=int, required=True, help="mini-batches of one worker in an epoch")
@@ -32,19 +32,19 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Log:
-    """One JSON line an event, in a file of this process's own."""
+    """A file of this process with one JSON line for each event."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / f"{os.getpid()}.jsonl").open("a", buffering=1)
 
     def write(self, event: str) -> None:
-        """Add a line; line-buffered, so that it outlives a worker that is killed."""
+        """Add a line. The file is line-buffered, so that the line survives if the worker is killed."""
         fields = {"event": event, "time": time.time(), "rank": hvd.rank(), "size": hvd.size()}
         self._file.write(json.dumps(fields) + "\n")
 
 
 def main() -> None:
-    """Train so many epochs."""
+    """Train the given number of epochs."""
     args = parse_arguments()
     torch.set_num_threads(1)
     hvd.init()
@@ -66,7 +66,7 @@ def main() -> None:
 
     @hvd.elastic.run  # type: ignore[untyped-decorator]
     def train(state: hvd.elastic.TorchState) -> None:
-        """Entered again after every change of workers."""
+        """Train. Horovod calls this again after every change of workers."""
         log.write("enter")
         while state.epoch < args.epochs:
             step(state)

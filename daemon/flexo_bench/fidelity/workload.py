@@ -14,58 +14,58 @@ from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.workload import TraceJob, Workload
 
 STEP_S = 0.4
-"""Of one worker alone: long enough that a busy machine matters little."""
+"""Duration of a step of one worker alone: long enough that a busy machine matters little."""
 SLOWER = 0.02
-"""Each more worker makes a step so much longer."""
+"""Share by which each further worker makes a step longer."""
 EPOCH = 10
-"""Mini-batches of one worker in an epoch; after each a job tells how far it is."""
+"""Mini-batches of one worker in an epoch. A job reports its progress after each epoch."""
 BETWEEN_S = 12.0
 """Mean time between two submissions (exponential)."""
 ELASTIC_SHARE = 0.65
 ELASTIC_SIZES = ((1, 3), (1, 4), (2, 6))
 """Base and maximum of elastic jobs."""
 ELASTIC_S = (90.0, 170.0)
-"""How long they take on their base (uniform)."""
+"""Running time of elastic jobs on their base (uniform)."""
 RIGID_GPUS = (1, 2, 4)
 RIGID_S = (40.0, 80.0)
-"""How long the others take (uniform)."""
+"""Running time of all other jobs (uniform)."""
 USER = "root"
-"""Who submits all of them."""
+"""The user who submits all jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. `most` > `least`: elastic."""
+    """One job. It is elastic if `most` > `least`."""
 
     number: int
     at_s: float
-    """Submitted, since the first submission."""
+    """Time of submission, in seconds since the first submission."""
     least: int
     most: int
     epochs: int
-    """Of an elastic job."""
+    """Epochs of an elastic job."""
     seconds: float
-    """Of one that is not."""
+    """Running time of a job that is not elastic."""
 
     @property
     def elastic(self) -> bool:
-        """Whether it can grow."""
+        """True if the job can grow."""
         return self.most > self.least
 
     @property
     def limit_minutes(self) -> int:
-        """The time limit that its user asks for: twice what it takes, in whole minutes, as Slurm counts."""
+        """The time limit that its user asks for: twice the running time, in whole minutes as Slurm counts."""
         seconds = self.epochs * EPOCH * step_s(self.least) / self.least if self.elastic else self.seconds
         return math.ceil(2 * seconds / 60)
 
 
 def step_s(workers: int) -> float:
-    """How long a step sleeps."""
+    """Duration of a step with `workers` workers, in seconds."""
     return STEP_S * (1 + SLOWER * (workers - 1))
 
 
 def draw(jobs: int, seed: int) -> tuple[Job, ...]:
-    """So many jobs, in the order of submission."""
+    """Draw `jobs` jobs, in the order of submission."""
     random_of = random.Random(seed)
     drawn, at_s = [], 0.0
     for number in range(1, jobs + 1):
@@ -81,7 +81,7 @@ def draw(jobs: int, seed: int) -> tuple[Job, ...]:
 
 
 def simulated(jobs: tuple[Job, ...], speed: TableSpeed) -> Workload:
-    """The same jobs for the simulator; `speed` is of elastic ones, in mini-batches of one worker a second."""
+    """The same jobs for the simulator. `speed`: elastic jobs' mini-batches of one worker per second."""
     return Workload("fidelity", tuple(_trace_job(job, speed) for job in jobs))
 
 

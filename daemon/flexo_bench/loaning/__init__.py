@@ -1,1 +1,1 @@
-"""Benchmark of loaning: Lyra's setting in the simulator, and choices of servers to vacate side by side."""
+"""Benchmark of loaning: Lyra's setting in the simulator, and choosers of servers to reclaim side by side."""

@@ -28,9 +28,9 @@ SEEDS = 10
 
 
 def main() -> None:
-    """Simulate what was asked for; print tables; write JSON and a picture.
+    """Simulate the requested cases; print tables; write JSON and a picture.
 
-    Interrupted (Ctrl-C, SIGTERM), it reports the seeds that are done.
+    After Ctrl-C or SIGTERM, report the seeds that are done.
     """
     interrupt_on_sigterm()
     options = _parse(sys.argv[1:])
@@ -63,22 +63,22 @@ def main() -> None:
 
 
 def _leave_signals() -> None:
-    """A simulation's process: it is its parent that heeds Ctrl-C, and ends it."""
+    """Ignore Ctrl-C in a simulation's process: the parent handles Ctrl-C and ends the process by SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _measure(case: Case, drawn: int) -> tuple[Measured, list[choices.Compared]]:
-    """One simulation; where it says much about choices, those of its states, too."""
+    """Run one simulation. For some cases with the heuristic, also compare all choosers on its states."""
     if case.chooser == "heuristic" and case.checkpoints and case.reading == READINGS_IN_FULL:
         measured, compared = choices.compare(case)
-        # the course of one seed is drawn; those of all would fill the memory
+        # only the course of one seed is drawn; the courses of all seeds would fill the memory
         return measured if case.seed == drawn else replace(measured, course=()), compared
     return replace(run(case), course=()), []
 
 
 def _cases(options: argparse.Namespace) -> Iterator[Case]:
-    """Seed by seed: baselines, every mode without loaning and with it."""
+    """Cases seed by seed: baselines, then every mode without loaning and with it."""
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for policy in ("backfill", "lyra"):
             yield Case(seed, options.scale, "baseline", policy=policy)
@@ -90,7 +90,10 @@ def _cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def _of_reading(without: Case, brief: bool) -> Iterator[Case]:
-    """With and without checkpoints, in one mode by all choosers; of the other reading with them alone."""
+    """Cases with loaning: with and without checkpoints, in one mode with all choosers.
+
+    `brief` and the other reading have only the case with checkpoints and the heuristic.
+    """
     if brief or without.reading != READINGS_IN_FULL:
         yield replace(without, chooser="heuristic")
         return

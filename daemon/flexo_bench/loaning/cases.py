@@ -1,4 +1,4 @@
-"""One case of the benchmark: a seed, a mode, with or without loaning, and who chooses what is vacated."""
+"""One case of the benchmark: a seed, a mode, with or without loaning, the chooser of servers to reclaim."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flexo_simulation.estimates import Estimates, Mode
 from flexo_simulation.inference import Inference
 from flexo_simulation.loan_story import LoanFigures, Moment, loan_figures
 from flexo_simulation.records import JobRecord
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import Workload
 
@@ -35,20 +35,23 @@ CHOOSERS: Mapping[str, Callable[[int], Chooser]] = {
     "smallest first": lambda seed: smallest_jobs_first,
 }
 CHOOSERS_IN = "basic"
-"""The mode in which every chooser has simulations of its own. In the others all choose on the same states
-only: simulations of all would take three hours of a core."""
+"""The mode in which every chooser has simulations of its own.
+
+In the other modes, choosers are compared on the same states only: simulations of all would take three hours
+of a core.
+"""
 TRAINING_NODES = 443
 GPUS = 8
 RULES = Rules(
     headroom_share=0.05, most_per_interval=1_000_000, interval_s=600.0, rest_s=600.0, reclaim_s=300.0
 )
-"""Of lending; nothing is printed. Decided every ten minutes, and back within five."""
+"""Rules of lending, of which the slides print none: decisions every ten minutes, servers back within five."""
 LONGEST_DAYS = 60.0
 
 
 @dataclass(frozen=True)
 class JobKinds:
-    """Shares of jobs that a mode of the slides takes for elastic, fungible, heterogeneous."""
+    """Shares of jobs that are elastic, fungible and heterogeneous in a mode of the slides."""
 
     elastic: float
     of_large: bool
@@ -63,16 +66,19 @@ MODES = {
     "advanced": JobKinds(1.0, True, 0.21, 0.10, 0.9),
     "ideal": JobKinds(1.0, False, 1.0, 1.0, 1.0),
 }
-"""Basic: 5% of jobs, large ones, elastic and 21% fungible. Advanced: and 10% heterogeneous, with "non-ideal
-performance", here 0.9 of the sum of speeds. Ideal: all jobs everything."""
+"""The modes of the slides.
+
+Basic: 5% of jobs, the large ones, are elastic, and 21% are fungible. Advanced: in addition, 10% are
+heterogeneous with "non-ideal performance", here 0.9 of the sum of speeds. Ideal: all jobs are all three.
+"""
 
 
 @dataclass(frozen=True)
 class Servers:
-    """A reading of the inference cluster: 4,200 to 5,900 T4 by what is printed, each a third of a V100."""
+    """A reading of the slides' inference cluster: they print 4,200 to 5,900 T4, each a third of a V100."""
 
     nodes: int
-    """At full scale."""
+    """Number of servers at full scale."""
     gpus: int
     gpu_type: str
 
@@ -82,26 +88,26 @@ READINGS = {
     "one": Servers(664, 8, "T4"),
 }
 """`three`: a job has three T4 in place of each V100 that it asks for, as the slides count heterogeneous jobs
-(2 V100 = 1 V100 + 3 T4); a server of 12 T4 then counts as 4 GPUs, as fast as a V100. `one`: a job has one T4
-in place of each V100, as a Slurm job that asks for so many GPUs, and runs at a third of the speed there."""
+(2 V100 = 1 V100 + 3 T4). A server of 12 T4 then counts as 4 GPUs, as fast as a V100. `one`: a job has one T4
+in place of each V100, as a Slurm job that asks for that many GPUs, and runs at a third of the speed there."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is simulated once."""
+    """The input of one simulation."""
 
     seed: int
     scale: float
     mode: str
     chooser: str = ""
-    """Of CHOOSERS; "": nothing is lent."""
+    """A name in CHOOSERS; "": nothing is lent."""
     checkpoints: bool = True
     reading: str = "three"
     policy: str = "lyra"
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The case as a text for people."""
         loaning = f"loaning, {self.chooser}" if self.chooser else "no loaning"
         saves = "checkpoints" if self.checkpoints else "no checkpoints"
         return f"seed {self.seed}, {self.mode}, {loaning}, {saves}, {self.policy}, T4: {self.reading}"
@@ -109,7 +115,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a case. Seconds."""
+    """The result of a case. Times are in seconds."""
 
     case: Case
     queue_s: tuple[float, float, float]
@@ -118,14 +124,14 @@ class Measured:
     preemptions: int
     resizes: int
     loans: LoanFigures
-    """Over the days in which jobs come."""
+    """Figures of loans over the days in which jobs are submitted."""
     wall_s: float
     course: tuple[Moment, ...] = ()
-    """Of the inference cluster."""
+    """Course of the inference cluster."""
 
 
 def run(case: Case, chooser: Chooser | None = None) -> Measured:
-    """Simulate a case. `chooser`: in place of the one that it names, and does as it does."""
+    """Simulate a case. `chooser`: replaces the chooser that the case names, and must choose as it does."""
     outcome = simulate(workload_of(case), policy_of(case), scenario_of(case, chooser))
     assert outcome.loans is not None
     result = outcome.result
@@ -142,7 +148,7 @@ def run(case: Case, chooser: Chooser | None = None) -> Measured:
 
 
 def workload_of(case: Case) -> Workload:
-    """Its jobs."""
+    """The jobs of a case."""
     kinds = MODES[case.mode]
     return jobs.adapted(
         jobs.make(case.seed, case.scale),
@@ -155,7 +161,7 @@ def workload_of(case: Case) -> Workload:
 
 
 def policy_of(case: Case) -> Policy:
-    """Lyra's two phases, or the baseline beside them."""
+    """The policy of a case: Lyra's two phases, or backfilling as a baseline."""
     if case.policy == "backfill":
         return Backfill()
     speeds = _speeds(case)
@@ -167,7 +173,7 @@ def _speeds(case: Case) -> GpuSpeeds:
 
 
 def scenario_of(case: Case, chooser: Chooser | None = None) -> Scenario:
-    """Its two clusters."""
+    """The scenario of a case, with its two clusters."""
     servers = READINGS[case.reading]
     count = round(servers.nodes * case.scale)
     inference = Inference(
@@ -187,7 +193,7 @@ def scenario_of(case: Case, chooser: Chooser | None = None) -> Scenario:
     )
 
 
-def _three(outcome: Outcome, of: Callable[[JobRecord], float | None]) -> tuple[float, float, float]:
+def _three(outcome: SimulatedRun, of: Callable[[JobRecord], float | None]) -> tuple[float, float, float]:
     values = [value for value in map(of, outcome.records) if value is not None]
     if not values:
         return math.nan, math.nan, math.nan

@@ -1,7 +1,7 @@
-"""Choices of servers to vacate, side by side on the same states: snapshots out of a simulation.
+"""Compares choosers of servers to reclaim on the same states, which are snapshots from a simulation.
 
-In simulations whose servers are chosen differently histories differ too, and with them how often and how much
-has to be vacated; here every choice answers the same questions.
+Simulations with different choosers have different histories, and so different reclaims. Here every chooser
+answers the same questions.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from flexo.loaning.reclaim import Chooser, Server, heuristic, preempted_by
 from flexo_bench.loaning.cases import CHOOSERS, Case, Measured, run
 
 RANDOM_TRIES = 20
-"""Random choices of each state; their mean counts."""
+"""Number of random choices for each state; their mean counts."""
 STATES = 50
-"""Of a simulation, evenly among all in which servers were called back: the exact choice takes its time."""
+"""Number of states of a simulation, taken evenly from all reclaims: the exact choice takes long."""
 PARTS = (0.25, 0.5, 0.75)
-"""Of the servers on loan that are vacated, besides as many as were."""
+"""Parts of the servers on loan to reclaim, compared in addition to the number that was reclaimed."""
 
 
 @dataclass
 class Recorder:
-    """A chooser that remembers what it was asked. Mutable."""
+    """A chooser that records its questions. Mutable."""
 
     states: list[tuple[tuple[Server, ...], int]] = field(default_factory=list)
 
     def __call__(self, servers: Sequence[Server], wanted: int) -> tuple[str, ...]:
-        """As the heuristic chooses."""
+        """Record the question, and choose as the heuristic does."""
         self.states.append((tuple(servers), wanted))
         return heuristic(servers, wanted)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Jobs that choices preempt, in sum over the states of one case."""
+    """Jobs that the choosers preempt, summed over the states of one case."""
 
     case: Case
     which: str
-    """How many servers were wanted: as they were, or a part."""
+    """Number of servers to reclaim: as asked in the simulation, or a part of those on loan."""
     states: int
-    """Of those in which something was to be chosen."""
+    """Number of states in which there was a choice."""
     worst: float
-    """Of all states, the heuristic's jobs more than the exact choice's, at most."""
+    """Largest difference in one state: the heuristic's preempted jobs less the exact choice's."""
     preempted: dict[str, float]
-    """By chooser."""
+    """Preempted jobs per chooser."""
 
 
 def compare(case: Case) -> tuple[Measured, list[Compared]]:
-    """The simulation of `case`, whose chooser is the heuristic, and all choices of the states in it."""
+    """Simulate `case`, whose chooser is the heuristic, and compare all choosers on its states."""
     recorder = Recorder()
     measured = run(case, chooser=recorder)
     some = recorder.states[:: max(1, len(recorder.states) // STATES)]
@@ -60,7 +60,7 @@ def compare(case: Case) -> tuple[Measured, list[Compared]]:
 
 
 def counted(which: str, case: Case, states: Sequence[tuple[tuple[Server, ...], int]]) -> Compared:
-    """Of some states, those in which something is to be chosen."""
+    """Compare all choosers on those of `states` in which there is a choice."""
     open_questions = [(servers, wanted) for servers, wanted in states if 0 < wanted < len(servers)]
     preempted = dict.fromkeys(CHOOSERS, 0.0)
     worst = 0.0

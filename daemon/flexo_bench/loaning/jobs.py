@@ -1,12 +1,12 @@
 """Jobs like those of Lyra's trace, which is not public: every figure that its slides print is met.
 
-Running times: a lognormal cut off at its longest, whose mean (13,538 s), median (736 s) and 95th percentile
-(74,576 s) are what the slides' Baseline has of completion less queueing time. Sizes: 5% of the jobs are large
-(16, 32 or 64 GPUs) and hold 36% of the GPU time, as their elastic jobs do; the sizes of the others are made
-up so that a job takes 65,600 GPU seconds in the mean. Arrivals: Poisson, 140 jobs an hour in the mean, at a
-rate that follows the day and has spells of many and of few jobs, for which nothing is printed: without spells
-hardly a job would wait at 72% use. How much they differ is the one number that is chosen, such that the
-Baseline queues about as long as theirs in the mean of ten seeds.
+Running times: a lognormal cut off at its longest. Its mean (13,538 s), median (736 s) and 95th percentile
+(74,576 s) are those of the slides' Baseline, completion less queueing time. Sizes: 5% of the jobs are large
+(16, 32 or 64 GPUs) and hold 36% of the GPU time, as their elastic jobs do. The sizes of the others are made
+up so that the mean of a job is 65,600 GPU seconds. Arrivals: Poisson, 140 jobs an hour on average. The rate
+follows the day and has spells of many and of few jobs, for which no figure is printed. Without spells hardly
+a job would wait at 72% use. The only free number is how much the spells differ. It is chosen so that the
+Baseline queues about as long as that of the slides, as the mean of ten seeds.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from flexo_simulation.workload import TraceJob, Workload
 
 DAY_S = 86_400.0
 LOCATION, SPREAD, LONGEST_S = 6.6886, 3.0921, 394_292.0
-"""Of the logarithm of running times; none is longer, which is 4.6 days."""
+"""Mean and standard deviation of the logarithm of running times, and the longest running time (4.6 days)."""
 SMALL = {1: 0.42, 2: 0.20, 4: 0.16, 8: 0.22}
-"""Of the jobs that are not large, those with so many GPUs."""
+"""Per number of GPUs: share of the jobs that are not large."""
 LARGE = {16: 0.4, 32: 0.3, 64: 0.3}
 LARGE_SHARE = 0.05
 SWING = 0.6
-"""The rate of arrivals by day is so much above the mean, and at night so much below."""
+"""Share by which the rate of arrivals is above the mean by day, and below it at night."""
 SPELL_S = 6 * 3600.0
 SPELLS = 1.5
-"""Standard deviation of the logarithm of what the rate is multiplied with in each spell."""
+"""Standard deviation of the logarithm of the factor by which each spell multiplies the rate."""
 BUSIEST_S = 14 * 3600.0
-"""Of the day: when the inference cluster is busiest, too."""
+"""Time of day of the highest rate, at which the inference cluster is busiest, too."""
 TYPE = "V100"
 
 
@@ -48,7 +48,7 @@ def make(seed: int, scale: float) -> Workload:
     large = dice.random(count) < LARGE_SHARE
     sizes = np.where(large, _pick(dice, LARGE, count), _pick(dice, SMALL, count))
     seconds = _running_times(dice, count)
-    # no chance in the load: seeds differ in what comes when
+    # every seed has the same load: seeds differ in which job comes when
     seconds *= published.GPU_S_A_JOB * count / float(sizes @ seconds)
     times = np.sort(_times(dice, count))
     jobs = (
@@ -73,7 +73,7 @@ def _running_times(dice: np.random.Generator, count: int) -> np.ndarray:
 
 
 def _times(dice: np.random.Generator, count: int) -> np.ndarray:
-    """When jobs come."""
+    """Draw submission times, in seconds."""
     minutes = np.arange(0.0, published.DAYS * DAY_S, 60.0)
     by_day = 1 + SWING * np.cos(2 * math.pi * (minutes - BUSIEST_S) / DAY_S)
     spells = np.exp(SPELLS * dice.standard_normal(math.ceil(published.DAYS * DAY_S / SPELL_S)))
@@ -85,7 +85,10 @@ def _times(dice: np.random.Generator, count: int) -> np.ndarray:
 def adapted(
     raw: Workload, seed: int, *, elastic: float, fungible: float, heterogeneous: float, of_large: bool
 ) -> Workload:
-    """`raw` with such shares of its jobs; elastic ones can have half to twice what they ask for."""
+    """`raw` with these shares of elastic, fungible and heterogeneous jobs.
+
+    An elastic job can have half to twice the workers that it asks for.
+    """
 
     def change(job: TraceJob) -> TraceJob:
         asked, number = job.requested_workers, job.job_id

@@ -1,4 +1,4 @@
-"""The benchmark as a picture: the inference servers of one simulation over time, and what loaning gains."""
+"""Draws the benchmark: the inference servers of one simulation over time, and the gains by loaning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flexo_simulation.demand_trace import DAY_S
 
 
 def draw(found: Found, path: Path) -> None:
-    """Write a PNG: of the first seed, and of all."""
+    """Write a PNG: the servers of the first seed, and the gains of all seeds."""
     shown = found.of(mode="basic", chooser="heuristic", checkpoints=True, reading="three")[0]
     figure, axes = plt.subplots(2, 1, figsize=(11, 8), height_ratios=(3, 2), layout="constrained")
     _servers(axes[0], shown)
@@ -45,7 +45,7 @@ def _servers(axis: plt.Axes, shown: Measured) -> None:
 
 
 def _gains(axis: plt.Axes, found: Found) -> None:
-    """Ratios to no loaning, a point for each seed: below 1 is better."""
+    """Draw ratios of times with loaning to those without, a point for each seed: below 1 is better."""
     places: list[str] = []
     for mode in LENDING_MODES:
         for checkpoints in (True, False):

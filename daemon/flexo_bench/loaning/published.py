@@ -1,4 +1,4 @@
-"""What Lyra's slides print of loaning: the rows that stand beside ours, for shape."""
+"""The figures of loaning in Lyra's slides, whose rows are shown beside ours to compare their shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INFERENCE_USE = 0.40
 
 @dataclass(frozen=True)
 class Row:
-    """A row of their table of simulations. Seconds; nan where nothing is printed."""
+    """A row of the slides' table of simulations. Times are in seconds; nan: not printed."""
 
     queue: tuple[float, float, float]
     """Mean, median, 95th percentile."""
@@ -24,7 +24,7 @@ class Row:
     training_use: float
     overall_use: float
     preempted: float
-    """They do not say what it divides by."""
+    """Ratio of preemptions; the slides do not say to what."""
 
 
 ROWS = {
@@ -35,4 +35,4 @@ ROWS = {
 }
 NOTHING = Row((math.nan,) * 3, (math.nan,) * 3, math.nan, math.nan, math.nan)
 ON_LOAN_USE = 0.93
-"""Of servers on loan ("above ~93%")."""
+"""Use of servers on loan ("above ~93%")."""

@@ -1,4 +1,4 @@
-"""What the benchmark has found, as text for people and as JSON; Lyra's rows stand beside ours."""
+"""Reports the results of the benchmark beside Lyra's rows, as text for people and as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Found:
     compared: tuple[Compared, ...]
 
     def of(self, **like: object) -> list[Measured]:
-        """The cases whose fields are so, by seed."""
+        """Results of the cases whose fields equal `like`, by seed."""
         found = [
             each
             for each in self.measured
@@ -36,14 +36,14 @@ class Found:
         return sorted(found, key=lambda each: each.case.seed)
 
     def without(self, reading: str, mode: str) -> list[Measured]:
-        """Those without loaning, where nothing is preempted and checkpoints do not matter, by seed."""
+        """Results without loaning, by seed. Nothing is preempted there, so checkpoints do not matter."""
         return self.of(reading=reading, mode=mode, chooser="", policy="lyra")
 
 
 def of_whole_seeds(
     scale: float, cases: Iterable[Case], measured: Iterable[Measured], compared: Iterable[Compared]
 ) -> Found:
-    """What was found for seeds of which nothing is missing, as it may be where it was interrupted."""
+    """The results of complete seeds. After an interruption, others may be incomplete."""
     found = tuple(measured)
     missing = {case.seed for case in set(cases) - {each.case for each in found}}
     some = [each for each in compared if each.case.seed not in missing]
@@ -61,7 +61,7 @@ class Verdict:
 
 
 def show(found: Found, console: Console) -> None:
-    """Every table, and the goals."""
+    """Print every table, and the goals."""
     for reading, checkpoints in _settings(found):
         console.print(_modes(found, reading, checkpoints))
     for reading, checkpoints in _settings(found):
@@ -92,7 +92,7 @@ _COLUMNS = ("queueing mean", "median", "p95", "completion mean", "median", "p95"
 
 
 def _modes(found: Found, reading: str, checkpoints: bool) -> Table:
-    """Modes with and without loaning."""
+    """The table of modes with and without loaning."""
     table = Table(title=_title(reading, checkpoints), title_justify="left", box=box.SIMPLE)
     table.add_column("printed | ours: mean of seeds (lowest..highest)")
     for column in (*_COLUMNS, "training", "overall", "on loan", "preempted"):
@@ -143,7 +143,7 @@ _TIMES: tuple[Callable[[Measured], float], ...] = (
 
 
 def overall_use(case: Measured) -> float:
-    """Of the GPUs of both clusters as they are in truth: a server of 12 T4 counts as 12."""
+    """Use of the real GPUs of both clusters: a server of 12 T4 counts as 12."""
     servers = READINGS[case.case.reading]
     real = 3 * servers.gpus if case.case.reading == "three" else servers.gpus
     on_loan = (
@@ -156,7 +156,7 @@ def overall_use(case: Measured) -> float:
 
 
 def _choosers(found: Found, reading: str, checkpoints: bool, mode: str) -> Table:
-    """Who chooses the servers to vacate, each in its own simulations."""
+    """The table of choosers of servers to reclaim, each in its own simulations."""
     title = f"{mode}, who chooses what is vacated; {_title(reading, checkpoints)}; sums over seeds"
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
     table.add_column("")
@@ -194,7 +194,7 @@ def _chooser_cells(cases: Sequence[Measured]) -> list[str]:
 
 
 def _choices(compared: Sequence[Compared]) -> Table:
-    """All choosers on the same states."""
+    """The table of all choosers on the same states."""
     table = Table(
         title="jobs preempted on the same states, sums over seeds", title_justify="left", box=box.SIMPLE
     )
@@ -216,7 +216,7 @@ def _choices(compared: Sequence[Compared]) -> Table:
 
 
 def preempted(compared: Iterable[Compared]) -> dict[str, float]:
-    """By chooser, in sum."""
+    """Sum of preempted jobs per chooser."""
     sums = dict.fromkeys(CHOOSERS, 0.0)
     for each in compared:
         for name, count in each.preempted.items():
@@ -228,12 +228,12 @@ def preempted(compared: Iterable[Compared]) -> dict[str, float]:
 
 
 def verdicts(found: Found) -> list[Verdict]:
-    """The goals, each with the figures that it was judged by."""
+    """The goals, each with the figures by which it was judged."""
     return [*_choice_goals(found), *_simulated_goals(found), *_loaning_goals(found), _deadlines(found)]
 
 
 def _choice_goals(found: Found) -> Iterable[Verdict]:
-    """On the same states, of all modes and parts together."""
+    """The goals on the same states, over all modes and parts together."""
     if not found.compared:
         return
     sums = preempted(found.compared)
@@ -256,7 +256,7 @@ def _choice_goals(found: Found) -> Iterable[Verdict]:
 
 
 def _simulated_goals(found: Found) -> Iterable[Verdict]:
-    """In simulations of their own, whose histories differ."""
+    """The goals of choosers in simulations of their own, whose histories differ."""
     for reading, checkpoints in _settings(found):
         sums = {}
         for name in CHOOSERS:
@@ -293,7 +293,7 @@ def _loaning_goals(found: Found) -> Iterable[Verdict]:
                 f"{mode}, {_title(reading, checkpoints)}: queueing and completion better with loaning",
                 enough,
                 f"queueing on {queue.wins}, completion on {jct.wins} of {len(having)} seeds;"
-                f" {queue.times:.2f} and {jct.times:.2f} times in the mean",
+                f" {queue.times:.2f} and {jct.times:.2f} times on average",
             )
 
 
@@ -340,7 +340,7 @@ def _percent(value: float) -> str:
 
 
 def as_json(found: Found) -> dict[str, Any]:
-    """Each case by itself; null for what is not finite."""
+    """The results as JSON, each case by itself; null for a value that is not finite."""
     return {
         "paper": published.PAPER,
         "scale": found.scale,

@@ -15,7 +15,7 @@ from rich.console import Console
 from flexo_bench.papers import amoeba, ibm, lyra, pollux, report
 from flexo_bench.papers.figures import Comparison, Run
 from flexo_simulation.comparison import Trial, run_trials
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "build" / "bench" / "papers.json"
@@ -25,7 +25,7 @@ NEED_TRACES = PARTS[1:]
 
 
 def main() -> None:
-    """Simulate what was asked for; print tables as they come; write JSON."""
+    """Simulate the requested parts; print each table when it is ready; write JSON."""
     options = _parse(sys.argv[1:])
     console = Console(width=max(150, Console().width))
     began = time.monotonic()
@@ -33,7 +33,7 @@ def main() -> None:
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s  {text}", flush=True)
 
-    def run(trials: Sequence[Trial]) -> tuple[Outcome, ...]:
+    def run(trials: Sequence[Trial]) -> tuple[SimulatedRun, ...]:
         done: set[int] = set()
 
         def told(trial: int, ended: int, jobs: int) -> None:
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _write(comparison: Comparison) -> None:
-    """Beside what earlier runs have written of other parts."""
+    """Write the part's results, and keep other parts' results of earlier runs."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(known | {comparison.name: report.as_json(comparison)}, indent=1) + "\n")
@@ -73,7 +73,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-papers ARGS=", description=__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--seeds", type=int, default=5, help="of IBM's arrivals (default: 5)")
-    parser.add_argument("--jobs", type=int, help="only the first so many of the Philly trace (default: all)")
+    parser.add_argument("--jobs", type=int, help="only the first N of the Philly trace (default: all)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time")
     return parser.parse_args(arguments)
 

@@ -16,7 +16,7 @@ from flexo_simulation.costs import MEASURED
 from flexo_simulation.elasticity import Elasticity, Of, made_elastic
 from flexo_simulation.formats import philly
 from flexo_simulation.formats.reading import ReadOptions
-from flexo_simulation.results import Outcome, alone_s
+from flexo_simulation.results import SimulatedRun, alone_s
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.speeds import with_tables
 from flexo_simulation.table_training import load_tables
@@ -67,13 +67,13 @@ MOST = {
     "twice what was asked for": Elasticity(share=1.0, of=Of.ALL, min_workers=1, max_factor=2.0),
     LARGEST: Elasticity(share=1.0, of=Of.ALL, min_workers=1, max_workers=MOST_WORKERS),
 }
-"""The most that R2 gives a job: the paper does not print it."""
+"""Assumptions on the most GPUs that R2 gives a job, which the paper does not print."""
 SEED = 1
 COLUMNS = ("Tiresias, s", "Elastic-Tiresias, s", "elastic to Tiresias")
 
 
 def compare(run: Run, traces: Path, most_jobs: int | None) -> Comparison:
-    """Both policies on both clusters; `most_jobs`: only the first so many of the trace."""
+    """Simulate both policies on both clusters. `most_jobs`: only the first N jobs of the trace."""
     raw = philly.read(traces / "philly" / "philly.csv", ReadOptions())
     raw = Workload(raw.name, raw.jobs[:most_jobs])
     gpu_s = {
@@ -105,7 +105,7 @@ def _trial(policy: Tiresias, workload: Workload, gpus: int) -> Trial:
     return Trial(f"{policy.name} on {gpus} GPUs", policy, workload, Scenario(nodes, MEASURED))
 
 
-def _table(gpus: int, gpu_s: Mapping[int, float], plain: Outcome, elastic: Outcome) -> Table:
+def _table(gpus: int, gpu_s: Mapping[int, float], plain: SimulatedRun, elastic: SimulatedRun) -> Table:
     rows = []
     for each in CLASSES:
         before, after = (_mean_jct_s(outcome, each, gpu_s) for outcome in (plain, elastic))
@@ -120,8 +120,8 @@ def _table(gpus: int, gpu_s: Mapping[int, float], plain: Outcome, elastic: Outco
     return Table(title, COLUMNS, tuple(rows))
 
 
-def _by_most(gpu_s: Mapping[int, float], plain: Outcome, elastic: Sequence[Outcome]) -> Table:
-    """Ratios by the most that a job may have, one row each."""
+def _by_most(gpu_s: Mapping[int, float], plain: SimulatedRun, elastic: Sequence[SimulatedRun]) -> Table:
+    """The table of ratios, one row for each assumption in MOST."""
     rows = []
     for label, outcome in zip(MOST, elastic, strict=True):
         ratios = [_mean_jct_s(outcome, each, gpu_s) / _mean_jct_s(plain, each, gpu_s) for each in CLASSES]
@@ -131,7 +131,7 @@ def _by_most(gpu_s: Mapping[int, float], plain: Outcome, elastic: Sequence[Outco
     return Table(title, tuple(each.label for each in CLASSES), tuple(rows))
 
 
-def _mean_jct_s(outcome: Outcome, each: Class, gpu_s: Mapping[int, float]) -> float:
+def _mean_jct_s(outcome: SimulatedRun, each: Class, gpu_s: Mapping[int, float]) -> float:
     found = [
         record.jct_s
         for record in outcome.records

@@ -1,4 +1,4 @@
-"""What a comparison is made of: figures that a paper prints beside ours, and how the set-ups differ."""
+"""The parts of a comparison: a paper's figures beside ours, and differences of the set-ups."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flexo_simulation.comparison import Trial
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 
-Run = Callable[[Sequence[Trial]], tuple[Outcome, ...]]
-"""Carries simulations out."""
+Run = Callable[[Sequence[Trial]], tuple[SimulatedRun, ...]]
+"""A function that carries out simulations."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure, and ours by seed or workload; nan: there is none."""
+    """One figure of a paper, and ours for each seed or workload; nan: there is none."""
 
     paper: float
-    """nan: the paper prints none."""
+    """The paper's figure; nan: the paper prints none."""
     ours: tuple[float, ...]
     mean: float = math.nan
-    """Of ours, where it is not the plain mean; nan: it is."""
+    """Mean of ours, if it is not the plain mean; nan: the plain mean."""
 
     @property
     def middle(self) -> float:
-        """What stands for all of ours."""
+        """The single value that represents all of ours."""
         if not math.isnan(self.mean):
             return self.mean
         return sum(self.ours) / len(self.ours) if self.ours else math.nan
@@ -41,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Cases by figures."""
+    """A table with a row of figures for each case."""
 
     title: str
     columns: tuple[str, ...]
@@ -51,16 +51,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paper's figures and ours."""
+    """A paper's figures beside ours, with the differences of the set-ups."""
 
     name: str
     paper: str
     differences: tuple[str, ...]
-    """Each difference in set-up, a sentence."""
+    """One sentence for each difference of the set-ups."""
     tables: tuple[Table, ...]
 
 
 def ratio(over: Sequence[float], under: Sequence[float], paper: float) -> Figure:
-    """A ratio by seed, and that of the sums."""
+    """A figure of the ratios of all seeds, whose mean is the ratio of the sums."""
     each = tuple(a / b if b else math.inf for a, b in zip(over, under, strict=True))
     return Figure(paper, each, sum(over) / sum(under) if sum(under) else math.inf)

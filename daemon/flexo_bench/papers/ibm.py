@@ -1,4 +1,4 @@
-"""IBM's tables III and IV and the experiments of sections IV-D to IV-F: throughput beside fixed batches."""
+"""IBM's tables III and IV and experiments of sections IV-D to IV-F: `throughput` beside fixed batches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from flexo_simulation.scenario import Scenario
 PAPER = 'Saxena et al., "Effective Elastic Scaling of Deep Learning Workloads"'
 GPUS_OF_NODE = 2
 DELTA_S = 600.0
-"""The least that they advise (section V-B)."""
+"""The smallest Delta that the paper advises (section V-B)."""
 DELTAS_S = (DELTA_S, 300.0, 120.0, 0.0)
-"""With which the tables are made; 0: at each event."""
+"""Values of Delta for which the tables are made; 0: a decision at each event."""
 DIFFERENCES = (
     "Assumed, because the paper does not print it: step times (one model for all categories, which gives"
     " table II within 2% and the 1.6 of section IV-D), the largest batch a GPU of categories 2 and 3, the"
@@ -36,19 +36,19 @@ DIFFERENCES = (
 
 @dataclass(frozen=True)
 class Setup:
-    """What is simulated of one table."""
+    """The simulations of one table."""
 
     gpus: int
     minutes: float
     delta_s: float = DELTA_S
-    """0: at each event."""
+    """Interval of decisions; 0: a decision at each event."""
     k_max: int | None = None
     high: float = 1.0
     categories: tuple[Category, ...] = CATEGORIES
 
     @property
     def arrivals(self) -> Arrivals:
-        """When its jobs arrive."""
+        """The arrivals of the jobs."""
         return Arrivals(self.minutes, self.high, self.high / 4, categories=self.categories)
 
 
@@ -81,7 +81,7 @@ SETUPS = {"III": Setup(40, 720.0), "IV": Setup(400, 480.0)}
 
 
 def compare(run: Run, seeds: Sequence[int]) -> Comparison:
-    """All of it."""
+    """Simulate all tables and experiments."""
     tables: list[Table] = []
     ratios: list[Row] = []
     for number, setup in SETUPS.items():
@@ -105,7 +105,7 @@ def _simulate(run: Run, setup: Setup, seeds: Sequence[int]) -> tuple[tuple[Resul
 
 
 def _trials(setup: Setup, seed: int) -> Iterator[Trial]:
-    """In the order of CASES."""
+    """Trials in the order of CASES."""
     workload = generate(setup.arrivals, setup.gpus, seed, setup.k_max)
     scenario = _scenario(setup.gpus, setup.delta_s)
     for drops in (True, False):
@@ -116,7 +116,7 @@ def _trials(setup: Setup, seed: int) -> Iterator[Trial]:
 
 
 def _scenario(gpus: int, delta_s: float) -> Scenario:
-    """Delta is the simulator's interval, so that decisions are at its multiples."""
+    """The scenario. Delta is the simulator's interval, so that decisions are at multiples of Delta."""
     return Scenario((NodeGroup(gpus // GPUS_OF_NODE, GPUS_OF_NODE),), interval_s=delta_s or None)
 
 
@@ -142,7 +142,7 @@ RATIOS = ("SJS with drops", "drops", "completion, queued")
 
 
 def _ratios(results: Sequence[Sequence[Result]], number: str) -> tuple[Figure, ...]:
-    """What elasticity gains: efficiency elastic to fixed, drops and completion times fixed to elastic."""
+    """The gains of elasticity: efficiency elastic to fixed, drops and completion times fixed to elastic."""
     printed = PRINTED[number]
     sjs, drops, jct = (
         [[getattr(result, name) for result in case] for case in results]
@@ -172,7 +172,7 @@ def _largest(of_category_2: int, of_category_3: int) -> tuple[Category, ...]:
 
 
 def _assumptions(run: Run, seeds: Sequence[int]) -> Table:
-    """The ratios of table III where one assumption is another."""
+    """The ratios of table III, each row with one assumption changed."""
     setup = SETUPS["III"]
     variants = {
         "as assumed": setup,
@@ -199,9 +199,9 @@ class Experiment:
     high: float
     low: float
     jobs_more: float
-    """Printed: jobs completed, elastic to fixed. nan: not printed."""
+    """Printed ratio of jobs completed, elastic to fixed. nan: not printed."""
     jct: float = math.nan
-    """Printed: completion time, elastic to fixed."""
+    """Printed ratio of completion times, elastic to fixed. nan: not printed."""
 
 
 EXPERIMENTS = (
@@ -218,7 +218,8 @@ EXPERIMENTS = (
 )
 HALF_AN_HOUR = 30.0
 LITERAL_K_MAX = 5
-"""What sections IV-D to IV-F fit if k_max is the same in the rates and for a job (docs/papers.md)."""
+"""The value that sections IV-D to IV-F fit if k_max is the same in the rates and for a job
+(docs/papers.md)."""
 
 
 def _experiments(run: Run, seeds: Sequence[int]) -> Table:
@@ -239,7 +240,7 @@ def _experiments(run: Run, seeds: Sequence[int]) -> Table:
 
 
 def _gains(run: Run, each: Experiment, k_max: int | None, seeds: Sequence[int]) -> tuple[Figure, Figure]:
-    """Jobs completed and completion times, elastic to fixed."""
+    """Ratios of jobs completed and of completion times, elastic to fixed."""
     trials = [trial for seed in seeds for trial in _pair(each, k_max, seed)]
     results = [outcome.result for outcome in run(trials)]
     elastic, fixed = results[::2], results[1::2]

@@ -1,4 +1,4 @@
-"""Lyra's gains beside ours where nothing is loaned: elastic `lyra` and EASY backfilling on Philly jobs."""
+"""Lyra's gains beside ours without loaning: elastic `lyra` and EASY backfilling on Philly jobs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DIFFERENCES = (
 
 @dataclass(frozen=True)
 class Printed:
-    """A row of their table, in seconds."""
+    """A row of the paper's table, in seconds."""
 
     label: str
     queue: tuple[float, float, float]
@@ -63,7 +63,7 @@ FIGURES = ("avg_queue_s", "median_queue_s", "p95_queue_s", "avg_jct_s", "median_
 
 
 def compare(run: Run, traces: Path, most_jobs: int | None) -> Comparison:
-    """With an oracle's running times and with those of history; `most_jobs`: only the first so many."""
+    """Simulate with running times of an oracle, and of history. `most_jobs`: only the first N jobs."""
     raw = philly.read(traces / "philly" / "philly.csv", ReadOptions())
     raw = Workload(raw.name, raw.jobs[:most_jobs])
     some, every = (

@@ -30,7 +30,7 @@ PUBLISHED = {
 """Mean completion times in seconds, by workload, of the artifact's own results."""
 REPLAYED = "tiresias-pollux"
 JOBS_CHOOSE = frozenset({"goodput", "throughput", "max-batch", "min-batch", "random-batch"})
-"""Policies under which the batch is not what a job's user chose."""
+"""Policies under which the batch is not the choice of a job's user."""
 DIFFERENCES = (
     "Setting as published: 16 nodes of 4 GPUs, a decision each 60 s, 30 s lost at every start and change.",
     "The published means are of 160 jobs of each workload; of the eight published workloads five are shared.",
@@ -47,7 +47,7 @@ DIFFERENCES = (
 
 
 def compare(run: Run, traces: Path) -> Comparison:
-    """Every policy on every workload."""
+    """Simulate every policy on every workload."""
     workloads = [
         pollux.read(traces / "pollux" / "workloads" / f"workload-{number}.csv", ReadOptions())
         for number in WORKLOADS
@@ -78,7 +78,7 @@ def _label(name: str, declare: bool) -> str:
 
 
 def _means(by_case: Mapping[str, Sequence[Result]]) -> Table:
-    """Published rows have no figures of ours; of our rows only the replayed one has published figures."""
+    """The table of mean completion times. Only the replayed row has published figures and ours."""
     rows = [Row(label, _published(means)) for label, means in PUBLISHED.items()]
     pollux_mean = sum(PUBLISHED["Pollux"]) / len(WORKLOADS)
     for label, results in by_case.items():
@@ -108,7 +108,7 @@ def _published(means: Sequence[float]) -> tuple[Figure, ...]:
 
 
 def _tails(by_case: Mapping[str, Sequence[Result]]) -> Table:
-    """Of ours alone: the paper prints no such figures by workload."""
+    """The table of tails and queueing, of ours alone: the paper prints no such figures by workload."""
     rows = [
         Row(
             label,

@@ -1,4 +1,4 @@
-"""Comparisons as text for people and as JSON."""
+"""Reports comparisons as text for people and as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flexo_bench.papers.figures import Comparison, Figure, Table
 
 
 def show(comparison: Comparison, console: Console) -> None:
-    """Every table, with the paper's figure left of ours, and all differences in set-up."""
+    """Print every table, with the paper's figure left of ours, and all differences of the set-ups."""
     console.print(f"\n[bold]{comparison.name}[/bold]: {comparison.paper}", highlight=False)
     for difference in comparison.differences:
         console.print(Padding(f"- {difference}", (0, 0, 0, 2)), highlight=False)
@@ -34,7 +34,7 @@ def _grid(table: Table) -> Grid:
 
 
 def cell(figure: Figure, digits: int) -> str:
-    """`1.59 | 2.06 (1.95..2.11)`; a dash for what the paper does not print."""
+    """A cell of a table: `1.59 | 2.06 (1.95..2.11)`; a dash for a figure that the paper does not print."""
     paper, ours = _number(figure.paper, digits), _number(figure.middle, digits)
     if len(figure.ours) < 2:
         return f"{paper} | {ours}"
@@ -47,7 +47,7 @@ def _number(value: float, digits: int) -> str:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """By table, case and column, with the time of writing; null for what is not finite."""
+    """Figures by table, case and column, with the time of writing; null for a value that is not finite."""
     return {
         "paper": comparison.paper,
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,1 +1,1 @@
-"""make bench-runtime: stock elastic Horovod, stop-checkpoint-restart, flexo on both cores: in one run."""
+"""make bench-runtime: compares stock elastic Horovod, stop-checkpoint-restart and flexo on both cores."""

@@ -34,13 +34,13 @@ from flexo_lab import LabSpec, bring_up
 BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
 Tell = Callable[[str], None]
 RENDEZVOUS = (((2, 4), 3), ((8,), 2), ((16,), 1))
-"""Ranks, and how often: stock's takes half a minute at 16 ranks."""
+"""Pairs (numbers of ranks, repetitions). Stock Horovod takes half a minute at 16 ranks."""
 PARTS = ("pauses", "large", "steady", "transient", "connecting", "rendezvous", "lookup")
 RIVALS = (STOCK, RESTART, OURS, CORE_TORCH)
 
 
 def main() -> None:
-    """Measure what was asked for; print a table; write JSON and picture. Missed goals are no failure."""
+    """Measure the requested parts; print a table; write JSON and picture. Missed goals are no failure."""
     interrupt_on_sigterm()
     options = _parse(sys.argv[1:])
     began = time.monotonic()
@@ -118,7 +118,7 @@ def _measure(options: argparse.Namespace, folder: Path, tell: Tell, elapsed: Cal
 
 @contextlib.contextmanager
 def _rivals(names: list[str], folder: Path, tell: Tell) -> Iterator[list[Rival]]:
-    """Those asked for. The lab is up while any of them trains, so that all have the same company."""
+    """The requested rivals. The lab is up while any of them trains, so that all train beside its daemons."""
     with contextlib.ExitStack() as stack:
         rivals: list[Rival] = []
         if STOCK in names:

@@ -1,4 +1,4 @@
-"""The machine that the figures are from."""
+"""The machine on which the figures are measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 
 
 def facts() -> dict[str, Any]:
-    """Cores, memory, load, versions."""
+    """Cores, memory, load and versions of this machine."""
     import horovod
     import torch
 

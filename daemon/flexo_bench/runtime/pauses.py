@@ -1,4 +1,4 @@
-"""How long a resize stopped the workers that stayed: the same arithmetic for every rival. Pure."""
+"""Computes how long a resize stopped the workers that stayed, alike for every rival. Functions are pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from flexo_bench.runtime.worklog import Batch, WorkLog, batch_seconds, by_worker, mean_seconds
 
 AROUND = 3
-"""Mini-batches on each side of a change that `Pause.around_s` looks at."""
+"""Mini-batches on each side of a change that `Pause.around_s` counts."""
 NEAR = 30
-"""Mini-batches on each side of a change that say how long one takes."""
+"""Mini-batches on each side of a change from which the time of one is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A resize that was asked for. Times are seconds since the epoch."""
+    """A requested resize. Times are seconds since the epoch."""
 
     before: int
     after: int
@@ -25,13 +25,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """What one resize cost.
+    """The cost of one resize.
 
-    pause_s: from the end of the last mini-batch that a staying worker did before the change to the end of the
-    first *new* one after it (mini-batches done again do not count as new), less the time of a mini-batch at
-    the new size; the longest of all staying workers.
-    around_s: how much longer AROUND mini-batches before and AROUND after the change took together than as
-    many undisturbed ones, the longest of all staying workers: what hides in the neighbouring mini-batches.
+    `pause_s`: time from the end of a staying worker's last mini-batch before the change to the end of its
+    first *new* one after the change, less the time of a mini-batch at the new size. Repeated mini-batches are
+    not new. The longest time of all staying workers counts.
+    `around_s`: extra time that AROUND mini-batches before and AROUND after the change took together, compared
+    with as many undisturbed ones. It shows costs in the neighbouring mini-batches. The longest time counts.
     """
 
     before: int
@@ -39,17 +39,17 @@ class Pause:
     pause_s: float
     around_s: float
     redone: int
-    """Mini-batches that were done again."""
+    """Number of mini-batches that were repeated."""
     waited_s: float
-    """From the request to the last mini-batch at the old size."""
+    """Time from the request to the last mini-batch at the old size."""
     first_useful_s: float
-    """From the request to the end of the first mini-batch at the new size."""
+    """Time from the request to the end of the first mini-batch at the new size."""
     batch_before_s: float
     batch_after_s: float
 
     @property
     def out(self) -> bool:
-        """Whether the job grew."""
+        """True if the job grew."""
         return self.after > self.before
 
 
@@ -58,9 +58,9 @@ class NoChange(Exception):
 
 
 def pause(batches: Sequence[Batch], change: Change, *, by_rank: bool = False) -> Pause:
-    """What the resize `change` cost, from all workers' mini-batches around it.
+    """The cost of the resize `change`, from all workers' mini-batches around it.
 
-    by_rank: workers are known by rank, not by process: where a resize ends all processes and starts others.
+    `by_rank`: identify workers by rank, not by process, if a resize ends all processes and starts others.
     Raises NoChange.
     """
     old = [batch for batch in batches if batch.size == change.before]
@@ -93,9 +93,9 @@ def pause(batches: Sequence[Batch], change: Change, *, by_rank: bool = False) ->
 
 
 def warming_slows(log: WorkLog, change: Change) -> float | None:
-    """By how much longer the others' mini-batches take, on average, while newcomers start and warm up.
+    """Share by which the others' mini-batches take longer, on average, while newcomers start and warm up.
 
-    0.1: a tenth longer than the NEAR mini-batches before. None if nobody trained meanwhile.
+    0.1: a tenth longer than the NEAR mini-batches before. None if no worker trained meanwhile.
     """
     newcomers = {m.worker for m in log.moments if m.event == "started" and m.at > change.asked_at}
     begun = [m.at for m in log.moments if m.event == "started" and m.worker in newcomers]
@@ -118,7 +118,7 @@ class _Gap:
 
 
 def _gap(before: Sequence[Batch], after: Sequence[Batch]) -> _Gap:
-    """Between the last mini-batch of one stream and the first new one of the next."""
+    """The gap between the last mini-batch of one stream and the first new one of the next."""
     last = max(before, key=lambda batch: batch.step)
     fresh = next((batch for batch in after if batch.step > last.step), None)
     if fresh is None:

@@ -34,11 +34,11 @@ WORDS = {
 }  # fmt: skip
 _COLOURS = {STOCK: "#e08a3c", RESTART: "#8c8c8c", OURS: "#1f4e79", CORE_TORCH: "#3d8b40"}
 _TICKS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
-"""Seconds."""
+"""Ticks of the axis of pauses, in seconds."""
 
 
 def as_json(figures: Figures) -> dict[str, Any]:
-    """Ratios first; every sample."""
+    """The results as JSON: ratios first, then every sample."""
     return {name: _finite(value) for name, value in (
         {
             **{goal.name: goal.value for goal in figures.goals()},
@@ -76,7 +76,7 @@ def as_json(figures: Figures) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no NaN."""
+    """`value` with None for each number that is not finite, because JSON has no NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -85,7 +85,7 @@ def _finite(value: Any) -> Any:
 
 
 def write(figures: Figures, path: Path) -> None:
-    """The JSON, and beside it the picture."""
+    """Write the JSON, and the picture beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(as_json(figures), indent=1) + "\n")
     if figures.resizes:
@@ -93,7 +93,7 @@ def write(figures: Figures, path: Path) -> None:
 
 
 def table(figures: Figures) -> Iterator[str]:
-    """Lines for people."""
+    """The results as lines for people."""
     yield from _pauses(figures)
     yield from _steady(figures)
     yield from _transient(figures)
@@ -129,7 +129,7 @@ def _pause_line(model: str, rival: str, out: bool, found: Sequence[Resize]) -> s
 
 
 def _newcomers(figures: Figures) -> Iterator[str]:
-    """What only happens where newcomers warm up in the background."""
+    """Lines on newcomers that warm up in the background, which only flexo's do."""
     for rival in FLEXOS:
         grown = [each for each in figures.resizes if each.rival == rival and each.cost.out]
         useful = [each.grant_to_useful_s for each in grown if each.grant_to_useful_s is not None]
@@ -175,7 +175,7 @@ def _transient(figures: Figures) -> Iterator[str]:
 
 
 def spread(values: Sequence[float], digits: int = 3) -> str:
-    """Median (least to most)."""
+    """A text: median (least to most)."""
     found = sorted(value for value in values if math.isfinite(value))
     if not found:
         return "-"
@@ -183,7 +183,7 @@ def spread(values: Sequence[float], digits: int = 3) -> str:
 
 
 def draw(resizes: Sequence[Resize], path: Path) -> None:
-    """Every pause as a dot, on a logarithmic scale: growing above, shrinking below."""
+    """Draw every pause as a dot, on a logarithmic scale: growing above, shrinking below."""
     models = list(dict.fromkeys(each.model for each in resizes))
     figure = Figure(figsize=(8, 5), layout="constrained", dpi=130)
     for axes, out in zip(figure.subplots(2, 1, sharex=True), (True, False), strict=True):

@@ -19,14 +19,14 @@ Tell = Callable[[str], None]
 
 
 def cycles_of(rival: str, model: str, cycles: int) -> int:
-    """How often it is resized out and in: others than the two that are compared less often."""
+    """Number of times that `rival` is resized out and in. Only stock and core_torch get all `cycles`."""
     if rival == RESTART:
         return min(cycles, 2 if model == "large" else 3)
     return min(cycles, 3) if rival == OURS else cycles
 
 
 def measure(rivals: Sequence[Rival], model: str, cycles: int, folder: Path, tell: Tell) -> Iterator[Resize]:
-    """At most `cycles` times out and in for each rival. Raises RivalFailed."""
+    """Resize each rival out and in, at most `cycles` times. Raises RivalFailed."""
     for rival in rivals:
         training = Training(folder / f"{model}-{rival.name}", model, largest=BIG)
         yield from _resizes(rival, training, cycles_of(rival.name, model, cycles), tell)

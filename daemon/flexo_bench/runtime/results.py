@@ -1,4 +1,4 @@
-"""What the benchmark has measured, and the ratios that it is judged by. Pure."""
+"""The measurements of the benchmark, and the ratios by which they are judged. All functions are pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Resize:
     model: str
     cost: Pause
     grant_to_useful_s: float | None = None
-    """From the leader's grant to the first mini-batch of the newcomers; only of FLEXOS that grow."""
+    """Time from the leader's grant to the newcomers' first mini-batch; only for growth of FLEXOS."""
     warming_slows: float | None = None
-    """See pauses.warming_slows; only of FLEXOS that grow."""
+    """Result of pauses.warming_slows; only for growth of FLEXOS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Steady:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """GPUs of `workers` workers were there from `start` to `end` (seconds since the run's beginning)."""
+    """A time, from `start` to `end` in seconds since the run's beginning, with GPUs for `workers` workers."""
 
     start: float
     end: float
@@ -54,7 +54,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Transient:
-    """Training with GPUs that come and go. `intervals` is who could have trained when; see transient.py."""
+    """Training with GPUs that come and go. `intervals`: the workers that had GPUs; see transient.py."""
 
     rival: str
     period_s: float
@@ -62,49 +62,49 @@ class Transient:
     step_seconds: float
     intervals: tuple[Interval, ...]
     samples: int
-    """What was really done."""
+    """Number of samples that were really trained."""
     fixed: dict[int, float]
     """Samples/s at each size, measured with that size fixed."""
 
     @property
     def ideal_samples(self) -> float:
-        """With resizing that costs nothing and happens at once."""
+        """Samples if resizing cost nothing and happened at once."""
         return sum((part.end - part.start) * self.fixed[part.workers] for part in self.intervals)
 
     @property
     def without_borrowing(self) -> float:
-        """Samples if the GPUs that come and go had been left alone."""
+        """Samples if the job had never used the GPUs that come and go."""
         least = min(self.fixed)
         return sum((part.end - part.start) * self.fixed[least] for part in self.intervals)
 
     @property
     def ratio(self) -> float:
-        """Of the ideal."""
+        """Trained samples as a part of the ideal."""
         return self.samples / self.ideal_samples
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The core on torch.distributed at one number of ranks. Seconds, a number for each repetition or step."""
+    """Times of the core on torch.distributed at one number of ranks: seconds of each repetition or step."""
 
     ranks: int
     idle: tuple[float, ...]
-    """From the word until the last one has built the next communicator; nobody trains."""
+    """Time from the command until the last rank has built the next communicator. No rank trains."""
     training: tuple[float, ...]
-    """The same while all train."""
+    """The same time while all ranks train."""
     switched: tuple[float, ...]
-    """What the slowest rank takes for the switch itself."""
+    """The slowest rank's time for the switch itself."""
     first_collective: tuple[float, ...]
-    """From the beginning of the switch until the slowest rank has been through a barrier in the new one."""
+    """Time from the begin of the switch until the slowest rank has passed a barrier in the new one."""
     steps: tuple[float, ...]
-    """Rank 0's, before a preparation."""
+    """Durations of rank 0's steps before a preparation."""
     meanwhile: tuple[float, ...]
-    """Rank 0's, during it."""
+    """Durations of rank 0's steps during a preparation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Of a model's parameters, in one piece. Seconds of the slowest rank, a number for each repetition."""
+    """A broadcast of a model's parameters in one piece. `seconds`: the slowest rank's, per repetition."""
 
     model: str
     ranks: int
@@ -114,19 +114,19 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
-    """What connecting.py has measured."""
+    """The measurements of connecting.py."""
 
     step_s: float
-    """How long a step sleeps."""
+    """Duration of a step's sleep."""
     connected: tuple[Connected, ...]
     broadcasts: tuple[Broadcast, ...]
 
     def broadcast_s(self, model: str) -> float | None:
-        """Median."""
+        """Median time of a broadcast of the model."""
         return median(value for each in self.broadcasts if each.model == model for value in each.seconds)
 
     def extrapolated_s(self, ranks: int) -> float | None:
-        """If it goes on growing as from the last but one number of ranks to the last; nobody measured it."""
+        """Time to connect `ranks` ranks while all train, extrapolated from the last two measured numbers."""
         if len(self.connected) < 2:
             return None
         first, second = self.connected[-2:]
@@ -137,7 +137,7 @@ class Connecting:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a benchmark of its own has measured: its samples, and its table."""
+    """The measurements of a separate benchmark: its samples, and its table."""
 
     samples: dict[str, Any]
     lines: tuple[str, ...]
@@ -145,7 +145,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Everything that one run of the benchmark has found out; parts that were left out are empty."""
+    """All results of one run of the benchmark; parts that were left out are empty."""
 
     machine: dict[str, Any]
     command: str
@@ -158,7 +158,7 @@ class Figures:
     seconds: float = 0.0
 
     def pauses(self, rival: str, model: str, *, out: bool) -> list[float]:
-        """Seconds."""
+        """Pauses in seconds: of growth if `out`, else of shrinking."""
         found = [each for each in self.resizes if (each.rival, each.model) == (rival, model)]
         return [each.cost.pause_s for each in found if each.cost.out is out]
 
@@ -168,7 +168,7 @@ class Figures:
         return median(run.samples_per_second for run in runs)
 
     def goals(self) -> list[Goal]:
-        """Of flexo on Horovod's core, with the toy model; then of flexo on the core on torch.distributed."""
+        """Goals of flexo on Horovod's core with the toy model, then of flexo on torch.distributed's core."""
         return [*self._goals_of_ours(), *self._goals_of_core_torch()]
 
     def _goals_of_ours(self) -> list[Goal]:
@@ -205,7 +205,7 @@ class Figures:
         yield Goal(f"{CORE_TORCH}.transient_ratio_vs_ideal", transient, at_least=0.97)
 
     def mini_batch(self, model: str, *, out: bool) -> float | None:
-        """Seconds that one takes on the core on torch.distributed at the size that a change leads to."""
+        """Median seconds of a mini-batch after a change, on the core on torch.distributed."""
         costs = (each.cost for each in self.resizes if (each.rival, each.model) == (CORE_TORCH, model))
         return median(cost.batch_after_s for cost in costs if cost.out is out)
 
@@ -215,7 +215,7 @@ class Figures:
         return None if batch is None or broadcast is None else batch + 2 * broadcast
 
     def figures_of_core_torch(self) -> dict[str, float | None]:
-        """What its ratios are made of, and how fast it connects; seconds."""
+        """The parts of core_torch's ratios, and its times to connect, in seconds."""
         found: dict[str, float | None] = {}
         for model in MODELS:
             own = f"{CORE_TORCH}.{model}"
@@ -237,7 +237,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A ratio, and what it is to reach. value None: not measured in this run."""
+    """A ratio and its bound. `value` None: not measured in this run."""
 
     name: str
     value: float | None
@@ -246,12 +246,12 @@ class Goal:
 
     @property
     def wanted(self) -> str:
-        """In words."""
+        """The bound in words."""
         return f"at most {self.at_most:g}" if self.at_most is not None else f"at least {self.at_least:g}"
 
     @property
     def verdict(self) -> str:
-        """reached, missed, or not measured."""
+        """One of reached, missed and not measured."""
         if self.value is None:
             return "not measured"
         low, high = self.at_least, self.at_most
@@ -260,11 +260,11 @@ class Goal:
 
 
 def median(values: Iterable[float]) -> float | None:
-    """None of nothing."""
+    """The median of `values`; None if there are none."""
     found = list(values)
     return statistics.median(found) if found else None
 
 
 def _ratio(ours: float | None, theirs: float | None) -> float | None:
-    """How much of theirs; pauses below the resolution of the logs count as 0.1 ms."""
+    """The ratio of ours to theirs. Pauses below the resolution of the logs count as 0.1 ms."""
     return None if ours is None or theirs is None else max(ours, 1e-4) / max(theirs, 1e-4)

@@ -25,25 +25,25 @@ from horovod_elastic.core.choice import HOROVOD, TORCH
 
 SCRIPT = Path(__file__).resolve().parent / "train.py"
 BOUND_S = 120.0
-"""How long anything may take before the benchmark gives up."""
+"""Time after which the benchmark gives up waiting."""
 POLL_S = 0.1
 CORES = {OURS: HOROVOD, CORE_TORCH: TORCH}
 
 
 class RivalFailed(Exception):
-    """It did not do what it was asked; the message holds what it printed."""
+    """A rival did not do what was asked; the message has the rival's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is trained: the same for every rival."""
+    """The training task: the same for every rival."""
 
     folder: Path
-    """Logs and everything else of this run; made by the rival."""
+    """Folder of the logs and all other files of this run; the rival makes it."""
     model: str = "toy"
     step_seconds: float = 0.0
     largest: int = 3
-    """Workers that it may grow to."""
+    """Number of workers to which the job may grow."""
 
     def command(self, *more: str) -> list[str]:
         """The training program's command line."""
@@ -53,23 +53,23 @@ class Training:
 
 
 class Rival(Protocol):
-    """One way to resize. Raises RivalFailed."""
+    """One way to resize a training job. Its methods raise RivalFailed."""
 
     name: str
     by_rank: bool
-    """Whether a resize ends all processes and starts others."""
+    """True if a resize ends all processes and starts others."""
 
     def start(self, training: Training, size: int) -> None:
-        """Begin to train with `size` workers; returns at once."""
+        """Begin to train with `size` workers. Returns at once."""
 
     def resize(self, size: int) -> float:
-        """Have it train with `size` workers; returns when that was asked for, in seconds since the epoch."""
+        """Resize to `size` workers. Returns the time of the request, in seconds since the epoch."""
 
     def stop(self) -> None:
-        """End it; nothing of it is left."""
+        """End the training, so that nothing of it is left."""
 
     def said(self) -> str:
-        """What it has printed."""
+        """The rival's output so far."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Stock:
     _hosts: Path = Path()
 
     def start(self, training: Training, size: int) -> None:
-        """Slots are of 127.0.0.1's own name, so that no ssh is needed."""
+        """Begin to train. All slots are on localhost, so that no ssh is needed."""
         _make(training.folder)
         self._hosts = training.folder / "hosts"
         self._name_hosts(size)
@@ -94,7 +94,7 @@ class Stock:
         self._run = _Horovodrun([*how, *discover], training)
 
     def resize(self, size: int) -> float:
-        """Rewrite the file; the driver looks every second."""
+        """Rewrite the file, which the driver reads every second."""
         self._name_hosts(size)
         return time.time()
 
@@ -104,7 +104,7 @@ class Stock:
         fresh.rename(self._hosts)
 
     def stop(self) -> None:
-        """Kill it: how it ends is not measured."""
+        """Kill the training: its end is not measured."""
         if self._run:
             self._run.kill()
 
@@ -123,7 +123,7 @@ class StopRestart:
     _training: Training | None = None
 
     def start(self, training: Training, size: int) -> None:
-        """A fixed number of workers."""
+        """Begin to train with a fixed number of workers."""
         _make(training.folder)
         self._training = training
         self._go(size)
@@ -135,7 +135,7 @@ class StopRestart:
         self._run = _Horovodrun(how, self._training, "--checkpoint", str(checkpoint))
 
     def resize(self, size: int) -> float:
-        """Tell it to stop, wait until it has, start it again."""
+        """Tell the training to stop, wait until it has, and start it again with the new size."""
         assert self._training is not None
         assert self._run is not None
         stop = self._training.folder / "logs" / "stop"
@@ -147,7 +147,7 @@ class StopRestart:
         return asked_at
 
     def stop(self) -> None:
-        """Kill it: how the last one ends is not measured."""
+        """Kill the last run: its end is not measured."""
         if self._run:
             self._run.kill()
 
@@ -169,7 +169,7 @@ class _Horovodrun:
             )  # fmt: skip
 
     def wait(self) -> None:
-        """Until it has ended well."""
+        """Wait until horovodrun has ended with code 0. Raises RivalFailed."""
         try:
             code = self._process.wait(BOUND_S)
         except subprocess.TimeoutExpired:
@@ -178,7 +178,7 @@ class _Horovodrun:
             raise RivalFailed(f"horovodrun ended with {code}\n{self.said()}")
 
     def kill(self) -> None:
-        """Its workers are in sessions of their own, and known by the folder that they log to."""
+        """Kill horovodrun and its workers, which have own sessions and are known by their log folder."""
         self._process.kill()
         self._process.wait()
         left = [process for process in psutil.process_iter() if self._is_ours(process)]
@@ -208,7 +208,7 @@ class Flexo:
     _runs: int = field(default=0)
 
     def start(self, training: Training, size: int) -> None:
-        """Submitted as a user would, then held at its minimum."""
+        """Submit the job as a user would, then hold it at its minimum."""
         _make(training.folder)
         self._folder = training.folder
         words, core = shlex.join(training.command()), f"--core={CORES[self.name]}"
@@ -226,7 +226,7 @@ class Flexo:
         self.resize(size)
 
     def resize(self, size: int) -> float:
-        """Asked again while flexod does not know the job yet, or a change is under way."""
+        """Scale the job, again until flexod knows the job and no other change is under way."""
         deadline = time.monotonic() + BOUND_S
         while True:
             asked_at = time.time()
@@ -238,7 +238,7 @@ class Flexo:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """scancel; wait until it and its satellites are gone."""
+        """Cancel the job, and wait until it and its satellites are gone."""
         with contextlib.suppress(LabCommandFailed):
             self.lab.run(["scancel", str(self._job_id)])
         deadline = time.monotonic() + BOUND_S
@@ -254,14 +254,14 @@ class Flexo:
 
 
 def _make(folder: Path) -> None:
-    """An empty folder, with one for logs in it."""
+    """Make an empty folder, with a folder for logs in it."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "logs").mkdir(parents=True)
 
 
 @contextlib.contextmanager
 def running(rival: Rival, training: Training, size: int) -> Iterator[WorkLog]:
-    """`rival` at work with `size` workers, and its logs; ended afterwards, whatever happened."""
+    """`rival` training with `size` workers. Yields its logs, and ends the training in any case."""
     try:
         rival.start(training, size)
         yield WorkLog(training.folder / "logs")
@@ -270,7 +270,7 @@ def running(rival: Rival, training: Training, size: int) -> Iterator[WorkLog]:
 
 
 def wait_until_settled(rival: Rival, log: WorkLog, size: int, batches: int, after: float = 0.0) -> None:
-    """Until `size` workers have done `batches` mini-batches each since then. Raises RivalFailed."""
+    """Wait until `size` workers have each done `batches` mini-batches since `after`. Raises RivalFailed."""
     deadline = time.monotonic() + BOUND_S
     while not log.read().settled(size, batches, after):
         if time.monotonic() > deadline:
@@ -279,5 +279,5 @@ def wait_until_settled(rival: Rival, log: WorkLog, size: int, batches: int, afte
 
 
 def interrupt_on_sigterm() -> None:
-    """So that whoever ends the benchmark lets it take down what it started."""
+    """Turn SIGTERM into KeyboardInterrupt, so that the benchmark takes down what it started."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

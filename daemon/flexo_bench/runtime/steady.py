@@ -1,6 +1,6 @@
 """Part `steady`: samples/s at fixed sizes, stock Horovod and flexo in turns.
 
-Flexo on Horovod's own core is only looked at with the toy model and two workers.
+Flexo on Horovod's own core is measured only with the toy model and two workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 def measure(
     rivals: Sequence[Rival], pairs: int, seconds: float, folder: Path, tell: Tell
 ) -> Iterator[Steady]:
-    """Each rival once a pair with each model, first in every other pair. Raises RivalFailed."""
+    """Measure each rival once per pair and model. The rivals' order alternates. Raises RivalFailed."""
     for pair in range(pairs):
         for model in MODELS:
             for rival in rivals if pair % 2 == 0 else reversed(rivals):
@@ -33,7 +33,7 @@ def measure(
 
 
 def _sizes(rival: Rival, training: Training, pair: int, seconds: float, tell: Tell) -> Iterator[Steady]:
-    """One run that grows from one size to the next."""
+    """Measure one run that grows from one size to the next."""
     sizes = STEADY_WORKERS[:1] if rival.name == OURS else STEADY_WORKERS
     training = replace(training, largest=sizes[-1] + 1)
     with running(rival, training, sizes[0]) as log:

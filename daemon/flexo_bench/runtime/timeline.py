@@ -26,7 +26,7 @@ from flexo_bench.runtime.worklog import Batch, Moment, WorkLog, by_worker
 from flexo_lab import LabSpec, bring_up
 
 SETTLED = 40
-"""Mini-batches of every worker before and after each resize: there is something to see on both sides."""
+"""Mini-batches of every worker before and after each resize, so that the picture shows both sides."""
 _STARTING, _BUILDING, _WAITING = "starts, imports", "builds the model, warms up", "ready, waits"
 _TRAINING, _SWITCHING, _PREPARING = (
     "trains (a box is a mini-batch)",
@@ -44,7 +44,7 @@ _WORDS = {"grant": "grant", "prepare": "prepare", "propose": "propose", "go": "g
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A worker did one thing for a while. Seconds since the epoch."""
+    """One activity of a worker. Times are seconds since the epoch."""
 
     what: str
     start: float
@@ -53,7 +53,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One worker's life."""
+    """All activities of one worker."""
 
     name: str
     spans: tuple[Span, ...]
@@ -62,19 +62,19 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One run: who did what, and what the leader said when."""
+    """One run: the workers' activities, and the events of the leader's trace."""
 
     lanes: tuple[Lane, ...]
     told: tuple[Traced, ...]
     grown_at: float
-    """The leader's go for the bigger generation."""
+    """Time of the leader's `go` for the bigger generation."""
     shrunk_at: float
 
 
 def story(folder: Path) -> Story:
     """Join logs and trace of the run in `folder`: SMALL workers, then BIG, then SMALL again.
 
-    Raises ValueError where they do not tell of that.
+    Raises ValueError if the trace has fewer than three generations.
     """
     log, told = WorkLog(folder / "logs").read(), traces.read(folder)
     gos = [each for each in told if each.event == "go"]
@@ -90,7 +90,10 @@ def story(folder: Path) -> Story:
 
 
 def _names(log: WorkLog, told: Sequence[Traced]) -> dict[int, str]:
-    """Process -> the leader's name for it: whoever logged its first step at that rank in that generation."""
+    """Per process: the leader's name for its worker.
+
+    The process that logs the first step of a rank in a generation is the worker that entered with that rank.
+    """
     names: dict[int, str] = {}
     gos = [(each.fields["generation"], each.at) for each in told if each.event == "go"]
     until = [at for _, at in gos[1:]] + [float("inf")]
@@ -130,7 +133,7 @@ def _preparing(name: str, told: Sequence[Traced]) -> tuple[Span, ...]:
 
 
 def draw(found: Story, path: Path) -> None:
-    """Three strips: from the grant to training with one more; its last second, larger; one worker less."""
+    """Draw three strips: from the grant to training with one more, its last second, and one worker less."""
     grant_at = max(each.at for each in found.told if each.event == "grant" and each.at < found.grown_at)
     figure = Figure(figsize=(11, 8.2), layout="constrained", dpi=130)
     whole, out, back = figure.subplots(3, 1)
@@ -169,12 +172,12 @@ def _bar(axes: Axes, span: Span, middle: float, height: float, zero: float) -> N
 
 
 def _mark(axes: Axes, told: Sequence[Traced], zero: float) -> None:
-    """A line a word of the leader's; words that come at once share a label, near ones go up a row."""
+    """Draw a line for each event of the leader. Events at once share a label; near labels go up a row."""
     width = axes.get_xlim()[1] - axes.get_xlim()[0]
     labels: list[tuple[float, str]] = []
     for each in told:
         if each.event == "propose" and not each.fields["at"]:
-            continue  # it only asks where the workers are
+            continue  # this proposal only asks for the workers' position
         at, word = each.at - zero, _WORDS[each.event]
         axes.axvline(at, color=_INK, linewidth=0.9, linestyle=(0, (4, 3)))
         if labels and at - labels[-1][0] < 0.01 * width:

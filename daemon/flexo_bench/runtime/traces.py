@@ -1,4 +1,4 @@
-"""What a flexo leader's trace (FLEXO_TRACE) says of a resize."""
+"""Reads resizes from a flexo leader's trace (FLEXO_TRACE)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from flexo_bench.runtime.pauses import Pause
 
 FILE = "trace.jsonl"
-"""In the folder of a run."""
+"""Name of the trace in the folder of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Traced:
 
 
 def read(folder: Path) -> list[Traced]:
-    """In order of time; nothing if there is no trace. A torn last line is left out."""
+    """Lines of the trace in order of time; none if there is no trace. A torn last line is left out."""
     path = folder / FILE
     if not path.exists():
         return []
@@ -36,7 +36,7 @@ def read(folder: Path) -> list[Traced]:
 
 
 def grant_to_useful(folder: Path, asked_at: float, cost: Pause) -> float | None:
-    """From the first grant after the request to the end of the first mini-batch at the new size."""
+    """Time from the first grant after the request to the end of the first mini-batch at the new size."""
     useful_at = asked_at + cost.first_useful_s
     grants = [e.at for e in read(folder) if e.event == "grant" and asked_at <= e.at <= useful_at]
     return useful_at - grants[0] if grants else None

@@ -1,7 +1,7 @@
-"""What every rival of the benchmark trains: an ordinary elastic Horovod program, which logs each mini-batch.
+"""The training program of every rival: an ordinary elastic Horovod program, which logs each mini-batch.
 
-It knows nothing of who started it. The computation is real unless --step-seconds is given: then a step only
-sleeps that long, which is how the benchmark gives every worker a GPU of its own on a machine with few cores.
+The program does not depend on its launcher. The computation is real unless --step-seconds is given. Then a
+step only sleeps that long, so that every worker has a GPU of its own on a machine with few cores.
 """
 
 # ruff: noqa: E402  (how long the imports take is part of what is measured)
@@ -24,16 +24,16 @@ from torch.nn import functional
 IMPORTED_AT = time.time()
 
 SAMPLES = 60_000
-"""As many as MNIST has."""
+"""Number of samples, as in MNIST."""
 INPUTS, CLASSES = 784, 10
 HIDDEN = {"tiny": (16, 16), "toy": (1024, 300), "large": (3200, 2900)}
 """Widths of the hidden layers: 13 thousand parameters, 1.1 million, 11.8 million."""
 BATCH = {"tiny": 64, "toy": 256, "large": 64}
-"""Samples a worker and step."""
+"""Samples of one worker in one step."""
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Options; the benchmark gives every rival the same."""
+    """Parse the options. The benchmark gives every rival the same."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--log-dir", type=Path, required=True)
     parser.add_argument("--model", choices=list(HIDDEN), default="toy")
@@ -43,26 +43,26 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Log:
-    """One JSON line an event, in a file of this process's own."""
+    """A file of this process with one JSON line for each event."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / f"{os.getpid()}.jsonl").open("a", buffering=1)
 
     def write(self, event: str, at: float | None = None, **fields: object) -> None:
-        """Add a line; line-buffered, so that it outlives a worker that is killed."""
+        """Add a line. The file is line-buffered, so that the line survives if the worker is killed."""
         head = {"event": event, "time": at or time.time(), "pid": os.getpid()}
         self._file.write(json.dumps(head | fields) + "\n")
 
 
 def process_started_at() -> float:
-    """When the kernel started this process, in seconds since the epoch."""
+    """Time at which the kernel started this process, in seconds since the epoch."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.time() - since_boot + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def make_model(name: str) -> torch.nn.Module:
-    """A perceptron; equal in every worker before the first step."""
+    """Make a perceptron, whose weights are equal in every worker before the first step."""
     torch.manual_seed(0)
     first, second = HIDDEN[name]
     return torch.nn.Sequential(
@@ -89,7 +89,7 @@ class Data:
 
 
 def batches(sampler: Iterator[int], size: int) -> Iterator[list[int]]:
-    """The sampler's indices in full batches; what does not fill the last one is left out."""
+    """The sampler's indices in full batches; an incomplete last batch is left out."""
     batch: list[int] = []
     for index in sampler:
         batch.append(index)
@@ -99,7 +99,7 @@ def batches(sampler: Iterator[int], size: int) -> Iterator[list[int]]:
 
 
 class Trainer:
-    """The model, and how it is trained."""
+    """The model, its data, and the training of an epoch."""
 
     def __init__(self, args: argparse.Namespace, log: Log) -> None:
         self._args, self._log = args, log
@@ -114,11 +114,11 @@ class Trainer:
 
     @property
     def parameters(self) -> int:
-        """How many the model has."""
+        """Number of the model's parameters."""
         return sum(each.numel() for each in self._model.parameters())
 
     def train_epoch(self, state: hvd.elastic.TorchState) -> bool:
-        """What is left of this epoch; False if told to stop before its end."""
+        """Train the rest of this epoch; False if told to stop before its end."""
         for number, indices in enumerate(batches(iter(state.sampler), self._batch)):
             self._train_batch(indices)
             state.sampler.record_batch(number, self._batch)
@@ -142,7 +142,7 @@ class Trainer:
         self._optimizer.step()
 
     def _told_to_stop(self) -> bool:
-        """All of them or none: the file may be seen by some a moment earlier than by others."""
+        """True for all workers or for none: some workers may see the file `stop` earlier than others."""
         if self._args.checkpoint is None:
             return False
         seen = torch.tensor([float((self._args.log_dir / "stop").exists())])
@@ -165,7 +165,7 @@ def main() -> None:
 
     @hvd.elastic.run  # type: ignore[untyped-decorator]
     def train(state: hvd.elastic.TorchState) -> None:
-        """Entered again after every change of workers."""
+        """Train. Horovod calls this again after every change of workers."""
         log.write("enter", rank=hvd.rank(), size=hvd.size(), step=state.step)
         while trainer.train_epoch(state):
             pass
@@ -177,14 +177,14 @@ def main() -> None:
 
 
 def save(state: hvd.elastic.TorchState, path: Path) -> None:
-    """Everything that training needs to go on."""
+    """Save all that training needs to go on."""
     parts = {name: getattr(state, name).state_dict() for name in ("model", "optimizer", "sampler")}
     torch.save({**parts, "epoch": state.epoch, "step": state.step}, path.with_suffix(".new"))
     path.with_suffix(".new").rename(path)
 
 
 def load(state: hvd.elastic.TorchState, path: Path) -> None:
-    """Take up what `save` wrote."""
+    """Load the state that `save` wrote."""
     saved = torch.load(path)
     for name in ("model", "optimizer", "sampler"):
         getattr(state, name).load_state_dict(saved[name])

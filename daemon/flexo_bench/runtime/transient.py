@@ -1,12 +1,12 @@
 """Part `transient`: GPUs that come and go every two minutes (Amoeba, section 6.2), against free resizing.
 
-Two cores gain nothing from more workers, so here a step only sleeps: every worker has a GPU of its own; and
-the model is tiny, so that its gradients do not need the cores either. The time may be scaled: at 1/2 the GPUs
-stay for one minute instead of two, and stay away as long. Nothing else is scaled, starting a worker least of
-all, so the smaller the scale, the harder it is.
+Two cores gain nothing from more workers, so here a step only sleeps: every worker has a GPU of its own. The
+model is tiny, so that its gradients do not need the cores either. The time may be scaled: at 1/2 the GPUs
+stay for one minute instead of two, and stay away as long. Nothing else is scaled, and starting a worker takes
+its usual time. So a smaller scale is harder.
 
-The ideal grows the moment that the GPUs are granted and shrinks the moment that they are given back, for
-nothing; its throughput at each size is measured beforehand, in the same job, with that size fixed.
+The ideal grows at the moment of the grant and shrinks at the moment of the return, at no cost. Its throughput
+at each size is measured beforehand, in the same job, with that size fixed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from flexo_bench.runtime.steady import rate
 from flexo_bench.runtime.worklog import Batch, WorkLog
 
 PERIOD_S = 120.0
-"""How long the GPUs stay, and stay away, at scale 1."""
+"""Time for which the GPUs stay, and stay away, at scale 1."""
 BASE, EXTRA = 4, 1
-"""Workers of the job's own, and those that come and go."""
+"""Number of the job's own workers, and of workers that come and go."""
 MODEL = "tiny"
 STEP_S = 0.25
-"""About what ResNet-50 takes on one GPU."""
+"""Duration of a step, about that of ResNet-50 on one GPU."""
 SETTLED = 4
 FIXED_S = 8.0
 
@@ -37,9 +37,9 @@ Tell = Callable[[str], None]
 
 
 def measure(rival: Rival, time_scale: float, cycles: int, folder: Path, tell: Tell) -> Transient:
-    """The GPUs come `cycles` times; before the first and after the last time they are away for half a period.
+    """Measure while the GPUs come `cycles` times.
 
-    Raises RivalFailed.
+    The GPUs are away for half a period at the beginning and at the end. Raises RivalFailed.
     """
     period = PERIOD_S * time_scale
     training = Training(folder / f"transient-{rival.name}", MODEL, STEP_S, largest=BASE + EXTRA)
@@ -65,7 +65,7 @@ def measure(rival: Rival, time_scale: float, cycles: int, folder: Path, tell: Te
 
 
 def _fixed(rival: Rival, log: WorkLog) -> dict[int, float]:
-    """Samples/s at each size while it stays; the job is back at BASE afterwards."""
+    """Samples/s at each size while it is fixed. The job is back at BASE afterwards."""
     wait_until_settled(rival, log, BASE, SETTLED)
     base = rate(log, FIXED_S)
     wait_until_settled(rival, log, BASE + EXTRA, SETTLED, rival.resize(BASE + EXTRA))
@@ -76,16 +76,16 @@ def _fixed(rival: Rival, log: WorkLog) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """From `at` on (seconds since the epoch) it was to have that many workers."""
+    """A requested size: `workers` workers from `at` on, in seconds since the epoch."""
 
     at: float
     workers: int
 
 
 def _really(asked: Asked, folder: Path, batches: Sequence[Batch]) -> Asked:
-    """When the GPUs were there for whoever wastes nothing.
+    """The change as a rival that wastes nothing has it, at the time when the GPUs really come or go.
 
-    They come with the leader's grant, where there is a trace, and go with the last mini-batch that used them.
+    GPUs come with the leader's grant, if there is a trace. They go with the last mini-batch that used them.
     """
     if asked.workers > BASE:
         grants = [each.at for each in traces.read(folder) if each.event == "grant" and each.at >= asked.at]
@@ -96,13 +96,13 @@ def _really(asked: Asked, folder: Path, batches: Sequence[Batch]) -> Asked:
 
 
 def _intervals(began: float, ended: float, changes: Sequence[Asked]) -> tuple[Interval, ...]:
-    """Who could have trained when, in seconds since `began`."""
+    """Intervals with the number of workers that could have trained, in seconds since `began`."""
     marks = [Asked(began, BASE), *changes, Asked(ended, 0)]
     return tuple(Interval(one.at - began, other.at - began, one.workers) for one, other in pairwise(marks))
 
 
 def _samples(batches: Sequence[Batch], began: float, ended: float) -> int:
-    """Of all workers; each step once, also if it was done again."""
+    """Samples of all workers. Each step counts once, even if it was repeated."""
     done = {(batch.step, batch.rank): batch for batch in batches if began <= batch.at < ended}
     return sum(batch.samples for batch in done.values())
 

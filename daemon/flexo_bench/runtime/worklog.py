@@ -1,4 +1,4 @@
-"""What the workers of a run have logged, read while they go on writing."""
+"""Reads the logs of a run's workers while the workers go on writing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The end of one mini-batch in one worker. Times are seconds since the epoch, of one machine's clock."""
+    """The end of one mini-batch in one worker. Times are seconds since the epoch, by one machine's clock."""
 
     worker: int
-    """Its process."""
+    """The worker's process id."""
     step: int
     at: float
     rank: int
@@ -35,7 +35,7 @@ class Moment:
 
 @dataclass
 class WorkLog:
-    """All logs of one folder; `read` takes up what has been added since."""
+    """All logs of one folder; `read` adds the lines that were written since."""
 
     folder: Path
     batches: list[Batch] = field(default_factory=list)
@@ -43,7 +43,7 @@ class WorkLog:
     _read: dict[Path, int] = field(default_factory=dict)
 
     def read(self) -> WorkLog:
-        """Take up whole lines only: the last one may be half written, or torn for ever by a kill."""
+        """Add new lines, whole ones only: the last line may be half written, or torn by a kill."""
         for path in sorted(self.folder.glob("*.jsonl")):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
@@ -62,7 +62,7 @@ class WorkLog:
             self.moments.append(Moment(pid, line["event"], at))
 
     def settled(self, size: int, batches: int, after: float) -> bool:
-        """Whether `size` workers have each done that many mini-batches as one of `size` since then."""
+        """True if each of `size` workers has done `batches` mini-batches at this size since `after`."""
         done: dict[int, int] = {}
         for batch in self.batches:
             if batch.size == size and batch.at > after:
@@ -71,21 +71,21 @@ class WorkLog:
 
 
 def batch_seconds(batches: Iterable[Batch]) -> float:
-    """Median time of a mini-batch, over all workers in `batches`; NaN if nobody did two in a row."""
+    """Median time of a mini-batch, over all workers in `batches`; NaN if no worker did two in a row."""
     gaps = [gap for each in by_worker(batches).values() for gap in _gaps(each)]
     return statistics.median(gaps) if gaps else float("nan")
 
 
 def mean_seconds(batches: Iterable[Batch]) -> float | None:
-    """Mean time of a mini-batch, over all workers in `batches`; None if nobody did two in a row."""
+    """Mean time of a mini-batch, over all workers in `batches`; None if no worker did two in a row."""
     gaps = [gap for each in by_worker(batches).values() for gap in _gaps(each)]
     return statistics.fmean(gaps) if gaps else None
 
 
 def samples_per_second(batches: Sequence[Batch]) -> float:
-    """Of all workers together, over the time that `batches` span; the first mini-batch only begins the time.
+    """Samples/s of all workers together, over the time that `batches` span.
 
-    Raises ValueError where a worker has fewer than two.
+    A worker's first mini-batch only begins the time. Raises ValueError if a worker has fewer than two.
     """
     total = 0.0
     for each in by_worker(batches).values():
@@ -96,7 +96,7 @@ def samples_per_second(batches: Sequence[Batch]) -> float:
 
 
 def by_worker(batches: Iterable[Batch]) -> dict[int, list[Batch]]:
-    """In order of time."""
+    """Mini-batches per worker, in order of time."""
     found: dict[int, list[Batch]] = {}
     for batch in sorted(batches, key=lambda each: each.at):
         found.setdefault(batch.worker, []).append(batch)

@@ -1,1 +1,1 @@
-"""flexod beside a slurmctld with thousands of nodes and tens of thousands of jobs (make bench-scale)."""
+"""Benchmark of flexod with thousands of nodes and tens of thousands of jobs (make bench-scale)."""

@@ -28,39 +28,41 @@ from flexo_lab.errors import LabError
 
 BUILD = Path(__file__).resolve().parents[3] / "build" / "bench"
 GOALS = {"loop_p99_s": 2.0, "rss_mib": 1024.0, "slurmctld_rpc_ratio": 1.05}
-"""At 5,000 nodes, 20,000 jobs and 1,000 leaders; at most."""
+"""Upper bounds at 5,000 nodes, 20,000 jobs and 1,000 leaders."""
 SETTLE_S = 60.0
-"""For slurmctld, after jobs have come or gone."""
+"""Time for slurmctld to settle after jobs have come or gone."""
 _QUIET_S = 180.0
-"""More than there is between two loops where reading Slurm takes seconds."""
+"""Time without a change after which growth is over: more than one cycle if reading Slurm takes seconds."""
 _GRANTS_S = 1200.0
-"""At most, for the first grants: as long as satellites come or go, flexod's beginning is seen, not flexod."""
+"""Limit for the first grants. While satellites come or go, only flexod's start-up would be measured."""
 _GONE_S = 1200.0
-"""At most, until slurmctld has ended all satellites."""
+"""Limit until slurmctld has ended all satellites."""
 _AT_A_TIME = 25
-"""Satellites to extend with one command; to end before slurmctld is asked which are left, those among them
-that are still ending."""
+"""Number of satellites to extend with one command.
+
+It is also the number to end before slurmctld is asked which are left, including those that are still ending.
+"""
 _SATELLITES = ("squeue", "--noheader", "--partition=flex", "--format=%A")
 
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """What was watched, in turns: a stretch of each, and one more at the end of what is `alone`."""
+    """The watched stretches of time: in each turn one of each kind, and one more that is `alone`."""
 
     alone: list[Watched]
-    """Neither flexod nor satellites."""
+    """Stretches with neither flexod nor satellites."""
     beside: list[Watched]
-    """flexod, its satellites and their leaders."""
+    """Stretches with flexod, its satellites and their leaders."""
     satellites_only: list[Watched]
-    """As many jobs as there are satellites are more for slurmctld to do, whoever submits them."""
+    """Stretches with the satellites but without flexod: more jobs are more work for slurmctld in any case."""
     satellites: list[int]
-    """How many ran beside flexod."""
+    """Per turn: satellites that ran beside flexod."""
     satellites_left: list[int]
-    """And how many when it had been gone for the whole of a stretch."""
+    """Per turn: satellites that still ran at the end of the stretch without flexod."""
 
 
 def main() -> None:
-    """Bring it up, watch it without and with flexod in turns, print, write. A missed goal is no failure."""
+    """Watch a cluster without and with flexod in turns, print, write. A missed goal is no failure."""
     interrupt_on_sigterm()
     options = _parse(sys.argv[1:])
     began = time.monotonic()
@@ -94,7 +96,7 @@ def _without(lab: Lab, seconds: float, tell: cluster.Tell, what: str = "") -> Wa
 
 
 def _report(options: argparse.Namespace, figures: dict[str, object]) -> None:
-    """Of the turns so far: what is measured is not lost with what fails later."""
+    """Print and write the figures of the turns so far, so that a later failure does not lose them."""
     for line in _table(figures):
         print(line)
     options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +136,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def _flexod(lab: Lab, bases: Sequence[Base]) -> Iterator[Path]:
-    """flexod with a leader for each elastic job; what was granted is taken back afterwards.
+    """flexod with a leader for each elastic job, during the context. Satellites run on after it.
 
     Yields the folder in which each satellite that runs has a file.
     """
@@ -160,7 +162,7 @@ def _flexod(lab: Lab, bases: Sequence[Base]) -> Iterator[Path]:
 
 
 def _grown(lab: Lab, folder: Path) -> int:
-    """How many satellites there are once no more have come or gone for a while. Raises RuntimeError."""
+    """Wait until no satellites come or go for a while. Returns their number. Raises RuntimeError."""
     count, since, deadline = 0, time.monotonic(), time.monotonic() + _GRANTS_S
     while time.monotonic() < deadline and (not count or time.monotonic() - since < _QUIET_S):
         time.sleep(5)
@@ -174,8 +176,8 @@ def _grown(lab: Lab, folder: Path) -> int:
 
 
 def _let_outlast(lab: Lab, seconds: float, tell: cluster.Tell) -> None:
-    """Let all satellites stay for so long from now on, although nobody extends their leases."""
-    tell("extending all satellites' leases once more")
+    """Extend the time limits of all satellites to `seconds` from now, because flexod no longer does."""
+    tell("extending all satellites' time limits once more")
     satellites = lab.run([*_SATELLITES, "--state=running"], timeout=_GONE_S).stdout.split()
     for first in range(0, len(satellites), _AT_A_TIME):
         some = ",".join(satellites[first : first + _AT_A_TIME])
@@ -184,9 +186,9 @@ def _let_outlast(lab: Lab, seconds: float, tell: cluster.Tell) -> None:
 
 
 def _wait_until_gone(lab: Lab, tell: cluster.Tell) -> None:
-    """End all satellites, some at a time: each slurmstepd that ends looks through all processes there are.
+    """End all satellites, some at a time, because each slurmstepd that ends scans all processes.
 
-    What slurmctld does not answer for long is asked again. Raises RuntimeError.
+    A query that slurmctld does not answer in time is repeated. Raises RuntimeError.
     """
     deadline = time.monotonic() + _GONE_S
     tell("ending all satellites")
@@ -241,7 +243,7 @@ def _figures(options: argparse.Namespace, seen: Stretches) -> dict[str, object]:
 
 
 def _shares(watched: Watched) -> dict[str, list[float]]:
-    """Of slurmctld's main scheduler and backfill: seconds of a cycle in the mean, part of all time."""
+    """Work of slurmctld's main scheduler and backfill: mean seconds of a cycle, and part of all time."""
     return {
         name: [work.seconds / max(1, work.cycles), work.seconds / watched.seconds]
         for name, work in watched.work.items()
@@ -253,7 +255,7 @@ def _value(found: Ratio | None) -> float | None:
 
 
 def _commands(beside: Sequence[Watched]) -> dict[str, tuple[int, float]]:
-    """flexod's: how many, and how long they took in the mean."""
+    """flexod's commands: their number, and their mean duration."""
     names = {name for watched in beside for name, _, _ in watched.commands_s}
     found = {}
     for name in sorted(names):
@@ -305,7 +307,7 @@ def _table(figures: dict[str, Any]) -> Iterator[str]:
             f"{cycle_s:.2f} s a cycle ({cycle_s_left:.2f}; {cycle_s_without:.2f})"
         )
     for name, (count, mean_s) in commands.items():
-        yield f"{count:5} times `{name}`, {mean_s:.2f} s in the mean"
+        yield f"{count:5} times `{name}`, {mean_s:.2f} s on average"
 
 
 def _mean_of(stretches: Sequence[dict[str, list[float]]], name: str) -> list[float]:

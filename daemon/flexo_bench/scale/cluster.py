@@ -2,7 +2,7 @@
 
 Debian's slurm-wlm-emulator (22.05) is not built with front-end support and so emulates no nodes. A slurmd
 that knows of no node but its own takes about 1 MiB, so each node simply has one. slurmctld speaks with each
-directly: none could pass messages on to nodes that it does not know.
+slurmd directly, because no slurmd could forward messages.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from flexo_lab.spec import LabSpec, Profile
 from flexo_lab.teardown import take_down
 
 GPUS, CPUS = 8, 64
-"""Of each node."""
+"""GPUs and CPUs of each node."""
 START_S = 1200.0
-"""How long all nodes together may take to come up."""
+"""Limit for all nodes together to come up."""
 _AT_ONCE = 4
 Tell = Callable[[str], None]
 
@@ -50,7 +50,7 @@ Tell = Callable[[str], None]
 def running(name: str, nodes: int, max_satellites: int, tell: Tell) -> Iterator[Lab]:
     """The cluster with all its nodes up, without flexod; nothing of it is left afterwards.
 
-    `max_satellites`: what flexo.toml says; 0: nothing.
+    `max_satellites`: value in flexo.toml; 0: not set there.
     """
     layout = Layout.of(name)
     take_down(name, patience_s=0)
@@ -69,7 +69,7 @@ def _is(process: psutil.Process, name: str) -> bool:
 
 
 def _start(layout: Layout, nodes: int, max_satellites: int, tell: Tell) -> Lab:
-    # Of a lab's specification only what flexod's settings come from is used here.
+    # Only those fields of the specification are used that flexod's settings come from.
     spec = LabSpec(name=layout.name, nodes=1, infer_nodes=0, profile=Profile.PRODUCTION)
     first_port = _row_of_free_ports(nodes)
     row = frozenset(range(first_port, first_port + nodes))
@@ -93,12 +93,12 @@ def _start(layout: Layout, nodes: int, max_satellites: int, tell: Tell) -> Lab:
 
 
 def metrics_port(lab: Lab) -> int:
-    """Where its flexod tells how it does."""
+    """TCP port of flexod's metrics."""
     return int((lab.directory / "metrics-port").read_text())
 
 
 def _row_of_free_ports(count: int) -> int:
-    """The first of `count` in a row, below those that the kernel hands out. Raises RuntimeError."""
+    """The first of `count` free ports in a row, below the kernel's ephemeral range. Raises RuntimeError."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for first in range(low - count - 1, 1024, -count):
         if all(_is_free(port) for port in range(first, first + count)):
@@ -127,7 +127,7 @@ def _write_files(lab: Lab, nodes: int, first_port: int) -> None:
     ports = f"[{first_port}-{first_port + nodes - 1}]"
     layout.slurm_conf.write_text(_common(lab) + _of_slurmctld(layout) + _node(f"n[1-{nodes}]", ports))
     layout.devices.mkdir()
-    for gpu in range(GPUS):  # the same for all nodes: nothing opens them
+    for gpu in range(GPUS):  # all nodes share the files, which nothing opens
         (layout.devices / f"nvidia{gpu}").touch()
     gpus = f"Name=gpu File={layout.devices}/nvidia[0-{GPUS - 1}]\n"
     layout.gres_conf.write_text(f"NodeName=n[1-{nodes}] {gpus}")
@@ -166,9 +166,10 @@ def _node(names: str, ports: str) -> str:
 
 
 def _common(lab: Lab) -> str:
-    """What slurmctld and every slurmd have to agree on; the rest of their files may differ.
+    """The settings that slurmctld and every slurmd must share; the rest of their files may differ.
 
-    A thousand satellites that end at once take minutes on one machine: no node shall be drained for that.
+    A thousand satellites that end at once take minutes on one machine. UnkillableStepTimeout prevents that
+    nodes are drained for it.
     """
     layout, host = lab.layout, socket.gethostname().split(".")[0]
     return textwrap.dedent(f"""\

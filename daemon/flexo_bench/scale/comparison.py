@@ -1,4 +1,4 @@
-"""slurmctld's mean time for a user's RPC with flexod, to that without, and how sure that is."""
+"""The ratio of slurmctld's mean times for a user's RPC with flexod and without, and its uncertainty."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from flexo_bench.scale.watch import Rpcs, Watched, together
 
 _PIECES = 12
-"""Of a stretch. Rounds beside each other wait for the same cycle of backfill: they are drawn as one."""
+"""Pieces of a stretch. Neighbouring rounds wait for the same backfill cycle, so they are drawn together."""
 _DRAWS = 2000
 _SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Of means, and within what it lies 95 times of 100 (bootstrap over pieces of the stretches)."""
+    """A ratio of means, and its 95% interval (bootstrap over pieces of the stretches)."""
 
     value: float
     low: float
@@ -24,7 +24,7 @@ class Ratio:
 
 
 def ratio(with_it: Sequence[Watched], without: Sequence[Watched]) -> Ratio:
-    """Of the mean times of all RPCs in these stretches."""
+    """The ratio of the mean times of all RPCs in these stretches."""
     value = _of([each.users for each in with_it], [each.users for each in without])
     above, below = ([_pieces(each.rounds) for each in stretches] for stretches in (with_it, without))
     chance = random.Random(_SEED)

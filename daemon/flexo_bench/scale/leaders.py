@@ -1,7 +1,7 @@
-"""Leaders of elastic jobs that only pretend to train: their conversation with flexod is real, and so are
-their satellites, which sleep. One process for all: `python -m flexo_bench.scale.leaders FOLDER < bases.json`.
+"""Leaders of elastic jobs that only pretend to train. Their messages to flexod and their satellites are real.
 
-Real satellites tell their leader that they are there, without asking Slurm; these leave a file in FOLDER.
+One process runs all leaders: `python -m flexo_bench.scale.leaders FOLDER < bases.json`. The satellites sleep.
+Real satellites connect to their leader; these satellites leave a file in FOLDER.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from horovod_elastic.wire import CHANNEL_OPTIONS
 
 BATCHES_A_SECOND = 5
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
-"""Each leader has a connection of its own, as real ones have."""
+"""Options of a channel: each leader has a connection of its own, as real leaders have."""
 _SHORTEST_H, _LONGEST_H = 2, 24
-"""On its base alone; each worker more does as much as those."""
+"""Shortest and longest running time of a job on its base alone. Further workers are as fast as the base's."""
 _REPORT_S = 5.0
 LOOK_S = 5.0
-"""How often the folder is read, once for all leaders."""
+"""Interval at which the folder is read, once for all leaders."""
 AGAIN_S = 2.0
-"""After flexod has gone away."""
+"""Pause before a new connection after flexod has gone away."""
 _COMMANDS = ThreadPoolExecutor(3)
 
 
 @dataclass
 class Leader:
-    """One of them."""
+    """One pretended leader of a job."""
 
     job_id: int
     node: str
@@ -51,21 +51,21 @@ class Leader:
     generation: int = 1
     batches: int = 0
     satellites: dict[str, pb.Satellite] = field(default_factory=dict)
-    """By grant."""
+    """Satellites by grant id."""
     patience: dict[str, float] = field(default_factory=dict)
-    """By grant: until when Slurm may take to start it (time.monotonic)."""
+    """Per grant id: the time until which Slurm may start the satellite (time.monotonic)."""
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """A stream takes one message at a time."""
+    """Lock of the stream, which takes one message at a time."""
 
     def __post_init__(self) -> None:
-        """It has trained on its base alone so far."""
+        """Compute the job's work, and the work done so far on the base alone."""
         base_s = 3600.0 * (_SHORTEST_H + self.job_id % (_LONGEST_H - _SHORTEST_H + 1))
         self.work = base_s * self.least
-        """Seconds of one worker."""
+        """The job's work, in seconds of one worker."""
         self.done = max(0.0, time.time() - self.started_at) * self.least
 
     def hello(self) -> pb.FromLeader:
-        """Who it is, and what it has."""
+        """The first message: identity and resources."""
         return pb.FromLeader(
             hello=pb.Hello(
                 job_id=self.job_id,
@@ -78,12 +78,12 @@ class Leader:
 
     @property
     def workers(self) -> int:
-        """That train."""
+        """Number of workers that train."""
         training = (s for s in self.satellites.values() if s.state == pb.SATELLITE_STATE_TRAINING)
         return self.least + sum(each.workers for each in training)
 
     def state(self) -> pb.Report:
-        """How it trains."""
+        """The leader's report on its training."""
         return pb.Report(
             workers=self.workers,
             generation=self.generation,
@@ -94,7 +94,7 @@ class Leader:
         )
 
     async def live(self, address: str) -> None:
-        """Be attached, whenever flexod is there."""
+        """Stay attached to flexod, and attach again whenever flexod comes back."""
         while True:
             try:
                 await self._converse(address)
@@ -127,7 +127,7 @@ class Leader:
     async def _follow(
         self, grants: pb.Grants, call: grpc.aio.StreamStreamCall[pb.FromLeader, pb.ToLeader]
     ) -> None:
-        """Submit what was granted, cancel what is not granted any more."""
+        """Submit a satellite for each new grant, and cancel satellites whose grant is gone."""
         standing = {grant.grant_id for grant in grants.grants}
         for grant_id in [each for each in self.satellites if each not in standing]:
             gone = self.satellites.pop(grant_id)
@@ -139,7 +139,7 @@ class Leader:
         await self._write(call, pb.FromLeader(report=self.state()))
 
     async def _give_up(self, call: grpc.aio.StreamStreamCall[pb.FromLeader, pb.ToLeader]) -> None:
-        """Cancel what Slurm does not start in time, as real leaders do."""
+        """Cancel satellites that Slurm does not start in time, as real leaders do."""
         for grant_id, satellite in list(self.satellites.items()):
             late = time.monotonic() > self.patience[grant_id]
             if late and satellite.state == pb.SATELLITE_STATE_PENDING:
@@ -161,7 +161,7 @@ class Leader:
             *("sbatch", "--parsable", "--no-requeue", "--nodes=1", "--ntasks=1", "--output=/dev/null"),
             *(f"--nodelist={grant.node}", f"--partition={grant.partition}", f"--comment={tag}"),
             *(f"--cpus-per-task={grant.workers}", f"--gres=gpu:{grant.workers}"),
-            *(f"--time={max(1, grant.lease_s // 60)}", f"--job-name=flexo-{self.job_id}"),
+            *(f"--time={max(1, grant.time_limit_s // 60)}", f"--job-name=flexo-{self.job_id}"),
             *("--wrap", satellite_script(self.folder)),
         )
         self.patience[grant.grant_id] = time.monotonic() + grant.start_within_s
@@ -182,18 +182,18 @@ async def _run(*command: str) -> str:
 
 
 def satellite_script(folder: Path) -> str:
-    """Sleeps, and has a file in the folder as long as it does."""
+    """A script that sleeps, and keeps a file in the folder while it does."""
     here = f"{shlex.quote(str(folder))}/$SLURM_JOB_ID"
     return f"trap 'rm -f {here}; exit' TERM\ntouch {here}\nsleep 86400 & wait"
 
 
 def running(folder: Path) -> frozenset[int]:
-    """The Slurm jobs of the satellites that run."""
+    """Slurm job ids of the satellites that run."""
     return frozenset(int(file.name) for file in folder.iterdir())
 
 
 async def _look(leaders: list[Leader], folder: Path) -> None:
-    """Satellites that have started train; those that have ended are gone."""
+    """Mark satellites that have started as training, and drop those that have ended."""
     while True:
         await asyncio.sleep(LOOK_S)
         present = running(folder)

@@ -1,4 +1,4 @@
-"""What is in the queue: elastic jobs that run, ordinary ones that hold most nodes, thousands that wait."""
+"""The jobs in the queue: elastic jobs that run, ordinary ones that hold most nodes, thousands that wait."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from flexo_lab.lab import Lab
 
 WORKERS = "2-16"
-"""Of an elastic job, each with one GPU."""
+"""Range of an elastic job's workers, each with one GPU."""
 IDLE_PART = 0.03
-"""Of all nodes, which ordinary jobs leave to elastic ones."""
+"""Part of the nodes that ordinary jobs leave to elastic ones."""
 _NODES_OF_A_LARGE_JOB = 4
 _AT_ONCE = 3
 _STARTS_WITHIN_S = 900.0
@@ -27,11 +27,11 @@ class Base:
     job_id: int
     node: str
     started_at: float
-    """Seconds since the epoch."""
+    """Time of the start, in seconds since the epoch."""
 
 
 def fill(lab: Lab, nodes: int, jobs: int, elastic: int, tell: Tell) -> list[Base]:
-    """Submit `jobs` jobs in all, `elastic` of them elastic; returns those once they run."""
+    """Submit `jobs` jobs, `elastic` of them elastic. Returns the elastic ones, which run by then."""
     least, _, _ = WORKERS.partition("-")
     hosts = -(-elastic * int(least) // 8)
     large = max(0, int((nodes - hosts) * (1 - IDLE_PART)) // _NODES_OF_A_LARGE_JOB)
@@ -41,13 +41,13 @@ def fill(lab: Lab, nodes: int, jobs: int, elastic: int, tell: Tell) -> list[Base
     waiting = jobs - elastic - large
     tell(f"submitting {large} jobs of {_NODES_OF_A_LARGE_JOB} nodes, and {waiting} that wait")
     _submit(lab, large, ["-N", str(_NODES_OF_A_LARGE_JOB), "--gpus-per-node=8", "--exclusive"])
-    # More than is left idle, so that none of them starts while something is measured.
+    # These jobs need more than the idle nodes, so that none starts during a measurement.
     _submit(lab, waiting, ["-N", str(max(8, nodes // 4)), "--gpus-per-node=8", "--time=2:00:00"])
     return bases
 
 
 def _submit(lab: Lab, count: int, options: Sequence[str]) -> None:
-    """Each with an sbatch of its own, as users do; nobody waits for them to start."""
+    """Submit each job with an sbatch of its own, as users do, without waiting for its start."""
     command = ["sbatch", "-Q", "--output=/dev/null", *options, "--wrap", "exec sleep 86400"]
     environment = lab.environment()
 

@@ -1,4 +1,4 @@
-"""What is measured: flexod's loop and memory, and slurmctld's time for its users with flexod and without."""
+"""Measures flexod's cycle and memory, and slurmctld's time for its users with flexod and without."""
 
 from __future__ import annotations
 
@@ -17,80 +17,82 @@ from typing import Any
 from flexo_lab.lab import Lab
 
 USER = "games"
-"""Somebody who uses the cluster meanwhile, and whose RPCs nobody else's are among."""
+"""The user of the cluster whose RPCs are measured. No other process uses this account."""
 _BY_USER = re.compile(r"^\s+(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)", re.MULTILINE)
 _WORK = {"main": "Main schedule statistics", "backfill": "Backfilling stats"}
-"""What slurmctld does under its locks by itself, and where sdiag tells of it."""
+"""slurmctld's own work under its locks, and the title of its section in sdiag."""
 _WORK_CYCLES = re.compile(r"Total cycles:\s+(\d+).*?Mean cycle:\s+(\d+)", re.DOTALL)
 _CYCLE = "flexo_cycle_duration_seconds"
 _COMMAND = re.compile(
     r'^flexo_slurm_command_duration_seconds_(count|sum)\{command="([^"]*)"\} (\S+)$', re.MULTILINE
 )
 _LOOK_S = 1.0
-"""Between two looks at flexod's metrics: often enough to see each turn of its loop by itself, and seldom
-enough not to be what it is busy with."""
-_ERRANDS_S = 0.2
-_ERRANDS: tuple[tuple[str, ...], ...] = (
+"""Interval between two polls of flexod's metrics.
+
+It is short enough to see each cycle of flexod by itself, and long enough to be no load for flexod.
+"""
+_COMMANDS_EVERY_S = 0.2
+_COMMANDS: tuple[tuple[str, ...], ...] = (
     ("sinfo", "--noheader", "--summarize"),
     ("squeue", "--noheader", f"--user={USER}"),
     ("sbatch", "-Q", "--hold", "--output=/dev/null", "--wrap", "true"),
     ("scancel", "--quiet", f"--user={USER}"),
     ("sdiag",),
 )
-"""The last one says what slurmctld has spent on all of them so far."""
+"""Commands of one round of the user. The last one prints slurmctld's time for all of them so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rpcs:
-    """Of one user, over some time."""
+    """RPCs of one user, over some time."""
 
     count: int
     seconds: float
-    """What slurmctld spent on them, waiting for its locks included."""
+    """slurmctld's time for the RPCs, including the wait for its locks."""
 
     @property
     def mean_us(self) -> float:
-        """Of each; NaN without any."""
+        """Mean time of an RPC in microseconds; NaN without any RPC."""
         return self.seconds / self.count * 1e6 if self.count else float("nan")
 
 
 def together(pieces: Sequence[Rpcs]) -> Rpcs:
-    """All of them as one."""
+    """The sum of all pieces."""
     return Rpcs(sum(each.count for each in pieces), sum(each.seconds for each in pieces))
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of slurmctld's main scheduler or of backfill, over some time."""
+    """Work of slurmctld's main scheduler or of backfill, over some time."""
 
     cycles: int
     seconds: float
-    """In all of them, without backfill's rests: for so long users' RPCs wait."""
+    """Time of all cycles, without backfill's rests. Users' RPCs wait during this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One stretch of time. Without flexod `rss_mib` is 0 and what is flexod's empty."""
+    """One watched stretch of time. Without flexod, `rss_mib` is 0 and flexod's fields are empty."""
 
     seconds: float
     users: Rpcs
     rounds: tuple[Rpcs, ...]
-    """The user's, errand by errand through all of them and again; the first round is not among them."""
+    """RPCs of the user in each round of its commands, without the first round."""
     flexods: Rpcs
     work: dict[str, Work]
-    """slurmctld's own: main, backfill."""
+    """Work of slurmctld itself: main, backfill."""
     cycles_s: tuple[float, ...]
     asking_s: tuple[float, ...]
-    """Of the commands that read in each cycle, all together; nodes are asked for while squeue prints."""
+    """Per cycle: total time of the commands that read Slurm. Some of them run at the same time."""
     commands_s: tuple[tuple[str, int, float], ...]
-    """flexod's: which, how many, how long they took in all."""
+    """Commands of flexod: name, number, total time."""
     rss_mib: float
     flexod_cpu: float
-    """Part of one core, its commands included."""
+    """Part of one core that flexod uses, its commands included."""
 
 
 def watch(lab: Lab, seconds: float, metrics_port: int | None) -> Watched:
-    """Look for so long; `metrics_port` None: there is no flexod."""
+    """Watch the lab for `seconds`. `metrics_port` None: there is no flexod."""
     said_before, began = lab.run(["sdiag"], timeout=120).stdout, time.monotonic()
     flexod = lab.flexod_processes()[0] if metrics_port is not None else None
     cpu_before = sum(flexod.cpu_times()[:4]) if flexod else 0.0
@@ -130,7 +132,7 @@ def watch(lab: Lab, seconds: float, metrics_port: int | None) -> Watched:
 
 
 def percentile(values: Sequence[float], part: int) -> float:
-    """The `part`-th of 100; NaN without values."""
+    """The `part`-th percentile; NaN without values."""
     if len(values) < 2:
         return values[0] if values else float("nan")
     return statistics.quantiles(values, n=100, method="inclusive")[part - 1]
@@ -144,13 +146,13 @@ def _page(port: int | None) -> str:
 
 
 def _cycles(page: str) -> tuple[int, float]:
-    """Turns of flexod's loop so far, and the seconds that they took in all."""
+    """Number of flexod's cycles so far, and their total time in seconds."""
     found = dict(re.findall(rf"^{_CYCLE}_(count|sum)(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE))
     return int(float(found["count"])), float(found["sum"])
 
 
 def _asked_s(page: str) -> float:
-    """How long all commands have taken that only read."""
+    """Total time of flexod's commands that only read, in seconds."""
     rows = _COMMAND.findall(page)
     return sum(float(value) for kind, command, value in rows if kind == "sum" and _reads(command))
 
@@ -160,7 +162,7 @@ def _reads(command: str) -> bool:
 
 
 def _commands_between(before: str, after: str) -> Iterator[tuple[str, int, float]]:
-    """Of flexod's commands: which, how many and how long they took in all."""
+    """flexod's commands between two pages of metrics: name, number, total time."""
     early = {(kind, command): float(value) for kind, command, value in _COMMAND.findall(before)}
     late = {(kind, command): float(value) for kind, command, value in _COMMAND.findall(after)}
     for command in sorted({command for _, command in late}):
@@ -169,7 +171,7 @@ def _commands_between(before: str, after: str) -> Iterator[tuple[str, int, float
 
 
 def _rpcs(sdiag: str) -> dict[str, Rpcs]:
-    """By user: all of theirs so far."""
+    """RPCs per user so far."""
     found = _BY_USER.findall(sdiag[sdiag.index("by user") :])
     return {user: Rpcs(int(count), int(total) / 1e6) for user, count, total in found}
 
@@ -180,7 +182,7 @@ def _work_between(before: str, after: str, title: str) -> Work:
 
 
 def _work(sdiag: str, title: str) -> tuple[int, float]:
-    """Cycles so far, and the seconds that they took in all."""
+    """Number of cycles so far, and their total time in seconds."""
     found = _WORK_CYCLES.search(sdiag, sdiag.index(title))
     count, mean_us = (int(found[1]), int(found[2])) if found else (0, 0)
     return count, count * mean_us / 1e6
@@ -197,22 +199,22 @@ def _less(late: Rpcs, early: Rpcs) -> Rpcs:
 
 @contextmanager
 def _somebody_uses(lab: Lab) -> Iterator[list[str]]:
-    """The same errands again and again, so that with and without flexod slurmctld is asked the same.
+    """Run the user's commands in rounds, so that slurmctld gets the same load with and without flexod.
 
-    Yields what the last errand of each round said.
+    Yields the output of the last command of each round.
     """
     stop, said = threading.Event(), list[str]()
     options: dict[str, Any] = {"env": lab.environment(USER), "cwd": lab.scratch, "user": USER}
 
     def run() -> None:
         while not stop.is_set():
-            for errand in _ERRANDS:
+            for command in _COMMANDS:
                 done = subprocess.run(
-                    errand, **options, capture_output=True, text=True, timeout=120, check=False
+                    command, **options, capture_output=True, text=True, timeout=120, check=False
                 )
             if done.returncode == 0:
                 said.append(done.stdout)
-            stop.wait(_ERRANDS_S)
+            stop.wait(_COMMANDS_EVERY_S)
 
     thread = threading.Thread(target=run)
     thread.start()

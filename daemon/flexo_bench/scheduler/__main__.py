@@ -20,7 +20,7 @@ ELASTIC_SHARE = 0.2
 
 
 def main() -> None:
-    """Measure what was asked for, say it, write JSON and a picture."""
+    """Measure the requested parts, print the results, write JSON and a picture."""
     options = _parse(sys.argv[1:])
     BUILD.mkdir(parents=True, exist_ok=True)
     for part in options.parts:
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _write(part: str, found: object) -> None:
-    """Beside what earlier runs have written of other parts."""
+    """Write the part's results, and keep other parts' results of earlier runs."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     RESULTS.write_text(json.dumps(known | {part: found}, indent=1) + "\n")
 
@@ -101,7 +101,7 @@ def _say(cost: traces.Cost, goal: str) -> None:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-scheduler ARGS=", description=__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--jobs", type=int, help="only the first so many of the Philly trace (default: all)")
+    parser.add_argument("--jobs", type=int, help="only the first N of the Philly trace (default: all)")
     parser.add_argument(
         "--artifact", type=Path, help="a checkout of petuum/adaptdl, branch osdi21-artifact, to run beside"
     )

@@ -1,4 +1,4 @@
-"""How long one decision of `lyra` takes, and how that grows with jobs, nodes and ranges."""
+"""Measures the time of one decision of `lyra`, and its growth with jobs, nodes and ranges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flexo.model.nodes import Node
 from flexo.model.plans import Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies import allocating
 from flexo.policies.lyra import Lyra
 from flexo_protos.resources import Resources
@@ -25,12 +25,12 @@ _GPU = Resources(1, 1)
 
 @dataclass(frozen=True)
 class Size:
-    """Of a cluster and its queue."""
+    """The size of a cluster and its queue."""
 
     jobs: int
     nodes: int
     most_workers: int
-    """Of elastic jobs."""
+    """The largest maximum of an elastic job's workers."""
 
 
 FULL = Size(10_000, 10_000, 64)
@@ -64,7 +64,7 @@ def measure(size: Size) -> Timed:
 
 
 def _snapshot(size: Size) -> Snapshot:
-    """Half of the jobs run, each on one node if there is room; all is drawn with one seed."""
+    """A snapshot drawn with one seed. Half of the jobs run, each on one node if there is room."""
     dice = random.Random(1)
     free = [GPUS_PER_NODE] * size.nodes
     at = 0
@@ -73,13 +73,13 @@ def _snapshot(size: Size) -> Snapshot:
         elastic = dice.random() < ELASTIC_SHARE
         least = dice.choice((1, 2, 4)) if elastic else dice.choice((1, 1, 1, 2, 4, 8))
         most = dice.randint(least, max(least, size.most_workers)) if elastic else least
-        shares: tuple[Share, ...] = ()
+        shares: tuple[NodeShare, ...] = ()
         if number % 2 and at < size.nodes:
             while at < size.nodes and free[at] < least:
                 at += 1
             if at < size.nodes:
                 free[at] -= least
-                shares = (Share(f"n{at}", least),)
+                shares = (NodeShare(f"n{at}", least),)
         jobs.append(_job(number, Range(least, most), shares, dice))
     nodes = tuple(
         Node(
@@ -93,7 +93,7 @@ def _snapshot(size: Size) -> Snapshot:
     return Snapshot(_NOW, nodes, (), (), (), "", training=tuple(jobs))
 
 
-def _job(number: int, workers: Range, shares: tuple[Share, ...], dice: random.Random) -> TrainingJob:
+def _job(number: int, workers: Range, shares: tuple[NodeShare, ...], dice: random.Random) -> TrainingJob:
     return TrainingJob(
         key=JobKey(number),
         user="ada",

@@ -1,4 +1,4 @@
-"""One decision's time by jobs, nodes and range, as a plot."""
+"""Plots the time of one decision by jobs, nodes and range."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AXES: Mapping[str, tuple[str, Callable[[Any], int]]] = {
 
 
 def draw(sweeps: Mapping[str, Sequence[Timed]], path: Path) -> None:
-    """Write a PNG; the bars are least and most."""
+    """Write a PNG. The error bars show least and most."""
     figure, axes = plt.subplots(1, len(sweeps), figsize=(4.5 * len(sweeps), 3.6), sharey=True)
     for axis, (name, timed) in zip(axes, sweeps.items(), strict=True):
         label, of = _AXES[name]

@@ -1,6 +1,7 @@
-"""Pollux' own simulator beside ours, in the same run, where its checkout is at hand.
+"""Times Pollux' own simulator in the same run as ours, if its checkout is at hand.
 
-petuum/adaptdl, branch osdi21-artifact, folder simulator: run as it is, outside this repository.
+The simulator is petuum/adaptdl, branch osdi21-artifact, folder simulator. It runs as it is, outside this
+repository.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from pathlib import Path
 
 
 class NoArtifact(Exception):
-    """It is not there, or did not run: the message says why."""
+    """Pollux' simulator is missing, or did not run; the message says why."""
 
 
 def cpu_s(artifact: Path, python: str, policy: str, workload: Path) -> float:
-    """CPU seconds of its simulation of `workload` under `policy`, its start included. Raises NoArtifact."""
+    """CPU seconds of Pollux' simulation of `workload` under `policy`, with its start. Raises NoArtifact."""
     folder = artifact / "simulator"
     script = folder / "simulator.py"
     if not script.is_file():

@@ -1,4 +1,4 @@
-"""What whole simulations cost: CPU, wall time and memory, each in a process of its own."""
+"""Measures CPU time, wall time and memory of whole simulations, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _RESIZE = Costs(start_s=30.0, resize_s=30.0)
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one simulation, reading its trace included."""
+    """The cost of one simulation, including reading its trace."""
 
     label: str
     start_cpu_s: float
-    """Until Python has imported what it needs; in none of the others."""
+    """CPU time until Python has imported all modules. No other field includes it."""
     cpu_s: float
     wall_s: float
     peak_mib: float
@@ -42,12 +42,12 @@ class Cost:
 
 
 def philly_under(policy: str, traces: Path, elastic_share: float, jobs: int | None) -> Cost:
-    """All jobs of the Philly trace on 50 nodes of 8 GPUs; an event is a decision."""
+    """Simulate the jobs of the Philly trace on 50 nodes of 8 GPUs. An event is a decision."""
     return _alone(f"philly, {policy}", _philly, policy, traces, elastic_share, jobs)
 
 
 def pollux_under(policy: str, traces: Path) -> Cost:
-    """Workload 6 in Pollux' own setting."""
+    """Simulate workload 6 in Pollux' own setting."""
     return _alone(f"pollux workload-6, {policy}", _pollux, policy, traces)
 
 

@@ -1,1 +1,1 @@
-"""What `flexo forecast` does: where its history comes from, and how it tells what is to come."""
+"""The code of `flexo forecast`: its sources of history and its output."""

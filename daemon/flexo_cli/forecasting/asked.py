@@ -1,4 +1,4 @@
-"""What `flexo forecast` was asked for."""
+"""The arguments of `flexo forecast`."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Final
 
 METHODS: Final = ("seasonal", "lstm")
 PICTURES: Final = ("png", "svg", "pdf")
-"""What the names of pictures may end in."""
+"""Allowed extensions of a picture's file."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedHistory:
-    """Where demand of the past comes from: a file, made up, or else flexod's journal."""
+    """Options that choose the source of past demand: a file, a made-up load, or else flexod's event store."""
 
     file: Path | None
     generate: bool
     seed: int
     days: float
-    """Made up: how many."""
+    """Number of days of a made-up load."""
     servers: int
-    """Made up: the cluster's size."""
+    """Servers of a made-up load's cluster."""
     daemon: str | None
     day_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class AskedForecast:
-    """Which forecast, and how far."""
+    """Options of the forecast: its method, its length and its interval."""
 
     method: str
     ahead_days: float
@@ -37,7 +37,7 @@ class AskedForecast:
 
 @dataclass(frozen=True, slots=True)
 class AskedTest:
-    """The back-test."""
+    """Options of the back-test."""
 
     wanted: bool
     test_days: float
@@ -45,7 +45,7 @@ class AskedTest:
 
 @dataclass(frozen=True, slots=True)
 class AskedOutput:
-    """Where the results go."""
+    """Options of the output."""
 
     picture: Path | None
     as_json: bool

@@ -1,4 +1,4 @@
-"""Demand from a CSV file with the columns time and servers, every mistake named with its line."""
+"""Reads demand from a CSV file with the columns time and servers. Every mistake is reported with its line."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Final, TextIO
 
 LATEST: Final = 32_503_680_000.0
-"""The year 3000: what is above counts milliseconds."""
+"""The year 3000, in seconds. A larger time is taken for milliseconds and refused."""
 _HEADER: Final = ["time", "servers"]
 _SHOWN: Final = 10
-"""Mistakes that are shown."""
+"""Number of mistakes that are shown."""
 
 Sample = tuple[float, float]
-"""Seconds since the epoch, servers."""
+"""Time in seconds since the epoch, and servers needed then."""
 
 
 class BadHistory(Exception):
-    """What no history can be read from. `problems` has one sentence for each mistake, with its line."""
+    """A file that has no readable history. `problems` has one sentence for each mistake, with its line."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("\n".join(problems))
@@ -60,7 +60,7 @@ def _samples(file: TextIO, name: str) -> list[Sample]:
 
 
 def _rows(file: TextIO, name: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are neither empty nor comments nor the header, with their lines."""
+    """Yield line number and cells of each row that is not empty, a comment or the header."""
     reader = csv.reader(file)
     first = True
     try:

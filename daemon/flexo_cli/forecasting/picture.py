@@ -1,4 +1,4 @@
-"""History, forecast and band as a picture, in any format that matplotlib writes."""
+"""Draws history, forecast and forecast interval as a picture."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 
-from flexo.loaning.band import Band
+from flexo.loaning.forecast_interval import ForecastInterval
 from flexo.loaning.history import Floats
 from flexo_cli.forecasting.source import Past
 
 _SHOWN: Final = 3.0
-"""So many times as long as the forecast, but two days at least, of history are shown."""
+"""Length of the history that is drawn, in lengths of the forecast; at least two days."""
 _PAST, _TO_COME = "#4a5560", "#3b82c4"
 _STYLE: Final = {
     "font.size": 10,
@@ -29,8 +29,8 @@ _STYLE: Final = {
 }
 
 
-def write(past: Past, band: Band, path: Path) -> None:
-    """Draw into `path`, whose name ends in one of asked.PICTURES. Raises OSError."""
+def write(past: Past, band: ForecastInterval, path: Path) -> None:
+    """Draw the picture into `path`, whose name ends in one of asked.PICTURES. Raises OSError."""
     history = past.history
     shown = max(2 * history.seasons.bins_a_day, math.ceil(_SHOWN * len(band.times)))
     values = history.values[-shown:]
@@ -60,5 +60,5 @@ def write(past: Past, band: Band, path: Path) -> None:
 
 
 def _dates(times: Floats) -> Floats:
-    """In matplotlib's days, in local time, as the commands print it."""
+    """Convert times to matplotlib's days, in local time, as the commands print it."""
     return np.array([date2num(datetime.fromtimestamp(float(at))) for at in times])

@@ -1,4 +1,4 @@
-"""Carries out `flexo forecast`: reads or makes a history, forecasts, tests, tells."""
+"""Carries out `flexo forecast`: reads or makes a history, forecasts, tests and prints."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import typer
 
 from flexo.loaning import forecast
 from flexo.loaning.backtest import Rival, Score, TooShort, backtest
-from flexo.loaning.band import Band, Method
 from flexo.loaning.diurnal import BadShape
+from flexo.loaning.forecast_interval import ForecastInterval, Method
 from flexo.loaning.last_value import LastValue
 from flexo.loaning.lstm import LstmMethod, TorchMissing
 from flexo_cli.exit_codes import ExitCode
@@ -23,12 +23,12 @@ from flexo_cli.forecasting.source import Past, past
 from flexo_cli.output import complain, print_json, print_line
 
 LEADS_S: Final = (600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
-"""Of the back-test, for days of 24 hours: ten minutes is what a reclaim takes, with time to spare."""
+"""Leads of the back-test, for days of 24 hours. Ten minutes is more than a reclaim takes."""
 _LSTM_REFIT_DAYS: Final = 7.0
 
 
 def run(history: AskedHistory, asked: AskedForecast, test: AskedTest, output: AskedOutput) -> None:
-    """From options to outputs. Raises typer.Exit, with the reason said."""
+    """Carry out the command. Prints the reason of a failure and raises typer.Exit."""
     with explained():
         found = past(history)
         band = _forecast(found, asked, history.seed)
@@ -47,7 +47,7 @@ def run(history: AskedHistory, asked: AskedForecast, test: AskedTest, output: As
             print_line(f"picture: {output.picture}")
 
 
-def _forecast(found: Past, asked: AskedForecast, seed: int) -> Band:
+def _forecast(found: Past, asked: AskedForecast, seed: int) -> ForecastInterval:
     history = found.history
     begin = max(found.now, (history.last + 1) * history.seasons.step_s)
     fitted = _methods(seed)[asked.method](history, asked.quantile)
@@ -70,7 +70,7 @@ def _scores(found: Past, asked: AskedForecast, test: AskedTest, seed: int) -> tu
     return backtest(found.history, rivals, leads, test.test_days, asked.quantile)
 
 
-def _draw(found: Past, band: Band, path: Path) -> None:
+def _draw(found: Past, band: ForecastInterval, path: Path) -> None:
     from flexo_cli.forecasting import picture  # matplotlib takes a second to import
 
     picture.write(found, band, path)
@@ -78,7 +78,7 @@ def _draw(found: Past, band: Band, path: Path) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Ends with the reason, and the exit code that goes with it."""
+    """Turn an error into a message and typer.Exit with its exit code."""
     try:
         yield
     except BadHistory as error:

@@ -1,4 +1,4 @@
-"""The history that a forecast is made from: a CSV file's, made up, or flexod's own journal's."""
+"""The history that a forecast is made from: a CSV file, a made-up load, or flexod's event store."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from flexo_cli.forecasting.history_file import BadHistory, Sample
 from flexo_cli.output import ago, clock
 
 _BACK_DAYS: Final = 35.0
-"""How much of the journal is asked for."""
+"""Days of the event store that are read."""
 _BEGIN: Final = 1_767_571_200.0
-"""Where made-up histories begin: Monday, the 5th of January 2026, 0:00 UTC."""
+"""The start of made-up histories: Monday, the 5th of January 2026, 0:00 UTC."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A history, and where it comes from."""
+    """A history and its source."""
 
     history: History
     source: str
     first_at: float
     last_at: float
     now: float
-    """From when on there is no history."""
+    """The end of the history, after which the forecast begins."""
 
     @property
     def told(self) -> str:
-        """In a sentence."""
+        """Source, span and age of the history, in a sentence."""
         span = f"{self.history.span} to {clock(self.last_at)}"
         age = self.now - self.last_at
         late = f"; the last value is {ago(self.last_at, self.now)} old" if age > 900 else ""
@@ -43,7 +43,7 @@ class Past:
 
 
 def past(asked: AskedHistory) -> Past:
-    """What was asked for. Raises BadHistory, diurnal.BadShape, OSError, and what the daemon's client does."""
+    """The requested past. Raises BadHistory, diurnal.BadShape, OSError, Unreachable and Refusal."""
     if asked.file is not None:
         return _of(history_file.read(asked.file), str(asked.file), asked.day_s)
     if asked.generate:
@@ -52,9 +52,11 @@ def past(asked: AskedHistory) -> Past:
     step_s = max(1.0, asked.day_s / BINS_A_DAY)
     reply = Daemon(find_address(asked.daemon)).demand(now - _BACK_DAYS * asked.day_s, step_s)
     if not reply.samples:
-        raise BadHistory(("flexod's journal has no demand yet: is [loaning] set up? --history reads a file",))
+        raise BadHistory(
+            ("flexod's event store has no demand yet: is [loaning] set up? --history reads a file",)
+        )
     samples = [(sample.at, sample.servers) for sample in reply.samples]
-    return _of(samples, f"flexod's journal ({reply.samples[-1].source})", asked.day_s, now)
+    return _of(samples, f"flexod's event store ({reply.samples[-1].source})", asked.day_s, now)
 
 
 def _of(samples: list[Sample], source: str, day_s: float, now: float | None = None) -> Past:

@@ -1,4 +1,4 @@
-"""History, forecast and back-test on a terminal: lines of little bars, tables, and JSON."""
+"""Prints history, forecast and back-test: as lines of little bars, tables, and JSON."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Final
 import numpy as np
 
 from flexo.loaning.backtest import Score
-from flexo.loaning.band import Band
+from flexo.loaning.forecast_interval import ForecastInterval
 from flexo.loaning.history import Floats
 from flexo_cli.forecasting.source import Past
 from flexo_cli.output import Json, clock, print_line, print_pairs, print_table
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS: Final = "_.-=+*%#"
-"""Where the terminal's encoding has no others."""
+"""Bars for a terminal whose encoding lacks `_BARS`."""
 _WIDTH: Final = 72
 _ROWS: Final = 24
 _SHOWN_DAYS: Final = 3.0
 
 
-def print_forecast(past: Past, band: Band) -> None:
-    """The last days, what is to come, and a table of it."""
+def print_forecast(past: Past, band: ForecastInterval) -> None:
+    """Print the last days and the forecast as bars, and the forecast as a table."""
     values = past.history.values
     shown = values[-round(_SHOWN_DAYS * past.history.seasons.bins_a_day) :]
     top = float(max(np.nanmax(shown), band.upper.max()))
@@ -60,7 +60,7 @@ def print_forecast(past: Past, band: Band) -> None:
 
 
 def print_scores(scores: Sequence[Score], test_days: float, quantile: float) -> None:
-    """All methods beside each other, by lead."""
+    """Print the scores of all methods, grouped by lead."""
     print_line(f"back-test: forecasts made through the last {test_days:g} days, each from what was before it")
     columns = ("AHEAD", "METHOD", "MAE", "MAPE", "IN BAND", "ABOVE", "PEAKS", "MISSED", "BY", "LEARNS IN")
     print_table(
@@ -88,8 +88,8 @@ def print_scores(scores: Sequence[Score], test_days: float, quantile: float) -> 
     )
 
 
-def forecast_as_json(past: Past, band: Band) -> dict[str, Json]:
-    """Stable keys."""
+def forecast_as_json(past: Past, band: ForecastInterval) -> dict[str, Json]:
+    """History and forecast as JSON with stable keys."""
     return {
         "history": {
             "source": past.source,
@@ -111,7 +111,7 @@ def forecast_as_json(past: Past, band: Band) -> dict[str, Json]:
 
 
 def scores_as_json(scores: Sequence[Score]) -> list[Json]:
-    """Stable keys; one object a method and lead."""
+    """The back-test as JSON with stable keys: one object for each method and lead."""
     return [
         {
             "method": score.method,
@@ -132,7 +132,7 @@ def scores_as_json(scores: Sequence[Score]) -> list[Json]:
 
 
 def _bars(values: Floats, top: float) -> str:
-    """Values from 0 to `top` as `_WIDTH` little bars at most, the highest of each stretch; holes blank."""
+    """Draw values from 0 to `top` as at most `_WIDTH` bars, each its stretch's maximum; holes are blank."""
     bars = _BARS if _has_bars() else _PLAIN_BARS
     parts = np.array_split(values, min(_WIDTH, len(values)))
     highest = [float(np.nanmax(part)) if np.isfinite(part).any() else None for part in parts]

@@ -1,1 +1,1 @@
-"""What `flexo top` shows, and the terminal that it is shown on."""
+"""The content of `flexo top`, and the terminal that it is shown on."""

@@ -1,4 +1,4 @@
-"""Asks flexod for pictures in a thread of its own, so that a flexod that hangs stops no key press."""
+"""Asks flexod for pictures in a thread, so that keys work even while flexod hangs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flexo_cli.live.picture import Picture, take
 
 
 class Asking:
-    """The newest picture, and why there is no newer one. Ends with the program."""
+    """A thread that fetches pictures and keeps the newest, and the last error. It ends with the program."""
 
     def __init__(self, daemon: str | None, interval_s: float) -> None:
-        """`daemon`: its address, as on the command line."""
+        """`daemon`: flexod's address, as on the command line."""
         self._daemon = daemon
         self._interval_s = interval_s
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class Asking:
 
     @property
     def now(self) -> tuple[Picture | None, str]:
-        """The newest, None before the first; "" or why flexod has not answered since."""
+        """The newest picture, None before the first; and "" or why flexod has not answered since."""
         with self._lock:
             return self._picture, self._away
 
@@ -31,10 +31,10 @@ class Asking:
         flexod: Daemon | None = None
         while True:
             try:
-                # after a failure anew: a connection that failed waits longer and longer before it tries again
+                # a new connection after a failure: a failed one waits longer before each new attempt
                 flexod = flexod or Daemon(find_address(self._daemon))
                 picture, away = take(flexod, time.time()), ""
-            except Exception as error:  # whatever it is, it must be seen on the screen
+            except Exception as error:  # every error must be visible on the screen
                 flexod, picture, away = None, None, str(error) or repr(error)
             with self._lock:
                 self._picture, self._away = picture or self._picture, away

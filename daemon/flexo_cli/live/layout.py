@@ -1,7 +1,7 @@
-"""Puts a picture of flexod on a screen of any size: pure, from words to lines.
+"""Lays a picture of flexod out on a screen of any size. All functions are pure: from a picture to lines.
 
-Above is what counts for all; below are lists, of which the one that the user looks at has the room that the
-others leave.
+The head has facts about the whole cluster. Below it are the lists. The list that the user looks at gets the
+rows that the others leave.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from flexo_cli.output import ago, printable, span
 from flexo_protos.v1 import admin_pb2
 
 _OTHERS_ROWS: Final = 3
-"""Of a list that the user does not look at."""
+"""Rows of a list that the user does not look at."""
 _HEADINGS: Final = 2
-"""Lines above a list."""
+"""Number of lines above a list."""
 _LEAST_ROWS: Final = 6
-"""Of all lists together; where there is room for fewer, only the one that the user looks at is there."""
+"""Rows of all lists together. If there is room for fewer, only the list that the user looks at is shown."""
 _WIDE: Final = 120
-"""From so many columns on nothing has to be cut short for what comes behind it."""
+"""Least width of a screen, in characters, on which no name or state is cut short."""
 _NARROW_NAME: Final = 12
 _GAP: Final = "  "
 _STYLES: Final = {
@@ -42,7 +42,7 @@ _STYLES: Final = {
 
 
 class List(enum.Enum):
-    """What the user can look at, in the order of the screen."""
+    """The lists that the user can look at, in the order of the screen."""
 
     JOBS = "jobs"
     LOANS = "loans"
@@ -50,17 +50,17 @@ class List(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the user is."""
+class Cursor:
+    """The list that the user looks at, and the scroll position in it."""
 
     looked_at: List = List.JOBS
     first: int = 0
-    """Row of that list, from 0, at its top."""
+    """The first visible row of that list, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of the screen, in characters."""
+    """Size of the screen, in characters."""
 
     width: int
     height: int
@@ -72,9 +72,9 @@ class Shown:
 
     lines: list[Text]
     rows: int
-    """Of the list that is looked at, on the screen."""
+    """Visible rows of the list that the user looks at."""
     of: int
-    """How many it has."""
+    """All rows of that list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,13 @@ class _Table:
     rows: Sequence[tuple[Text, ...]]
 
 
-def screen(picture: Picture, size: Size, place: Place, away: str, now: float) -> Shown:
-    """`picture` on a screen; `away`: why there is no newer one."""
+def screen(picture: Picture, size: Size, place: Cursor, away: str, now: float) -> Shown:
+    """Lay `picture` out on a screen. `away`: why there is no newer picture, or ""."""
     head = [*_away(away, picture.at, now), *_head(picture, now)]
     tables = _tables(picture, size.width, now)
     names = [which.value for which in tables]
-    if place.looked_at not in tables:  # nothing is lent any more
-        place = Place()
+    if place.looked_at not in tables:  # the list of loans is gone: flexod lends no more
+        place = Cursor()
     if size.height - len(head) - 1 < _HEADINGS * len(tables) + _LEAST_ROWS:
         tables = {which: table for which, table in tables.items() if which is place.looked_at}
     room = max(1, size.height - len(head) - 1 - _HEADINGS * len(tables))
@@ -113,7 +113,7 @@ def screen(picture: Picture, size: Size, place: Place, away: str, now: float) ->
 
 
 def page(picture: Picture, width: int | None, now: float) -> list[Text]:
-    """All of it, for once. `width` None: nothing is cut, and each node has a line."""
+    """Lay out the whole picture, to print it once. `width` None: nothing is cut, and each node has a line."""
     lines = _head(picture, now)
     for table in _tables(picture, width, now).values():
         lines += _list(table, 0, len(table.rows), False)
@@ -124,7 +124,7 @@ def page(picture: Picture, width: int | None, now: float) -> list[Text]:
 
 
 def nothing_yet(away: str) -> list[Text]:
-    """Before the first picture."""
+    """The screen before the first picture."""
     return [Text(away or "asking flexod ...", style="red" if away else ""), Text(), Text("q quits", "dim")]
 
 
@@ -160,7 +160,9 @@ def _named(name: str, text: str, style: str = "") -> Text:
 
 
 def _jobs_line(jobs: Sequence[admin_pb2.ElasticJob]) -> str:
-    states = Counter(job_words.job_state(job) if job.attached and not job.errand else "" for job in jobs)
+    states = Counter(
+        job_words.job_state(job) if job.attached and not job.pending_command else "" for job in jobs
+    )
     leaders = sum(job.attached for job in jobs)
     workers = sum(job.workers for job in jobs)
     granted = sum(job.granted for job in jobs)
@@ -173,7 +175,7 @@ def _jobs_line(jobs: Sequence[admin_pb2.ElasticJob]) -> str:
 
 
 def _next(picture: Picture, now: float) -> str:
-    """When flexod looks again, and what it then sees to."""
+    """The time of flexod's next poll, and the order in which it starts pending jobs."""
     status, order = picture.status, picture.nodes.order
     if not status.last_cycle_at:
         return "flexod has not seen the cluster yet"
@@ -196,7 +198,10 @@ def _tables(picture: Picture, width: int | None, now: float) -> dict[List, _Tabl
 
 
 def _jobs(jobs: Iterable[admin_pb2.ElasticJob], most: int | None) -> _Table:
-    """Those first at which something happens. `most`: characters of a user's name, or of a state."""
+    """The list of jobs; resizing jobs come first, training jobs last.
+
+    `most`: limit of the characters of a user's name, or of a state.
+    """
     interest = {"resizing": 0, "no leader": 1, "suspended": 1, "starting": 2, "training": 4}
     listed = sorted(jobs, key=lambda job: (interest.get(job_words.job_state(job), 3), job.job_id))
     rows = []
@@ -226,14 +231,14 @@ def _cut(text: str, most: int | None, style: str = "") -> Text:
 
 
 def _size(job: admin_pb2.ElasticJob) -> Text:
-    """``4``, or ``4>6`` on the way to what is granted."""
+    """The job's workers: ``4``, or ``4>6`` on the way from 4 to the 6 that are granted."""
     if job.workers == job.granted:
         return Text(str(job.workers))
     return Text(f"{job.workers}>{job.granted}", style="yellow")
 
 
 def _loans(loans: Iterable[admin_pb2.LoanView], now: float) -> _Table:
-    """Those first that are due."""
+    """The list of loans; the earliest deadline comes first."""
     listed = sorted(loans, key=lambda loan: (loan.deadline_at or float("inf"), loan.node))
     rows = [
         (
@@ -252,7 +257,7 @@ def _loans(loans: Iterable[admin_pb2.LoanView], now: float) -> _Table:
 
 
 def _nodes(picture: Picture, width: int | None) -> _Table:
-    """As many beside each other as there is room for; those first that jobs or flexod have to do with."""
+    """The nodes with GPUs, in flexod's order, as many side by side as fit into `width`."""
     taken: Counter[str] = Counter()
     for job in picture.jobs.jobs:
         for grant in job.grants:
@@ -271,7 +276,7 @@ def _nodes(picture: Picture, width: int | None) -> _Table:
 
 
 def _node(node: admin_pb2.NodeView, in_satellites: int, lent: str, names: int) -> Text:
-    """``n1  ##==....``."""
+    """One node and its GPUs: ``n1  ##==....``."""
     used = min(node.gpus, node.gpus_allocated)
     satellites = min(used, in_satellites)
     cell = Text(f"{printable(node.name):<{names}} ")
@@ -284,21 +289,21 @@ def _node(node: admin_pb2.NodeView, in_satellites: int, lent: str, names: int) -
 
 
 def _rooms(tables: dict[List, _Table], looked_at: List, room: int) -> dict[List, int]:
-    """How many rows of each there is room for."""
+    """The number of rows for each list."""
     rooms = {
         which: min(len(table.rows), max(1, min(_OTHERS_ROWS, room // 4)))
         for which, table in tables.items()
         if which is not looked_at
     }
     rooms[looked_at] = min(len(tables[looked_at].rows), max(1, room - sum(rooms.values())))
-    for which, table in tables.items():  # what is left over goes to the others, from the top
+    for which, table in tables.items():  # spare rows go to the other lists, from the top
         spare = room - sum(rooms.values())
         rooms[which] += max(0, min(spare, len(table.rows) - rooms[which]))
     return rooms
 
 
 def _list(table: _Table, first: int, room: int, looked_at: bool) -> list[Text]:
-    """Its title, its columns' names, and some of its rows; all count for the columns' widths: none jumps."""
+    """Title, names of columns, and visible rows. All rows count for the widths: no column jumps."""
     title = Text(f"{table.title}, {len(table.rows)}" if table.columns else table.title, no_wrap=True)
     title.stylize("bold reverse" if looked_at else "bold")
     if not table.columns:
@@ -324,7 +329,7 @@ def _row(row: tuple[Text, ...], widths: Sequence[int], table: _Table) -> Text:
     return Text(_GAP, no_wrap=True).join(cells)
 
 
-def _foot(place: Place, shown: int, of: int, names: Sequence[str]) -> Text:
+def _foot(place: Cursor, shown: int, of: int, names: Sequence[str]) -> Text:
     rows = f"{place.first + 1}-{place.first + shown} of {of}" if of else "none"
     clock = time.strftime("%H:%M:%S")
     text = f"q quits   Tab: {' '.join(names)}   arrows: {place.looked_at.value} {rows}   {clock}"

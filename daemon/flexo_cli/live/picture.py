@@ -1,4 +1,4 @@
-"""One look at flexod: all that `flexo top` shows at an instant."""
+"""One picture of flexod: all that `flexo top` shows at an instant."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flexo_protos.v1 import admin_pb2
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """flexod's answers. They are asked for one after the other, and may be a cycle apart."""
+    """flexod's replies. They are requested one after the other, and may be a cycle apart."""
 
     at: float
-    """When flexod was asked."""
+    """Time of the first request."""
     status: admin_pb2.GetStatusReply
     jobs: admin_pb2.ListJobsReply
     nodes: admin_pb2.ListNodesReply
@@ -24,12 +24,12 @@ class Picture:
 
 
 def take(flexod: Daemon, now: float) -> Picture:
-    """As of `now`. Raises Unreachable and Refusal."""
+    """Request a picture as of `now`. Raises Unreachable and Refusal."""
     return Picture(now, flexod.status(), flexod.jobs(), flexod.nodes(), flexod.loans(0))
 
 
 def as_json(picture: Picture) -> dict[str, Json]:
-    """All of it, as `flexo status`, `jobs` and `loans` have it, and the nodes."""
+    """The whole picture as JSON: as in `flexo status`, `jobs` and `loans`, and the nodes."""
     return {
         "at": picture.at,
         "status": status_as_json(picture.status),

@@ -1,4 +1,4 @@
-"""A terminal that is drawn on as a whole and read key by key, and is afterwards as it was before."""
+"""A terminal that is drawn as a whole and read key by key. Its former state is restored at the end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KEYS = {
 
 
 class Terminal:
-    """Made by `whole_terminal`."""
+    """A terminal in full-screen mode, made by `whole_terminal`."""
 
     def __init__(self, live: Live, line_by_line: Callable[[], AbstractContextManager[None]]) -> None:
         self._live = live
@@ -45,15 +45,15 @@ class Terminal:
 
     @property
     def size(self) -> Size:
-        """As it is now."""
+        """The terminal's present size."""
         return Size(self._live.console.width, self._live.console.height)
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """All of the screen."""
+        """Draw the whole screen."""
         self._live.update(Group(*lines), refresh=True)
 
     def keys(self, wait_s: float) -> list[str]:
-        """What was pressed, within `wait_s`: quit, next, up, down, page up, page down, top.
+        """Wait `wait_s` at most for keys. Returns them: quit, next, up, down, page up, page down, top.
 
         Raises KeyboardInterrupt after Ctrl-C, SystemExit after SIGTERM.
         """
@@ -67,11 +67,11 @@ class Terminal:
         return pressed
 
     def stop_soon(self, number: int, frame: FrameType | None) -> None:
-        """A handler of SIGTSTP. Not at once: it may come in the middle of what is being written."""
+        """Handle SIGTSTP: remember to stop. The signal may arrive in the middle of a write."""
         self._is_to_stop = True
 
     def end_soon(self, number: int, frame: FrameType | None) -> None:
-        """A handler of SIGINT and SIGTERM. Not at once: what is raised in somebody's callback is lost."""
+        """Handle SIGINT and SIGTERM: remember to end. An exception raised within a callback would be lost."""
         self._ended_by = number
 
     def _stop_for_a_while(self) -> None:
@@ -90,11 +90,11 @@ def _pressed(wait_s: float) -> list[str]:
     if not ready:
         return []
     typed = os.read(sys.stdin.fileno(), 1024).decode("ascii", "replace")
-    return keys_in(typed) if typed else ["quit"]  # nothing more can come
+    return keys_in(typed) if typed else ["quit"]  # end of input: no key can follow
 
 
 def keys_in(typed: str) -> list[str]:
-    """The keys that `typed` stands for; others are left out."""
+    """The known keys in `typed`; other characters are left out."""
     found = []
     while typed:
         match = next((key for key in sorted(_KEYS, key=len, reverse=True) if typed.startswith(key)), typed[0])
@@ -106,8 +106,9 @@ def keys_in(typed: str) -> list[str]:
 
 @contextmanager
 def whole_terminal(console: Console) -> Iterator[Terminal]:
-    """The terminal, until the context ends: by a key, Ctrl-C, SIGTERM or a mistake. Ctrl-Z leaves it for a
-    while.
+    """Take over the terminal until the context ends: by a key, Ctrl-C, SIGTERM or an error.
+
+    Ctrl-Z gives the terminal back until the program continues.
     """
     live = Live(console=console, screen=True, auto_refresh=False)
     with _key_by_key() as line_by_line:
@@ -127,7 +128,7 @@ def whole_terminal(console: Console) -> Iterator[Terminal]:
 
 @contextmanager
 def _key_by_key() -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Keys come at once and are not printed; within what is yielded they come as they did before."""
+    """Read keys at once, without echo. Yields a context manager within which the former mode holds."""
     if not sys.stdin.isatty():
         yield nullcontext
         return

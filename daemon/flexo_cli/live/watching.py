@@ -1,4 +1,4 @@
-"""The loop of `flexo top`: draw the newest picture, heed keys, until the user has seen enough."""
+"""The loop of `flexo top`: draw the newest picture and handle keys, until the user quits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 
 from flexo_cli.live.asking import Asking
-from flexo_cli.live.layout import List, Place, Shown, nothing_yet, screen
+from flexo_cli.live.layout import Cursor, List, Shown, nothing_yet, screen
 from flexo_cli.live.picture import Picture
 from flexo_cli.live.terminal import Terminal, whole_terminal
 
@@ -17,9 +17,9 @@ _DRAW_EVERY_S: Final = 0.5
 
 
 def watch(console: Console, daemon: str | None, interval_s: float) -> None:
-    """Until `q` is pressed; Ctrl-C raises KeyboardInterrupt, with the terminal as it was."""
+    """Run `flexo top` until `q` is pressed. Ctrl-C restores the terminal and raises KeyboardInterrupt."""
     asking = Asking(daemon, interval_s)
-    place = Place()
+    place = Cursor()
     with whole_terminal(console) as terminal:
         while True:
             picture, away = asking.now
@@ -30,7 +30,7 @@ def watch(console: Console, daemon: str | None, interval_s: float) -> None:
                 place = moved(place, key, shown, lending=picture is not None and picture.loans.lending)
 
 
-def _draw(terminal: Terminal, picture: Picture | None, away: str, place: Place) -> Shown:
+def _draw(terminal: Terminal, picture: Picture | None, away: str, place: Cursor) -> Shown:
     if picture is None:
         shown = Shown(nothing_yet(away), 0, 0)
     else:
@@ -39,12 +39,12 @@ def _draw(terminal: Terminal, picture: Picture | None, away: str, place: Place) 
     return shown
 
 
-def moved(place: Place, key: str, shown: Shown, *, lending: bool) -> Place:
-    """Where `key` leads to. `lending`: there is a list of loans."""
+def moved(place: Cursor, key: str, shown: Shown, *, lending: bool) -> Cursor:
+    """The cursor after `key`. `lending`: True if there is a list of loans."""
     if key == "next":
         lists = [each for each in List if lending or each is not List.LOANS]
         after = (lists.index(place.looked_at) + 1) % len(lists) if place.looked_at in lists else 0
-        return Place(lists[after])
+        return Cursor(lists[after])
     page = max(1, shown.rows)
     steps = {"up": -1, "down": 1, "page up": -page, "page down": page, "top": -place.first}
     last = max(0, shown.of - page)

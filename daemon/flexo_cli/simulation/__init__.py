@@ -1,1 +1,1 @@
-"""What stands behind `flexo simulate` and `flexo whatif`; imported only when one of them is called."""
+"""The code of `flexo simulate` and `flexo whatif`; imported only when one of them is called."""

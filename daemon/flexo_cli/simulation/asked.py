@@ -1,4 +1,4 @@
-"""What the command line of `flexo simulate` asked for, as it was typed: `setup` makes sense of it."""
+"""The options of `flexo simulate` as they were typed; `setup` interprets them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final
 from flexo.policies.gpu_speeds import MIXED_EFFICIENCY
 
 TO_OUTPUT: Final = "-"
-"""Where a file is asked for: the output."""
+"""Value of an option for a file that means the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedJobs:
-    """Where the jobs come from."""
+    """Options that choose the jobs: a trace, or made-up jobs."""
 
     trace: Path | None = None
     format: str = ""
@@ -38,7 +38,7 @@ class AskedJobs:
 
 @dataclass(frozen=True, slots=True)
 class AskedElasticity:
-    """What is taken of the jobs."""
+    """Options for the elasticity that the simulation assumes of the jobs."""
 
     share: str | None = None
     of: str = "multi"
@@ -52,7 +52,7 @@ class AskedElasticity:
 
 @dataclass(frozen=True, slots=True)
 class AskedCluster:
-    """What the jobs run on."""
+    """Options of the cluster on which the jobs run."""
 
     nodes: int | None = None
     gpus_per_node: int | None = None
@@ -64,10 +64,10 @@ class AskedCluster:
 
 @dataclass(frozen=True, slots=True)
 class AskedInference:
-    """The inference cluster beside that."""
+    """Options of the inference cluster beside the training cluster."""
 
     nodes: int | None = None
-    """None: there is none."""
+    """Number of servers; None: there is no inference cluster."""
     gpus: int = 8
     gpu_type: str = ""
     demand: str = "generated"
@@ -80,7 +80,7 @@ class AskedInference:
 
 @dataclass(frozen=True, slots=True)
 class AskedRules:
-    """Who decides, when, and what changes cost."""
+    """Options of policies, their interval, and the costs of starts and resizes."""
 
     policies: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class AskedRules:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What is to be written and shown."""
+    """Options of the output."""
 
     write: Path | None
     json: str | None
@@ -105,15 +105,15 @@ class Outputs:
     quiet: bool
     processes: int
     command: str
-    """As it was typed."""
+    """The command line as it was typed."""
 
     def check(self) -> None:
-        """Raises OSError for a file whose folder is not there: before anything is simulated, not after."""
+        """Raise OSError for a file whose folder does not exist, before anything is simulated."""
         for path in (self.write, self.report, Path(self.json) if self.json else None):
             if path is not None and not path.parent.is_dir():
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
     @property
     def table(self) -> bool:
-        """Whether people read the output: JSON there leaves no room for anything else."""
+        """True if tables are printed: not with --quiet, and not if JSON goes to the output."""
         return not self.quiet and self.json != TO_OUTPUT

@@ -1,4 +1,4 @@
-"""Options that would do nothing beside the others are refused: whoever typed them expects something."""
+"""Refuses options that would have no effect beside the other options: the user expects an effect."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import typer
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """Parameters of a command that need another one."""
+    """Parameters of a command that have no effect without another one."""
 
     parameters: tuple[str, ...]
     needed: str
     value: str = ""
-    """Of the needed one; "": any."""
+    """Value that the needed parameter must have or contain; "": any."""
     instead: str = ""
-    """Another parameter that will do as well."""
+    """Another parameter that serves as well as the needed one."""
 
     def is_met(self, context: typer.Context) -> bool:
         found = context.params.get(self.needed)
@@ -42,7 +42,7 @@ _ONE_OF: Final = (("load", "rate"), ("min_factor", "min_gpus"), ("max_factor", "
 
 
 def refuse_idle(context: typer.Context) -> None:
-    """Raises typer.BadParameter where the command line has an option that another one makes idle."""
+    """Raise typer.BadParameter if an option has no effect without a missing one, or excludes another."""
     options = {parameter.name: parameter.opts[0] for parameter in context.command.params if parameter.name}
     said = {name: option for name, option in options.items() if _is_typed(context, name)}
     for need in _NEEDS:

@@ -1,6 +1,6 @@
-"""From what the command line asked for to the inference cluster that is simulated beside the jobs' own.
+"""Makes the simulated inference cluster from the options of the command line.
 
-Raises typer.BadParameter for options that cannot be, BadTrace for a demand that cannot be read.
+Raises typer.BadParameter for invalid options, BadTrace for a demand that cannot be read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flexo_simulation.inference import Inference
 from flexo_simulation.workload import Workload
 
 GENERATED: Final = "generated"
-"""In place of a file of demand."""
+"""Value of --inference-demand for a made-up demand instead of a file."""
 CHOOSERS: Final[Mapping[str, Callable[[int], Chooser]]] = {
     "heuristic": lambda seed: heuristic,
     "exact": lambda seed: exact,
@@ -31,11 +31,11 @@ CHOOSERS: Final[Mapping[str, Callable[[int], Chooser]]] = {
 }
 _NAME: Final = "infer-"
 _DAYS_AFTER: Final = 60.0
-"""So long after the last submission demand is still made up; then it stays as it is."""
+"""Days after the last submission for which demand is made up. Then demand stays constant."""
 
 
 def inference(asked: AskedInference, seed: int, workload: Workload) -> Inference | None:
-    """The inference cluster; None where none was asked for."""
+    """The inference cluster; None if the options ask for none."""
     if asked.nodes is None:
         if asked != AskedInference():
             raise typer.BadParameter(
@@ -69,7 +69,7 @@ def _demand(asked: AskedInference, seed: int, workload: Workload) -> DemandTrace
 
 
 def described(inference: Inference) -> str:
-    """``"beside it 4 inference servers of 8 t4, ..."``."""
+    """The inference cluster in words: ``"beside it 4 inference servers of 8 t4, ..."``."""
     servers, rules = inference.servers, inference.rules
     of = f"{servers.count} inference servers of {servers.gpus} {servers.gpu_type or 'GPUs'}"
     text = f"beside it {of}; what they are needed for: {inference.demand.name}"

@@ -1,4 +1,4 @@
-"""How far simulations are, on a terminal: a bar for each, with the time that is left. Nothing in pipes."""
+"""Progress bars of simulations on a terminal, each with the remaining time. A pipe gets none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flexo_simulation.comparison import Told
 
 @contextmanager
 def bars(labels: Sequence[str], quiet: bool) -> Iterator[Told]:
-    """What `run_trials` tells; the bars go away when all is done."""
+    """Progress bars for `run_trials`. They disappear when all trials are done."""
     console = Console(file=sys.stderr, highlight=False)
     if quiet or not console.is_terminal:
         yield lambda trial, ended, jobs: None

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flexo_cli.simulation.asked import TO_OUTPUT
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 
 
-def write_json(outcomes: Sequence[Outcome], where: str) -> None:
-    """Into the file, or for - to the output. Raises OSError."""
+def write_json(outcomes: Sequence[SimulatedRun], where: str) -> None:
+    """Write the results into the file `where`, or to the output for -. Raises OSError."""
     objects = {outcome.policy: outcome.result.to_json() for outcome in outcomes}
     document = objects if len(outcomes) > 1 else next(iter(objects.values()))
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""Carries out `flexo simulate`: reads or makes jobs, runs them under policies, tells and writes results."""
+"""Carries out `flexo simulate`: reads or makes jobs, runs them under policies, prints and writes results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from flexo_simulation.engine import SimulationStuck
 from flexo_simulation.formats import own
 from flexo_simulation.formats.errors import BadTrace
 from flexo_simulation.inference import Inference
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 from flexo_simulation.workload import Workload
 
 
@@ -41,7 +41,7 @@ def run(
     rules: AskedRules,
     outputs: Outputs,
 ) -> None:
-    """From options to outputs. Raises typer.Exit, with the reason said."""
+    """Carry out the command. Prints the reason of a failure and raises typer.Exit."""
     with explained():
         outputs.check()
         nodes = setup.node_groups(cluster)
@@ -73,7 +73,7 @@ def _with_inference(trials: tuple[Trial, ...], beside: Inference | None) -> tupl
 
 
 def _tell_before(about: About, outputs: Outputs) -> None:
-    """What is going to be simulated; what is not goes to the error output."""
+    """Print the facts of the simulation, and the omissions on the error output."""
     if not outputs.quiet:
         for line in about.omissions:
             complain(line)
@@ -82,7 +82,7 @@ def _tell_before(about: About, outputs: Outputs) -> None:
             print_line(line)
 
 
-def _tell_after(outcomes: tuple[Outcome, ...], outputs: Outputs) -> None:
+def _tell_after(outcomes: tuple[SimulatedRun, ...], outputs: Outputs) -> None:
     for line in summary.unfinished(outcomes):
         complain(line)
     if outputs.table:
@@ -90,7 +90,7 @@ def _tell_after(outcomes: tuple[Outcome, ...], outputs: Outputs) -> None:
         print_results(outcomes)
 
 
-def _write_report(outcomes: tuple[Outcome, ...], about: About, path: Path) -> None:
+def _write_report(outcomes: tuple[SimulatedRun, ...], about: About, path: Path) -> None:
     from flexo_simulation.report import write_report  # matplotlib takes a second to import
 
     write_report(outcomes, about, path)
@@ -98,7 +98,7 @@ def _write_report(outcomes: tuple[Outcome, ...], about: About, path: Path) -> No
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Ends with the reason, and the exit code that goes with it."""
+    """Turn an error into a message and typer.Exit with its exit code."""
     try:
         yield
     except BadTrace as error:

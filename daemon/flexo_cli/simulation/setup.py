@@ -1,6 +1,6 @@
-"""From what the command line asked for to what is simulated: jobs, cluster, rules, policies.
+"""Makes jobs, cluster, rules and policies of a simulation from the options of the command line.
 
-Raises typer.BadParameter for options that cannot be, BadTrace for files that cannot be read.
+Raises typer.BadParameter for invalid options, BadTrace for files that cannot be read.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def node_groups(asked: AskedCluster) -> tuple[NodeGroup, ...]:
 
 
 def gpu_speeds(asked: AskedCluster) -> GpuSpeeds:
-    """What GPUs do by their type: as usual, but for what was said."""
+    """The speeds of GPUs by type: the default ones, overridden by the options."""
     said = dict(map(words.gpu_speed, asked.gpu_speeds))
     usual = {gpu_type.casefold(): speed for gpu_type, speed in GpuSpeeds().speeds.items()}
     try:
@@ -62,7 +62,7 @@ def gpu_speeds(asked: AskedCluster) -> GpuSpeeds:
 
 
 def workload(jobs: AskedJobs, elasticity: AskedElasticity, nodes: Sequence[NodeGroup]) -> Workload:
-    """The jobs, as all policies get them."""
+    """The jobs that all policies get."""
     raw = _generated(jobs, nodes) if jobs.trace is None else _read(jobs)
     ready = made_elastic(for_cluster(raw, nodes), wish_of(elasticity), jobs.seed)
     tables = loaded(jobs.profiles) if jobs.format not in ("itp", "pollux") else None
@@ -72,7 +72,7 @@ def workload(jobs: AskedJobs, elasticity: AskedElasticity, nodes: Sequence[NodeG
 
 
 def format_of(jobs: AskedJobs) -> TraceFormat | None:
-    """The trace's; None where jobs are generated."""
+    """The format of the trace; None if jobs are generated."""
     if jobs.trace is None:
         return None
     if jobs.format not in FORMATS:
@@ -107,7 +107,7 @@ def _generated(jobs: AskedJobs, nodes: Sequence[NodeGroup]) -> Workload:
 
 
 def wish_of(asked: AskedElasticity) -> Elasticity:
-    """What is taken of the jobs."""
+    """The elasticity that the simulation assumes of the jobs."""
     if asked.min_factor > 1 or asked.max_factor < 1:
         raise typer.BadParameter(
             "--min-factor is at most 1, --max-factor at least 1", param_hint="--min-factor"
@@ -134,7 +134,7 @@ def _share(text: str | None, option: str) -> float | None:
 def trials(
     jobs: AskedJobs, rules: AskedRules, nodes: tuple[NodeGroup, ...], speeds: GpuSpeeds, ready: Workload
 ) -> tuple[Trial, ...]:
-    """One for each policy, in the order in which they were named."""
+    """One trial for each policy, in the order of the command line."""
     names = rules.policies or (DEFAULT_POLICY,)
     if len(set(names)) < len(names):
         raise typer.BadParameter("a policy is named twice", param_hint="--policy")
@@ -155,7 +155,7 @@ def trials(
 
 
 def mode_of(rules: AskedRules, policy: Policy) -> Mode:
-    """Where running times come from; if nobody says it, from the truth for those that cannot do without."""
+    """The source of running times: --estimates, else the truth for an oracle, else history."""
     if rules.estimates is not None:
         return words.choice(Mode, rules.estimates, "--estimates")
     return Mode.ORACLE if policy.oracle else Mode.HISTORY
@@ -164,9 +164,9 @@ def mode_of(rules: AskedRules, policy: Policy) -> Mode:
 def make_policy(
     name: str, settings: Mapping[str, object], speeds: GpuSpeeds, *, on_slurm: bool = False
 ) -> Policy:
-    """The policy, which knows how fast GPUs are if it goes by that at all. Or typer.BadParameter.
+    """Make the policy, with the speeds of GPUs if it has settings for them. Raises typer.BadParameter.
 
-    `on_slurm`: as flexod has it.
+    `on_slurm`: True to begin with the settings that flexod uses.
     """
     try:
         if not on_slurm and not registry.class_of(name).starts_jobs:
@@ -188,7 +188,7 @@ def _settings(said: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, 
     settings: dict[str, dict[str, object]] = {}
     for text in said:
         policy, name, value = words.setting(text)
-        if (policy, name, value) == ("lyra", "order", "slurm"):  # its name in 0.1
+        if (policy, name, value) == ("lyra", "order", "slurm"):  # the value's name in 0.1
             typer.echo("--set lyra.order=slurm is called lyra.order=cluster now", err=True)
             value = "cluster"
         if policy not in names:
@@ -215,7 +215,7 @@ def _scenario(jobs: AskedJobs, rules: AskedRules, nodes: tuple[NodeGroup, ...]) 
 
 
 def _slurm_times(rules: AskedRules) -> SlurmTimes | None:
-    """How long things take on Slurm: as measured, but for what was said. None: not on Slurm."""
+    """The delays on Slurm: measured ones, overridden by the options; None without --on-slurm."""
     if not rules.on_slurm:
         if rules.warm_up_s is not None:
             raise typer.BadParameter("it goes with --on-slurm", param_hint="--warm-up")
@@ -236,14 +236,14 @@ def _slurm_times(rules: AskedRules) -> SlurmTimes | None:
 
 
 def costs_of(rules: AskedRules, usual: Costs) -> Costs:
-    """What was said, and else what is usual."""
+    """The costs of the options, else the usual ones."""
     start_s = usual.start_s if rules.start_cost_s is None else rules.start_cost_s
     resize_s = usual.resize_s if rules.resize_cost_s is None else rules.resize_cost_s
     return Costs(start_s, resize_s)
 
 
 def _as_it_wants_them(jobs: AskedJobs, policy: str, ready: Workload) -> Workload:
-    """Jobs of Pollux' workloads choose their batch under some policies; what they declare is as asked."""
+    """The jobs as `policy` gets them. Under some policies, jobs of Pollux' workloads choose their batch."""
     if jobs.format != "pollux":
         return ready
     if jobs.batch not in ("auto", "user", "job"):

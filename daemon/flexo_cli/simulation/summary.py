@@ -1,4 +1,4 @@
-"""What is going to be simulated, in sentences; and what of the file is not."""
+"""Sentences about a simulation: its jobs, cluster and rules, and the jobs and lines that it leaves out."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from flexo.model.measured import Source
 from flexo_cli.simulation.inference import described
 from flexo_simulation.comparison import Trial
 from flexo_simulation.on_slurm.times import SlurmTimes
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import Workload
 
 _SHOWN: Final = 3
-"""Bad lines that are shown."""
+"""Number of bad lines that are shown."""
 _NAMED: Final = 5
-"""Jobs that are named."""
+"""Number of jobs that are named."""
 
 
 def facts(workload: Workload, trials: Sequence[Trial]) -> Iterator[str]:
-    """The jobs, the cluster, the rules: a sentence each."""
+    """One sentence each about the jobs, the cluster and the rules."""
     yield jobs(workload)
     yield from workload.notes
     yield f"{cluster(trials[0].scenario.nodes)}; {rules(trials[0])}"
@@ -32,7 +32,7 @@ def facts(workload: Workload, trials: Sequence[Trial]) -> Iterator[str]:
 
 
 def cluster(nodes: Sequence[NodeGroup]) -> str:
-    """``"16 nodes of 8 v100, 4 nodes of 8 t4"``."""
+    """The cluster: ``"16 nodes of 8 v100, 4 nodes of 8 t4"``."""
     return ", ".join(
         f"{group.count} {'node' if group.count == 1 else 'nodes'} of {group.gpus} {group.gpu_type or 'GPUs'}"
         + (" on loan" if group.features else "")
@@ -41,7 +41,7 @@ def cluster(nodes: Sequence[NodeGroup]) -> str:
 
 
 def gpu_speeds(scenario: Scenario) -> Iterator[str]:
-    """``"v100 1, t4 0.333; a run on both ..."``; nothing where all GPUs are as fast as each other."""
+    """The speeds of GPUs: ``"v100 1, t4 0.333; ..."``; nothing if all GPUs have the same speed."""
     groups = (*scenario.nodes, *((scenario.inference.servers,) if scenario.inference else ()))
     speeds = {group.gpu_type: scenario.gpu_speeds.of(group.gpu_type) for group in groups}
     if len(set(speeds.values())) > 1:
@@ -51,7 +51,7 @@ def gpu_speeds(scenario: Scenario) -> Iterator[str]:
 
 
 def jobs(workload: Workload) -> str:
-    """``"160 jobs (106 elastic) from F"``."""
+    """The jobs: ``"160 jobs, 106 of them elastic: F"``."""
     elastic = sum(1 for job in workload.jobs if job.workers.min < job.workers.max)
     share = f"{elastic} of them elastic" if elastic else "none elastic"
     number = len(workload.jobs)
@@ -59,7 +59,7 @@ def jobs(workload: Workload) -> str:
 
 
 def rules(trial: Trial) -> str:
-    """``"decides every 60 s; a start costs 30 s, a resize 30 s; running times: history"``."""
+    """The rules: ``"policies decide every 60 s; a start costs 30 s, a resize 30 s"``."""
     scenario = trial.scenario
     if scenario.on_slurm is not None:
         return on_slurm(scenario.on_slurm)
@@ -69,7 +69,7 @@ def rules(trial: Trial) -> str:
 
 
 def on_slurm(times: SlurmTimes) -> str:
-    """What takes how long there."""
+    """The delays on Slurm."""
     return (
         f"Slurm starts bases, and policies decide about satellites every {times.look_s:g} s; a base boots"
         f" for {times.boot.first_s:g} s, a satellite warms up for {times.warm.first_s:g} s while the others"
@@ -78,7 +78,7 @@ def on_slurm(times: SlurmTimes) -> str:
 
 
 def estimates(trials: Sequence[Trial]) -> str:
-    """Where running times come from, by policy if they differ."""
+    """The source of running times, for each policy if the sources differ."""
     if trials[0].scenario.on_slurm is not None:
         return "running times come from: what flexod knows (progress, like jobs before, time limits)"
     if any(job.training.begin().source is Source.PROGRESS for job in trials[0].workload.jobs[:1]):
@@ -91,7 +91,7 @@ def estimates(trials: Sequence[Trial]) -> str:
 
 
 def omissions(workload: Workload) -> Iterator[str]:
-    """What of the file is not simulated."""
+    """Sentences about lines and jobs of the file that are not simulated."""
     if workload.skipped:
         number = len(workload.skipped)
         yield f"skipped {'1 line that makes' if number == 1 else f'{number:,} lines that make'} no sense:"
@@ -103,8 +103,8 @@ def omissions(workload: Workload) -> Iterator[str]:
         yield f"left out because they {each.why}: {each.jobs:,} {'job' if each.jobs == 1 else 'jobs'}"
 
 
-def unfinished(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Jobs that came to nothing, in sentences; what is the same under all policies is said once."""
+def unfinished(outcomes: Sequence[SimulatedRun]) -> Iterator[str]:
+    """Sentences about jobs that never fit or never started. Equal lists of misfits give one sentence."""
     said: set[tuple[str, ...]] = set()
     for outcome in outcomes:
         never_fit = outcome.result.never_fit

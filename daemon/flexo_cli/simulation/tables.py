@@ -1,4 +1,4 @@
-"""Results of simulations on a terminal: a column for each policy, a line for each figure."""
+"""Prints results of simulations: a column for each policy, a line for each figure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from flexo_cli.output import print_line, print_table
 from flexo_simulation.result_words import ORACLE, rows, title
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 
 
-def print_results(outcomes: Sequence[Outcome]) -> None:
-    """The table, and what its words mean."""
+def print_results(outcomes: Sequence[SimulatedRun]) -> None:
+    """Print the table, and a note if a policy is an oracle."""
     titles = [title(outcome) for outcome in outcomes]
     print_table(("SECONDS, IF NOTHING ELSE IS SAID", *titles), rows(outcomes), right=titles)
     if any(outcome.result.oracle for outcome in outcomes):

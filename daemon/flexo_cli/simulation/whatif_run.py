@@ -1,4 +1,4 @@
-"""Carries out `flexo whatif`: reads a dump, simulates it as Slurm would and elastically, tells and writes."""
+"""Carries out `flexo whatif`: simulates a dump as Slurm runs it and with elastic jobs, prints and writes."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from flexo_simulation.formats.sacct import workload_of
 from flexo_simulation.formats.sacct_dump import SacctDump, read_dump
 from flexo_simulation.gpu_types import for_cluster
 from flexo_simulation.result_words import ORACLE
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.speeds import loaded, with_tables
 from flexo_simulation.whatif import Findings, Size, Window, calibrate, case_of, size_of
 from flexo_simulation.workload import Workload
 
 SHARES: Final = ("0%", "5%", "20%", "50%", "100%")
-"""With none elastic, a policy shows what it does by its order of jobs alone."""
+"""Shares of elastic jobs. With 0%, a policy shows the effect of its order of jobs alone."""
 POLICIES: Final = ("lyra", "elastic-tiresias")
 
 _SHORT: Final = ("POLICY", "ELASTIC JOBS", "COMPLETION H", "WAITED H", "95% H", "IDLE, WANTED", "IN USE")
-"""`whatif_words.COLUMNS` for a terminal."""
+"""Short names of `whatif_words.COLUMNS` for a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def run(
     rules: AskedRules,
     outputs: Outputs,
 ) -> None:
-    """From options to outputs. Raises typer.Exit, with the reason said."""
+    """Carry out the command. Prints the reason of a failure and raises typer.Exit."""
     with explained():
         outputs.check()
         assert jobs.trace is not None
@@ -92,7 +92,7 @@ def run(
 
 
 def _baseline(rigid: Workload, size: Size, rules: AskedRules) -> Trial:
-    """What Slurm does: backfilling by time limits, and no job is elastic."""
+    """The trial of Slurm's own behaviour: backfilling by time limits, without elastic jobs."""
     scenario = Scenario(size.nodes, setup.costs_of(rules, MEASURED), estimates=Estimates(Mode.LIMIT))
     return Trial("as Slurm does", setup.make_policy("backfill", {}, GpuSpeeds()), rigid, scenario)
 
@@ -112,7 +112,7 @@ def _trial(
 
 
 def _findings(
-    dump: SacctDump, size: Size, questions: Sequence[_Question], outcomes: Sequence[Outcome]
+    dump: SacctDump, size: Size, questions: Sequence[_Question], outcomes: Sequence[SimulatedRun]
 ) -> Findings:
     window = Window.of(dump.runs)
     return Findings(
@@ -146,7 +146,7 @@ def _facts(
     )
 
 
-def _tell(findings: Findings, about: About, outcomes: Sequence[Outcome], outputs: Outputs) -> None:
+def _tell(findings: Findings, about: About, outcomes: Sequence[SimulatedRun], outputs: Outputs) -> None:
     for line in summary.unfinished(outcomes[:1]):
         complain(line)
     if not outputs.table:
@@ -162,7 +162,7 @@ def _tell(findings: Findings, about: About, outcomes: Sequence[Outcome], outputs
 
 
 def _write(
-    findings: Findings, dump: SacctDump, outcomes: Sequence[Outcome], about: About, outputs: Outputs
+    findings: Findings, dump: SacctDump, outcomes: Sequence[SimulatedRun], about: About, outputs: Outputs
 ) -> None:
     if outputs.json is not None:
         text = json.dumps(findings.to_json(), indent=2, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""Words of the command line as values: shares, GPU types, quotas, settings of policies."""
+"""Parsers of values on the command line: shares, GPU types, quotas, settings of policies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 
 def share(text: str, option: str) -> float:
-    """``"0.2"`` or ``"20%"``."""
+    """Parse a share, ``"0.2"`` or ``"20%"``."""
     match = re.fullmatch(r"(\d{1,3}(?:\.\d+)?|\.\d+)(%?)", text.strip(), re.ASCII)
     value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= value <= 1:
@@ -26,7 +26,7 @@ def share(text: str, option: str) -> float:
 
 
 def choice(kind: type[_Choice], text: str, option: str) -> _Choice:
-    """The member of `kind` with this value."""
+    """The member of `kind` with the value `text`."""
     values = [member.value for member in kind]
     if text not in values:
         raise typer.BadParameter(f"'{text}' is none of {', '.join(values)}", param_hint=option)
@@ -34,7 +34,10 @@ def choice(kind: type[_Choice], text: str, option: str) -> _Choice:
 
 
 def node_groups(text: str, on_loan: Iterable[str]) -> tuple[NodeGroup, ...]:
-    """``"v100:16x8,t4:4x8"``: 16 nodes of 8 V100 and 4 of 8 T4. Types in `on_loan` are inference servers."""
+    """Parse ``"v100:16x8,t4:4x8"``: 16 nodes of 8 V100, 4 of 8 T4.
+
+    `on_loan`: types whose nodes are inference servers.
+    """
     option, groups, loaned = "--gpu-types", [], frozenset(on_loan)
     for part in text.split(","):
         match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_.-]*):(\d{1,6})x(\d{1,4})", part.strip(), re.ASCII)
@@ -54,7 +57,7 @@ def node_groups(text: str, on_loan: Iterable[str]) -> tuple[NodeGroup, ...]:
 
 
 def quota(text: str) -> Quota:
-    """``"research=64"``."""
+    """Parse a quota, ``"research=64"``."""
     tenant, _, gpus = text.rpartition("=")
     if not tenant or not gpus.isascii() or not gpus.isdigit():
         raise typer.BadParameter(
@@ -64,7 +67,7 @@ def quota(text: str) -> Quota:
 
 
 def gpu_speed(text: str) -> tuple[str, float]:
-    """``"t4=0.33"``: a type in small letters, and its speed."""
+    """Parse ``"t4=0.33"`` into a type in small letters and its speed."""
     match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_.-]*)=(\d+(?:\.\d*)?|\.\d+)", text, re.ASCII)
     if match is None or not float(match[2]):
         raise typer.BadParameter(
@@ -75,7 +78,7 @@ def gpu_speed(text: str) -> tuple[str, float]:
 
 
 def setting(text: str) -> tuple[str, str, object]:
-    """``"lyra.stay_s=300"``: policy, setting, value. What is no TOML value is taken as a word."""
+    """Parse ``"lyra.stay_s=300"`` into policy, setting, value. A value that is not TOML is taken as text."""
     match = re.fullmatch(r"([a-z][a-z0-9-]*)\.([a-z_][a-z0-9_]*)=(.*)", text)
     if match is None:
         raise typer.BadParameter(

@@ -1,1 +1,1 @@
-"""The demo: an elastic job on a real cluster, told as it happens and measured from its workers' logs."""
+"""The demo of an elastic job on a real cluster: reported as it happens, measured from its workers' logs."""

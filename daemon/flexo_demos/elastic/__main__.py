@@ -1,4 +1,4 @@
-"""`python -m flexo_demos.elastic`: bring a lab up, play the story on it, and say whether it held."""
+"""`python -m flexo_demos.elastic`: bring a lab up, play the story on it, and print whether the story held."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _OURS = (
 
 
 def main() -> int:
-    """Run the demo; the exit code."""
+    """Run the demo. Returns the exit code."""
     description = "An elastic Horovod job on a real Slurm cluster on this machine, told as it happens."
     return command.run("flexo_demos.elastic", "demo", description, _OURS, _run)
 
 
 def _run(options: Options, teller: Teller) -> int:
-    """Play it, then judge it by what was logged."""
+    """Play the story, then judge it by the logs."""
     plot = Plot()
     reference = Reference(EXAMPLE / "train.py", options.out / "reference", plot.epochs, plot.batch)
     seen = Seen()
@@ -65,7 +65,7 @@ def _tell_reference(result: RunResult | None, teller: Teller) -> None:
 
 
 def _found(options: Options, plot: Plot, seen: Seen, failure: str, duration_s: float) -> Report:
-    """Measure what was logged, and draw it."""
+    """Measure the logs, and draw the picture."""
     result = RunResult.read(options.out / "elastic")
     reference = RunResult.read(options.out / "reference")
     logs = read_logs(options.out / "elastic")
@@ -105,7 +105,7 @@ def _found(options: Options, plot: Plot, seen: Seen, failure: str, duration_s: f
 
 
 def _judge(options: Options, found: Report, teller: Teller) -> int:
-    """The table, the sentences, the files; 0 if every sentence holds."""
+    """Print the table and the sentences, and write the report. Returns 0 if every sentence holds, else 1."""
     report.write(found, options.out / "report.json")
     sentences = claims(found)
     teller.table(table(found))

@@ -1,4 +1,4 @@
-"""What the command of every demo does around its story: options, signals, what failed, exit codes.
+"""The parts that all demos' commands share: options, signals, failures, exit codes.
 
 Exit codes: 0 the story held, 1 it did not, 2 this machine cannot have a lab, 128 + n ended by signal n.
 """
@@ -21,9 +21,10 @@ from flexo_lab import BadSpec, LabError, LabExists, why_unavailable
 def run(
     module: str, name: str, description: str, ours: Sequence[str], play: Callable[[Options, Teller], int]
 ) -> int:
-    """Run a demo; the exit code, `play`'s where it comes to that.
+    """Run a demo. Returns the exit code: `play`'s, or another if `play` does not return.
 
-    `module` is what `python -m` is given, `name` the lab's and the folder's, `ours` what earlier runs wrote.
+    `module`: argument of `python -m`. `name`: default name of the lab and of the output folder.
+    `ours`: names of files and folders that earlier runs may have written.
     """
     options = _parse(module, name, description)
     if (reason := why_unavailable()) is not None:
@@ -42,7 +43,7 @@ def run(
 
 
 def failure_of(play: Callable[[], None], options: Options, teller: Teller) -> str:
-    """Play a story; why it did not happen, "" if it did. Raises LabExists."""
+    """Play a story. Returns "", or the reason if the story failed. Raises LabExists."""
     try:
         with undisturbed_afterwards():
             teller.say(f"Everything that happens is kept in {options.out}")

@@ -1,9 +1,10 @@
-"""What the workers' own logs say about a training run: what was lost or repeated, how long it stood still.
+"""Measures a training run by its workers' own logs: lost and repeated work, and pauses.
 
-Pure: text in, figures out. Each worker of examples/digits/train.py writes a file of JSON lines. `enter`: it
-goes (back) into the training function, as one of so many, about to do that step. `commit`: it is saved. The
-part of a worker's log between two `enter` lines is a *stint*; the stints of all ranks between two changes of
-workers make a *world*. Times are seconds since the epoch, of one machine's clock.
+The functions are pure: text in, figures out. Each worker of examples/digits/train.py writes a file of JSON
+lines. A line `enter` says that the worker enters the training function (again), with its rank, the number of
+workers and the next step. A line `commit` says that a step is saved. The part of a worker's log between two
+`enter` lines is a *stint*. The stints of all ranks between two changes of workers make a *world*. Times are
+seconds since the epoch, by one machine's clock.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One line: this worker saved `step` and had learned `samples` in it."""
+    """One line `commit`: the worker saved `step`, in which it had learned `samples`."""
 
     step: int
     epoch: int
@@ -32,7 +33,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Stint:
-    """What one worker did in one world."""
+    """The work of one worker in one world."""
 
     worker: str
     rank: int
@@ -44,7 +45,7 @@ class Stint:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLog:
-    """One worker's file. `unreadable` counts lines that a killed worker left torn, or that make no sense."""
+    """One worker's file. `unreadable` counts invalid lines, such as a torn line of a killed worker."""
 
     stints: tuple[Stint, ...]
     unreadable: int
@@ -60,13 +61,13 @@ class World:
 
     @property
     def last_step(self) -> int:
-        """The last step that any of its workers saved; first_step - 1 if none."""
+        """The last step that any worker of the world saved; first_step - 1 if no worker saved one."""
         return max(
             (commit.step for stint in self.stints for commit in stint.commits), default=self.first_step - 1
         )
 
     def times_logged(self) -> Counter[int]:
-        """For each step, how many times *every* rank saved it: 1, or 0 if a rank's line is missing."""
+        """Per step: how many times *every* rank saved the step. It is 1, or 0 if a rank's line is missing."""
         per_rank = [Counter(commit.step for commit in stint.commits) for stint in self.stints]
         steps = set().union(*per_rank)
         whole = len(self.stints) == self.size
@@ -75,7 +76,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """What a run has to do: every sample once an epoch, `batch` of them a step."""
+    """The planned work of a run: every sample once in each epoch, `batch` samples in each step."""
 
     epochs: int
     batch: int
@@ -89,44 +90,44 @@ class EpochPlan:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """One change of workers, as those who stayed lived it."""
+    """One change of workers, measured by the workers that stayed."""
 
     before: int
     after: int
     last_step: int
-    """The last step before it."""
+    """The last step before the change."""
     at: float
-    """When that step was saved."""
+    """Time at which that step was saved."""
     pause_s: float
-    """The longest time that a worker which stayed took from one commit to the next, less the median step."""
+    """The longest time between two commits of a worker that stayed, less the median step."""
     clean: bool
-    """Every rank had saved the last step, and the next world went on with the step after it."""
+    """True if every rank had saved the last step, and the next world went on with the step after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a run went, or goes: readable at any time."""
+    """The course of a run, which may still be going on."""
 
     sizes: tuple[int, ...]
-    """Numbers of workers, in order."""
+    """Number of workers of each world, in order."""
     resizes: tuple[Resize, ...]
     steps_done: int
     median_step_s: float
 
     @property
     def pauses_out_s(self) -> tuple[float, ...]:
-        """How long the workers stood still each time that the job grew."""
+        """The workers' pause at each growth of the job."""
         return tuple(resize.pause_s for resize in self.resizes if resize.after > resize.before)
 
     @property
     def pauses_in_s(self) -> tuple[float, ...]:
-        """How long the workers stood still each time that the job shrank."""
+        """The workers' pause at each shrink of the job."""
         return tuple(resize.pause_s for resize in self.resizes if resize.after < resize.before)
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What a run that has ended did of its plan."""
+    """The work of an ended run, compared with its plan."""
 
     batches_planned: int
     batches_committed: int
@@ -137,26 +138,26 @@ class Balance:
     batches_half_logged: int
     """Steps that some rank of a world saved and another did not: traces of a crash."""
     samples_lost: int
-    """(epoch, sample) pairs that no committed batch held; counted one by one from the workers' own lists."""
+    """Pairs (epoch, sample) that are in no committed batch, counted in the workers' own lists."""
     samples_repeated: int
     unreadable_lines: int
 
 
 def read_logs(directory: Path) -> tuple[WorkerLog, ...]:
-    """All workers' logs in `directory`; none if nothing was written."""
+    """All workers' logs in `directory`; empty if no worker wrote one."""
     files = sorted(directory.glob("worker-*.jsonl"))
     return tuple(parse_worker_log(file.stem, file.read_text(errors="replace")) for file in files)
 
 
 def parse_worker_log(worker: str, text: str) -> WorkerLog:
-    """One worker's file, cut into stints."""
+    """Parse one worker's file into stints."""
     entered: list[tuple[dict[str, Any], list[Commit]]] = []
     unreadable = 0
     for line in text.splitlines():
         try:
             fields = json.loads(line)
             if fields["event"] == "enter":
-                # read now what the stint will need, so that a line that lacks it counts as unreadable
+                # read the stint's fields now, so that a line that lacks one counts as unreadable
                 entered.append(({key: fields[key] for key in ("rank", "size", "time", "step")}, []))
             elif fields["event"] == "commit" and entered:
                 entered[-1][1].append(_commit(fields))
@@ -182,10 +183,11 @@ def _commit(fields: dict[str, Any]) -> Commit:
 
 
 def find_worlds(stints: Iterable[Stint]) -> tuple[World, ...]:
-    """Who trained together, in order of time; worlds in which nothing was committed are left out.
+    """The worlds in order of time, without worlds in which nothing was committed.
 
-    Worlds follow one another: nobody enters the next before everybody who stays has left the last. So stints
-    in order of entry belong together until one differs in size or step, or takes a rank that is taken.
+    Worlds follow one another: no worker enters the next world before all workers that stay have left the
+    last. So stints in order of entry belong together until one differs in size or step, or has a rank or
+    worker that the world already has.
     """
     groups: list[list[Stint]] = []
     for stint in sorted(stints, key=lambda each: each.entered_at):
@@ -206,7 +208,7 @@ def _belongs(stint: Stint, group: Sequence[Stint]) -> bool:
 
 
 def course(logs: Sequence[WorkerLog]) -> Course | None:
-    """How the run went so far; None before the first committed batch."""
+    """The course of the run so far; None before the first committed batch."""
     worlds = _worlds_of(logs)
     if not worlds:
         return None
@@ -220,7 +222,7 @@ def course(logs: Sequence[WorkerLog]) -> Course | None:
 
 
 def balance(logs: Sequence[WorkerLog], plan: EpochPlan) -> Balance:
-    """What the run did of `plan`."""
+    """Compare the run with `plan`."""
     worlds = _worlds_of(logs)
     times = _times_committed(worlds)
     seen = _times_seen(worlds, times)
@@ -244,10 +246,10 @@ def _worlds_of(logs: Iterable[WorkerLog]) -> tuple[World, ...]:
 
 
 def _times_committed(worlds: Sequence[World]) -> Counter[int]:
-    """How often each step was committed: by every rank of a world.
+    """Per step: in how many worlds every rank committed it.
 
     A rank that is killed between saving and logging leaves a step half logged. Such a step counts if the next
-    world went on after it, and not if the next world did it again.
+    world went on after the step, and does not count if the next world repeated the step.
     """
     total: Counter[int] = Counter()
     for number, world in enumerate(worlds):
@@ -258,7 +260,7 @@ def _times_committed(worlds: Sequence[World]) -> Counter[int]:
 
 
 def _times_seen(worlds: Sequence[World], committed: Counter[int]) -> Counter[tuple[int, int]]:
-    """How often each (epoch, sample) was learned, over all committed steps."""
+    """Per pair (epoch, sample): how often it was learned in committed steps."""
     return Counter(
         (commit.epoch, sample)
         for world in worlds
@@ -270,7 +272,7 @@ def _times_seen(worlds: Sequence[World], committed: Counter[int]) -> Counter[tup
 
 
 def _median_step(worlds: Sequence[World]) -> float:
-    """Median time from one commit to the next inside a stint; 0 if nobody committed twice."""
+    """Median time from one commit to the next inside a stint; 0 if no stint has two commits."""
     gaps = [
         second.at - first.at
         for world in worlds
@@ -298,7 +300,7 @@ def _resize(before: World, after: World, median_step_s: float) -> Resize:
 
 
 def loss_curve(logs: Sequence[WorkerLog]) -> tuple[tuple[float, float], ...]:
-    """(time, loss of the global batch) for each step that a whole world committed, in order of time."""
+    """Pairs (time, loss of the global batch) for each step that a whole world committed, in order of time."""
     points: list[tuple[float, float]] = []
     for world in _worlds_of(logs):
         whole = world.times_logged()

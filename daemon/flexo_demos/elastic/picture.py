@@ -1,4 +1,4 @@
-"""The demo's picture: who held the training GPUs over time, and the loss of the job that went on."""
+"""The demo's picture: the holders of the training GPUs over time, and the elastic job's loss."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _BASE, _SATELLITES, _RIGID, _RIGID_INK = "#1f4e79", "#7fb2dd", "#e08a3c", "#a85a
 _INK, _EACH_BATCH = "#333333", "#c4c4c4"
 _MEAN_OF = 30
 _LABEL_WIDTH = 0.06
-"""Of the picture's width."""
+"""Width of a label, as a part of the picture's width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All that is in the picture. Times are seconds since the epoch; `began_at` becomes 0."""
+    """The data of the picture. Times are seconds since the epoch; `began_at` becomes 0."""
 
     began_at: float
     gpus: int
-    """Of all training nodes."""
+    """GPUs of all training nodes together."""
     holdings: Holdings
     loss: Sequence[tuple[float, float]]
     resizes: Sequence[Resize]
@@ -36,7 +36,7 @@ class Scene:
 
 
 def draw(scene: Scene, path: Path) -> None:
-    """Write the PNG. Needs no display."""
+    """Draw the scene into the PNG file `path`. This needs no display."""
     with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(10, 6), layout="constrained", dpi=130)
         gpus, loss = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
@@ -69,7 +69,7 @@ def _draw_gpus(axes: Axes, scene: Scene) -> None:
 
 
 def _mark_rigid(axes: Axes, scene: Scene) -> None:
-    """When the rigid job was submitted and when it started, and what lies between."""
+    """Mark the rigid job's submission and its start, and write its waiting time."""
     if scene.rigid_submitted_at is None:
         return
     marks, text = [scene.rigid_submitted_at - scene.began_at], "rigid job submitted"
@@ -83,7 +83,7 @@ def _mark_rigid(axes: Axes, scene: Scene) -> None:
 
 
 def _draw_loss(axes: Axes, scene: Scene) -> None:
-    """Every batch in grey, the mean of the last batches in black, and where the number of workers changed."""
+    """Draw the loss of every batch in grey, the mean of the last ones in black, and changes of workers."""
     times = [at - scene.began_at for at, _ in scene.loss]
     losses = [loss for _, loss in scene.loss]
     means = [fmean(losses[max(0, end - _MEAN_OF) : end]) for end in range(1, len(losses) + 1)]
@@ -97,7 +97,7 @@ def _draw_loss(axes: Axes, scene: Scene) -> None:
 
 
 def _label_resizes(axes: Axes, scene: Scene) -> None:
-    """Labels that would touch the one before go one row down."""
+    """Label the changes of workers. A label that would touch the one before goes one row down."""
     width = axes.get_xlim()[1]
     last, row = -width, 0
     for resize in scene.resizes:

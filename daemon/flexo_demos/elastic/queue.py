@@ -1,6 +1,7 @@
-"""What Slurm itself says of its jobs, look after look: who held how many GPUs, where, and when.
+"""Slurm's own view of its jobs at each poll: how many GPUs each job held on which node.
 
-Pure: the text of `scontrol -d show job` in, jobs out. The demo does not ask flexod: it is what is on show.
+The functions are pure: the text of `scontrol -d show job` in, jobs out. The demo does not ask flexod, because
+the demo is to show flexod's work.
 """
 
 from __future__ import annotations
@@ -25,39 +26,39 @@ class QueuedJob:
     state: str
     reason: str
     gpus: tuple[tuple[str, int], ...]
-    """(node, GPUs that it holds there)"""
+    """Pairs (node, GPUs that the job holds there)."""
     satellite: bool
 
     @property
     def runs(self) -> bool:
-        """It has started and not ended."""
+        """True if the job has started and not ended."""
         return self.state == "RUNNING"
 
     @property
     def over(self) -> bool:
-        """Slurm has nothing left to do for it."""
+        """True if the job has ended and Slurm has nothing left to do for it."""
         return self.state not in _HOLDING | _WAITING
 
     @property
     def gpus_held(self) -> int:
-        """On all its nodes."""
+        """GPUs that the job holds on all its nodes."""
         return sum(count for _, count in self.gpus)
 
     @property
     def nodes(self) -> str:
-        """Where it holds GPUs, for people."""
+        """Nodes on which the job holds GPUs, as a text."""
         return ", ".join(node for node, _ in self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """All jobs of the cluster at one instant; `at` is in seconds since the epoch."""
+    """One poll: all jobs of the cluster at one instant. `at` is in seconds since the epoch."""
 
     at: float
     jobs: tuple[QueuedJob, ...]
 
     def job(self, job_id: int) -> QueuedJob | None:
-        """The job of that number, if Slurm knows it."""
+        """The job `job_id`; None if Slurm does not know it."""
         return next((job for job in self.jobs if job.job_id == job_id), None)
 
     @property
@@ -66,12 +67,12 @@ class Look:
         return tuple(job for job in self.jobs if job.satellite and not job.over)
 
     def held_on(self, node: str) -> int:
-        """GPUs of `node` that somebody holds."""
+        """GPUs of `node` that jobs hold."""
         return sum(count for job in self.jobs for name, count in job.gpus if name == node)
 
 
 def parse_jobs(text: str) -> tuple[QueuedJob, ...]:
-    """Jobs from `scontrol -d show job`. Raises ValueError for a job that lacks what every job has."""
+    """Jobs from `scontrol -d show job`. Raises ValueError for a job that lacks a required field."""
     records = (record for record in re.split(r"\n\s*\n", text) if "JobId=" in record)
     return tuple(_parse_job(record) for record in records)
 
@@ -100,7 +101,7 @@ def _value(record: str, key: str) -> str:
 
 
 def _allocation(record: str) -> Iterator[tuple[str, int]]:
-    """Lines such as `Nodes=t[2-3] CPU_IDs=0 Mem=4000 GRES=gpu:3(IDX:0-2)`; GRES is of each node."""
+    """Parse lines such as `Nodes=t[2-3] CPU_IDs=0 Mem=4000 GRES=gpu:3(IDX:0-2)`; GRES is of each node."""
     for names, gres in re.findall(r"^\s*Nodes=(\S+) .*GRES=(\S*)", record, re.MULTILINE):
         gpus = _gpus(gres)
         for name in expand(names) if gpus else ():
@@ -108,17 +109,20 @@ def _allocation(record: str) -> Iterator[tuple[str, int]]:
 
 
 def _gpus(gres: str) -> int:
-    """`gpu:3(IDX:0-2)` -> 3, `gpu:v100:4(IDX:0-3)` -> 4, `nic:1(IDX:0),gpu:a:1(IDX:0)` -> 1."""
+    """GPUs in GRES: `gpu:3(IDX:0-2)` -> 3, `gpu:v100:4(IDX:0-3)` -> 4, `nic:1(IDX:0),gpu:a:1(IDX:0)` -> 1."""
     return sum(int(count) for count in re.findall(r"(?:^|,)gpu:(?:[^:(),]+:)?(\d+)(?=[,(]|$)", gres))
 
 
 def room_for(look: Look, nodes: Sequence[str], gpus_per_node: int, needed: int) -> int:
-    """On how many of `nodes`, of `gpus_per_node` GPUs each, `needed` GPUs are idle."""
+    """Number of `nodes`, of `gpus_per_node` GPUs each, on which `needed` GPUs are idle."""
     return sum(1 for node in nodes if gpus_per_node - look.held_on(node) >= needed)
 
 
 def node_map(look: Look, nodes: Sequence[str], gpus_per_node: int, letters: dict[int, str]) -> str:
-    """One letter a GPU: `t1 E··  t2 eee  t3 ···`. Jobs without a letter of their own are `e` or `?`."""
+    """A map with one letter for each GPU: `t1 E··  t2 eee  t3 ···`.
+
+    `letters`: letter of a job. Other jobs are `e` (a satellite) or `?`.
+    """
     held: dict[str, Counter[str]] = {node: Counter() for node in nodes}
     for job in look.jobs:
         letter = letters.get(job.job_id, "e" if job.satellite else "?")
@@ -133,7 +137,7 @@ def node_map(look: Look, nodes: Sequence[str], gpus_per_node: int, letters: dict
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """How many GPUs each of the demo's jobs held over time; the tuples belong together index by index."""
+    """GPUs that each of the demo's jobs held over time. All tuples have one entry for each poll."""
 
     at: tuple[float, ...]
     base: tuple[int, ...]
@@ -142,7 +146,7 @@ class Holdings:
 
 
 def holdings(looks: Sequence[Look], base_id: int, rigid_id: int | None) -> Holdings:
-    """The picture's numbers."""
+    """The holdings at each poll, for the picture."""
     return Holdings(
         at=tuple(look.at for look in looks),
         base=tuple(_held(look, base_id) for look in looks),

@@ -1,4 +1,4 @@
-"""What the demo found, as a file for machines, a table for people, and sentences that hold or do not."""
+"""The results of the demo, as a file for machines, a table for people, and sentences that hold or do not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACCURACY_MARGIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
-    """The elastic job, from its workers' logs; `ended_as` and `job_id` are Slurm's words."""
+    """Results of the elastic job, from its workers' logs. `ended_as` and `job_id` come from Slurm."""
 
     job_id: int
     ended_as: str
@@ -28,18 +28,18 @@ class Elastic:
     samples_repeated: int
     unreadable_lines: int
     final_accuracy: float | None
-    """None: it did not get so far."""
+    """Accuracy at the end; None if the job did not reach its end."""
     reference_accuracy: float | None
-    """The same script with the same plan, alone in one process, without flexod."""
+    """Accuracy of the same script with the same plan, alone in one process, without flexod."""
     pause_out_s: tuple[float, ...]
     pause_in_s: tuple[float, ...]
     median_step_s: float
     shrank_for_rigid: bool
-    """A clean shrink lies between the rigid job's submission and its start."""
+    """True if a clean shrink lies between the rigid job's submission and its start."""
 
     @property
     def growths(self) -> int:
-        """How often it grew."""
+        """Number of times that the job grew."""
         return len(self.pause_out_s)
 
 
@@ -53,7 +53,7 @@ def elastic_of(
     reference_accuracy: float | None,
     rigid: Rigid | None,
 ) -> Elastic:
-    """Put together what the workers logged, what Slurm said and what the two runs reached."""
+    """Combine the workers' logs, Slurm's facts and the accuracies of the two runs."""
     return Elastic(
         job_id=job_id,
         ended_as=ended_as,
@@ -76,7 +76,7 @@ def elastic_of(
 
 
 def _shrank_for(course: Course, rigid: Rigid) -> bool:
-    """The last batch before a clean shrink was saved between submission and start."""
+    """True if the last batch before a clean shrink was saved between the rigid job's submission and start."""
     return rigid.started_at is not None and any(
         resize.clean and resize.after < resize.before and rigid.submitted_at < resize.at < rigid.started_at
         for resize in course.resizes
@@ -85,31 +85,31 @@ def _shrank_for(course: Course, rigid: Rigid) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rigid:
-    """The rigid job. Its start is the time that its own script wrote down first of all."""
+    """Results of the rigid job. Its start is the time that its own script writes first."""
 
     job_id: int
     nodes: int
     gpus_per_node: int
     submitted_at: float
     nodes_with_room_at_submission: int
-    """How many nodes had so many GPUs idle when it was submitted: fewer than it needs."""
+    """Nodes with `gpus_per_node` idle GPUs at the job's submission: fewer than the job needs."""
     started_at: float | None
-    """None: it did not start."""
+    """Time of the start; None if the job did not start."""
 
     @property
     def wait_s(self) -> float | None:
-        """From submission to start; None if it did not start."""
+        """Seconds from submission to start; None if the job did not start."""
         return None if self.started_at is None else round(self.started_at - self.submitted_at, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything. None where the demo did not get so far; `failure` then says why."""
+    """All results. A field is None if the demo ended before it; `failure` then says why."""
 
     slurm_version: str
     horovod_version: str
     duration_s: float
-    """Of everything, bringing the lab up and taking it down included."""
+    """Duration of the demo, with bringing the lab up and taking it down."""
     elastic: Elastic | None
     rigid: Rigid | None
     satellites_seen: int
@@ -118,49 +118,55 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """One sentence of the story, and whether the logs bear it out."""
+class CheckedSentence:
+    """One sentence of the story. `holds`: True if the logs confirm it."""
 
     text: str
     holds: bool
 
 
-def claims(report: Report) -> tuple[Claim, ...]:
-    """What must hold for the demo to have shown what it is there to show."""
+def claims(report: Report) -> tuple[CheckedSentence, ...]:
+    """The sentences that must all hold if the demo succeeds."""
     elastic, rigid = report.elastic, report.rigid
     if report.failure or elastic is None or rigid is None:
-        return (Claim(report.failure or "The story was not told to its end.", False),)
+        return (CheckedSentence(report.failure or "The story was not told to its end.", False),)
     growths, wait_s = elastic.growths, rigid.wait_s
     return (
-        Claim(f"The elastic job grew at least twice: {growths} times.", growths >= 2),
-        Claim(
+        CheckedSentence(f"The elastic job grew at least twice: {growths} times.", growths >= 2),
+        CheckedSentence(
             f"The rigid job needed {rigid.gpus_per_node} GPUs on {rigid.nodes} nodes, and so many were idle "
             f"on {rigid.nodes_with_room_at_submission}: it needed what the satellites held.",
             rigid.nodes_with_room_at_submission < rigid.nodes,
         ),
-        Claim("The elastic job shrank for it at a batch boundary, as planned.", elastic.shrank_for_rigid),
-        Claim(
+        CheckedSentence(
+            "The elastic job shrank for it at a batch boundary, as planned.", elastic.shrank_for_rigid
+        ),
+        CheckedSentence(
             f"The rigid job started within {RIGID_WAIT_LIMIT_S:.0f} s of its submission: "
             + ("never." if wait_s is None else f"{wait_s:.1f} s."),
             wait_s is not None and wait_s <= RIGID_WAIT_LIMIT_S,
         ),
-        Claim(
+        CheckedSentence(
             f"All {elastic.batches_planned} batches were committed; {elastic.batches_lost} were lost.",
             elastic.batches_lost == elastic.batches_half_logged == 0,
         ),
-        Claim(f"No batch was committed twice: {elastic.batches_repeated}.", elastic.batches_repeated == 0),
-        Claim(
+        CheckedSentence(
+            f"No batch was committed twice: {elastic.batches_repeated}.", elastic.batches_repeated == 0
+        ),
+        CheckedSentence(
             f"Every worker's own list of samples agrees: {elastic.samples_lost} missing, "
             f"{elastic.samples_repeated} seen twice in an epoch.",
             elastic.samples_lost == elastic.samples_repeated == 0,
         ),
-        Claim(f"The elastic job ended well: {elastic.ended_as}.", elastic.ended_as == "COMPLETED"),
-        Claim(
+        CheckedSentence(f"The elastic job ended well: {elastic.ended_as}.", elastic.ended_as == "COMPLETED"),
+        CheckedSentence(
             f"Its accuracy, {_percent(elastic.final_accuracy)}, is within a point of what the script reaches "
             f"without Slurm and flexod, {_percent(elastic.reference_accuracy)}.",
             _close(elastic.final_accuracy, elastic.reference_accuracy),
         ),
-        Claim(f"Satellites left after its end: {report.satellites_left}.", report.satellites_left == 0),
+        CheckedSentence(
+            f"Satellites left after its end: {report.satellites_left}.", report.satellites_left == 0
+        ),
     )
 
 
@@ -175,7 +181,7 @@ def _percent(share: float | None) -> str:
 
 
 def table(report: Report) -> tuple[tuple[str, str], ...]:
-    """(what, how much) for the table at the end."""
+    """Pairs (name, figure) for the table at the end."""
     rows = [("Slurm", report.slurm_version or "unknown"), ("Horovod", report.horovod_version or "unknown")]
     if (elastic := report.elastic) is not None:
         rows += [
@@ -203,7 +209,7 @@ def _seconds(pauses: tuple[float, ...]) -> str:
 
 
 def write(report: Report, path: Path) -> None:
-    """report.json."""
+    """Write report.json to `path`."""
     document = asdict(report)
     if report.rigid is not None:
         document["rigid"]["wait_s"] = report.rigid.wait_s

@@ -1,4 +1,4 @@
-"""The two runs of examples/digits/train.py: what rank 0 wrote at the end, and the one outside of Slurm."""
+"""Runs of examples/digits/train.py: the result that rank 0 writes, and the reference run without Slurm."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class RunResult:
     """result.json of a run that has ended."""
 
     accuracy: float
-    """Share of the test digits that it got right."""
+    """Share of the test digits that the model classifies correctly."""
     train_samples: int
     horovod_version: str
 
     @classmethod
     def read(cls, directory: Path) -> RunResult | None:
-        """None if the run did not get so far."""
+        """Read result.json in `directory`; None if the run has not written it."""
         try:
             fields = json.loads((directory / "result.json").read_text())
             return cls(
@@ -36,17 +36,16 @@ class RunResult:
 
 
 class Reference:
-    """The script with the same plan in one plain process, as fast as it goes, beside the lab's coming up."""
+    """The reference run: the script with the same plan in one process, at full speed, as the lab starts."""
 
     def __init__(self, script: Path, directory: Path, epochs: int, batch: int) -> None:
         self._directory = directory
-        options = ["--epochs", str(epochs), "--batch", str(batch), "--log-dir", str(directory)]
         options = ["--epochs", str(epochs), "--batch", str(batch), "--log-dir", str(directory)]
         self._command = [sys.executable, "-m", "horovod_elastic.core.c10d", str(script), *options]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """In a session of its own: Ctrl-C in the terminal is for the demo, which then calls `stop`."""
+        """Start the run in a session of its own: Ctrl-C reaches only the demo, which then calls `stop`."""
         self._directory.mkdir(parents=True)
         with (self._directory / "output").open("wb") as output:
             self._process = subprocess.Popen(
@@ -59,14 +58,14 @@ class Reference:
             )
 
     def result(self) -> RunResult | None:
-        """Wait for it. None if it failed or took more than two minutes."""
+        """Wait for the result; None if the run failed or took more than two minutes."""
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_REFERENCE_LIMIT_S)
         return RunResult.read(self._directory)
 
     def stop(self) -> None:
-        """End it if it still runs."""
+        """End the run if it still runs."""
         if self._process is not None and self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

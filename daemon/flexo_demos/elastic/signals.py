@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin: the first one ends the demo, and nothing disturbs the cleaning up that follows."""
+"""SIGINT, SIGTERM and SIGHUP: the first one ends the demo, and none interrupts the clean-up that follows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal asked the demo to end. Not an Exception: nothing on the way may take it for a failure."""
+    """A signal asked the demo to end. It is a BaseException, so that no handler takes it for a failure."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -20,7 +20,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Inside, the first signal raises Interrupted; all later ones are ignored."""
+    """Within the context, the first signal raises Interrupted. All later signals are ignored."""
 
     def raise_once(number: int, _frame: FrameType | None) -> None:
         ignore_signals()
@@ -36,9 +36,9 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def undisturbed_afterwards() -> Iterator[None]:
-    """Whatever way the inside ends, all that follows is not interrupted.
+    """Ignore signals after the context ends, in whatever way it ends.
 
-    To be left inside the `try` whose `finally` cleans up: a signal on the way out still raises, once.
+    Leave the context inside the `try` whose `finally` cleans up: a signal on the way out still raises, once.
     """
     try:
         yield
@@ -47,6 +47,6 @@ def undisturbed_afterwards() -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """Ignored, not caught: commands that clean up inherit it, and Ctrl-C in a terminal reaches them too."""
+    """Ignore the signals. Commands that clean up inherit this, so Ctrl-C in a terminal does not end them."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)

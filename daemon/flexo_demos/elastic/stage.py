@@ -1,4 +1,4 @@
-"""Where a demo plays: an empty folder, and a lab for the time of the story, whose daemons' logs are kept."""
+"""The place of a demo: an output folder, and a lab during the story, whose daemons' logs are kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flexo_lab import Lab, LabSpec, all_labs, bring_up, take_down
 from flexo_lab.layout import Layout
 
 LOGS = "lab-logs"
-"""What the folder of the daemons' logs is called in the demo's own."""
+"""Name of the folder of the daemons' logs, in the demo's output folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Options:
 
 
 def clear(out: Path, names: Sequence[str]) -> None:
-    """Remove what an earlier demo wrote under these names, and nothing else."""
+    """Make the folder `out`, and remove only the files and folders `names` of an earlier demo in it."""
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         path = out / name
@@ -40,7 +40,7 @@ def clear(out: Path, names: Sequence[str]) -> None:
 
 @contextmanager
 def lab_of(spec: LabSpec, options: Options, teller: Teller, ready: Callable[[Lab], None]) -> Iterator[Lab]:
-    """A lab, once it is `ready`; taken down afterwards, unless it is to be kept. Raises LabError."""
+    """A lab that `ready` has prepared. It is taken down after the context, unless --keep. Raises LabError."""
     teller.say(
         f"A real Slurm cluster comes up: {spec.nodes} training nodes with {spec.gpus_per_node} GPUs each, "
         f"{spec.infer_nodes} for inference with {spec.gpus_per_infer_node}"
@@ -62,7 +62,7 @@ def lab_of(spec: LabSpec, options: Options, teller: Teller, ready: Callable[[Lab
 
 
 def _leave(options: Options, teller: Teller, *, keep: bool) -> None:
-    """Keep the daemons' logs, and take the lab down, whatever state it is in."""
+    """Copy the daemons' logs, and take the lab down in any state unless `keep`."""
     with suppress(OSError):
         shutil.copytree(Layout.of(options.name).logs, options.out / LOGS)
     if keep:

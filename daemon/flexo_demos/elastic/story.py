@@ -1,7 +1,7 @@
-"""The demo's plot: an elastic job grows, gives way to a rigid job, grows again, and ends as well as ever.
+"""The demo's plot: an elastic job grows, gives way to a rigid job, grows again, and completes.
 
-Everything is done with the commands that a user types, and waited for by looking at Slurm's queue and at what
-the workers log. Nobody here talks to flexod.
+The story uses only commands that a user types. It polls Slurm's queue and the workers' logs, and never calls
+flexod.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from flexo_lab import Lab
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "digits"
 _LOOK_EVERY_S = 0.5
 _GONE_WITHIN_S = 20.0
-"""Satellites may take so long to leave after their job's end before they count as left over."""
+"""Seconds after the job's end within which its satellites must leave; later ones count as left over."""
 
 
 class StoryFailed(Exception):
-    """Something did not happen; the message is a sentence for people."""
+    """An expected event did not happen; the message is a sentence for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """The sizes of things. The rigid job fills all nodes but one, so it needs what satellites hold there."""
+    """Sizes of the story. The rigid job fills all nodes but one, so it needs GPUs that satellites hold."""
 
     nodes: int = 3
     gpus_per_node: int = 3
@@ -39,33 +39,33 @@ class Plot:
     epochs: int = 30
     batch: int = 48
     step_seconds: float = 0.1
-    """Stands for the GPUs' work: without it the job would be over before Slurm has looked twice."""
+    """Pause in each step that stands for the GPUs' work. Without it the job would end within two polls."""
     rigid_seconds: int = 20
     calm_batches: int = 60
-    """How many batches the job is left alone at its full size before the rigid job comes."""
+    """Number of batches at full size before the rigid job is submitted."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What the demo saw so far: the report is made of it, however far the story gets."""
+    """The demo's observations so far. The report uses them even if the story fails."""
 
     slurm_version: str = ""
     elastic_id: int = 0
     submitted_at: float = 0.0
-    """The elastic job; seconds since the epoch."""
+    """Submission of the elastic job, in seconds since the epoch."""
     rigid: Rigid | None = None
     looks: list[Look] = field(default_factory=list)
     satellites_left: int | None = None
 
     @property
     def elastic_state(self) -> str:
-        """Slurm's last word for the elastic job."""
+        """The elastic job's state at the last poll."""
         job = self.looks[-1].job(self.elastic_id) if self.looks else None
         return job.state if job else "unknown"
 
     @property
     def satellites(self) -> frozenset[int]:
-        """All satellites that there ever were."""
+        """Ids of all satellites that any poll has shown."""
         return frozenset(job.job_id for look in self.looks for job in look.jobs if job.satellite)
 
 
@@ -82,7 +82,7 @@ class Story:
         self._told_map = ""
 
     def play(self) -> None:
-        """From the first submission to the last satellite's end. Raises StoryFailed, LabError."""
+        """Play from the first submission to the last satellite's end. Raises StoryFailed, LabError."""
         most = self._plot.most_workers
         self._seen.slurm_version = self._ask_slurm_version()
         self._submit_elastic()
@@ -99,7 +99,7 @@ class Story:
         self._count_what_is_left()
 
     def _ask_slurm_version(self) -> str:
-        """What the controller itself says that it is."""
+        """The release that slurmctld reports."""
         for line in self._lab.run(["scontrol", "show", "config"]).stdout.splitlines():
             name, _, value = line.partition("=")
             if name.strip() == "SLURM_VERSION":
@@ -144,7 +144,7 @@ class Story:
         return self._out / "rigid.started"
 
     def _rigid_has_started(self) -> bool:
-        """The script's own first line tells when; Slurm's times have no fractions of seconds."""
+        """True if the rigid job's script has written its start time. Slurm's own times are whole seconds."""
         if self._seen.rigid is None:
             return False
         with suppress(OSError, ValueError):
@@ -162,7 +162,7 @@ class Story:
         self._seen.satellites_left = len(self._now.satellites)
 
     def _until(self, what: str, limit_s: float, happened: Callable[[], bool], *, ends: bool = False) -> None:
-        """Look until it `happened`. `ends`: the elastic job may end meanwhile."""
+        """Poll until `happened`. `ends`: True if the elastic job may end meanwhile."""
         deadline = time.monotonic() + limit_s
         while True:
             self._look()
@@ -178,7 +178,7 @@ class Story:
             time.sleep(_LOOK_EVERY_S)
 
     def _look(self) -> Look:
-        """One look at the queue and at the workers' logs; says what is new."""
+        """Poll the queue and the workers' logs once, and print the changes."""
         text = self._lab.run(["scontrol", "-d", "show", "job"]).stdout
         look = Look(time.time(), parse_jobs(text))
         self._seen.looks.append(look)

@@ -1,4 +1,4 @@
-"""How the demo speaks: a line for each thing that happens, on a terminal also what goes on now."""
+"""The demo's output: a line for each event, and on a terminal also the present step."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from flexo_demos.elastic.report import Claim
+from flexo_demos.elastic.report import CheckedSentence
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Nobody listens any more. Rich would end the process here; but there is cleaning up to do."""
+        """Go silent. Rich would end the process here, before the demo has cleaned up."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Teller:
-    """Prints to standard output. If nobody listens any more it goes silent."""
+    """Prints to standard output, and goes silent when the reader of a pipe has gone."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -42,26 +42,26 @@ class Teller:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the first word."""
+        """Seconds since the Teller was made."""
         return time.monotonic() - self._began
 
     def say(self, text: str, style: str = "") -> None:
-        """Something has happened."""
+        """Print an event with its time."""
         minutes, seconds = divmod(int(self.elapsed_s), 60)
         self._print(Text.assemble((f"{minutes:2d}:{seconds:02d}  ", "dim"), (text, style)))
 
     def show(self, text: str) -> None:
-        """Something that belongs to the line before."""
+        """Print a line that belongs to the event before."""
         self._print(Text("       " + text, "cyan"))
 
     def now(self, text: str) -> None:
-        """What goes on; seen on a terminal only, until the next call."""
+        """Show the present step; on a terminal only, until the next call."""
         if self._status is not None:
             with suppress(OSError):
                 self._status.update(Text(text, "dim"))
 
     def table(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Names and figures, when all is over."""
+        """Print names and figures at the end."""
         self._stop_status()
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
         table.add_column(style="bold", no_wrap=True)
@@ -72,8 +72,8 @@ class Teller:
         self._print(table)
         self._print(Text())
 
-    def judge(self, claims: Sequence[Claim]) -> None:
-        """Each sentence with a tick or a cross."""
+    def judge(self, claims: Sequence[CheckedSentence]) -> None:
+        """Print each sentence with a tick or a cross."""
         for claim in claims:
             mark = ("✓ ", "bold green") if claim.holds else ("✗ ", "bold red")
             self._print(Text.assemble(mark, (claim.text, "" if claim.holds else "red")))

@@ -1,1 +1,1 @@
-"""The demo of lending: inference traffic at a fast clock, and training that uses what it leaves idle."""
+"""The demo of lending: inference traffic at a fast clock, and training on the servers that it leaves idle."""

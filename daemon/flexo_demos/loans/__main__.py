@@ -1,4 +1,4 @@
-"""`python -m flexo_demos.loans`: a lab that lends servers, a day of traffic on it, and what came of it."""
+"""`python -m flexo_demos.loans`: bring up a lab that lends, play a day of traffic, and judge the results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flexo_demos.elastic import command
 from flexo_demos.elastic.stage import LOGS, Options, lab_of
 from flexo_demos.elastic.tell import Teller
 from flexo_demos.loans import picture, report
-from flexo_demos.loans.book import Book
+from flexo_demos.loans.book import LoanHistory
 from flexo_demos.loans.report import Found, claims, table
 from flexo_demos.loans.story import Plot, Seen, Story
 from flexo_lab import LabSpec
@@ -18,13 +18,13 @@ _OURS = ("elastic", "fungible", "inference", "elastic.out", "fungible.out", LOGS
 
 
 def main() -> int:
-    """Run the demo; the exit code."""
+    """Run the demo. Returns the exit code."""
     description = "Inference servers lent to training and taken back, on a real Slurm cluster here."
     return command.run("flexo_demos.loans", "demo-loan", description, _OURS, _run)
 
 
 def _run(options: Options, teller: Teller) -> int:
-    """Play it, then judge it by what was seen."""
+    """Play the story, then judge it by its observations."""
     plot, seen = Plot(), Seen()
     (options.out / "inference").mkdir()
 
@@ -46,7 +46,7 @@ def _spec(options: Options, plot: Plot) -> LabSpec:
 
 
 def _judge(options: Options, plot: Plot, seen: Seen, failure: str, teller: Teller) -> int:
-    """The table, the sentences, the picture, the file; 0 if every sentence holds."""
+    """Print table and sentences, draw the picture, write the report. Returns 0 if every sentence holds."""
     found = _found(plot, seen, failure, teller.elapsed_s)
     servers = tuple(f"i{number}" for number in range(1, plot.servers + 1))
     if seen.looks and seen.began_at:
@@ -65,7 +65,7 @@ def _judge(options: Options, plot: Plot, seen: Seen, failure: str, teller: Telle
 
 
 def _found(plot: Plot, seen: Seen, failure: str, duration_s: float) -> Found:
-    book = seen.books[-1][1] if seen.books else Book()
+    book = seen.books[-1][1] if seen.books else LoanHistory()
     servers = tuple(f"i{number}" for number in range(1, plot.servers + 1))
     preempted, needlessly = report.preemptions(seen.looks, seen.books)
     return Found(

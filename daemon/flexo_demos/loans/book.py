@@ -1,4 +1,4 @@
-"""What flexod says of its loans (`flexo loans --json`), as the demo needs it. Pure."""
+"""Parses flexod's loans (`flexo loans --json`) for the demo. All functions are pure."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
-    """All loans that were, and those that are; `closed`: servers that nothing new is placed on."""
+class LoanHistory:
+    """All loans: `standing` ones and `returned` ones. `closed`: servers that are being reclaimed."""
 
     standing: frozenset[str] = frozenset()
     closed: frozenset[str] = frozenset()
     returned: tuple[Returned, ...] = ()
 
 
-def parse(text: str) -> Book:
-    """Raises ValueError where this is not what flexo prints."""
+def parse(text: str) -> LoanHistory:
+    """Parse the output of `flexo loans --json`. Raises ValueError for any other text."""
     try:
         document = json.loads(text)
         standing = document["loans"]
-        return Book(
+        return LoanHistory(
             frozenset(loan["node"] for loan in standing),
             frozenset(loan["node"] for loan in standing if loan["called_back_at"] is not None),
             tuple(_returned(loan) for loan in document["past"]),

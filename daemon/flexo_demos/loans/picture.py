@@ -1,4 +1,4 @@
-"""The picture of the day: traffic against what was lent, and who held each inference server when."""
+"""The picture of the day: traffic and lent servers, and the holder of each inference server over time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All that is in the picture. Times are seconds since the epoch; `began_at` becomes 0."""
+    """The data of the picture. Times are seconds since the epoch; `began_at` becomes 0."""
 
     began_at: float
     servers: tuple[str, ...]
@@ -35,7 +35,7 @@ class Scene:
 
 
 def draw(scene: Scene, path: Path) -> None:
-    """Write the PNG. Needs no display."""
+    """Draw the scene into the PNG file `path`. This needs no display."""
     with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(10, 6), layout="constrained", dpi=130)
         servers, traffic = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
@@ -45,7 +45,7 @@ def draw(scene: Scene, path: Path) -> None:
 
 
 def _draw_servers(axes: Axes, scene: Scene) -> None:
-    """A row for each server: a light ground while it is lent, a bar for who holds GPUs of it."""
+    """Draw a row for each server: a light background while it is lent, a bar for the holder of its GPUs."""
     for row, server in enumerate(reversed(scene.servers)):
         _stretches(axes, scene, row, 0.86, [(server in look.lent, _LENT) for look in scene.looks])
         for word, colour in _COLOURS.items():
@@ -71,7 +71,7 @@ def _draw_servers(axes: Axes, scene: Scene) -> None:
 
 
 def _stretches(axes: Axes, scene: Scene, row: int, height: float, shown: Sequence[tuple[bool, str]]) -> None:
-    """Bars over the stretches of looks where it is so."""
+    """Draw bars over stretches of polls. `shown`: for each poll, whether to draw, and the colour."""
     since: float | None = None
     times = [look.at - scene.began_at for look in scene.looks]
     for at, (holds, colour) in zip(times, shown, strict=True):

@@ -1,7 +1,7 @@
-"""What the demo of lending found: figures from what Slurm showed, a file, a table, and sentences.
+"""The results of the demo of lending: figures from Slurm's view, a file, a table, and sentences.
 
-Whose server was empty when, and what waited how long, is what Slurm showed and what jobs wrote down
-themselves; only deadlines are flexod's own word.
+Slurm's view and the jobs' own records show when servers became empty, and how long jobs waited. Only the
+deadlines come from flexod.
 """
 
 from __future__ import annotations
@@ -13,35 +13,38 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from flexo_demos.elastic.report import Claim
-from flexo_demos.loans.book import Book, Returned
+from flexo_demos.elastic.report import CheckedSentence
+from flexo_demos.loans.book import LoanHistory, Returned
 from flexo_demos.loans.looks import BASE, IDLE, SATELLITES, Look
 
 LONGER_THAN_IDLE_S = 5.0
-"""An inference job that finds its server lent to satellites alone may wait so much longer."""
+"""Seconds that an inference job may wait longer if its server is lent to satellites alone."""
 BY_SLURM_ALONE_S = 20.0 + 30.0 + 10.0 + 5.0
-"""In the lab: GraceTime, 30 s, KillWait, and the end of the job's processes in place of an epilog."""
+"""The longest preemption by Slurm alone in the lab: GraceTime, 30 s, KillWait, and the end of the processes.
+
+The end of the job's processes takes the place of an epilog.
+"""
 _SLACK_S = 1.0
-"""Between two looks: what a look shows late was not late."""
+"""Time between two polls: a poll may show an event this much late."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceJob:
-    """One server's worth of traffic. `started_at` is what its own script wrote down first of all."""
+    """One server of traffic. `started_at` is the time that the job's own script writes first."""
 
     job_id: int
     submitted_at: float
     started_at: float | None = None
-    """None: it never ran; its traffic had gone before."""
+    """Time of the start; None if the job never ran because its traffic had gone before."""
     server: str = ""
     found: str = ""
-    """What was on its server when it was submitted: a word of looks.py."""
+    """Holder of the job's server at the job's submission: a constant of looks.py."""
     found_lent: bool = False
-    """Whether it was in the borrowed partition then, if only idle."""
+    """True if the server was in the borrowed partition then, even if idle."""
 
     @property
     def wait_s(self) -> float | None:
-        """From submission to start."""
+        """Seconds from submission to start; None if the job never ran."""
         return None if self.started_at is None else round(self.started_at - self.submitted_at, 2)
 
 
@@ -51,26 +54,26 @@ class Reclaim:
 
     server: str
     demanded_at: float
-    """When flexod called it back, or the inference job that runs there was submitted, if that was first."""
+    """Time at which flexod reclaimed the server or its inference job was submitted, whichever was first."""
     empty_at: float
     deadline_at: float | None
-    """flexod's; None where Slurm alone took it back."""
+    """flexod's deadline; None if Slurm alone took the server back."""
     had_base: bool
 
     @property
     def seconds(self) -> float:
-        """From demand to empty."""
+        """Seconds from the demand until the server was empty."""
         return round(self.empty_at - self.demanded_at, 1)
 
     @property
     def missed(self) -> bool:
-        """Whether it was not empty by its deadline."""
+        """True if the server was not empty by its deadline."""
         return self.deadline_at is not None and self.empty_at > self.deadline_at + _SLACK_S
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Everything. `failure` says why the story ended before its end, if it did."""
+    """All results. `failure` says why the story ended early; "" if it did not."""
 
     slurm_version: str
     duration_s: float
@@ -81,16 +84,16 @@ class Found:
     inference: tuple[InferenceJob, ...]
     bases_preempted: int
     bases_preempted_needlessly: int
-    """While other lent servers that nobody had called back, and that held satellites alone, were enough."""
+    """Preemptions of bases although enough other lent servers, not being reclaimed, held satellites alone."""
     satellites_scaled_in: int
     sizes: tuple[int, ...]
-    """Workers of the elastic job, in order."""
+    """Numbers of workers of the elastic job, in order."""
     resizes_unclean: int
     lent_gpu_s: float
     """GPU seconds that training had on lent servers."""
     failure: str = ""
     idle_wait_s: float | None = field(init=False)
-    """Median of inference jobs on idle servers that were not lent."""
+    """Median wait of inference jobs on idle servers that were not lent."""
 
     def __post_init__(self) -> None:
         waits = [job.wait_s for job in self.inference if job.found == IDLE and not job.found_lent]
@@ -98,7 +101,7 @@ class Found:
         object.__setattr__(self, "idle_wait_s", round(median(known), 2) if known else None)
 
     def delayed_s(self, *found: str) -> tuple[float, ...]:
-        """How much longer than on an idle server jobs waited that found theirs so."""
+        """Extra wait, compared with an idle server, of each job whose server had a holder in `found`."""
         idle = self.idle_wait_s or 0.0
         return tuple(
             round(job.wait_s - idle, 2)
@@ -112,15 +115,17 @@ class Found:
         return sum(reclaim.missed for reclaim in self.reclaims)
 
 
-def reclaims_of(looks: Sequence[Look], jobs: Iterable[InferenceJob], book: Book) -> tuple[Reclaim, ...]:
-    """Every time that training left a lent server because it was wanted back."""
+def reclaims_of(
+    looks: Sequence[Look], jobs: Iterable[InferenceJob], book: LoanHistory
+) -> tuple[Reclaim, ...]:
+    """The reclaims of servers on which training ran."""
     found = []
     for loan in book.returned:
         demanded_at = _demanded_at(loan, jobs)
         during = [look for look in looks if loan.since_at <= look.at <= loan.empty_at + _SLACK_S]
         before = [look for look in during if look.at <= demanded_at]
         if not any(look.trains_on(loan.node) for look in before[-3:]):
-            continue  # it was empty when it was wanted
+            continue  # the server was empty when it was demanded
         empty_at = next(
             (look.at for look in looks if look.at > demanded_at and not look.trains_on(loan.node)),
             loan.empty_at,
@@ -142,10 +147,10 @@ def _demanded_at(loan: Returned, jobs: Iterable[InferenceJob]) -> float:
     return min([called_at, *submitted])
 
 
-def preemptions(looks: Sequence[Look], books: Sequence[tuple[float, Book]]) -> tuple[int, int]:
-    """(bases preempted, of those while scaling in elsewhere would have done).
+def preemptions(looks: Sequence[Look], books: Sequence[tuple[float, LoanHistory]]) -> tuple[int, int]:
+    """Pair (preempted bases, needless ones: scaling in elsewhere would have been enough).
 
-    It would where others had satellites alone: as many as inference jobs were waiting, and one at least.
+    Scaling in was enough if at least one server and as many as waiting inference jobs had satellites alone.
     """
     total = needless = 0
     for before, after in pairwise(looks):
@@ -160,7 +165,7 @@ def preemptions(looks: Sequence[Look], books: Sequence[tuple[float, Book]]) -> t
 
 
 def scaled_in(looks: Sequence[Look]) -> int:
-    """Satellites that have left a server of the inference cluster while their job went on."""
+    """Number of satellites that have left a lent server while their job went on."""
     if not looks:
         return 0
     there = {
@@ -173,17 +178,17 @@ def scaled_in(looks: Sequence[Look]) -> int:
 
 
 def lent_gpu_seconds(looks: Sequence[Look], servers: Sequence[str]) -> float:
-    """What training held on `servers`, over time."""
+    """GPU seconds that training had on `servers`."""
     return round(
         sum(before.gpus_lent_in_use(servers) * (after.at - before.at) for before, after in pairwise(looks)),
         1,
     )
 
 
-def claims(found: Found) -> tuple[Claim, ...]:
-    """What must hold for the demo to have shown what it is there to show."""
+def claims(found: Found) -> tuple[CheckedSentence, ...]:
+    """The sentences that must all hold if the demo succeeds."""
     if found.failure:
-        return (Claim(found.failure, False),)
+        return (CheckedSentence(found.failure, False),)
     return (
         _lent(found),
         _taken_back(found),
@@ -194,53 +199,53 @@ def claims(found: Found) -> tuple[Claim, ...]:
     )
 
 
-def _lent(found: Found) -> Claim:
+def _lent(found: Found) -> CheckedSentence:
     text = (
         f"Servers were lent {found.loans} times; training used them for {found.lent_gpu_s:.0f} GPU seconds."
     )
-    return Claim(text, found.loans > 0 and found.lent_gpu_s > 0)
+    return CheckedSentence(text, found.loans > 0 and found.lent_gpu_s > 0)
 
 
-def _taken_back(found: Found) -> Claim:
+def _taken_back(found: Found) -> CheckedSentence:
     with_base = sum(reclaim.had_base for reclaim in found.reclaims)
-    return Claim(
+    return CheckedSentence(
         f"Training left servers that were wanted back {len(found.reclaims)} times, {with_base} of them with "
         f"a base; {found.deadline_missed} deadlines were missed.",
         len(found.reclaims) > 0 and found.deadline_missed == 0,
     )
 
 
-def _grew(found: Found) -> Claim:
+def _grew(found: Found) -> CheckedSentence:
     most = max(found.sizes, default=0)
-    return Claim(f"The elastic job trained with up to {most} workers.", most > 1)
+    return CheckedSentence(f"The elastic job trained with up to {most} workers.", most > 1)
 
 
-def _scaled_in(found: Found) -> Claim:
-    return Claim(
+def _scaled_in(found: Found) -> CheckedSentence:
+    return CheckedSentence(
         f"{found.satellites_scaled_in} satellites left lent servers while their job trained on; "
         f"{found.resizes_unclean} changes of its workers were not at a batch's boundary.",
         found.satellites_scaled_in > 0 and found.resizes_unclean == 0,
     )
 
 
-def _preempted(found: Found) -> Claim:
-    return Claim(
+def _preempted(found: Found) -> CheckedSentence:
+    return CheckedSentence(
         f"A base was preempted {found.bases_preempted} times, {found.bases_preempted_needlessly} of them "
         "while scaling in would have been enough.",
         found.bases_preempted_needlessly == 0,
     )
 
 
-def _waited(found: Found) -> Iterator[Claim]:
+def _waited(found: Found) -> Iterator[CheckedSentence]:
     of_satellites, of_bases = found.delayed_s(SATELLITES), found.delayed_s(BASE)
     worst = max(of_satellites, default=0.0)
-    yield Claim(
+    yield CheckedSentence(
         f"Inference jobs on idle servers waited {_seconds(found.idle_wait_s)}; {len(of_satellites)} that "
         f"found theirs lent to satellites alone waited up to {worst:.1f} s longer.",
         len(of_satellites) > 0 and found.idle_wait_s is not None and worst <= LONGER_THAN_IDLE_S,
     )
     worst = max(of_bases, default=0.0)
-    yield Claim(
+    yield CheckedSentence(
         f"{len(of_bases)} that came by surprise and found a base on theirs waited up to {worst:.1f} s "
         f"longer; Slurm alone takes {BY_SLURM_ALONE_S:.0f} s at most.",
         len(of_bases) > 0 and worst <= BY_SLURM_ALONE_S,
@@ -248,7 +253,7 @@ def _waited(found: Found) -> Iterator[Claim]:
 
 
 def table(found: Found) -> tuple[tuple[str, str], ...]:
-    """(what, how much) for the table at the end."""
+    """Pairs (name, figure) for the table at the end."""
     return (
         ("Slurm", found.slurm_version or "unknown"),
         ("inference servers", f"{found.servers}, {found.gpus_per_server} GPUs each"),
@@ -279,7 +284,7 @@ def _seconds(wait: float | None) -> str:
 
 
 def write(found: Found, path: Path) -> None:
-    """report.json."""
+    """Write report.json to `path`."""
     document = {
         "loans": found.loans,
         "reclaims": len(found.reclaims),

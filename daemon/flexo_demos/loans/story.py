@@ -1,7 +1,7 @@
-"""Plays the day: traffic comes and goes as inference jobs, and two training jobs live on what it leaves.
+"""Plays the day: traffic comes and goes as inference jobs, and two training jobs use the idle servers.
 
-Everything is done with the commands that people type. What is true is read from Slurm; flexod is only asked
-for the list of its loans, which tells their deadlines.
+The story uses only commands that people type. It reads the facts from Slurm, and asks flexod only for its
+list of loans with their deadlines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flexo_demos.elastic.queue import QueuedJob, parse_jobs
 from flexo_demos.elastic.story import EXAMPLE, StoryFailed
 from flexo_demos.elastic.tell import Teller
 from flexo_demos.loans import book
-from flexo_demos.loans.book import Book
+from flexo_demos.loans.book import LoanHistory
 from flexo_demos.loans.looks import BASE, IDLE, INFERENCE, SATELLITES, Look, nodes_of_partition, restarts_of
 from flexo_demos.loans.report import InferenceJob
 from flexo_demos.loans.traffic import Traffic
@@ -28,13 +28,13 @@ from flexo_lab.slurm_files import BORROWED_PARTITION, INFERENCE_PARTITION
 _LOOK_EVERY_S = 0.4
 _BOOK_EVERY_S = 2.0
 _SETTLED_S = 15.0
-"""A base that has run for so long trains."""
+"""Running time after which a base is taken to train."""
 _LETTERS = {IDLE: "·", INFERENCE: "I", SATELLITES: "e", BASE: "F"}
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """The sizes of things. Training nodes are full, and the fungible job has to start on a lent server."""
+    """Sizes of the story. Training nodes are full, so the fungible job has to start on a lent server."""
 
     nodes: int = 2
     gpus_per_node: int = 2
@@ -44,19 +44,19 @@ class Plot:
         default_factory=lambda: Traffic(servers=4, day_s=220, spike_at=70, spike_s=20, spike_servers=3)
     )
     step_seconds: float = 0.2
-    """Stands for the GPUs' work."""
+    """Pause in each step that stands for the GPUs' work."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What the demo saw so far: the report is made of it, however far the story gets."""
+    """The demo's observations so far. The report uses them even if the story fails."""
 
     slurm_version: str = ""
     began_at: float = 0.0
     elastic_id: int = 0
     fungible_id: int = 0
     looks: list[Look] = field(default_factory=list)
-    books: list[tuple[float, Book]] = field(default_factory=list)
+    books: list[tuple[float, LoanHistory]] = field(default_factory=list)
     inference: list[InferenceJob] = field(default_factory=list)
     course: Course | None = None
 
@@ -68,18 +68,18 @@ class Story:
         self._lab, self._out, self._plot, self._seen, self._teller = lab, out, plot, seen, teller
         self._servers = lab.spec.infer_names
         self._serving: list[int] = []
-        """Inference jobs whose traffic is still there, oldest first."""
+        """Ids of the inference jobs whose traffic is still there, oldest first."""
         self._told_map = ""
         self._told_states: dict[int, str] = {}
         self._told_lent: frozenset[str] = frozenset()
         self._told_restarts = 0
         self._book_at = 0.0
         self._base_runs_at: float | None = None
-        """Since when the fungible job has been on a lent server again, at the end."""
+        """Time since which the fungible job runs on a lent server; None if it does not. Used at the end."""
         self._surprised = False
 
     def play(self) -> None:
-        """The whole day. Raises StoryFailed, LabError."""
+        """Play the whole day. Raises StoryFailed, LabError."""
         self._seen.slurm_version = self._ask_slurm_version()
         self._look(self._plot.traffic.needed(0))
         self._serve(self._plot.traffic.needed(0))
@@ -162,7 +162,7 @@ class Story:
     # Traffic.
 
     def _serve(self, needed: int) -> None:
-        """As many inference jobs as traffic needs: each a whole server, the newest go first."""
+        """Keep `needed` inference jobs, each for a whole server: submit new ones, or cancel the newest."""
         while len(self._serving) > needed:
             self._lab.run(["scancel", "--quiet", str(self._serving.pop())])
         for _ in range(needed - len(self._serving)):
@@ -184,7 +184,7 @@ class Story:
         return self._out / "inference" / f"{number}.started"
 
     def _note_starts(self, look: Look) -> None:
-        """Where inference jobs have started, and what they had found there when they were submitted."""
+        """Record the server and the start of inference jobs, and the server's holder at their submission."""
         for index, known in enumerate(self._seen.inference):
             job = look.job(known.job_id)
             if known.started_at is not None or job is None or not job.gpus:
@@ -207,7 +207,7 @@ class Story:
                 )
 
     def _be_surprised(self) -> None:
-        """In the next night all servers are wanted at once: the one with the base on it, too."""
+        """Raise traffic to all servers at once in the next night, including the server with the base."""
         self._wait_until(self._base_is_lent_a_server, "the fungible job runs on a lent server again", 180)
         self._teller.say("Traffic that nobody foresaw: every server at once, with the base on one", "bold")
         self._surprised = True
@@ -215,7 +215,7 @@ class Story:
         self._wait_until(self._all_are_served, "all inference jobs run and all loans are over", 120)
 
     def _base_is_lent_a_server(self) -> bool:
-        """For so long that it trains by now."""
+        """True if the fungible job has run on a lent server for `_SETTLED_S`."""
         self._serve(self._needed())
         look = self._look(self._needed())
         job = look.job(self._seen.fungible_id)
@@ -229,12 +229,12 @@ class Story:
         return served.issuperset(self._serving) and not self._seen.books[-1][1].standing
 
     def _needed(self) -> int:
-        """Servers' worth of traffic now."""
+        """The present traffic, in servers."""
         if self._surprised:
             return self._plot.servers
         return self._plot.traffic.needed(time.time() - self._seen.began_at)
 
-    # Looking.
+    # Polling.
 
     def _look(self, needed: int) -> Look:
         at = time.time()
@@ -257,8 +257,8 @@ class Story:
         return look
 
     def _read_book(self, at: float) -> None:
-        """flexod's list of loans, and how training goes."""
-        with suppress(LabCommandFailed):  # asked again soon
+        """Read flexod's list of loans, and the course of training from the logs."""
+        with suppress(LabCommandFailed):  # the next poll asks again
             self._seen.books.append(
                 (at, book.parse(self._lab.run(["flexo", "loans", "--all", "--json"]).stdout))
             )

@@ -1,6 +1,6 @@
 """The inference cluster's traffic in the demo: a day in a few minutes, and a spike in the night.
 
-Pure: seconds since the story began in, servers out. Each server's worth of traffic is one Slurm job.
+The functions are pure: seconds since the story began in, servers out. One server of traffic is one Slurm job.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ import numpy as np
 from flexo.loaning.diurnal import Diurnal
 
 _EVENING = 0.2
-"""When it begins: this part of the day after noon."""
+"""Start of the story, as a part of a day after the peak."""
 _MORE_THAN_A_DAY = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One day of `day_s` and a little more, from evening on. Lyra's mean use (diurnal.py), a deeper night."""
+    """A day of `day_s` seconds and a little more, from the evening on.
+
+    The mean use is Lyra's (diurnal.py), the night is deeper.
+    """
 
     servers: int
     day_s: float
     spike_at: float
     spike_s: float
     spike_servers: int
-    """So many more than the day alone would need."""
+    """Servers that the spike needs in addition to the day's."""
 
     @property
     def lasts_s(self) -> float:
-        """Until the next evening has begun."""
+        """Duration of the story: until the next evening has begun."""
         return _MORE_THAN_A_DAY * self.day_s
 
     def needed(self, at: float) -> int:

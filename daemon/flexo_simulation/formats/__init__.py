@@ -1,1 +1,1 @@
-"""Readers of traces: one file a format; `registry` has them by name."""
+"""Readers of traces: one module per format; `registry` has them by name."""

@@ -1,7 +1,7 @@
 """Format `itp`: Microsoft's ITP clusters, as microsoft/elasticflow-traces publishes them.
 
 Its `duration` is `num_iteration` over the measured throughput of `model_name` with `batch_size` on `num_gpu`
-GPUs: with those tables (`--profiles`) a job is as fast on other numbers of GPUs as was measured.
+GPUs. With those tables (`--profiles`), a job is as fast on other numbers of GPUs as was measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLUMNS = ("job_id", "submission_time", "num_gpu", "duration")
 
 
 def read(path: Path, options: ReadOptions) -> Workload:
-    """All jobs; deadlines do not count. Raises BadTrace."""
+    """Read all jobs; deadlines do not count. Raises BadTrace."""
     sieve, tables = Sieve(path, options), loaded(options.profiles)
     columns = COLUMNS if tables is None else (*COLUMNS, "model_name", "batch_size")
     with opened(path) as file:

@@ -1,4 +1,4 @@
-"""How readers make jobs: a worker has one GPU, and speed, where nothing is known of it, is linear."""
+"""Makes jobs for all readers: a worker has one GPU, and an unknown speed is linear."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flexo_simulation.workload import TraceJob
 
 @lru_cache(maxsize=256)
 def one_gpu(gpu_type: str = "") -> Resources:
-    """The worker of a trace, which says GPUs and nothing else. One object for all jobs."""
+    """The resources of a worker in a trace, which states GPUs and nothing else. One object for all jobs."""
     return Resources(gpus=1, cpus=1, gpu_type=gpu_type)
 
 

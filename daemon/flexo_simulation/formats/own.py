@@ -1,6 +1,6 @@
 """Format `own`: flexo's own, a CSV file that is easy to write by hand; `flexo simulate --write` writes it.
 
-docs/simulate.md has its columns. Lines that begin with # are passed over.
+docs/simulate.md has its columns. Lines that begin with # are skipped.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ OPTIONAL: Final = (
 
 
 def read(path: Path, options: ReadOptions) -> Workload:
-    """All jobs; one with `min_gpus` below `max_gpus` is elastic. Raises BadTrace."""
+    """Read all jobs; a job with `min_gpus` below `max_gpus` is elastic. Raises BadTrace."""
     sieve = Sieve(path, options)
     with opened(path) as file:
         return sieve.workload(sieve.sift(rows_of_csv(file, sieve.name, COLUMNS, comments=True), _job))
 
 
 def write(workload: Workload, file: TextIO, comments: Sequence[str] = ()) -> None:
-    """Write `workload`, below `comments`. Of how fast a job is, only its time on `gpus` GPUs is kept."""
+    """Write `workload`, below `comments`. Of a job's speed, only its time on `gpus` GPUs is kept."""
     file.writelines(f"# {line}\n" for line in comments)
     table = csv.writer(file, lineterminator="\n")
     table.writerow((*COLUMNS, *OPTIONAL))
@@ -79,7 +79,7 @@ def _job(row: Row) -> TraceJob:
 
 
 def _gpu_range(row: Row, gpus: int) -> Range:
-    """From min_gpus to max_gpus; what of them is not said is `gpus`."""
+    """The range from min_gpus to max_gpus; a missing one is `gpus`."""
     low, high = row.whole_or("min_gpus", gpus, least=1), row.whole_or("max_gpus", gpus, least=1)
     if not low <= gpus <= high:
         raise BadValue(f"gpus is {gpus}, min_gpus {low}, max_gpus {high}: gpus must lie between the two")

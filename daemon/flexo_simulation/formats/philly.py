@@ -14,7 +14,7 @@ COLUMNS = ("timestamp", "duration", "num_gpus")
 
 
 def read(path: Path, options: ReadOptions) -> Workload:
-    """All jobs; the virtual cluster is a job's tenant, where there is such a column. Raises BadTrace."""
+    """Read all jobs; the virtual cluster, if there is such a column, is a job's tenant. Raises BadTrace."""
     sieve = Sieve(path, options)
     with opened(path) as file:
         return sieve.workload(sieve.sift(rows_of_csv(file, sieve.name, COLUMNS), _job))

@@ -1,8 +1,8 @@
 """Format `pollux`: the workloads of Pollux' own simulator (Qiao et al., OSDI 2021), with its profiles.
 
-A worker is one GPU. Jobs can have from 1 to 64 workers, as there; `num_replicas` and `batch_size` are what
-their users chose, and what policies that change neither run them with. Times stay as they are in the file,
-because rounds are at multiples of 60 s of them.
+A worker is one GPU. Jobs can have from 1 to 64 workers, as in that simulator. `num_replicas` and `batch_size`
+are the choices of the users; policies that change neither run jobs with them. Times stay as they are in the
+file, because rounds are at multiples of 60 s of these times.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ COLUMNS: Final = ("name", "time", "application", "num_replicas", "batch_size")
 _MOST_WORKERS: Final = 64
 _TIMES: Final = "seconds from 0"
 _PINNED: Final = "ncf"
-"""Pollux' simulator resizes it never: it has what its user chose, one GPU in the published workloads."""
+"""The application that Pollux' simulator never resizes: it has what its user chose, one GPU in the published
+workloads."""
 
 
 def read(path: Path, options: ReadOptions) -> Workload:
-    """All jobs, with the profiles beside the workloads (`../profiles`) or in `options.profiles`."""
+    """Read all jobs, with the profiles beside the workloads (`../profiles`) or in `options.profiles`."""
     sieve, folder = Sieve(path, options), _profiles(path, options)
     with opened(path) as file:
         rows = rows_of_csv(file, sieve.name, COLUMNS)
@@ -38,8 +39,8 @@ def read(path: Path, options: ReadOptions) -> Workload:
 def adapted(workload: Workload, *, choose_batch: bool, declare: bool, caution: float = 0.0) -> Workload:
     """`workload`, with jobs that choose their batch instead of their user, or do not declare their epochs.
 
-    `caution`: standard errors by which they lower what they expect of sizes that they have not tried. One
-    application keeps its largest batch, as in Pollux' own simulator, where it is pinned to that.
+    `caution`: number of standard errors by which jobs lower their expectations of untried sizes. One
+    application keeps its largest batch, because Pollux' own simulator pins it to that.
     """
 
     def adapt(job: TraceJob) -> TraceJob:

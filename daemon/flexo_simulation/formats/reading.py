@@ -1,4 +1,4 @@
-"""What all readers of traces share: what they may be told, what they raise, and how jobs are gathered.
+"""The common parts of all readers of traces: their options, their errors, and how jobs are gathered.
 
 A reader goes through its file once, as a stream. A line that makes no sense refuses the whole file, or is
 skipped and counted, as the user chose. A job that makes sense but has no place in a simulation is left out,
@@ -25,30 +25,30 @@ STANDARD_INPUT: Final = Path("-")
 NO_GPUS: Final = "ask for no GPU"
 NO_TIME: Final = "ran for no time"
 _SHOWN: Final = 10
-"""Bad lines that an error names; of the others it says how many there are."""
+"""The most bad lines that an error names; the others are only counted."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What readers may be told; each takes what means something to its format."""
+    """The options of readers; each reader uses those that its format knows."""
 
     skip_bad: bool = False
     """Whether lines that make no sense are skipped and counted; else they refuse the file."""
     profiles: Path | None = None
-    """The folder with measured speeds of models; None: where the format looks itself, or none."""
+    """The folder with measured speeds of models; None: the format's own place, if it has one."""
     partitions: frozenset[str] = frozenset()
-    """sacct: only jobs of these; empty: of all."""
+    """sacct: only jobs of these partitions; empty: of all."""
     cluster: str = ""
-    """sacct: only jobs of this one; "": the dump must be of one cluster."""
+    """sacct: only jobs of this cluster; "": the dump must be of one cluster."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """The file, or the standard input for `-`. Raises BadTrace where it cannot be read.
+    """Open the file, or the standard input for `-`. Raises BadTrace if it cannot be read.
 
-    A byte order mark is passed over; bytes that are not UTF-8 become U+FFFD: one odd name spoils nothing.
+    A byte order mark is skipped. Bytes that are not UTF-8 become U+FFFD, so that one odd name spoils nothing.
     """
     try:
         if path == STANDARD_INPUT:
@@ -68,12 +68,12 @@ def _text(file: BinaryIO, name: str) -> TextIO:
 
 
 def shown(path: Path) -> str:
-    """What messages call it."""
+    """The name of the path in messages."""
     return "standard input" if path == STANDARD_INPUT else str(path)
 
 
 class Sieve:
-    """Lets through what rows give, and remembers what they do not."""
+    """Converts rows, and counts the lines and jobs that are left out."""
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.name = shown(path)
@@ -82,9 +82,9 @@ class Sieve:
         self._left_out: Counter[str] = Counter()
 
     def sift(self, rows: Iterable[Row | BadLine], convert: Callable[[Row], _T]) -> Iterator[_T]:
-        """What `convert` makes of each row, where it raises neither BadValue nor NotSimulated.
+        """The result of `convert` for each row for which it raises neither BadValue nor NotSimulated.
 
-        After the last row, BadTrace if a line made no sense and such lines are not to be skipped.
+        After the last row, raises BadTrace if a line made no sense and such lines are not to be skipped.
         """
         for row in rows:
             if isinstance(row, BadLine):
@@ -100,7 +100,7 @@ class Sieve:
             raise BadTrace(self._problems())
 
     def leave_out(self, why: str) -> None:
-        """One job more is left out; `why` goes on after "jobs that ..."."""
+        """Count one more job that is left out; `why` goes on after "jobs that ..."."""
         self._left_out[why] += 1
 
     @property
@@ -114,7 +114,7 @@ class Sieve:
         return tuple(LeftOut(why, jobs) for why, jobs in self._left_out.items())
 
     def workload(self, jobs: Iterable[TraceJob], begin: float | None = None) -> Workload:
-        """`jobs` as `in_order` has them. Raises BadTrace if there is none."""
+        """The workload of `jobs`, ordered by `in_order`. Raises BadTrace if there is no job."""
         workload = Workload(self.name, in_order(jobs, begin), self.skipped, self.left_out)
         if not workload.jobs:
             raise BadTrace((f"{self.name}: holds no job to simulate{self._why_none()}",))
@@ -134,7 +134,7 @@ class Sieve:
 
 
 def in_order(jobs: Iterable[TraceJob], begin: float | None = None) -> tuple[TraceJob, ...]:
-    """`jobs` by submission (of equals, by line), numbered from 1.
+    """`jobs` by submission (among equals, by line), numbered from 1.
 
     Times are counted from `begin`; None: from the first submission.
     """

@@ -15,17 +15,17 @@ from flexo_simulation.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """How one kind of file is read, and what those who publish such files run their jobs with."""
+    """One format of traces: its reader, and the settings with which its authors run their jobs."""
 
     name: str
-    """As `--format` takes it."""
+    """The name that `--format` takes."""
     help: str
     read: Callable[[Path, ReadOptions], Workload]
-    """Raises BadTrace."""
+    """Reads a file. Raises BadTrace."""
     interval_s: float | None = None
-    """How often its authors' own simulator decides; None: whenever something happens."""
+    """Seconds between two decisions of the authors' own simulator; None: it decides at every event."""
     costs: Costs | None = None
-    """What its authors charge for starts and changes; None: they say nothing."""
+    """The authors' costs of starts and changes; None: they state none."""
 
 
 FORMATS: Final = {
@@ -41,4 +41,4 @@ FORMATS: Final = {
         TraceFormat("tiresias", "jobs of Tiresias' simulator (SymbioticLab/Tiresias)", tiresias.read),
     )
 }
-"""By name."""
+"""All formats, by name."""

@@ -1,7 +1,7 @@
-"""Lines of a table with a header, as a stream: their cells by column, and what stands in them as numbers.
+"""Reads a table with a header as a stream of lines: their cells by column, as text or as numbers.
 
-Spreadsheets and scripts write the same table in many ways. Columns may stand in any order and be more than
-are read; lines may end as on Windows; empty lines are passed over; cells may be quoted.
+Spreadsheets and scripts write the same table in many ways. Columns may be in any order, and further columns
+are allowed. Lines may end as on Windows, empty lines are skipped, and cells may be quoted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASC
 _MOST_SECONDS: Final = 1e11
 _MOST_WHOLE: Final = 10**12
 _SHOWN: Final = 40
-"""Characters of a cell that an error repeats."""
+"""The most characters of a cell that an error repeats."""
 _TRUE_FALSE: Final = {
     "true": True,
     "1": True,
@@ -34,33 +34,33 @@ _TRUE_FALSE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line; `columns`, in small letters, says which cell is whose."""
+    """One line. `columns`: the index of each column's cell, by the column's name in small letters."""
 
     line: int
-    """Where it begins, from 1."""
+    """The number of the line, from 1."""
     columns: Mapping[str, int]
     cells: Sequence[str]
 
     def text(self, column: str) -> str:
-        """What stands there, without blanks around it; "" where there is no such column."""
+        """The text of the column, without blanks around it; "" if there is no such column."""
         place = self.columns.get(column.casefold())
         return "" if place is None else self.cells[place].strip()
 
     def refusal(self, column: str, takes: str) -> BadValue:
-        """The error for what stands in `column`; `takes` says what is allowed."""
+        """The error for the content of `column`; `takes` says what is allowed."""
         cell = self.text(column)
         what = f"'{_cut(cell)}'" if cell else "nothing"
         return BadValue(f"{column} is {what}: it takes {takes}")
 
     def number(self, column: str, takes: str) -> float:
-        """A number, at most 1e11 either way. `takes` is said where there is none."""
+        """The cell as a number, at most 1e11 either way. `takes`: what the error says is allowed."""
         cell = self.text(column)
         if _NUMBER.fullmatch(cell) is None or abs(value := float(cell)) > _MOST_SECONDS:
             raise self.refusal(column, takes)
         return value
 
     def seconds(self, column: str) -> float:
-        """A length of time above 0."""
+        """The cell as a length of time above 0."""
         takes = "seconds above 0, as in 3600"
         value = self.number(column, takes)
         if value <= 0:
@@ -68,7 +68,8 @@ class Row:
         return value
 
     def whole(self, column: str, least: int = 0) -> int:
-        """A whole number, at least `least`; 4.0 is one too, since pandas writes them so."""
+        """The cell as a whole number, at least `least`. 4.0 is allowed, since pandas writes whole numbers
+        so."""
         takes = f"a whole number from {least}"
         value = self.number(column, takes)
         if not value.is_integer() or not least <= value <= _MOST_WHOLE:
@@ -76,20 +77,20 @@ class Row:
         return int(value)
 
     def whole_or(self, column: str, otherwise: int, least: int = 0) -> int:
-        """The same; `otherwise` where nothing stands there."""
+        """The cell as a whole number; `otherwise` if it is empty."""
         return self.whole(column, least) if self.text(column) else otherwise
 
     def flag(self, column: str) -> bool:
-        """Yes or no; no where nothing stands there."""
+        """The cell as yes or no; no if it is empty."""
         value = _TRUE_FALSE.get(self.text(column).casefold())
         if value is None:
             raise self.refusal(column, "true or false")
         return value
 
     def moment(self, column: str) -> float:
-        """A time as seconds since an epoch, from seconds or from a stamp such as 2017-10-09 07:01:55.
+        """The cell as seconds since an epoch, from seconds or from a stamp such as 2017-10-09 07:01:55.
 
-        A stamp without an offset is read as UTC; in the hour that summer time ends with, that is a guess.
+        A stamp without an offset is read as UTC; in the hour in which summer time ends, that is a guess.
         """
         cell = self.text(column)
         if _NUMBER.fullmatch(cell):
@@ -105,10 +106,10 @@ class Row:
 def rows_of_csv(
     file: TextIO, name: str, required: Sequence[str], comments: bool = False
 ) -> Iterator[Row | BadLine]:
-    """The lines below the header; with `comments`, those that begin with # are passed over.
+    """The lines below the header; with `comments`, lines that begin with # are skipped.
 
-    One line is one job: a quote that is left open spoils its own line, not the rest of the file. Raises
-    BadTrace where the header lacks a `required` column, or has one twice.
+    One line is one job: an open quote spoils its own line, not the rest of the file. Raises BadTrace if the
+    header lacks a `required` column, or has one twice.
     """
     columns: Mapping[str, int] | None = None
     for number, line in enumerate(file, start=1):
@@ -130,7 +131,7 @@ def rows_of_csv(
 
 
 def columns_of(header: Sequence[str], name: str, line: int, required: Sequence[str]) -> Mapping[str, int]:
-    """Where each column stands. Raises BadTrace where one of `required` is missing, or one stands twice."""
+    """The index of each column. Raises BadTrace if one of `required` is missing, or a column occurs twice."""
     names = [cell.strip().casefold() for cell in header]
     missing = [column for column in required if column.casefold() not in names]
     if missing:
@@ -143,7 +144,8 @@ def columns_of(header: Sequence[str], name: str, line: int, required: Sequence[s
 
 
 def row_of(line: int, columns: Mapping[str, int], cells: Sequence[str]) -> Row | BadLine:
-    """The row, if it has a cell for every column; empty ones beyond the last column do no harm."""
+    """The row, if it has a cell for every column; else a BadLine. Empty cells beyond the last column do no
+    harm."""
     width = max(columns.values()) + 1
     if len(cells) < width or any(cell.strip() for cell in cells[width:]):
         return BadLine(line, f"has {len(cells)} cells where the header has {width}")

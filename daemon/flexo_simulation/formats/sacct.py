@@ -1,4 +1,4 @@
-"""Format `sacct`: the workload in a dump of Slurm's accounting, with running times as they were."""
+"""Format `sacct`: the workload in a dump of Slurm's accounting, with the real running times."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flexo_simulation.workload import TraceJob, Workload
 
 
 def read(path: Path, options: ReadOptions) -> Workload:
-    """Every run of a GPU job in the dump as a job. Raises BadTrace."""
+    """Read every run of a GPU job in the dump as a job. Raises BadTrace."""
     return workload_of(read_dump(path, options))
 
 
 def workload_of(dump: SacctDump) -> Workload:
-    """The dump's runs, none elastic yet. Raises BadTrace where there is none."""
+    """The workload of the dump's runs, none elastic yet. Raises BadTrace if there is none."""
     if not dump.runs:
         reasons = ", ".join(f"{each.jobs} {each.why}" for each in dump.left_out) or "none is a job"
         hint = "; Slurm counts GPUs only where AccountingStorageTRES in slurm.conf has gres/gpu"

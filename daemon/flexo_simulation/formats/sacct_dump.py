@@ -1,8 +1,8 @@
-"""Slurm's accounting as text: every run of a GPU job in a dump of sacct, with when it waited and ran.
+"""Reads a dump of sacct: every run of a GPU job in Slurm's accounting, with the times when it waited and ran.
 
-docs/simulate.md has the command to ask for. Columns are known by the header, so more of them and another
-order do no harm. Both --parsable (a | ends the line) and --parsable2 are read. sacct quotes nothing: JobName,
-which may hold a |, is understood if it is the last column.
+docs/simulate.md has the command that makes the dump. Columns are found by the header, so that another order
+and further columns do no harm. Both --parsable (a | ends the line) and --parsable2 are read. sacct quotes
+nothing: JobName, which may hold a |, is understood if it is the last column.
 """
 
 from __future__ import annotations
@@ -25,43 +25,46 @@ _ENDLESS: Final = frozenset({"RUNNING", "SUSPENDED", "RESIZING", "STAGE_OUT", "C
 
 @dataclass(frozen=True, slots=True)
 class SacctRun:
-    """One run of one job, as it was. Times are seconds since the epoch (or since any other one time)."""
+    """One run of one job, as it really was. Times are seconds since the epoch (or since any other one
+    time)."""
 
     line: int
     job_id: str
-    """As sacct has it: 123, 123_4 of an array; 123 for all components of a heterogeneous job together."""
+    """The identifier in sacct: 123, or 123_4 of an array; 123 for all components of a heterogeneous job
+    together."""
     cluster: str
     user: str
     account: str
     partition: str
     job_name: str
     ready_at: float
-    """When it could have started: submitted and eligible, and its run before had ended."""
+    """Time when the run could have started: submitted and eligible, and after the job's run before had
+    ended."""
     started_at: float
     elapsed_s: float
     gpus: int
     gpu_type: str
-    """"": not said, or of several types."""
+    """The type of the GPUs; "": not stated, or several types."""
     nodes: int
-    """0: not said."""
+    """Number of nodes; 0: not stated."""
     time_limit_s: int | None
     running: bool
-    """It had not ended when the dump was made; `elapsed_s` is what it had run until then."""
+    """Whether the run had not ended when the dump was made; `elapsed_s` counts until then."""
 
     @property
     def ended_at(self) -> float:
-        """When it ended, or the dump was made."""
+        """Time when the run ended, or the dump was made."""
         return self.started_at + self.elapsed_s
 
     @property
     def waited_s(self) -> float:
-        """How long it really waited."""
+        """Seconds that the run really waited."""
         return self.started_at - self.ready_at
 
 
 @dataclass(frozen=True, slots=True)
 class SacctDump:
-    """The runs in a dump in the order in which they could have started, and what is not among them."""
+    """The runs in a dump, in the order in which they could have started, and the lines and jobs left out."""
 
     name: str
     runs: tuple[SacctRun, ...]
@@ -71,7 +74,7 @@ class SacctDump:
 
 
 def read_dump(path: Path, options: ReadOptions) -> SacctDump:
-    """Read all of it. Raises BadTrace where it cannot be simulated; the message says what to do."""
+    """Read a whole dump. Raises BadTrace if it cannot be simulated; the message says what to do."""
     sieve = Sieve(path, options)
     with opened(path) as file:
         rows = list(sieve.sift(_jobs_only(_rows(file, sieve.name)), lambda row: _run(row, options)))
@@ -115,7 +118,7 @@ def _header(cells: list[str], name: str, line: int) -> Mapping[str, int]:
 
 
 def _with_whole_name(cells: list[str], columns: Mapping[str, int]) -> list[str]:
-    """A | in JobName, where that is the last column, belongs to the name."""
+    """The cells of a line. A | in JobName, if that is the last column, belongs to the name."""
     last = max(columns.values())
     if columns.get("jobname") != last or len(cells) <= last + 1:
         return cells
@@ -174,7 +177,8 @@ def _check_wanted(row: Row, options: ReadOptions) -> None:
 
 
 def _gpus(row: Row) -> tuple[int, str]:
-    """How many it was given (if it never started: asked for), and of which type it asked for them."""
+    """The number of GPUs that the run was given (if it never started: asked for), and the type that it asked
+    for."""
     given, asked = _gpus_in(row, "AllocTRES"), _gpus_in(row, "ReqTRES")
     gpus = given[0] if row.text("AllocTRES") else asked[0]
     if not gpus:
@@ -206,7 +210,7 @@ def _elapsed(row: Row, started_at: float) -> float:
 
 
 def _time_limit(row: Row) -> int | None:
-    """None: no limit, or its partition's, which sacct does not tell."""
+    """The time limit in seconds; None: no limit, or its partition's, which sacct does not report."""
     column = "TimelimitRaw" if row.text("TimelimitRaw") else "Timelimit"
     text = row.text(column)
     if text.casefold() in sacct_words.NO_LIMIT:
@@ -224,7 +228,7 @@ def _check_clusters(runs: Iterable[SacctRun], name: str) -> None:
 
 
 def _without_repeats(runs: Iterable[SacctRun], sieve: Sieve) -> list[SacctRun]:
-    """Of a run that stands in two dumps put together, what the later dump says."""
+    """The runs without repeats: a run that is in two joined dumps is taken from the later one."""
     found: dict[tuple[str, float], SacctRun] = {}
     for run in runs:
         key = (run.job_id, run.started_at)
@@ -236,7 +240,8 @@ def _without_repeats(runs: Iterable[SacctRun], sieve: Sieve) -> list[SacctRun]:
 
 
 def _joined(runs: Iterable[SacctRun]) -> list[SacctRun]:
-    """Components of a heterogeneous job start together and hold their GPUs together: they become one run."""
+    """The runs, with the components of a heterogeneous job joined: these start together and hold GPUs
+    together."""
     found: dict[tuple[str, float], SacctRun] = {}
     for run in runs:
         name = sacct_words.het_job(run.job_id) or run.job_id
@@ -257,7 +262,7 @@ def _both(one: SacctRun, other: SacctRun) -> SacctRun:
 
 
 def _ready_after_the_run_before(runs: Iterable[SacctRun]) -> Iterator[SacctRun]:
-    """A requeued job waits again from the end of its run before, whatever Submit says."""
+    """The runs, with corrected ready times: a requeued job waits again from the end of its run before."""
     by_start = sorted(runs, key=lambda run: run.started_at)
     ended_at: dict[str, float] = {}
     for run in by_start:

@@ -1,4 +1,4 @@
-"""Pure: what single words of sacct mean: lengths of time, time limits, trackable resources, job ids."""
+"""Parses single words of sacct: lengths of time, time limits, trackable resources, identifiers of jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_TIME_YET: Final = frozenset({"", "unknown", "none", "n/a"})
 
 
 def elapsed_s(text: str) -> int | None:
-    """``"1-02:03:04"``, ``"02:03:04"``, ``"03:04"`` or ``"184"`` in seconds; None for nonsense."""
+    """Seconds in ``"1-02:03:04"``, ``"02:03:04"``, ``"03:04"`` or ``"184"``; None: nonsense."""
     if text.isascii() and text.isdigit() and len(text) < 12:
         return int(text)
     match = _ELAPSED.fullmatch(text)
@@ -28,7 +28,7 @@ def elapsed_s(text: str) -> int | None:
 def limit_s(text: str) -> int | None:
     """A time limit in seconds: TimelimitRaw's minutes, or Timelimit's 1-00:00:00. None: nonsense.
 
-    What has no limit of its own (UNLIMITED, Partition_Limit) is for the caller: see NO_LIMIT.
+    The caller handles a limit in words (UNLIMITED, Partition_Limit): see NO_LIMIT.
     """
     if text.isascii() and text.isdigit() and len(text) < 12:
         return 60 * int(text)
@@ -41,7 +41,7 @@ def limit_s(text: str) -> int | None:
 def gpus_of(tres: str) -> tuple[int, str] | None:
     """GPUs in all and their type in ``"billing=8,cpu=8,gres/gpu:v100=4,gres/gpu=4"``; None: nonsense.
 
-    Slurm counts typed GPUs in the plain gres/gpu too, where a site tracks that. "" is the type of several.
+    If a site tracks the plain gres/gpu, Slurm counts typed GPUs in it, too. The type of several types is "".
     """
     plain, typed = 0, dict[str, int]()
     for item in filter(None, tres.split(",")):
@@ -62,11 +62,11 @@ def gpus_of(tres: str) -> tuple[int, str] | None:
 
 
 def is_step(job_id: str) -> bool:
-    """Whether it names a step, as 123.batch, 123.extern and 123_4.0 do."""
+    """Whether `job_id` names a step, as 123.batch, 123.extern and 123_4.0 do."""
     return "." in job_id
 
 
 def het_job(job_id: str) -> str:
-    """Of a component of a heterogeneous job, as in 123+1, the whole job: 123; "" for any other."""
+    """The whole job, 123, of a component of a heterogeneous job, as in 123+1; "" for any other."""
     match = _HET.fullmatch(job_id)
     return match[1] if match else ""

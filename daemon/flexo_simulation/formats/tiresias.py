@@ -14,7 +14,7 @@ COLUMNS = ("job_id", "num_gpu", "submit_time", "duration")
 
 
 def read(path: Path, options: ReadOptions) -> Workload:
-    """All jobs; `duration` counts, on `num_gpu` GPUs, and `iterations` do not. Raises BadTrace."""
+    """Read all jobs; `duration` counts, on `num_gpu` GPUs, and `iterations` do not. Raises BadTrace."""
     sieve = Sieve(path, options)
     with opened(path) as file:
         return sieve.workload(sieve.sift(rows_of_csv(file, sieve.name, COLUMNS), _job))

@@ -1,1 +1,1 @@
-"""Jobs in virtual time as they run on Slurm: bases stay where Slurm starts them, and grow by satellites."""
+"""Simulates jobs as they run on Slurm: bases stay where Slurm starts them, and jobs grow by satellites."""

@@ -1,4 +1,4 @@
-"""The leaders of simulated elastic jobs, as flexod hears and tells them."""
+"""The leaders of simulated elastic jobs, which report to flexod and carry out its orders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from flexo.model.queue import JobKey
 
 
 class SimulatedLeaders:
-    """Implements Leaders. What orders mean, and how jobs are, is the world's."""
+    """The leaders of all jobs (implements Leaders). The world makes the reports, and carries out the
+    orders."""
 
     def __init__(
         self,
@@ -26,29 +27,29 @@ class SimulatedLeaders:
         self._failures: list[GrantFailure] = []
 
     def fail(self, failure: GrantFailure) -> None:
-        """A leader gives a grant back."""
+        """Record that a leader gives a grant back."""
         self._failures.append(failure)
 
     def reports(self) -> tuple[LeaderReport, ...]:
-        """Of all elastic jobs whose scripts train."""
+        """The reports of all elastic jobs whose scripts train."""
         return self._reports()
 
     def take_failures(self) -> tuple[GrantFailure, ...]:
-        """Since this was last asked."""
+        """The failures since the last call."""
         failures, self._failures = self._failures, []
         return tuple(failures)
 
     def take_slow_gpus(self) -> tuple[SlowGpuReport, ...]:
-        """All GPUs are equally fast."""
+        """No report: all GPUs are equally fast."""
         return ()
 
     def tell(self, key: JobKey, orders: Orders) -> None:
-        """A leader carries its orders out."""
+        """Let a leader carry out its orders."""
         self._obey(key, orders)
 
     def save(self, key: JobKey, path: str) -> None:
-        """Nothing is written here."""
+        """Do nothing: no checkpoint is written here."""
 
     def take_saved(self) -> tuple[Saved, ...]:
-        """None."""
+        """No checkpoint."""
         return ()

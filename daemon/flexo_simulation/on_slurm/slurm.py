@@ -1,7 +1,8 @@
-"""A Slurm in virtual time: its queue, who holds which GPUs, and whom it starts or preempts when.
+"""A Slurm in virtual time: its queue, the GPUs that jobs hold, and its decisions to start and preempt jobs.
 
-Bases and ordinary jobs are in one partition, satellites in another of a lower tier, on the same nodes; a
-waiting base may take satellites' GPUs. It decides; when what it has decided happens is `world`'s.
+Bases and ordinary jobs are in one partition, satellites in another of a lower tier, on the same nodes. A
+waiting base may take satellites' GPUs. This module decides; `world` sets the times at which decisions take
+effect.
 """
 
 from __future__ import annotations
@@ -24,48 +25,49 @@ from flexo.model.queue import (
     SatelliteTag,
     WaitReason,
 )
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo_protos.resources import Amount, Resources, rounded_up
 from flexo_simulation.on_slurm.timeline import Ask, Release, Timeline
 from flexo_simulation.workload import TraceJob
 
 TRAIN, FLEX = "train", "flex"
 NOBODY: Final = Principal("0")
-"""Whom all jobs belong to: a trace's users have no accounts."""
+"""The owner of all jobs: a trace's users have no accounts."""
 _LOOKED_AT = 100
-"""Waiting jobs for which backfill finds a window (bf_max_job_test is more, and takes Slurm its time)."""
+"""The most waiting jobs for which backfill finds a window. (bf_max_job_test is more, which takes Slurm its
+time.)"""
 
 
 @dataclass(slots=True)
 class Entry:
-    """One job in the queue: as Slurm shows it, and what it holds or is about to."""
+    """One job in the queue: as Slurm shows it, and the shares that it holds or is about to hold."""
 
     job: QueuedJob
     shape: Resources
     workers: int
-    shares: tuple[Share, ...] = ()
-    """Where it runs, or will as soon as satellites have left."""
+    shares: tuple[NodeShare, ...] = ()
+    """The shares with which it runs, or will run as soon as satellites have left."""
     leaving: bool = False
-    """Of a satellite: its GPUs are on their way back."""
+    """Whether a satellite's GPUs are being given back."""
 
     @property
     def runs(self) -> bool:
-        """It holds its GPUs."""
+        """Whether the job holds its GPUs."""
         return self.job.state is not JobState.PENDING
 
     def ends_at(self) -> float:
-        """By its time limit."""
+        """The end by the time limit; infinite: there is none."""
         limit_s = self.job.time_limit_s
         return math.inf if limit_s is None else (self.job.started_at or 0.0) + limit_s
 
     def gpus(self) -> Iterator[tuple[str, Amount]]:
-        """By node."""
+        """The GPUs of the job on each node."""
         return ((share.node, share.workers * self.shape.gpus) for share in self.shares)
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A job that is to start, and the satellites that have to go for it."""
+    """A job that is to start, and the satellites that have to leave for it."""
 
     job_id: int
     preempted: tuple[int, ...]
@@ -78,23 +80,23 @@ class SimulatedSlurm:
 
     def __init__(self, nodes: Sequence[Node], backfill_s: float) -> None:
         self.now = 0.0
-        """Set by the world."""
+        """The present time, set by the world."""
         self._nodes = tuple(replace(node, partitions=frozenset({TRAIN, FLEX})) for node in nodes)
         names = frozenset(node.name for node in nodes)
         self._partitions = (Partition(TRAIN, 10, names), Partition(FLEX, 1, names))
         self._backfill_s = backfill_s
         self._queue: dict[int, Entry] = {}
 
-    # What flexod does.
+    # The calls of flexod.
 
     def traits(self) -> ClusterTraits:
-        """It starts jobs itself."""
+        """The traits of a cluster that starts jobs itself."""
         return ClusterTraits(
             "simulated Slurm", "", StartBounds(self._backfill_s), self.software, satellite_partition=FLEX
         )
 
     def observe(self) -> ClusterState:
-        """The queue, and the nodes with what is held."""
+        """The state: the queue, and the nodes with the GPUs that jobs hold."""
         held = self._held()
         nodes = tuple(
             replace(node, allocated=Resources(held[node.name], rounded_up(held[node.name], 1)))
@@ -104,7 +106,7 @@ class SimulatedSlurm:
         return ClusterState(self.now, nodes, self._partitions, jobs, 0.0)
 
     def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
-        """Leases that stand are extended."""
+        """Extend time limits under grants that stand."""
         for limit in time_limits:
             entry = self._queue.get(int(limit))
             if entry is not None and entry.job.started_at is not None:
@@ -112,27 +114,27 @@ class SimulatedSlurm:
                 entry.job = replace(entry.job, time_limit_s=limit_s)
 
     def cancel(self, job: str) -> None:
-        """Satellites whose job has ended are leaving anyway."""
+        """Do nothing: satellites whose job has ended are leaving anyway."""
 
     def in_band(self, priority: int) -> bool:
-        """As on a real one."""
+        """Whether a priority is in flexod's band, as on a real Slurm."""
         return priority_band.in_band(priority)
 
     def arrange(self, now: Sequence[int]) -> list[int]:
-        """As on a real one."""
+        """The priorities that put jobs in order, as on a real Slurm."""
         return priority_band.arrange(now)
 
     def prioritize(self, priorities: Sequence[Priority]) -> None:
-        """Whoever waits with a higher priority is looked at first."""
+        """Set the priorities of waiting jobs: the job with the highest one is considered first."""
         for each in priorities:
             entry = self._queue.get(int(each.job))
             if entry is not None and not entry.runs:
                 entry.job = replace(entry.job, priority=each.priority)
 
-    # What happens in it.
+    # Events in the cluster.
 
     def submit(self, job: TraceJob, name: str) -> None:
-        """A job waits: of an elastic one its base, of another all that it asks for."""
+        """Queue a job: the base of an elastic job, or all workers of another."""
         elastic = job.workers.max > job.workers.min
         workers = job.workers.min if elastic else job.requested_workers
         asked = ElasticRequest(job.workers, job.fungible, job.batch, job.heterogeneous)
@@ -142,38 +144,38 @@ class SimulatedSlurm:
         self._queue[job.job_id] = Entry(queued, job.shape, workers)
 
     def submit_satellite(
-        self, job_id: int, base: JobKey, grant_id: str, node: str, workers: int, lease_s: int
+        self, job_id: int, base: JobKey, grant_id: str, node: str, workers: int, time_limit_s: int
     ) -> None:
-        """A satellite of a base that runs waits for its node."""
+        """Queue a satellite of a running base; it waits for its node."""
         owner = self._queue[base.job_id]
         mixes = owner.job.elastic is not None and owner.job.elastic.heterogeneous
         shape = owner.shape.of_any_type() if mixes else owner.shape
         queued = replace(
             _queued(job_id, owner.job.user, FLEX, workers, shape, self.now, frozenset({node})),
-            time_limit_s=lease_s,
+            time_limit_s=time_limit_s,
             satellite=SatelliteTag(base, grant_id, workers),
         )
-        self._queue[job_id] = Entry(queued, shape, workers, (Share(node, workers),))
+        self._queue[job_id] = Entry(queued, shape, workers, (NodeShare(node, workers),))
 
     def entry(self, job_id: int) -> Entry | None:
-        """A job that waits or runs."""
+        """A job that waits or runs; None: there is no such job."""
         return self._queue.get(job_id)
 
     def remove(self, job_id: int) -> None:
-        """A job is over; what it held is free."""
+        """Remove a job that is over; its GPUs become free."""
         self._queue.pop(job_id, None)
 
     def complete(self, job_id: int) -> None:
-        """A job's script has ended, and Slurm is still clearing up."""
+        """Mark a job as completing: its script has ended, and Slurm is still clearing up."""
         entry = self._queue[job_id]
         entry.job = replace(entry.job, state=JobState.COMPLETING)
 
     def let_go(self, satellite_job_id: int) -> None:
-        """A satellite that runs is on its way out."""
+        """Mark a running satellite as leaving."""
         self._queue[satellite_job_id].leaving = True
 
     def begin(self, job_id: int) -> bool:
-        """A job that has its place runs from now on; False if its GPUs are not free yet."""
+        """Start a job that has its place. False: its GPUs are not free yet."""
         entry = self._queue[job_id]
         held = self._held()
         room = {node.name: node.gpus - held[node.name] for node in self._nodes}
@@ -191,7 +193,8 @@ class SimulatedSlurm:
         return True
 
     def chosen(self) -> tuple[Chosen, ...]:
-        """One of Slurm's looks at all that waits: who is to start now. They have their places from now on."""
+        """Run one pass of Slurm's scheduler: the jobs that are to start now. They have their places from now
+        on."""
         timeline, found = self._timeline(), []
         for entry in self._waiting():
             ask = _ask(entry)
@@ -200,7 +203,7 @@ class SimulatedSlurm:
                 continue
             at, shares = window
             if at <= self.now:
-                # where no satellite has to go, if there is such a place
+                # a place where no satellite has to leave, if there is one
                 shares = timeline.place_now(ask, self._of_satellites()) or shares
                 entry.shares = shares
                 found.append(Chosen(entry.job.job_id, tuple(self._in_the_way(entry))))
@@ -219,17 +222,17 @@ class SimulatedSlurm:
         return timeline.free(node, _ask(entry).limit_s) - self._of_satellites().get(node, 0) >= gpus
 
     def waits(self) -> bool:
-        """Whether anybody waits."""
+        """Whether any job waits."""
         return any(not entry.runs for entry in self._queue.values())
 
     def _waiting(self) -> list[Entry]:
-        """Those without a place, in the order in which they start."""
+        """Jobs without a place, in the order in which they start."""
         waiting = [entry for entry in self._queue.values() if not entry.shares]
         waiting.sort(key=lambda entry: (-entry.job.priority, entry.job.submitted_at, entry.job.job_id))
         return waiting[:_LOOKED_AT]
 
     def _held(self) -> dict[str, Amount]:
-        """GPUs of each node that somebody holds."""
+        """GPUs of each node that jobs hold."""
         held: dict[str, Amount] = dict.fromkeys((node.name for node in self._nodes), 0)
         for entry in self._queue.values():
             if entry.runs:
@@ -246,7 +249,7 @@ class SimulatedSlurm:
         return held
 
     def _timeline(self) -> Timeline:
-        """With everybody who has a place, as if there were no satellites: they give way."""
+        """The timeline of all jobs that have a place, as if there were no satellites: these give way."""
         free = {node.name: node.gpus for node in self._nodes}
         releases = []
         for entry in self._queue.values():
@@ -259,7 +262,7 @@ class SimulatedSlurm:
         return Timeline(self._nodes, free, releases, self.now)
 
     def _in_the_way(self, entry: Entry) -> Iterator[int]:
-        """Satellites that have to go for a job with a place, the oldest first, as Slurm takes them."""
+        """Satellites that have to leave for a job with a place, the oldest first, as Slurm takes them."""
         for node, gpus in entry.gpus():
             there = [each for each in self._queue.values() if each is not entry and node in dict(each.gpus())]
             whole = next(each.gpus for each in self._nodes if each.name == node)
@@ -273,7 +276,7 @@ class SimulatedSlurm:
 
     @staticmethod
     def _counts(entry: Entry) -> bool:
-        """Whether its GPUs are not there for others: it holds them, or is a base that waits for them."""
+        """Whether the job keeps its GPUs from others: it holds them, or is a base that waits for them."""
         return entry.runs or entry.job.satellite is None
 
 

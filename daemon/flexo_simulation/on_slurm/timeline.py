@@ -1,9 +1,9 @@
-"""Free GPUs of every node from now on, as far as time limits tell: what Slurm's backfill plans with.
+"""Free GPUs of every node from now on, as far as time limits tell; Slurm's backfill plans with them.
 
-Every waiting job gets the first window of its own length in which it fits, in the order of the queue; whoever
-fits now starts, and what others were given later is kept for them ("conservative" backfilling: Mu'alem and
+Every waiting job gets the first window of its own length in which it fits, in the order of the queue. A job
+that fits now starts, and windows given for later are kept. This is "conservative" backfilling: Mu'alem and
 Feitelson, "Utilization, predictability, workloads, and user runtime estimates in scheduling the IBM SP2 with
-backfilling", IEEE TPDS 12(6), 2001).
+backfilling", IEEE TPDS 12(6), 2001.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexo.model.nodes import Node
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.policies.placement import FreeGpus
 from flexo_protos.resources import Amount, Resources
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a waiting job needs."""
+    """The request of a waiting job."""
 
     shape: Resources
     workers: int
     limit_s: float
-    """Its time limit; infinite for none."""
+    """The job's time limit; infinite: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Release:
 
 
 class Timeline:
-    """Mutable. Times are those of the simulation."""
+    """Free GPUs of all nodes over time. Mutable. Times are those of the simulation."""
 
     def __init__(
         self, nodes: Sequence[Node], free: Mapping[str, Amount], releases: Iterable[Release], now: float
@@ -58,35 +58,36 @@ class Timeline:
                 row[self._column[release.node]] += release.gpus
 
     def free(self, node: str, seconds: float) -> int:
-        """GPUs of a node that are free for so long from now on."""
+        """GPUs of a node that are free for `seconds` from now on."""
         return int(self._least(0, self._times[0] + seconds)[self._column[node]])
 
-    def first_window(self, ask: Ask) -> tuple[float, tuple[Share, ...]] | None:
-        """When and where the job fits for as long as it may run; None where it never will."""
+    def first_window(self, ask: Ask) -> tuple[float, tuple[NodeShare, ...]] | None:
+        """The first instant, and the nodes, at which the job fits for as long as it may run; None: it never
+        will."""
         for index, at in enumerate(self._times):
             shares = self._place(ask, self._least(index, at + ask.limit_s))
             if shares is not None:
                 return at, shares
         return None
 
-    def place_now(self, ask: Ask, held: Mapping[str, Amount]) -> tuple[Share, ...] | None:
-        """Where the job fits from now on, beside so many GPUs of nodes that are held besides."""
+    def place_now(self, ask: Ask, held: Mapping[str, Amount]) -> tuple[NodeShare, ...] | None:
+        """Nodes on which the job fits from now on, beside the `held` GPUs; None: it does not fit."""
         free = self._least(0, self._times[0] + ask.limit_s)
         for node, gpus in held.items():
             free[self._column[node]] -= gpus
         return self._place(ask, free)
 
-    def _place(self, ask: Ask, free: NDArray[np.int64]) -> tuple[Share, ...] | None:
+    def _place(self, ask: Ask, free: NDArray[np.int64]) -> tuple[NodeShare, ...] | None:
         if ask.workers * ask.shape.gpus > int(np.maximum(free, 0).sum()):
-            return None  # most questions end here
+            return None  # most calls end here
         nodes = [
             replace(node, allocated=Resources(node.gpus - max(0, int(gpus))))
             for node, gpus in zip(self._nodes, free, strict=True)
         ]
         return FreeGpus(nodes).place(ask.shape, ask.workers)
 
-    def take(self, ask: Ask, at: float, shares: Iterable[Share]) -> None:
-        """The job has these from `at` on, until its time limit."""
+    def take(self, ask: Ask, at: float, shares: Iterable[NodeShare]) -> None:
+        """Give the job these shares from `at` on, until its time limit."""
         first = self._cut(at)
         last = len(self._rows) if math.isinf(ask.limit_s) else self._cut(at + ask.limit_s)
         for share in shares:

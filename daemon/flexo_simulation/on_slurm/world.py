@@ -1,8 +1,10 @@
-"""A workload on a simulated Slurm, under the controller and the satellites that flexod runs on a real one.
+"""Simulates a workload on Slurm, under the controller and the planner of satellites that flexod runs on a
+real one.
 
-What happens: jobs arrive, Slurm starts them and preempts satellites, bases boot and train, flexod looks and
-grants, satellites start, warm up, join and leave. Each takes its time (`SlurmTimes`). Here a base is started
-by Slurm alone and stays where it is: a policy decides about workers beyond it.
+The course of events: jobs arrive, Slurm starts them and preempts satellites, bases boot and train. flexod
+polls the cluster and grants; satellites start, warm up, join and leave. Each event takes its time
+(`SlurmTimes`). Here Slurm alone starts a base, and the base stays where it is. A policy decides about the
+workers beyond it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from flexo.control.leaders import GrantOffer, Orders
 from flexo.controller import Controller
 from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport, SatelliteState
 from flexo.model.queue import JobKey
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.policies.base import Policy
 from flexo_protos.resources import Amount
 from flexo_simulation.capacity import Capacity
@@ -32,14 +34,14 @@ from flexo_simulation.on_slurm.leaders import SimulatedLeaders
 from flexo_simulation.on_slurm.slurm import NOBODY, SimulatedSlurm
 from flexo_simulation.on_slurm.times import SlurmTimes
 from flexo_simulation.records import End, JobRecord
-from flexo_simulation.results import Outcome, summarize
+from flexo_simulation.results import SimulatedRun, summarize
 from flexo_simulation.scenario import Scenario
-from flexo_simulation.silence import NoJournal
+from flexo_simulation.silence import NoEventStore
 from flexo_simulation.true_paces import TruePaces
 from flexo_simulation.workload import TraceJob, Workload
 
 _USER: Final = "user"
-"""Of jobs whose trace names none."""
+"""The user of jobs whose trace names none."""
 
 
 @dataclass(slots=True)
@@ -49,7 +51,7 @@ class _Satellite:
     job_id: int
     offer: GrantOffer
     ready_at: float
-    """When Slurm has taken it up, and may start it."""
+    """Time when Slurm has taken up the satellite, and may start it."""
     state: SatelliteState = SatelliteState.PENDING
     runs_since: float | None = None
 
@@ -59,26 +61,26 @@ class _Job:
     """One job of the workload."""
 
     live: LiveJob
-    base: tuple[Share, ...] = ()
+    base: tuple[NodeShare, ...] = ()
     began_at: float | None = None
     booted: bool = False
     over: bool = False
-    """Its training is done."""
+    """Whether the job's training is done."""
     gpu_s: float = 0.0
-    """Held by satellites that have gone."""
+    """GPU seconds held by satellites that have gone."""
     satellites: dict[str, _Satellite] = field(default_factory=dict)
-    """By grant, until their GPUs are free."""
+    """The job's satellites by grant, until their GPUs are free."""
     refused: set[str] = field(default_factory=set)
-    """Grants given back, which flexod may still list."""
+    """Grants that were given back, which flexod may still list."""
 
     @property
     def elastic(self) -> bool:
-        """Whether it can grow."""
+        """Whether the job can grow."""
         return self.live.trace.workers.max > self.live.trace.workers.min
 
     @property
     def gpus_each(self) -> Amount:
-        """Of a worker."""
+        """GPUs of a worker."""
         return self.live.trace.shape.gpus
 
 
@@ -88,8 +90,8 @@ def simulate_on_slurm(
     scenario: Scenario,
     times: SlurmTimes,
     progress: Callable[[int, int], None] | None = None,
-) -> Outcome:
-    """Run `workload` to its end on a Slurm that takes `times`, where `policy` decides about satellites."""
+) -> SimulatedRun:
+    """Run `workload` to its end on a Slurm with the delays `times`; `policy` decides about satellites."""
     begun = time.perf_counter()
     world = _SlurmWorld(workload, policy, scenario, times)
     records = world.run(progress or (lambda ended, jobs: None))
@@ -100,7 +102,7 @@ def simulate_on_slurm(
         events=world.events,
         oracle=policy.oracle,
     )
-    return Outcome(policy.name, result, records, world.gpus)
+    return SimulatedRun(policy.name, result, records, world.gpus)
 
 
 class _SlurmWorld:
@@ -110,7 +112,7 @@ class _SlurmWorld:
         nodes = make_nodes(scenario.nodes)
         self.gpus = sum(node.gpus for node in nodes)
         self.events = 0
-        """Things that happened."""
+        """The number of events so far."""
         self._times = times
         self._limits_end_jobs = scenario.limits_end_jobs
         self._trace = workload.jobs
@@ -120,7 +122,7 @@ class _SlurmWorld:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._jobs: dict[int, _Job] = {}
-        """Those that wait or run."""
+        """The jobs that wait or run, by number."""
         self._ended: dict[int, JobRecord] = {}
         self._next_id = max((job.job_id for job in workload.jobs), default=0) + 1
         self._looking = False
@@ -133,14 +135,14 @@ class _SlurmWorld:
             settings,
             self._slurm,
             self._leaders,
-            NoJournal(),
+            NoEventStore(),
             policy=policy,
             clock=lambda: self._now,
             new_grant_id=lambda: f"g{next(numbers):012}",
         )
 
     def run(self, progress: Callable[[int, int], None]) -> tuple[JobRecord, ...]:
-        """Let everything happen; every job's story, in the order of submission."""
+        """Handle all events. Returns the record of every job, in the order of submission."""
         for trace in self._trace:
             self._at(trace.submitted_at, partial(self._arrive, trace))
         while self._agenda and len(self._ended) < len(self._trace):
@@ -172,7 +174,7 @@ class _SlurmWorld:
         self._after(self._times.submit_s, self._start_jobs)
 
     def _start_jobs(self) -> None:
-        """Slurm looks at all that waits."""
+        """Let Slurm run one pass over everything that waits."""
         for chosen in self._slurm.chosen():
             for satellite_job_id in chosen.preempted:
                 self._preempt(satellite_job_id)
@@ -191,7 +193,7 @@ class _SlurmWorld:
             self._start_jobs()
 
     def _begin(self, job_id: int) -> None:
-        """A job that has its place starts, once its GPUs are free."""
+        """Start a job that has its place, once its GPUs are free."""
         job = self._jobs[job_id]
         if job.began_at is not None or not self._slurm.begin(job_id):
             return
@@ -213,16 +215,16 @@ class _SlurmWorld:
                     self._refuse(job, satellite, FailureReason.PREEMPTED)
                     self._send_away(job, satellite)
 
-    # A job.
+    # The course of a job.
 
     def _reshare(self, job: _Job, start_s: float = 0.0) -> None:
-        """It trains with its base and the satellites that have joined, from now on."""
+        """Let the job train with its base and the satellites that have joined, from now on."""
         times, workers = self._times, {share.node: share.workers for share in job.base}
         for satellite in job.satellites.values():
             if satellite.state is SatelliteState.TRAINING:
                 node = satellite.offer.node
                 workers[node] = workers.get(node, 0) + satellite.offer.workers
-        shares = tuple(Share(node, number) for node, number in workers.items())
+        shares = tuple(NodeShare(node, number) for node, number in workers.items())
         costs = Costs(start_s, max(times.join_s, times.part_s), times.join_s, times.part_s)
         pace = self._paces.of(job.live.trace, shares)
         job.live.reshare(self._now, shares, pace, 0, costs, checkpoints=True)
@@ -235,7 +237,7 @@ class _SlurmWorld:
             self._at(at, lambda: self._look_at(job, version))
 
     def _look_at(self, job: _Job, version: int) -> None:
-        """It has done what it had planned, if nothing has changed since."""
+        """Handle the planned end of the job's training, unless the job has changed since."""
         if job.over or job.live.version != version:
             return
         job.live.advance(self._now)
@@ -245,7 +247,7 @@ class _SlurmWorld:
             self._end(job, End.FINISHED)
 
     def _end(self, job: _Job, end: End) -> None:
-        """It trains no more; a while later its GPUs are free."""
+        """End the job's training; a while later its GPUs are free."""
         if job.over:
             return
         job.live.advance(self._now)
@@ -266,14 +268,15 @@ class _SlurmWorld:
         self._after(self._times.free_s, lambda: self._free(trace.job_id))
 
     def _free(self, job_id: int) -> None:
-        """The GPUs of a job that has ended are others' now."""
+        """Release the GPUs of a job that has ended, and let Slurm start others."""
         self._slurm.remove(job_id)
         self._start_jobs()
 
-    # flexod, and the leaders that it hears.
+    # flexod, and the leaders that report to it.
 
     def _booted(self, job: _Job) -> None:
-        """Its script trains, and its leader has told flexod, who looks at once."""
+        """Record that the job's script trains. Its leader has told flexod, which polls the cluster at
+        once."""
         job.booted = True
         if not self._looking:
             self._looking = True
@@ -312,7 +315,7 @@ class _SlurmWorld:
         )
 
     def _obey(self, key: JobKey, orders: Orders) -> None:
-        """A leader makes the grants that stand real, and no others."""
+        """Let a leader make the grants that stand real, and end all other satellites."""
         job = self._jobs.get(key.job_id)
         if job is None or job.over:
             return
@@ -332,13 +335,13 @@ class _SlurmWorld:
         job.satellites[offer.grant_id] = satellite
         key = JobKey(job.live.trace.job_id)
         self._slurm.submit_satellite(
-            satellite.job_id, key, offer.grant_id, offer.node, offer.workers, offer.lease_s
+            satellite.job_id, key, offer.grant_id, offer.node, offer.workers, offer.time_limit_s
         )
         self._after(self._times.satellite_s, self._start_jobs)
         self._after(self._times.satellite_s + offer.start_within_s, lambda: self._give_up(job, satellite))
 
     def _start_satellite(self, job: _Job, satellite: _Satellite) -> None:
-        """If it waits, and its node has room for it."""
+        """Start the satellite, if it waits and its node has room for it."""
         if satellite.state is not SatelliteState.PENDING or self._now < satellite.ready_at:
             return
         if self._slurm.may_start(satellite.job_id) and self._slurm.begin(satellite.job_id):
@@ -351,7 +354,7 @@ class _SlurmWorld:
             self._reshare(job)
 
     def _give_up(self, job: _Job, satellite: _Satellite) -> None:
-        """It has not started in time: its leader cancels it and gives the grant back."""
+        """Cancel a satellite that has not started in time; its leader gives the grant back."""
         if satellite.state is SatelliteState.PENDING:
             self._refuse(job, satellite, FailureReason.NOT_STARTED)
             self._send_away(job, satellite)
@@ -363,7 +366,7 @@ class _SlurmWorld:
             self._leaders.fail(GrantFailure(key, satellite.offer.grant_id, reason, reason.value))
 
     def _send_away(self, job: _Job, satellite: _Satellite) -> None:
-        """Its workers leave, and then its GPUs are free; at once where it has not started."""
+        """Let a satellite's workers leave; then its GPUs are free. If it has not started, it ends at once."""
         state = satellite.state
         if state is SatelliteState.LEAVING:
             return
@@ -386,6 +389,6 @@ class _SlurmWorld:
         self._slurm.remove(satellite.job_id)
 
     def _held_gpu_s(self, job: _Job, satellite: _Satellite) -> float:
-        """GPU seconds of a satellite so far."""
+        """GPU seconds that a satellite has held so far."""
         since = self._now if satellite.runs_since is None else satellite.runs_since
         return satellite.offer.workers * job.gpus_each * (self._now - since)

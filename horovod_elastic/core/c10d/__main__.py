@@ -1,6 +1,6 @@
 """`python -m horovod_elastic.core.c10d SCRIPT ...` runs a Horovod script in one process, without a leader.
 
-Horovod's native library is not needed for that either.
+The script needs no native library of Horovod either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> None:
     if not arguments:
         sys.exit("usage: python -m horovod_elastic.core.c10d SCRIPT [ARGUMENT ...]")
     standin.install()
-    import horovod.torch  # noqa: F401  the core begins where it ends
+    import horovod.torch  # noqa: F401  the core needs it imported
 
     from horovod_elastic.core.c10d.torch_core import TorchCore
 

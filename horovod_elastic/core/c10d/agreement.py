@@ -1,4 +1,4 @@
-"""Whether the requests that ranks have made under one name fit together, and what is wrong if they do not."""
+"""A check that the requests of the ranks under one name fit together, with an error text if they do not."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from horovod_elastic.core.c10d.requests import Operation, Request
 
 _ANY_FIRST_DIMENSION = (Operation.ALLGATHER, Operation.ALLTOALL)
-"""Operations whose tensors may have different first dimensions."""
+"""Operations whose tensors may differ in the first dimension from rank to rank."""
 
 
 def disagreement(requests: Mapping[int, Request]) -> str:
-    """What does not fit, naming tensor and ranks; empty if all of it does. `requests`: by rank, not empty."""
+    """A text that names the first difference, with tensor and ranks; empty if the requests fit together.
+
+    `requests`: the requests by rank, at least one.
+    """
     first = next(iter(requests.values()))
-    # Equal ones of most ranks are one object (words.Interned), and comparing all takes rank 0 much longer.
+    # Equal requests of most ranks are one object (messages.Interned). Comparing all takes rank 0 much longer.
     distinct = {id(request): request for request in requests.values()}
     if all(request == first for request in distinct.values()):
         return ""
@@ -28,7 +31,7 @@ def disagreement(requests: Mapping[int, Request]) -> str:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0, 2`."""
+    """The ranks in words: `rank 3`, `ranks 0, 2`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"
 
 

@@ -1,4 +1,4 @@
-"""The channel of a rank that is the only one: it decides by itself, at once, in the thread that asks."""
+"""The channel of a generation with one rank: each call decides at once, in the calling thread."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 from collections.abc import Sequence
 
 from horovod_elastic.core.c10d.channel import Listener
+from horovod_elastic.core.c10d.messages import Blocked, Step, WaitStep, as_heard
 from horovod_elastic.core.c10d.negotiation import Negotiation
-from horovod_elastic.core.c10d.words import Blocked, Step, Waits, as_heard
 
 
 class Alone:
-    """A Channel."""
+    """The Channel of a single rank, without connections."""
 
     own_address = ""
 
@@ -25,7 +25,7 @@ class Alone:
         """See Channel.steps."""
         with self._lock:
             for step in steps:
-                if not isinstance(step, Waits | Blocked):
+                if not isinstance(step, WaitStep | Blocked):
                     self._negotiation.asks(0, step)
             for decision in self._negotiation.decide():
                 self._listener.heard(as_heard(decision, 0))
@@ -39,7 +39,7 @@ class Alone:
         self._listener.all_left()
 
     def hang_up(self, why: str) -> None:
-        """See Channel.hang_up: nobody else is there to hear it."""
+        """See Channel.hang_up. There is no other rank to tell."""
 
     def close(self) -> None:
         """See Channel.close."""

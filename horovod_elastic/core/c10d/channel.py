@@ -1,52 +1,61 @@
-"""What a communicator says to rank 0 and hears from it; rank 0 (hub.py) and all others (spoke.py) alike."""
+"""The interface by which a communicator exchanges messages with rank 0.
+
+Rank 0 (hub.py), every other rank (spoke.py) and a rank that is alone (alone.py) implement it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from horovod_elastic.core.c10d.words import Heard, Step
+from horovod_elastic.core.c10d.messages import Heard, Step
 
 
 class Listener(Protocol):
-    """Who hears it. Called in the channel's threads, never two calls at once, and must not block."""
+    """The receiver of a channel's messages. The channel's threads make one call at a time.
+
+    A method must not block.
+    """
 
     def all_here(self) -> None:
         """Every rank has said hello."""
 
     def entry(self, key: str, value: bytes) -> None:
-        """Somebody has put this on the shelf."""
+        """A rank has put this value into the store."""
 
     def heard(self, heard: Heard) -> None:
-        """What is done next."""
+        """Rank 0 has decided on the next operation of this rank."""
 
     def all_left(self) -> None:
         """Every rank has said that it leaves."""
 
     def broken(self, why: str) -> None:
-        """Somebody is gone, or has hung up. Nothing is heard after it."""
+        """A rank is gone, or has hung up. No further call follows."""
 
 
 class Channel(Protocol):
-    """Any thread may say something. What cannot be said any more is not: the listener hears why."""
+    """A rank's connection to rank 0. Any thread may call it.
+
+    A message that can no longer be sent is dropped. The listener is told why.
+    """
 
     own_address: str
     """The IP address at which other ranks reach this machine."""
 
     def steps(self, steps: Sequence[Step]) -> None:
-        """What this rank's program does, in its order."""
+        """Send the next steps of this rank's program, in the program's order."""
 
     def put(self, key: str, value: bytes) -> None:
-        """On the shelf, for all."""
+        """Put a value into the store of all ranks."""
 
     def leave(self) -> None:
-        """Nothing is outstanding, and nothing will be asked for."""
+        """Say that this rank has nothing outstanding and will request nothing more."""
 
     def hang_up(self, why: str) -> None:
-        """Everybody is to hear that it is broken."""
+        """Tell all ranks that the communicator is broken, and why."""
 
     def close(self) -> None:
-        """Let go of all connections. Twice is once."""
+        """Close all connections. A second call does nothing."""
 
     def forget(self) -> None:
-        """In a forked process: close its copies of descriptors, and say nothing."""
+        """Close a forked process's copies of the descriptors, and send nothing."""

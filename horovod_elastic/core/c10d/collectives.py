@@ -1,10 +1,12 @@
-"""Carries out what the ranks have agreed on: one response at a time, on the groups of a communicator.
+"""Carries out the operations that the ranks agreed on: one response at a time, on a communicator's groups.
 
-Results are those of Horovod's native library. Reductions are Gloo's or NCCL's all-reduce: all members get the
-same bits, and the same again in another run. Everything else moves bytes, so it works for every type.
+Results are those of Horovod's native library. Reductions use Gloo's or NCCL's all-reduce: all members get the
+same bits, and the same bits again in another run. All other operations move bytes, so they work for every
+type.
 
-Tensors on a GPU go through NCCL where this PyTorch has it, on a stream of this thread's own, which waits for
-the values and is waited for by who uses the results. Else they are copied into memory and back.
+Tensors on a GPU go through NCCL if this PyTorch has it, on a stream of this thread's own. The stream waits
+for the inputs' values, and users of the results wait for the stream. Without NCCL, the tensors are copied
+into memory and back.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from horovod_elastic.core.c10d.requests import Operation, Reduction, Request, Re
 from horovod_elastic.core.c10d.work import Work
 
 EXCHANGE_TAG = 1
-"""Of messages between two members. The courier has one of its own."""
+"""The tag of messages between two members. GlooTransport has a tag of its own."""
 _MEMORY = torch.device("cpu")
 _REDUCTIONS: Mapping[Reduction, Any] = {
     Reduction.AVERAGE: dist.ReduceOp.SUM,
@@ -34,32 +36,32 @@ _REDUCTIONS: Mapping[Reduction, Any] = {
     Reduction.PRODUCT: dist.ReduceOp.PRODUCT,
 }
 _REDUCED_AS = {torch.int16: torch.int32, torch.bool: torch.int32}
-"""What Gloo or NCCL cannot reduce, or not in its own type's sense."""
+"""Types that Gloo or NCCL cannot reduce, or not in the type's own sense, with the type to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A response with what it takes to carry it out."""
+    """A response with everything that is needed to carry it out."""
 
     response: Response
     works: Sequence[Work | None]
     members: tuple[int, ...]
     place: int
-    """This rank's index into members."""
+    """This rank's index in `members`."""
     group: Any
-    """A process group; None where this rank is the only member."""
+    """The process group; None if this rank is the only member."""
     device: torch.device
 
     @property
     def work(self) -> Work:
-        """Of a response with one request that this rank has made."""
+        """The only work, for a response with one request. Raises RuntimeError if this rank has joined."""
         (work,) = self.works
         if work is None:
             raise RuntimeError("a rank that has joined cannot take part in it")
         return work
 
     def inputs(self) -> list[torch.Tensor | None]:
-        """Of all works; None for each tensor that this rank does not contribute."""
+        """The inputs of all works; None for each tensor that this rank does not contribute."""
         return list(
             itertools.chain.from_iterable(
                 [None] * len(request.shapes) if work is None else work.inputs
@@ -68,7 +70,7 @@ class _Task:
         )
 
     def outputs(self) -> list[torch.Tensor | None]:
-        """As inputs()."""
+        """The outputs of all works; None for each tensor that this rank does not contribute."""
         return list(
             itertools.chain.from_iterable(
                 [None] * len(request.shapes) if work is None else map(_plain, work.outputs)
@@ -78,11 +80,11 @@ class _Task:
 
 
 class Collectives:
-    """See the module. Used by one thread."""
+    """Carries out responses (see the module). Only one thread uses it."""
 
     def __init__(self, groups: Groups, rank: int) -> None:
         self.gpu: torch.device | None = None
-        """Where the last tensors on a GPU were that went through NCCL."""
+        """The GPU of the last operation that went through NCCL; None if there was none."""
         self._groups = groups
         self._rank = rank
         self._packings = Packings()
@@ -96,10 +98,11 @@ class Collectives:
         }
 
     def carry_out(self, response: Response, works: Sequence[Work | None]) -> None:
-        """Fill the works' outputs and finish them.
+        """Fill the works' outputs and finish the works.
 
-        One work a request, in the same order; None where this rank has joined: it contributes zeros, to
-        all-reduces only. Raises RuntimeError if the group fails; then no work is finished.
+        `works`: one work per request, in the same order; None if this rank has joined. A rank that has joined
+        contributes zeros, and to all-reduces only. Raises RuntimeError if the group fails; then no work is
+        finished.
         """
         with torch.no_grad():
             if not response.requests[0].on_gpu:
@@ -143,7 +146,7 @@ class Collectives:
         packing.copy_to(task.outputs())
 
     def _reducescatter(self, task: _Task) -> None:
-        """Everything is reduced everywhere, and each member keeps its rows."""
+        """Reduce all rows at every member; each member keeps its own rows."""
         request = task.response.requests[0]
         packing = self._packed(task, request.shapes, _dtype(request))
         mine = [view[_rows(len(view), task.place, len(task.members))] for view in packing.views]
@@ -152,7 +155,7 @@ class Collectives:
             _copy(output.resize_(rows.shape), rows)
 
     def _packed(self, task: _Task, shapes: Shapes, dtype: torch.dtype) -> Packing:
-        """The inputs, reduced in one."""
+        """A packing of all inputs, scaled and reduced over all members in one operation."""
         packing = self._packings.of(shapes, _REDUCED_AS.get(dtype, dtype), task.device)
         packing.fill(task.inputs())
         packing.scale(task.response.requests[0].prescale)
@@ -196,7 +199,7 @@ class Collectives:
 
     def _carry_out_on_gpu(self, response: Response, works: Sequence[Work | None]) -> None:
         mine = [work for work in works if work is not None]
-        # Who has joined has none of the tensors: where the last ones were.
+        # A rank that has joined has none of the tensors: it uses the GPU of the last operation.
         device = mine[0].inputs[0].device if mine else self.gpu or torch.device("cuda", 0)
         self.gpu = device
         if device not in self._streams:
@@ -208,7 +211,7 @@ class Collectives:
                 for tensor in (*work.inputs, *work.outputs):
                     tensor.record_stream(stream)
             self._carry_out(response, works, device)
-            # Nobody may use what is computed before it is known that no member has failed.
+            # Nobody may use the results before it is known that no member has failed.
             stream.synchronize()
         self._groups.check_whole()
 
@@ -227,7 +230,7 @@ def _dtype(request: Request) -> torch.dtype:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory. Writing to it is no change that autograd has to know of, as with Horovod's core."""
+    """The same memory, hidden from autograd: as in Horovod's core, autograd does not record writes to it."""
     return tensor.data
 
 
@@ -236,13 +239,13 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _in_rows(tensor: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
-    """The tensor's bytes, so many rows to each."""
+    """The tensor's bytes, split into pieces. `counts`: the number of rows in each piece."""
     row = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
     return list(_bytes(tensor).split([count * row for count in counts]))
 
 
 def _rows(count: int, place: int, size: int) -> slice:
-    """Which of so many rows a member keeps: the first members have one more where they do not divide."""
+    """The rows that a member keeps. If `size` does not divide `count`, the first members keep one more."""
     each, rest = divmod(count, size)
     first = place * each + min(place, rest)
     return slice(first, first + each + (place < rest))
@@ -255,13 +258,13 @@ def _postscale(task: _Task) -> float:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Unless they are the same. Converts to the target's type."""
+    """Copy `source` to `target`, unless both share their memory. Converts to the target's type."""
     if target.data_ptr() != source.data_ptr():
         torch._foreach_copy_(parts([target]), parts([source]))
 
 
 def _reduce(task: _Task, tensor: torch.Tensor) -> None:
-    """In place, over all members."""
+    """Reduce the tensor in place over all members."""
     reduction = task.response.requests[0].reduction
     if reduction not in _REDUCTIONS:
         raise RuntimeError(f"{reduction.name} is not among the reductions of this core")
@@ -270,7 +273,7 @@ def _reduce(task: _Task, tensor: torch.Tensor) -> None:
 
 
 def _exchange(task: _Task, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> list[Any]:
-    """Bytes for each member and from each. What is returned is to be waited for."""
+    """Send bytes to each member and receive bytes from each. The caller waits for the returned objects."""
     _copy(received[task.place], sent[task.place])
     if task.group is None:
         return []
@@ -288,7 +291,7 @@ def _exchange(task: _Task, sent: Sequence[torch.Tensor], received: Sequence[torc
 
 
 def _in_memory(work: Work) -> Work:
-    """The same with copies of its tensors."""
+    """The same work with copies of its tensors in memory."""
     work.submitted_on.synchronize()
     inputs = tuple(tensor.cpu() for tensor in work.inputs)
     outputs = tuple(torch.empty(output.shape, dtype=output.dtype) for output in work.outputs)
@@ -296,7 +299,7 @@ def _in_memory(work: Work) -> Work:
 
 
 def _out_of_memory(copy: Work, work: Work) -> None:
-    """The outputs, back to where they belong."""
+    """Copy the outputs from memory back to the GPU: from those of `copy` to those of `work`."""
     with torch.cuda.device(work.inputs[0].device):
         for target, source in zip(work.outputs, copy.outputs, strict=True):
             if target.shape != source.shape:

@@ -1,9 +1,9 @@
-"""One generation's communicator: what the script asks for, negotiated with the others and carried out.
+"""One generation's communicator: it negotiates the script's requests with other ranks and carries them out.
 
-The script's threads submit works and wait for them. What they ask for is said to rank 0 through a channel,
-some requests at a time; what all are to do is carried out by one thread, in the order in which it is heard.
-When somebody is gone all of it ends: works fail, and the groups' connections are broken, so that nobody
-waits for a member that itself waits.
+The script's threads submit works and wait for them. Requests go to rank 0 through a channel, several at a
+time. One thread carries out the responses, in the order in which they arrive. When a rank is gone, the
+communicator ends: works fail, and the groups' connections are broken. So nobody waits for a member that
+itself waits.
 """
 
 from __future__ import annotations
@@ -22,49 +22,51 @@ import torch
 from horovod_elastic import threads
 from horovod_elastic.core import meeting, python_layer
 from horovod_elastic.core.c10d.alone import Alone
+from horovod_elastic.core.c10d.broadcast_store import BroadcastStore
 from horovod_elastic.core.c10d.channel import Channel
 from horovod_elastic.core.c10d.collectives import Collectives
-from horovod_elastic.core.c10d.courier import GlooCourier
 from horovod_elastic.core.c10d.groups import Groups
 from horovod_elastic.core.c10d.hub import Hub
+from horovod_elastic.core.c10d.messages import Blocked, Heard, Step, WaitStep
 from horovod_elastic.core.c10d.negotiation import Negotiation
 from horovod_elastic.core.c10d.requests import (
     GLOBAL_SET,
-    Key,
     Operation,
+    RequestKey,
     Response,
     is_fusable,
     key_of,
     size_bytes,
 )
-from horovod_elastic.core.c10d.shelf import Shelf
 from horovod_elastic.core.c10d.spoke import Spoke
+from horovod_elastic.core.c10d.tensor_transport import GlooTransport
 from horovod_elastic.core.c10d.timeline import Timeline
-from horovod_elastic.core.c10d.words import Blocked, Heard, Step, Waits
 from horovod_elastic.core.c10d.work import Work
-from horovod_elastic.core.interface import CoreFailed, Courier, Disagreement, Place
+from horovod_elastic.core.interface import CoreFailed, Disagreement, RankPlacement, TensorTransport
 
 FUSION_BYTES = 16 * 2**20
-"""HOROVOD_FUSION_THRESHOLD says otherwise."""
+"""The default of HOROVOD_FUSION_THRESHOLD, in bytes."""
 SAY_AFTER_S = 0.005
-"""What was asked for by a thread that then neither waits nor asks for more is said so much later."""
+"""Seconds after which a request is sent whose thread neither waits nor makes more requests."""
 BLOCKED_AFTER_S = 0.5
-"""Who waits for longer says for what: only where nothing goes on at all does it matter."""
+"""Seconds of a wait after which a rank reports the request that blocks it. The report matters only if all
+ranks are blocked."""
 FAREWELL_S = 5.0
-"""Members leave at the same boundary; nobody waits longer for the last of them."""
+"""Seconds that a member that leaves waits for the other members, which leave at the same boundary."""
 _HUB = "core/hub"
 _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 class Communicator:
-    """See the module. Nothing is connected before `build`. `process_sets` have the numbers 1, 2, ...
+    """The communicator of one generation (see the module). Nothing is connected before `build`.
 
-    `gpu`: where this rank's tensors were in the generation before, if on a GPU.
+    `process_sets`: the ranks of each; the sets have the numbers 1, 2, ... `gpu`: the GPU of this rank's
+    tensors in the previous generation, if there was one.
     """
 
     def __init__(
         self,
-        place: Place,
+        place: RankPlacement,
         process_sets: Sequence[Sequence[int]],
         timeline: Timeline,
         gpu: torch.device | None = None,
@@ -76,26 +78,26 @@ class Communicator:
         self._gpu_before = gpu
         self._fusion_bytes = _fusion_bytes()
         self._sets = {GLOBAL_SET: tuple(range(place.size))}
-        for members in map(tuple, process_sets):  # python_layer.begin leaves out the same ones
+        for members in map(tuple, process_sets):  # python_layer.begin leaves out the same sets
             if python_layer.can_be(members, place.size) and members not in self._sets.values():
                 self._sets[len(self._sets)] = members
-        self._shelf = Shelf(self._put)
-        self._shelf.set_timeout(timedelta(seconds=python_layer.gloo_timeout_s()))
+        self._store = BroadcastStore(self._put)
+        self._store.set_timeout(timedelta(seconds=python_layer.gloo_timeout_s()))
         self._channel: Channel | None = None
         self._groups: Groups | None = None
         self._collectives: Collectives | None = None
         self._here = threading.Event()
         self._all_left = threading.Event()
         self._lock = threading.Lock()
-        """Of what follows; nothing is said while it is held."""
-        self._outstanding: dict[Key, Work] = {}
+        """The lock of the attributes from here to `_broken`. Nothing is sent while it is held."""
+        self._outstanding: dict[RequestKey, Work] = {}
         self._unsaid: list[Step] = []
         self._unsaid_bytes = 0
         self._has_waited = True
-        """Nothing was asked for since it was last said that this rank waits."""
+        """Whether this rank has made no request since it last reported that it waits."""
         self._broken = ""
         self._saying = threading.Lock()
-        """Steps are said in their order."""
+        """A lock that keeps steps in their order while they are sent."""
         self._something_unsaid = threading.Event()
         self._carrier: threading.Thread | None = None
         self._decided: queue.SimpleQueue[Heard | None] = queue.SimpleQueue()
@@ -103,8 +105,8 @@ class Communicator:
     # --- building -------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Connect with all members; blocks until all have. Raises CoreFailed, also after `break_`."""
-        _live.add(self)  # also while it is built: a process forked meanwhile must not keep it open
+        """Connect with all members; blocks until all have done so. Raises CoreFailed, also after `break_`."""
+        _live.add(self)  # from here on: a process forked during the build must not keep connections open
         try:
             self._connect()
             self._meet_in_groups()
@@ -113,7 +115,7 @@ class Communicator:
                     self._carry_out_all, name="flexo-carry-out", failed=self._thread_failed
                 )
                 threads.start(self._say_late, name="flexo-say", failed=self._thread_failed)
-        except Exception as error:  # what is half built must go, whatever it was
+        except Exception as error:  # any error: what is half built must be closed
             why = self._broken or str(error)
             self.break_(why)
             self.close()
@@ -150,7 +152,7 @@ class Communicator:
 
     def _meet_in_groups(self) -> None:
         assert self._channel is not None
-        store = self._shelf if self.place.size > 1 else None
+        store = self._store if self.place.size > 1 else None
         rank = self.place.rank
         groups = Groups(
             rank, self.place.size, self._channel.own_address, store, python_layer.gloo_timeout_s()
@@ -163,17 +165,20 @@ class Communicator:
             groups.build(number, members)
         groups.connect_gpus(GLOBAL_SET, self._gpu_before)
         self._collectives = Collectives(groups, rank)
-        if self.place.size > 1:  # the first collective tells that all others have come so far, too
+        if self.place.size > 1:  # the first collective shows that all others have come this far, too
             groups.gloo(GLOBAL_SET).allreduce([torch.zeros(1)]).wait()
 
     def is_broken(self) -> bool:
-        """Whether somebody is gone, or it was closed."""
+        """Whether the communicator is broken, because a rank is gone, or closed."""
         return bool(self._broken)
 
     # --- asked by the script's threads ----------------------------------------------------------------------
 
     def submit(self, work: Work) -> None:
-        """Ask for it. Raises ValueError if its name is outstanding, RuntimeError if all this is broken."""
+        """Submit a request.
+
+        Raises ValueError if its name is outstanding, RuntimeError if the communicator is broken.
+        """
         request = work.request
         key = key_of(request)
         with self._lock:
@@ -195,7 +200,7 @@ class Communicator:
             self._something_unsaid.set()
 
     def wait(self, work: Work) -> None:
-        """Until it is done. Raises its error: RuntimeError, or Disagreement."""
+        """Wait until the work is finished. Raises the work's error: RuntimeError, or Disagreement."""
         began = time.perf_counter()
         self._say(waits=True)
         try:
@@ -206,31 +211,34 @@ class Communicator:
             self.waited_s += time.perf_counter() - began
 
     def poll(self, work: Work) -> bool:
-        """Whether it is done, well or not."""
+        """Whether the work is finished, successfully or not."""
         self._say(waits=True)
         return work.done()
 
     def process_sets(self) -> Mapping[int, tuple[int, ...]]:
-        """Ranks in each, in ascending order, by number."""
+        """The ranks of each process set, in ascending order, by the set's number."""
         with self._lock:
             return dict(self._sets)
 
     def gpu(self) -> torch.device | None:
-        """Where this rank's tensors are, if they are on a GPU and NCCL is used for them. Any thread."""
+        """The GPU of this rank's tensors if NCCL is used for them, otherwise None. Any thread may call it."""
         collectives = self._collectives
         return None if collectives is None else collectives.gpu
 
-    def courier(self) -> Courier | None:
-        """Between its members; None if there is only one."""
-        return None if self._groups is None or self.place.size == 1 else GlooCourier(self._groups)
+    def transport(self) -> TensorTransport | None:
+        """The transport between the members; None if there is only one."""
+        return None if self._groups is None or self.place.size == 1 else GlooTransport(self._groups)
 
     def _say(self, *, waits: bool = False, blocked_by: Work | None = None) -> None:
-        """Tell rank 0 what it was not told yet, and that this rank waits."""
+        """Send rank 0 all steps that were not sent yet.
+
+        `waits`: whether this rank waits now. `blocked_by`: the work that this rank has waited for too long.
+        """
         with self._saying:
             with self._lock:
                 if waits and not self._has_waited:
                     self._has_waited = True
-                    self._unsaid.append(Waits())
+                    self._unsaid.append(WaitStep())
                 if blocked_by is not None and key_of(blocked_by.request) in self._outstanding:
                     self._unsaid.append(Blocked(key_of(blocked_by.request)))
                 steps, self._unsaid, self._unsaid_bytes = self._unsaid, [], 0
@@ -256,10 +264,10 @@ class Communicator:
 
     def entry(self, key: str, value: bytes) -> None:
         """See Listener.entry."""
-        self._shelf.heard(key, value)
+        self._store.heard(key, value)
 
     def heard(self, heard: Heard) -> None:
-        """See Listener.heard. Who is alone carries it out at once."""
+        """See Listener.heard. A rank that is alone carries the operation out at once."""
         if self.place.size == 1:
             self._carry_out(heard)
         else:
@@ -289,7 +297,7 @@ class Communicator:
                     return
                 works = [self._outstanding.pop(key) for key in heard.keys]
             error = self._carry_out_works(heard, works)
-        except Exception as failure:  # works are waited for, and nobody else carries them out
+        except Exception as failure:  # any error: threads wait for the works, and nobody else finishes them
             self.break_(f"a collective failed: {failure}")
             error = RuntimeError(self._broken)  # the first reason: a peer that is gone, most often
         for work in works:
@@ -297,7 +305,7 @@ class Communicator:
                 work.finish(error)
 
     def _carry_out_works(self, heard: Heard, works: list[Work | None]) -> Exception | None:
-        """Raises whatever fails; returns the error that all have agreed on."""
+        """Carry out the decision. Returns the error that rank 0 has sent, or None; raises other errors."""
         requests = heard.requests or tuple(work.request for work in works if work is not None)
         if heard.error:
             return RuntimeError(heard.error) if heard.ended else Disagreement(heard.error)
@@ -339,28 +347,31 @@ class Communicator:
     # --- the end --------------------------------------------------------------------------------------------
 
     def break_(self, why: str) -> None:
-        """All works fail, here and elsewhere, and so do builds and meetings. Any thread."""
+        """Make all works fail, here and at the other ranks, as well as builds. Any thread may call it."""
         self._end(why)
         if self._channel is not None:
             self._channel.hang_up(why)
 
     def _thread_failed(self, error: Exception) -> None:
-        """Without that thread works would be waited for that nobody carries out, or asks others for."""
+        """Break the communicator after its thread has failed.
+
+        Without that thread, nobody would carry out works or send their requests, and waits would not end.
+        """
         self.break_(f"rank {self.place.rank} failed: {error!r}")
 
     def _end(self, why: str) -> None:
-        """Here only. The first reason counts."""
+        """End the communicator at this rank only. The first reason counts."""
         with self._lock:
             if self._broken:
                 return
             self._broken = why
             works, self._outstanding = list(self._outstanding.values()), {}
             groups = self._groups
-        self._shelf.close(why)
+        self._store.close(why)
         try:
             if groups is not None:
                 groups.break_connections()
-        finally:  # whatever it comes to, nobody may wait for ever
+        finally:  # even after an error, nobody may wait for ever
             for event in (self._here, self._all_left, self._something_unsaid):
                 event.set()
             self._decided.put(None)
@@ -368,12 +379,12 @@ class Communicator:
                 work.finish(RuntimeError(why))
 
     def settle(self) -> None:
-        """After its end: wait until nothing writes into anybody's tensors any more."""
+        """Wait, after the communicator's end, until nothing writes into any work's tensors any more."""
         if self._carrier is not None:
             self._carrier.join(python_layer.gloo_timeout_s())
 
     def close(self) -> None:
-        """Go in order: wait, not for long, until all others are to go, too. Nothing may be outstanding."""
+        """Leave in order: wait a short time until all other ranks leave, too. Nothing may be outstanding."""
         if self._channel is not None and not self._broken:
             self._say()
             self._channel.leave()
@@ -384,11 +395,11 @@ class Communicator:
         if self._groups is not None:
             self._groups.close()
         self.settle()
-        self._collectives = None  # its buffers would stay until cycles of objects are looked for
+        self._collectives = None  # otherwise its buffers would stay until the next garbage collection
         _live.discard(self)
 
     def forget(self) -> None:
-        """In a process that was forked: close its copies of the connections, which would keep them open."""
+        """Close a forked process's copies of the connections, which would keep the connections open."""
         if self._channel is not None:
             self._channel.forget()
 

@@ -1,25 +1,26 @@
 """The process groups of one communicator: Gloo's for every process set, NCCL's where tensors are on a GPU.
 
-A group is an object of torch.distributed, made directly and never by init_process_group: what the script does
-with torch.distributed, and the groups of another generation, are not touched.
+A group is an object of torch.distributed, made directly and never by init_process_group. So the groups do not
+touch the script's use of torch.distributed or the groups of another generation.
 
-Gloo notices a peer that died at once, but only the ranks that talk with that peer at the moment; the others
-would wait until the time is up. So whoever knows better breaks the group's connections, here and thus for the
-peers. Which of the process's sockets these are is known and not guessed: the members tell each other where
-they listen, and every connection of the group has such an address at one of its ends.
+Gloo notices a dead peer at once, but only on the ranks that exchange data with that peer at the moment. The
+other ranks would wait for the timeout. So a caller that knows of the death breaks the group's connections,
+here and thus for the peers. The group's sockets in this process are known, not guessed. The members tell each
+other where they listen, and every connection of the group has such an address at one of its ends.
 
-Only Gloo's listening socket itself is told by what is new while it is made. If something else in this process
-begins to listen within that millisecond, on a socket that programs would inherit, then it is made anew.
+Only Gloo's listening socket itself is identified as the socket that is new after Gloo was told to listen. If
+something else in this process begins to listen within that millisecond, on a socket that child programs would
+inherit, then Gloo's socket is made anew.
 
-Gloo authenticates nobody. Whoever connects to its listening socket, and names a rank that has not connected
-yet, is that rank. So each member proves to each other one, over the new group, that it has read the store,
-which only members can read. If a stranger has taken a member's place, the group is not built.
+Gloo authenticates nobody. It takes a connection that names a rank not yet connected for that rank. So each
+member proves to each other member, over the new group, that it has read the store, which only members can
+read. If a stranger has taken a member's place, the group is not built.
 
-What cannot be broken is a connection that is still being asked for at a machine that does not answer at all:
-a build that hangs in that ends when its time is up. So does one whose store does not give up.
+A connection that is still being established to a machine that does not answer at all cannot be broken. A
+build that hangs there ends at its timeout. So does a build whose store does not give up.
 
-NCCL's groups are made when first there is a tensor on a GPU. Where the generation before had such tensors,
-they are connected before the switch, so that the first step after it does not wait for that.
+NCCL's groups are made for the first tensor on a GPU. If the previous generation had such tensors, the groups
+are connected before the switch. Then the first step after the switch does not wait for the connections.
 """
 
 from __future__ import annotations
@@ -42,20 +43,24 @@ from horovod_elastic.core import connections
 from horovod_elastic.core.connections import Endpoint
 
 TRIES = 3
-"""How often a listening socket is made before it is given up as ambiguous."""
+"""The number of attempts to make a listening socket that can be identified."""
 _ON_GPUS, _IN_MEMORY = b"on GPUs", b"in memory"
 _PROOF_BYTES = 32
 KNOCK_S = 1.0
-"""Gloo accepts at once, unless its thread is stopped."""
+"""Timeout in seconds of a connection to this process's own Gloo. Gloo accepts at once, unless its thread is
+stopped."""
 _MAKING_A_DEVICE = threading.Lock()
-"""Of the process: another communicator may be built at the same time."""
+"""A lock of the process, because another communicator may be built at the same time."""
 
 
 class Groups:
-    """See the module. All members make the same calls in the same order; only breaking is for any thread."""
+    """The groups of one communicator (see the module). All members make the same calls in the same order.
+
+    Only break_connections() may be called by any thread.
+    """
 
     def __init__(self, rank: int, size: int, address: str, store: Any | None, timeout_s: float) -> None:
-        """`address`: the IP address to listen on. `store`: where all ranks meet; a single rank needs none."""
+        """`address`: the IP address to listen on. `store`: shared by all ranks; a single rank needs none."""
         if store is None and size > 1:
             raise ValueError(f"{size} ranks need a store to meet in")
         self._rank = rank
@@ -72,9 +77,9 @@ class Groups:
         self._broken = ""
 
     def build(self, process_set: int, members: tuple[int, ...]) -> None:
-        """Make the set's group, at once with all its members; elsewhere it is only taken note of.
+        """Make the set's Gloo group, together with all its members. Other ranks only record the set.
 
-        Raises RuntimeError if it cannot be made, and soon after break_connections().
+        Raises RuntimeError if the group cannot be made, and soon after break_connections().
         """
         self.check_whole()
         if self._rank in members and len(members) > 1:
@@ -82,7 +87,7 @@ class Groups:
         self._members[process_set] = members
 
     def remove(self, process_set: int) -> None:
-        """Give the set's groups back. KeyError if it was never built."""
+        """Close the set's groups. Raises KeyError if the set was never built."""
         del self._members[process_set]
         for key in [key for key in self._nccl if key[0] == process_set]:
             self._nccl.pop(key).abort()
@@ -92,20 +97,20 @@ class Groups:
             gloo.close()
 
     def members(self, process_set: int) -> tuple[int, ...]:
-        """Their ranks, in ascending order. KeyError if the set was never built."""
+        """The ranks of the set's members, in ascending order. Raises KeyError if the set was never built."""
         return self._members[process_set]
 
     def gloo(self, process_set: int) -> Any:
-        """The set's ProcessGroupGloo: ranks in it are indices into members. KeyError if it has none."""
+        """The set's ProcessGroupGloo. Its ranks are indices into `members`. KeyError if there is none."""
         self.check_whole()
         return self._gloo[process_set].group
 
     def nccl(self, process_set: int, device: torch.device) -> Any:
-        """The set's ProcessGroupNCCL for this GPU, made at the first call, by all members at once.
+        """The set's ProcessGroupNCCL for this GPU. The first call makes it, by all members at the same time.
 
-        It connects its members in the first collective, unless that was done before.
+        The group connects its members in the first collective, unless connect_gpus() has done so before.
         """
-        with self._lock:  # so that it is broken with the others, or not made
+        with self._lock:  # so that the group is broken with the others, or not made
             self.check_whole()
             key = (process_set, device)
             if key not in self._nccl:
@@ -113,10 +118,10 @@ class Groups:
             return self._nccl[key]
 
     def connect_gpus(self, process_set: int, gpu: torch.device | None) -> None:
-        """Connect the set's GPUs, with all its members at once, if the first member has a `gpu` in use.
+        """Connect the set's GPUs, together with all its members, if the first member has a `gpu` in use.
 
-        `gpu`: where this rank's tensors were in the generation before; None: on no GPU, or it is new. Raises
-        RuntimeError if a member has no GPU, or one cannot be connected.
+        `gpu`: the GPU of this rank's tensors in the previous generation; None if they were on no GPU, or the
+        rank is new. Raises RuntimeError if a member has no GPU, or a GPU cannot be connected.
         """
         self.check_whole()
         members = self._members[process_set]
@@ -134,7 +139,7 @@ class Groups:
             self.check_whole()
 
     def break_connections(self) -> None:
-        """Whatever waits in a collective or builds a group fails soon, here and at the peers. Any thread."""
+        """Make all collectives and builds fail soon, here and at the peers. Any thread may call it."""
         with self._lock:
             self._broken = self._broken or "its connections were broken"
             whole, on_gpus = list(self._gloo.values()), list(self._nccl.values())
@@ -144,11 +149,11 @@ class Groups:
         if building is not None:
             building.shut_down_unfinished()
         for group in on_gpus:
-            with contextlib.suppress(RuntimeError):  # it has failed already
+            with contextlib.suppress(RuntimeError):  # the group has failed already
                 group.abort()
 
     def close(self) -> None:
-        """Give everything back. What peers still have to read reaches them; what waits here fails."""
+        """Close all groups. Peers still get the data that was sent before; threads that wait here fail."""
         self.break_connections()
         for process_set in list(self._members):
             self.remove(process_set)
@@ -166,18 +171,21 @@ class Groups:
                 self._gloo[process_set] = gloo
         except Exception:
             gloo.close()
-            self.check_whole()  # that it was broken says more than what Gloo saw of it
+            self.check_whole()  # the reason for a break says more than Gloo's error
             raise
         finally:
             self._building = None
 
     def check_whole(self) -> None:
-        """Raises RuntimeError once its connections were broken."""
+        """Raise RuntimeError if the connections were broken."""
         if self._broken:
             raise RuntimeError(f"the communicator cannot be used: {self._broken}")
 
     def _place_in_store(self, kind: str, members: tuple[int, ...]) -> Any:
-        """Where only these members meet, and only this time: numbers of process sets may be used again."""
+        """A part of the store for these members and this build only.
+
+        A counter keeps builds apart, because numbers of process sets may be used again.
+        """
         self._built[members] += 1
         name = f"{kind}.{'-'.join(map(str, members))}.{self._built[members]}"
         return dist.PrefixStore(name, self._store)
@@ -204,7 +212,10 @@ class _Gloo:
         self._connections: connections.Sockets = {}
 
     def connect(self, store: Any, place: int, size: int, timeout: timedelta) -> None:
-        """Meet the other members. Raises RuntimeError if one does not come in time."""
+        """Connect with the other members.
+
+        Raises RuntimeError if a member does not come in time, or a stranger comes in its place.
+        """
         self._size = size
         self._learn_endpoints(store, place, timeout)
         options = dist.ProcessGroupGloo._Options()
@@ -212,13 +223,14 @@ class _Gloo:
         options._timeout = timeout
         options._threads = 1  # collectives of one group are carried out one after the other
         self.group = dist.ProcessGroupGloo(store, place, size, options)
-        # To go with the group, which lets others run: a device by itself stops all Python for 10 ms.
+        # The device is freed with the group, which lets other threads run. Freed alone, it stops all Python
+        # for 10 ms.
         self._device = None
         self._connections = connections.among(self._here, self._others)
         self._meet_members(store, place)
 
     def _meet_members(self, store: Any, place: int) -> None:
-        """Raises RuntimeError unless who is connected in each member's place knows what that member knows."""
+        """Check that each peer has read the secrets in the store. Raises RuntimeError if one has not."""
         names = [_secret(each) for each in range(self._size)]
         if not store.check(names):
             return  # a member runs an earlier flexo: the job has outlived an update
@@ -235,10 +247,10 @@ class _Gloo:
             raise RuntimeError("somebody who is no member has connected in the place of one")
 
     def _learn_endpoints(self, store: Any, place: int, timeout: timedelta) -> None:
-        """Where the others listen. Gloo asks for it too, but does not tell."""
+        """Learn where the other members listen. Gloo learns these endpoints too, but does not reveal them."""
         store.set(
             _secret(place), secrets.token_bytes(_PROOF_BYTES)
-        )  # first: who is found to listen has put it
+        )  # first: a member whose endpoint is in the store has a secret there, too
         store.set(_key(place), f"{self._here[0]} {self._here[1]}")
         others = [_key(other) for other in range(self._size) if other != place]
         store.wait(others, timeout)
@@ -247,14 +259,15 @@ class _Gloo:
             self._others.add((address, int(port)))
 
     def shut_down(self) -> None:
-        """Break its connections. What was sent already still arrives."""
+        """Break the group's connections. Data sent before still arrives."""
         connections.shut_down(self._connections)
 
     def shut_down_unfinished(self) -> None:
-        """Break the connections that are there already, and stand in for members that did not come.
+        """Break the connections that exist already, and stand in for members that did not come.
 
-        Gloo waits for a member that is to connect and never does until its time is up, and shutting the
-        listening socket down would end the process. So somebody connects, in the place of each, and goes.
+        Gloo waits until its timeout for a member that never connects. Shutting the listening socket down
+        would end the process. So this method connects in the place of each member and closes the connection
+        again.
         """
         connections.shut_down(connections.among(self._here, frozenset(self._others)))
         family = socket.AF_INET6 if ":" in self._here[0] else socket.AF_INET
@@ -265,35 +278,38 @@ class _Gloo:
                 knocking.sendall(struct.pack("@n", place))
 
     def close(self) -> None:
-        """Without its connections the group has nothing to wait for when it goes."""
+        """Break the connections and free the group, which without connections waits for nothing."""
         self.shut_down()
         self.group = self._device = None
 
 
 def _own_gpu(first: int) -> torch.device:
-    """Of a rank whose tensors were on none so far. Raises RuntimeError where there is none."""
+    """The GPU of a rank whose tensors were on no GPU so far. Raises RuntimeError if the rank can use none.
+
+    `first`: the rank of the set's first member, for the error's text.
+    """
     if not (dist.is_nccl_available() and torch.cuda.is_available()):
         raise RuntimeError(f"rank {first} has tensors on a GPU, and this rank can use none")
     return torch.device("cuda", torch.cuda.current_device())
 
 
 def _proof(known: list[bytes], teller: int, hearer: int) -> bytes:
-    """What one member tells another one over their connection, and nobody else can."""
+    """The proof that member `teller` sends to member `hearer`. Only a reader of the store can make it."""
     return hashlib.sha256(b"%d %d " % (teller, hearer) + known[teller] + known[hearer]).digest()
 
 
 def _secret(place: int) -> str:
-    """In the store, of what a member has made up for this group."""
+    """The store's key of the secret that a member has made up for this group."""
     return f"secret.{place}"
 
 
 def _key(place: int) -> str:
-    """In the store, of where a member listens."""
+    """The store's key of the endpoint at which a member listens."""
     return f"listens.{place}"
 
 
 def _listen(address: str) -> tuple[Any, Endpoint]:
-    """A device of Gloo that listens on this address only, and where it does."""
+    """A Gloo device that listens on this address only, and its endpoint."""
     for _ in range(TRIES):
         with _MAKING_A_DEVICE:
             before = connections.open_now()

@@ -1,6 +1,6 @@
-"""Rank 0's channel: it hears what all ranks ask for, decides (negotiation.py), and tells all.
+"""Rank 0's channel: it receives the requests of all ranks, decides (negotiation.py), and tells all ranks.
 
-One thread serves the lines of the others; rank 0's own program speaks to it directly, from its own threads.
+One thread serves the connections of the other ranks. Rank 0's own threads call the hub directly.
 """
 
 from __future__ import annotations
@@ -17,54 +17,57 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from flexo_protos.v1 import collectives_pb2 as pb
-from horovod_elastic.core.c10d import lines
+from horovod_elastic.core.c10d import framing
 from horovod_elastic.core.c10d.channel import Listener
-from horovod_elastic.core.c10d.negotiation import Decision, Negotiation
-from horovod_elastic.core.c10d.words import (
+from horovod_elastic.core.c10d.messages import (
     Blocked,
     Heard,
     Interned,
     NumbersOfARank,
     Step,
-    Waits,
+    WaitStep,
     as_heard,
     encode,
 )
+from horovod_elastic.core.c10d.negotiation import Decision, Negotiation
 from horovod_elastic.trace import say
 
 SILENCE_S = 5.0
-"""When all ranks have waited so long for what cannot come, they are told: other threads might still ask."""
+"""Seconds without a step of any rank, while all ranks wait, after which the hub refuses all requests.
+
+Within this time, other threads of the ranks might still make the missing requests."""
 STALL_WARNING_S = 60.0
-"""HOROVOD_STALL_CHECK_TIME_SECONDS says otherwise."""
+"""The default of HOROVOD_STALL_CHECK_TIME_SECONDS."""
 FAREWELL_S = 2.0
-"""How long the last words may take to those who do not read them."""
+"""Seconds that the hub tries to send its last messages to ranks that do not read them."""
 HELLO_WITHIN_S = 10.0
-"""Whoever connects says by then which rank it is; anybody on the network can connect."""
+"""Seconds within which a new connection must say which rank it is. Anybody on the network can connect."""
 MOST_STRANGERS = 256
-"""Connections that have not said so yet. One more ends the oldest: a rank says so at once."""
+"""The limit of connections that have not said yet which rank they are. One more ends the oldest of them,
+because a rank says so at once."""
 _ACCEPTED_AT_ONCE = 64
-"""Then those are heard that are there."""
+"""The limit of connections accepted in a row. Then the hub serves the accepted connections."""
 
 
 @dataclass(eq=False, slots=True)
 class _Far:
-    """The line to one other rank."""
+    """The connection to one other rank."""
 
     connection: socket.socket
     numbers: NumbersOfARank
     since_s: float
     rank: int = -1
-    """Not known yet."""
-    frames: lines.Frames = field(default_factory=lambda: lines.Frames(lines.MAX_HELLO_BYTES))
+    """The rank; -1 until the connection has said which rank it is."""
+    frames: framing.Frames = field(default_factory=lambda: framing.Frames(framing.MAX_HELLO_BYTES))
     unsaid: pb.ToRank = field(default_factory=pb.ToRank)
     unsent: bytearray = field(default_factory=bytearray)
     is_full: bool = False
-    """The kernel takes no more of it now, and will say when it does."""
+    """Whether the kernel takes no more of `unsent` now. The poll reports when it takes more."""
     left: bool = False
 
 
 class Hub:
-    """A Channel, for rank 0 of `size`. Listens on `address` (an IP address); `port` is where."""
+    """The Channel of rank 0 among `size` ranks. Listens on `address` (an IP address), at `port`."""
 
     def __init__(
         self, address: str, size: int, token: str, negotiation: Negotiation, listener: Listener
@@ -76,7 +79,7 @@ class Hub:
         self._listener = listener
         self._lock = threading.RLock()
         self._far: dict[int, _Far] = {}
-        """By descriptor."""
+        """All connections, by descriptor."""
         self._ranks: dict[int, _Far] = {}
         self._interned = Interned()
         self._left = False
@@ -140,7 +143,7 @@ class Hub:
     def _program_of(self, rank: int, steps: Iterable[Step]) -> None:
         now = self._last_word_s = time.monotonic()
         for step in steps:
-            if isinstance(step, Waits):
+            if isinstance(step, WaitStep):
                 self._negotiation.waits(rank)
             elif isinstance(step, Blocked):
                 self._negotiation.is_blocked(rank, *step.key)
@@ -159,11 +162,11 @@ class Hub:
             self._break(message.hangs_up)
 
     def _greeted(self, far: _Far, hello: pb.RankHello) -> bool:
-        """Whether that is a rank that was not here yet."""
+        """Accept the hello of a rank that was not here yet. Returns False for any other hello."""
         fits = hello.token == self._token and 0 < hello.rank < self._size and hello.rank not in self._ranks
         if fits:
             far.rank = hello.rank
-            far.frames.most_bytes = lines.MAX_MESSAGE_BYTES
+            far.frames.most_bytes = framing.MAX_MESSAGE_BYTES
             self._ranks[hello.rank] = far
             if len(self._ranks) == self._size - 1:
                 for each in self._ranks.values():
@@ -202,8 +205,8 @@ class Hub:
             if rank == 0:
                 self._listener.heard(heard)
                 continue
-            far = self._ranks[rank]  # also of those who have left
-            numbers = far.numbers.numbers(heard)  # most often the same for all
+            far = self._ranks[rank]  # also a rank that has left
+            numbers = far.numbers.numbers(heard)  # most often the same for all ranks
             if numbers not in encoded:
                 encoded[numbers] = encode(heard, numbers)
             far.unsaid.collectives.append(encoded[numbers])
@@ -211,7 +214,7 @@ class Hub:
     def _flush(self) -> None:
         for descriptor, far in self._far.items():
             if far.unsaid.ByteSize():
-                far.unsent += lines.framed(far.unsaid)
+                far.unsent += framing.framed(far.unsaid)
                 far.unsaid = pb.ToRank()
                 self._send(descriptor, far)
 
@@ -220,16 +223,16 @@ class Hub:
             sent = far.connection.send(far.unsent) if far.unsent else 0
         except BlockingIOError:
             sent = 0
-        except OSError:  # the reading side notices, too
+        except OSError:  # the reading side notices the error, too
             return
         del far.unsent[:sent]
         if far.is_full != bool(far.unsent):
             far.is_full = not far.is_full
-            with contextlib.suppress(OSError, ValueError):  # it, or all of this, was closed
+            with contextlib.suppress(OSError, ValueError):  # the connection, or the hub, was closed
                 self._poll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if far.is_full else 0))
 
     def _break(self, why: str) -> None:
-        """Tell everybody, once."""
+        """Tell all ranks that the communicator is broken. A second call does nothing."""
         why = why or "it was broken"
         with self._lock:
             if self._over:
@@ -251,20 +254,20 @@ class Hub:
         try:
             while not self._over:
                 self._serve_once()
-        except Exception as error:  # whatever it is: without this thread everybody would wait for ever
+        except Exception as error:  # any error: without this thread all ranks would wait for ever
             self._break(f"rank 0 failed: {error!r}")
         self._say_farewell()
         with self._lock:
             self._acceptor.close()
             for far in self._far.values():
-                lines.close(far.connection)
+                framing.close(far.connection)
             self._far.clear()
             self._poll.close()
             os.close(self._wake)
             self._wake = -1
 
     def _serve_once(self) -> None:
-        events = self._poll.poll(lines.BEAT_S)
+        events = self._poll.poll(framing.BEAT_S)
         with self._lock:
             for descriptor, _ in events:
                 if not self._over:
@@ -286,11 +289,11 @@ class Hub:
                 connection, _ = self._acceptor.accept()
                 if len(self._far) - len(self._ranks) >= MOST_STRANGERS:
                     oldest = next(each for each, far in self._far.items() if far.rank < 0)
-                    self._read(oldest, self._far[oldest])  # what it may have said just now
+                    self._read(oldest, self._far[oldest])  # its hello may have arrived just now
                     if (far := self._far.get(oldest)) and far.rank < 0:
                         self._let_go(oldest, far, "")
                 connection.setblocking(False)
-                lines.watch(connection)
+                framing.watch(connection)
                 numbers = NumbersOfARank(self._interned)
                 self._far[connection.fileno()] = _Far(connection, numbers, time.monotonic())
                 self._poll.register(connection, select.EPOLLIN)
@@ -314,7 +317,7 @@ class Hub:
             self._let_go(descriptor, far, f"rank {far.rank} says what cannot be understood: {error!r}")
 
     def _understood(self, far: _Far, message: pb.FromRank) -> bool:
-        """Whether it comes from one of the ranks."""
+        """Handle the message, if it comes from one of the ranks. Returns whether it does."""
         if far.rank < 0 and not self._greeted(far, message.hello):
             return False
         if not self._over:
@@ -322,11 +325,11 @@ class Hub:
         return True
 
     def _let_go(self, descriptor: int, far: _Far, why: str) -> None:
-        """That line was closed by the other end, or should be."""
+        """Close a connection that the other end has closed, or that must end. `why`: the reason to tell."""
         with contextlib.suppress(OSError):
-            self._poll.unregister(descriptor)  # a process that was just forked may hold it for a moment
+            self._poll.unregister(descriptor)  # a process that was just forked may hold a copy for a moment
         del self._far[descriptor]
-        lines.close(far.connection)
+        framing.close(far.connection)
         if far.rank >= 0 and not far.left:
             self._break(why)
 
@@ -334,10 +337,10 @@ class Hub:
         now = time.monotonic()
         if now < self._next_beat_s:
             return
-        self._next_beat_s = now + lines.BEAT_S
+        self._next_beat_s = now + framing.BEAT_S
         for descriptor, far in self._far.items():
             if far.rank >= 0 and not far.unsent:
-                far.unsent += lines.NOTHING
+                far.unsent += framing.NOTHING
                 self._send(descriptor, far)
         self._drop_silent(now)
         self._look_for_stalls(now)
@@ -358,7 +361,7 @@ class Hub:
                 self._tell(self._negotiation.give_up(name, why))
 
     def _say_farewell(self) -> None:
-        """Last words that did not fit into the kernel's buffers."""
+        """Send the last messages that did not fit into the kernel's buffers."""
         limit = time.monotonic() + FAREWELL_S
         while any(far.unsent for far in self._far.values()) and time.monotonic() < limit:
             with self._lock:
@@ -368,7 +371,10 @@ class Hub:
 
 
 class _Stalls:
-    """When to speak of what takes long, and when to give it up; both 0: never. Horovod's variables."""
+    """The ages in seconds at which a request is reported and is refused, from Horovod's variables.
+
+    `warning_s` is infinite if reports are off. `shutdown_s` is 0 if requests are never refused.
+    """
 
     def __init__(self) -> None:
         off = os.environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0")
@@ -378,7 +384,7 @@ class _Stalls:
         self._warned: set[str] = set()
 
     def warn(self, name: str, ranks: Sequence[int]) -> None:
-        """Once a name."""
+        """Report a request that waits for these ranks, once per name."""
         if name not in self._warned:
             self._warned.add(name)
             say(f"{name} has waited for more than {self.warning_s:g} s for ranks {list(ranks)}")

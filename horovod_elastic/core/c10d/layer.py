@@ -1,7 +1,7 @@
-"""Where Horovod's Python layer and a communicator meet: what is outstanding, under which name and handle.
+"""The link between Horovod's Python layer and a communicator: names and handles of outstanding works.
 
-There is one layer a process, whatever communicator is behind it: none before the first generation, and after
-hvd.shutdown none that the script may use until it calls hvd.init again.
+A process has one layer, whatever communicator is behind it. Before the first generation there is no
+communicator. After hvd.shutdown, the script may not use one until it calls hvd.init again.
 """
 
 from __future__ import annotations
@@ -16,29 +16,32 @@ from horovod_elastic.core.c10d import mpi_lib
 from horovod_elastic.core.c10d.library import Library
 from horovod_elastic.core.c10d.timeline import Timeline
 from horovod_elastic.core.c10d.work import Work
-from horovod_elastic.core.interface import Place
+from horovod_elastic.core.interface import RankPlacement
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
 class Communicator(Protocol):
-    """What the layer needs of one (communicator.py)."""
+    """The layer's interface to a communicator (communicator.py)."""
 
     @property
-    def place(self) -> Place:
-        """This process's."""
+    def place(self) -> RankPlacement:
+        """This process's place in the generation."""
 
     def submit(self, work: Work) -> None:
-        """Hand a request in. Raises ValueError if its name is outstanding, RuntimeError if it is broken."""
+        """Submit a request.
+
+        Raises ValueError if its name is outstanding, RuntimeError if the communicator is broken.
+        """
 
     def wait(self, work: Work) -> None:
-        """Until it is finished. Raises the error it was finished with."""
+        """Wait until the work is finished. Raises the error that it was finished with."""
 
     def poll(self, work: Work) -> bool:
-        """Whether it is finished."""
+        """Whether the work is finished."""
 
     def process_sets(self) -> Mapping[int, tuple[int, ...]]:
-        """Ranks by number, those of the global set too."""
+        """The ranks of each process set by the set's number, including the global set."""
 
 
 @dataclass(slots=True)
@@ -46,11 +49,11 @@ class _Outstanding:
     communicator: Communicator
     works: Sequence[Work]
     finish: Callable[[], None] | None
-    """What is left to do when they are finished well."""
+    """The function that the waiting thread calls once all works have succeeded."""
 
 
 class Layer:
-    """See the module. Made when horovod.torch is imported."""
+    """The layer of a process (see the module). Made when horovod.torch is imported."""
 
     def __init__(self) -> None:
         self.timeline = Timeline()
@@ -61,15 +64,15 @@ class Layer:
         self._handles = itertools.count(1)
         self._unnamed: dict[tuple[str, int], Iterator[int]] = {}
         self.mpi_lib = mpi_lib.make(self)
-        """Stands in for the module horovod.torch.mpi_lib_v2."""
+        """The stand-in for the module horovod.torch.mpi_lib_v2."""
         self.library = Library(self)
-        """Stands in for the same library opened with ctypes."""
+        """The stand-in for the same library opened with ctypes."""
 
     # --- the communicator -----------------------------------------------------------------------------------
 
     @property
     def communicator(self) -> Communicator | None:
-        """The present one, whether or not the script has called hvd.shutdown."""
+        """The present communicator, even if the script has called hvd.shutdown."""
         return self._communicator
 
     @communicator.setter
@@ -81,32 +84,32 @@ class Layer:
             self.timeline.place(communicator.place.generation, communicator.place.rank)
 
     def in_use(self) -> Communicator | None:
-        """The one that the script uses, if it does."""
+        """The communicator that the script may use now, or None."""
         return None if self._shut_down else self._communicator
 
     def present(self) -> Communicator:
-        """The same. Raises RuntimeError if there is none."""
+        """The communicator that the script may use now. Raises RuntimeError if there is none."""
         communicator = self.in_use()
         if communicator is None:
             raise RuntimeError(NOT_INITIALIZED)
         return communicator
 
     def shut_down(self) -> None:
-        """The script has called hvd.shutdown. The process keeps its place among the others."""
+        """Handle the script's call of hvd.shutdown. The process keeps its place among the others."""
         self._shut_down = True
         self.forget_handles()
 
     def start_again(self) -> bool:
-        """The script has called hvd.init. Whether there is a communicator to use."""
+        """Handle the script's call of hvd.init. Returns whether there is a communicator to use."""
         self._shut_down = False
         return self._communicator is not None
 
     # --- what is outstanding --------------------------------------------------------------------------------
 
     def name(self, operation: str, given: bytes | str, process_set: int) -> str:
-        """What a tensor is called among the ranks. Without a name, calls of one kind are counted.
+        """The name of a tensor among the ranks. Calls without a name are counted, per operation and set.
 
-        Ranks that make the same calls in a process set count alike, whatever they do in others.
+        Ranks that make the same calls in a process set count alike, whatever calls they make in other sets.
         """
         if given:
             return f"{operation}.{given.decode() if isinstance(given, bytes) else given}"
@@ -114,11 +117,11 @@ class Layer:
         return f"{operation}.noname.{next(counted)}"
 
     def count_anew(self) -> None:
-        """All ranks are at the same point, however many calls each of them has made."""
+        """Restart the counts of calls without a name, because all ranks are at the same point now."""
         self._unnamed.clear()
 
     def submit(self, works: Sequence[Work], finish: Callable[[], None] | None = None) -> int:
-        """Hand in what one call asks for. Returns its handle. Raises as Communicator.submit does."""
+        """Submit the works of one call and return the call's handle. Raises as Communicator.submit does."""
         communicator = self.present()
         for work in works:
             self.timeline.submitted(work)
@@ -128,14 +131,17 @@ class Layer:
         return handle
 
     def poll(self, handle: int) -> bool:
-        """Whether `wait` would not block. Raises ValueError for an unknown handle."""
+        """Whether all works of the call are finished. Raises ValueError for an unknown handle."""
         outstanding = self._outstanding.get(handle)
         if outstanding is None:
             raise ValueError(_unknown(handle))
         return all(outstanding.communicator.poll(work) for work in outstanding.works)
 
     def wait(self, handle: int) -> None:
-        """Until all of it is finished. Raises the first error it was finished with."""
+        """Wait until all works of the call are finished. Raises the first error of a work.
+
+        Raises ValueError for an unknown handle.
+        """
         outstanding = self._outstanding.pop(handle, None)
         if outstanding is None:
             raise ValueError(_unknown(handle))
@@ -151,7 +157,7 @@ class Layer:
             outstanding.finish()
 
     def forget_handles(self) -> None:
-        """Nobody will wait for what is outstanding."""
+        """Forget all outstanding works, because nobody will wait for them."""
         self._outstanding.clear()
         self.count_anew()
 

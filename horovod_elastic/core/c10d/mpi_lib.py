@@ -1,7 +1,7 @@
-"""The functions by which horovod.torch asks for collectives: they turn calls into works, and give handles.
+"""The functions by which horovod.torch requests collectives: they turn calls into works and return handles.
 
-As in Horovod, a RuntimeError means that the communicator has failed, and what is wrong with the call itself
-is a ValueError: Horovod's Python layer makes the first a HorovodInternalError, which is recovered from.
+As in Horovod, a RuntimeError means that the communicator has failed, and a ValueError that the call itself is
+wrong. Horovod's Python layer turns a RuntimeError into a HorovodInternalError, from which it recovers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _REDUCED = ("Int", "Long", "Half", "Float", "Double", "BFloat16")
 _MOVED = ("Byte", "Char", "Short", *_REDUCED)
-"""Horovod's, and bfloat16."""
+"""Horovod's types of tensors, and bfloat16."""
 _TYPES = {
     "allreduce": _REDUCED,
     "grouped_allreduce": _REDUCED,
@@ -34,11 +34,11 @@ _TYPES = {
 }
 Tensors = Sequence[torch.Tensor]
 Name = bytes | str
-"""Empty if the script gave none."""
+"""The name that the script gave to a call; empty if it gave none."""
 
 
 def make(layer: Layer) -> ModuleType:
-    """The module; Horovod looks in it for a function by operation and type of tensor."""
+    """The stand-in module. Horovod looks up its functions by operation and type of tensor."""
     module = ModuleType("horovod.torch.mpi_lib_v2", __doc__)
     functions = _Functions(layer)
     for operation, types in _TYPES.items():
@@ -52,7 +52,10 @@ def make(layer: Layer) -> ModuleType:
 
 
 class _Functions:
-    """In the order of arguments that horovod/torch/mpi_ops.py uses. Those without a word return a handle."""
+    """The module's functions. Those without a docstring return a handle.
+
+    Their arguments have the order that horovod/torch/mpi_ops.py uses.
+    """
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
@@ -205,21 +208,25 @@ class _Functions:
         return self._layer.submit([Work(Request(Operation.BARRIER, "barrier", process_set=process_set))])
 
     def poll(self, handle: int) -> int:
-        """1 if it is done, well or not, else 0."""
+        """1 if the call is finished, successfully or not, else 0."""
         return int(self._layer.poll(handle))
 
     def wait_and_clear(self, handle: int) -> None:
-        """Until it is done."""
+        """Wait until the call is finished."""
         self._layer.wait(handle)
 
     def reset(self) -> None:
-        """Horovod is being shut down: no handle is valid any more."""
+        """Handle Horovod's shutdown: no handle is valid any more."""
         self._layer.forget_handles()
 
     # --- what they have in common ---------------------------------------------------------------------------
 
     def _members(self, call: _Call) -> Sequence[int]:
-        """Who takes part. Raises ValueError if this rank does not, RuntimeError without a communicator."""
+        """The members of the call's process set.
+
+        Raises ValueError if the set is unknown or this rank is no member, RuntimeError without a
+        communicator.
+        """
         communicator = self._layer.present()
         place = communicator.place
         if call.process_set == GLOBAL_SET:
@@ -233,7 +240,7 @@ class _Functions:
         return members
 
     def _parts(self, call: _Call, tensors: Tensors, outputs: Tensors) -> Iterator[_Part]:
-        """Tensors of one call by their type: nearly always one part."""
+        """The tensors of one call, grouped by type: nearly always one part."""
         if len(tensors) > 1 and len({tensor.device for tensor in tensors}) > 1:
             raise ValueError("Tensors in list must be on same device.")
         name = self._layer.name(call.prefix, call.name, call.process_set)
@@ -252,7 +259,7 @@ class _Functions:
             yield _Part(name if len(kinds) == 1 else f"{name}.{kind}", inputs, results)
 
 
-@dataclass(slots=True)  # not frozen: a step makes thousands of these, and that costs three times as much
+@dataclass(slots=True)  # not frozen: a step makes thousands of these, and freezing triples their cost
 class _Call:
     operation: Operation
     prefix: str
@@ -278,7 +285,7 @@ class _Part:
         splits: tuple[int, ...] = (),
         received_splits: torch.Tensor | None = None,
     ) -> Work:
-        """What `call` asks for with these tensors."""
+        """A work for these tensors, with the request of `call`."""
         request = Request(
             operation=call.operation,
             name=self.name,
@@ -297,7 +304,7 @@ class _Part:
 
 
 def _without_gradients(tensor: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same memory, for whoever writes into it behind autograd's back."""
+    """The same memory, for callers that write into it without autograd."""
     if output is tensor:
         tensor = output = tensor.detach() if tensor.requires_grad else tensor
         return tensor, output
@@ -318,7 +325,7 @@ def _divide(outputs: Tensors, divisor: int) -> None:
 
 
 def _rows_for_each(tensor: torch.Tensor, splits: torch.Tensor, members: int) -> tuple[int, ...]:
-    """How many rows of `tensor` go to each member. Raises ValueError if `splits` cannot be meant."""
+    """The number of rows of `tensor` that go to each member. Raises ValueError if `splits` is invalid."""
     if splits.dim() > 1:
         raise ValueError("alltoall expects a 1D splits tensor")
     if splits.dtype != torch.int32:

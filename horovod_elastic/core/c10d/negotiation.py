@@ -1,15 +1,17 @@
-"""What all ranks do next, from what each has asked for. Pure: no threads, no network, no clock of its own.
+"""Decides the next operations of all ranks from the requests of each. Pure: no threads, network or own clock.
 
-A rank's program is a sequence of requests and of waits. What is asked for under one name by all members is
-done; who asks for something that does not fit is told which ranks and what (agreement.py).
+A rank's program is a sequence of requests and of waits. An operation is carried out once all members of its
+process set have requested it under one name. If the requests do not fit together, the members are told which
+ranks differ, and how (agreement.py).
 
-All-reduces of small tensors are fused. Sums of floats depend on how, so what is fused with what must follow
-from the programs alone, never from how fast they run: two tensors share a message only if no rank has waited
-for anything between asking for the one and for the other, in the order in which the first member asks, and up
-to so many bytes. So a message is complete as soon as one rank has waited since, or when it is full, and if
-nothing can come any more that belongs before its last tensor.
+All-reduces of small tensors are fused: they share a message. Sums of floats depend on fusion. So fusion must
+follow from the programs alone, never from how fast the programs run. Two tensors share a message only if no
+rank has waited for anything between its requests for the two. The order in a message is that of the first
+member's requests, and a message has a limit of bytes. So a message is complete as soon as one rank has waited
+since, or when the message is full. In either case, no request may still come that belongs before the
+message's last tensor.
 
-Nobody waits for ever for what cannot come: if every rank waits and nothing can be done, they are told.
+No rank waits for ever for an impossible operation. If every rank waits and nothing can be done, all are told.
 """
 
 from __future__ import annotations
@@ -21,60 +23,61 @@ from dataclasses import dataclass, field
 from horovod_elastic.core.c10d.agreement import disagreement, ranks_text
 from horovod_elastic.core.c10d.requests import (
     GLOBAL_SET,
-    Key,
     Operation,
     Request,
+    RequestKey,
     is_fusable,
     key_of,
     size_bytes,
 )
 
 _ENDS_WHAT_WENT_BEFORE = (Operation.JOIN, Operation.REMOVE_PROCESS_SET)
-"""Done after everything that can be done; who asks for it adds nothing to earlier messages."""
+"""Operations that come after all others that can be done. A rank that requests one adds nothing to earlier
+messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the `members` do next with what they have asked for under these names."""
+    """The next operation of the `members`, on their requests under these names, or a refusal of it."""
 
     members: tuple[int, ...]
     requests: tuple[Request, ...]
-    """In the order in which they are fused; shapes are those of one rank that has asked."""
+    """The requests in the order in which they are fused. The shapes are those at one rank that asked."""
     joined: frozenset[int] = frozenset()
-    """Members that have not asked, because they have joined."""
+    """The members that made no request because they have joined."""
     first_dimensions: tuple[tuple[int, ...], ...] = ()
     splits: tuple[tuple[int, ...], ...] = ()
     result: int = -1
     error: str = ""
-    """Then only those that have asked need to hear of it."""
+    """The reason for a refusal, else empty. The `members` of a refusal are the ranks that asked."""
     ended: bool = False
-    """Of an error: a member has ended. Otherwise the ranks' programs do not fit together."""
+    """For a refusal: whether a member has ended. Otherwise the ranks' programs do not fit together."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Company:
-    """All-reduces of which this is the same may share messages."""
+    """The properties that all-reduces must have in common to share a message."""
 
     kind: object
     stretches: tuple[int | None, ...]
-    """For each member, how often it had waited before it asked; None if it had joined and did not."""
+    """For each member: the number of waits before its request; None if it had joined and made none."""
 
 
 @dataclass(eq=False, slots=True)
 class _Asked:
-    """What was asked for under one name, by some members or all."""
+    """The requests under one name, of some members or of all."""
 
-    key: Key
+    key: RequestKey
     requests: dict[int, Request] = field(default_factory=dict)
     order: dict[int, int] = field(default_factory=dict)
-    """By rank, the how manieth of its requests this is."""
+    """Per rank: the ordinal of this request."""
     stretch: dict[int, int] = field(default_factory=dict)
-    """By rank, how often it had waited before."""
+    """Per rank: the number of its waits before this request."""
     since_s: float = 0.0
     company: _Company | None = None
-    """Of an all-reduce that only waits for its message to be complete."""
+    """The company of an all-reduce that only waits for its message to be complete; otherwise None."""
     size: int = 0
-    """Then: bytes."""
+    """The size in bytes of such an all-reduce at one rank."""
 
     @property
     def first(self) -> Request:
@@ -82,7 +85,7 @@ class _Asked:
 
 
 class Negotiation:
-    """See the module. Fed with what is heard from ranks, each in its order; `decide` says what follows."""
+    """Collects the steps of all ranks, each rank's in its order. `decide` returns what follows from them."""
 
     def __init__(
         self, size: int, fusion_bytes: int, process_sets: Mapping[int, tuple[int, ...]] | None = None
@@ -90,28 +93,28 @@ class Negotiation:
         self.process_sets = {GLOBAL_SET: tuple(range(size)), **(process_sets or {})}
         self._fusion_bytes = fusion_bytes
         self._next_set = max(self.process_sets) + 1
-        self._asked: dict[Key, _Asked] = {}
-        self._looked_at: dict[Key, None] = {}
-        """Those that may have become due since the last decision."""
-        self._partly: dict[int, dict[Key, _Asked]] = {}
-        """By process set: all-reduces that could be fused, but have not been asked for by all."""
+        self._asked: dict[RequestKey, _Asked] = {}
+        self._looked_at: dict[RequestKey, None] = {}
+        """The keys of requests that may have become due since the last decision, as an ordered set."""
+        self._partly: dict[int, dict[RequestKey, _Asked]] = {}
+        """By process set: the all-reduces that may be fused and that not all members have requested."""
         self._wholly: dict[int, dict[_Company, list[_Asked]]] = {}
-        """By process set: those that only wait for their message to be complete."""
+        """By process set: the all-reduces that only wait for their message to be complete."""
         self._fuses = False
         """Whether messages may have become complete since the last decision."""
         self._in_vain: list[Decision] = []
-        """For those who asked for what there is not."""
+        """Refusals of requests in a process set that does not exist or that the rank is not in."""
         self._count = [0] * size
         self._stretch = [0] * size
-        self._waits_for: list[Key | None] = [None] * size
+        self._waits_for: list[RequestKey | None] = [None] * size
         self._joined: dict[int, None] = {}
-        """In the order in which they did."""
+        """The ranks that have joined, in the order in which they joined, as an ordered set."""
         self._left: set[int] = set()
 
     # --- heard ----------------------------------------------------------------------------------------------
 
     def asks(self, rank: int, request: Request, now_s: float = 0.0) -> None:
-        """That rank wants this; it has nothing outstanding under this name."""
+        """Take a request of that rank, which has nothing outstanding under this name."""
         process_set = request.process_set
         members = self.process_sets.get(process_set)
         self._waits_for[rank] = None
@@ -138,16 +141,16 @@ class Negotiation:
             self._looked_at[key] = None
 
     def waits(self, rank: int) -> None:
-        """That rank begins to wait, or to poll: what it asks for from now on goes into other messages."""
+        """Note that the rank begins to wait, or to poll. Its later requests go into other messages."""
         self._stretch[rank] += 1
         self._fuses = True
 
     def is_blocked(self, rank: int, process_set: int, name: str) -> None:
-        """That rank does nothing until it has what it asked for under this name."""
+        """Note that the rank does nothing until its request under this name is done."""
         self._waits_for[rank] = (process_set, name)
 
     def leaves(self, rank: int) -> None:
-        """That rank asks for nothing any more; whatever needs it will not be done."""
+        """Note that the rank requests nothing any more. Operations that need it will not be done."""
         self._left.add(rank)
         self.waits(rank)
         self._looked_at.update(dict.fromkeys(self._asked))
@@ -155,7 +158,7 @@ class Negotiation:
     # --- decided --------------------------------------------------------------------------------------------
 
     def decide(self) -> list[Decision]:
-        """What is to be done, in this order, on account of what was heard."""
+        """The operations that follow from the steps so far, in the order in which to carry them out."""
         decisions, self._in_vain = self._in_vain, []
         looked_at, self._looked_at = self._looked_at, {}
         last = []
@@ -173,21 +176,24 @@ class Negotiation:
         return decisions
 
     def everybody_waits(self) -> bool:
-        """Whether no rank will ask for anything before it gets what it cannot get."""
+        """Whether requests are outstanding and every rank has left, has joined or is blocked by one."""
         return bool(self._asked) and all(
             rank in self._left or rank in self._joined or self._has_waited_for(rank)
             for rank in range(len(self._waits_for))
         )
 
     def _has_waited_for(self, rank: int) -> _Asked | None:
-        """What that rank is blocked by. Others may have asked again for what it once waited for, and got."""
+        """The outstanding request that blocks that rank; None if there is none.
+
+        Other ranks may have repeated a request that once blocked the rank and is done. It counts as None.
+        """
         waits_for = self._waits_for[rank]
         asked = None if waits_for is None else self._asked.get(waits_for)
         return asked if asked is not None and rank in asked.requests else None
 
     def give_up_all(self) -> list[Decision]:
-        """Tell everybody that nothing of what was asked for can be done, and who waits for what."""
-        waiting: dict[Key, list[int]] = {}
+        """Refuse all requests, for a reason that says which ranks wait for which request."""
+        waiting: dict[RequestKey, list[int]] = {}
         for rank in range(len(self._waits_for)):
             if asked := self._has_waited_for(rank):
                 waiting.setdefault(asked.key, []).append(rank)
@@ -204,13 +210,13 @@ class Negotiation:
         return [self._refuse(asked, why) for asked in list(self._asked.values())]
 
     def stalled(self, before_s: float) -> dict[str, tuple[int, ...]]:
-        """Names first asked for before that time and not done, with the ranks that have not asked."""
+        """The names of requests older than that time and not done, with the ranks that have not made them."""
         return {
             asked.key[1]: self._missing(asked) for asked in self._asked.values() if asked.since_s < before_s
         }
 
     def give_up(self, name: str, why: str) -> list[Decision]:
-        """Tell those who asked for it that this is not done."""
+        """Refuse the requests under this name, for the reason `why`."""
         return [self._refuse(asked, why) for key, asked in list(self._asked.items()) if key[1] == name]
 
     # --- one at a time --------------------------------------------------------------------------------------
@@ -244,7 +250,7 @@ class Negotiation:
         return [done]
 
     def _done(self, batch: Sequence[_Asked]) -> Decision:
-        """Of one request, or of all-reduces in one company."""
+        """The decision to carry out one operation, or the fused all-reduces of one company."""
         members = self.process_sets[batch[0].key[0]]
         missing = self._missing(batch[0])
         for asked in batch:
@@ -267,7 +273,7 @@ class Negotiation:
         )
 
     def _result(self, request: Request) -> int:
-        """As Response.result."""
+        """The value of Response.result for this request."""
         if request.operation is Operation.JOIN:
             *_, last = self._joined
             self._joined.clear()
@@ -283,7 +289,7 @@ class Negotiation:
         return -1
 
     def _refuse_all_in(self, process_set: int) -> list[Decision]:
-        """It is removed, with what only some have asked for in it."""
+        """Remove the process set, and refuse the requests in it that only some members have made."""
         outstanding = [asked for key, asked in self._asked.items() if key[0] == process_set]
         refused = [
             self._refuse(asked, f"{asked.key[1]} cannot be done: its process set was removed.")
@@ -309,7 +315,7 @@ class Negotiation:
     # --- fused ----------------------------------------------------------------------------------------------
 
     def _is_whole(self, asked: _Asked) -> None:
-        """All have asked for it: it waits for its message to be complete."""
+        """Note that all members have requested the all-reduce. It waits for its message to be complete."""
         process_set = asked.key[0]
         asked.size = size_bytes(asked.first)
         stretches = tuple(map(asked.stretch.get, self.process_sets[process_set]))
@@ -318,7 +324,7 @@ class Negotiation:
         self._fuses = True
 
     def _fused(self, process_set: int) -> Iterator[Decision]:
-        """Messages that are complete, of the small all-reduces that were asked for in this process set."""
+        """The decisions on all complete messages of fused all-reduces in this process set."""
         companies = self._wholly[process_set]
         for company, waiting in list(companies.items()):
             for batch in list(self._messages(process_set, company, waiting)):
@@ -328,7 +334,7 @@ class Negotiation:
                 del companies[company]
 
     def _messages(self, process_set: int, company: _Company, waiting: list[_Asked]) -> Iterator[list[_Asked]]:
-        """Those that are complete, which are the first of `waiting` once that is in order."""
+        """The complete messages. Sorts `waiting`; the messages are the first elements of the sorted list."""
         members = zip(self.process_sets[process_set], company.stretches, strict=True)
         asking = {rank: stretch for rank, stretch in members if stretch is not None}
         first = next(iter(asking))
@@ -354,7 +360,10 @@ class Negotiation:
             yield batch
 
     def _gap(self, process_set: int, company: _Company, first: int, otherwise: float) -> float:
-        """Where in the order of the `first` member something comes that not all have asked for yet."""
+        """The first place, in the `first` member's order, of a request that not all members have made yet.
+
+        Only requests that may still belong to this company count. Returns `otherwise` if there is none.
+        """
         partly = self._partly.get(process_set, {}).values()
         for asked in sorted(partly, key=lambda asked: asked.order.get(first, self._count[first])):
             if _kind(asked.first) == company.kind and self._may_come(asked, process_set, company):
@@ -362,7 +371,7 @@ class Negotiation:
         return otherwise
 
     def _may_come(self, asked: _Asked, process_set: int, company: _Company) -> bool:
-        """Whether it may still be in that company: if all who have not asked for it do so now."""
+        """Whether the all-reduce would belong to that company if all missing members requested it now."""
         members = zip(self.process_sets[process_set], company.stretches, strict=True)
         return all(
             stretch == asked.stretch.get(rank, None if rank in self._joined else self._stretch[rank])

@@ -1,11 +1,11 @@
-"""Many tensors in one: what is reduced together lies in one flat buffer, which is kept for the next time.
+"""Packs tensors that are reduced together into one flat buffer, which is kept for the next time.
 
-A training step asks for the same tensors again and again, so the views into the buffer are kept as well.
+Training steps reduce the same tensors again and again, so the views into the buffer are kept as well.
 
-Copying and scaling take few calls and no helper threads. Each call gives Python's lock away and has to get it
-back from the thread that trains; and PyTorch works on large tensors with a team of threads, here one more
-than the training thread's own, on the same cores: it gets slower by that. So tensors go in parts just small
-enough for one thread, all parts in one call.
+Copying and scaling use few calls and no helper threads. Each call releases Python's lock and has to get it
+back from the training thread. PyTorch works on large tensors with a team of threads. Here, that team would be
+one more beside the training thread's own team, on the same cores, and slower. So tensors are split into parts
+just small enough for one thread, and one call works on all parts.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from collections.abc import Iterable, Sequence
 import torch
 
 PART = 32_704
-"""Elements; from 32,768 on PyTorch works on a tensor in memory with several threads."""
+"""Elements of a part. From 32,768 elements on, PyTorch works on a tensor in memory with several threads."""
 KEPT_BYTES = 128 << 20
-"""Larger buffers are not kept: one is Horovod's own fusion threshold."""
+"""The limit of a kept buffer, in bytes. Larger buffers are not kept. The value is Horovod's own fusion
+threshold."""
 KEPT_PACKINGS = 64
-"""How many combinations of tensors have their views kept."""
+"""The number of combinations of tensors whose views are kept."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
 
 class Packing:
-    """A flat buffer with a view for each of some tensors."""
+    """A flat buffer with one view per tensor."""
 
     def __init__(self, flat: torch.Tensor, shapes: Shapes) -> None:
-        """`flat` has just as many elements as tensors of these shapes have together."""
+        """`flat`: a buffer with exactly as many elements as tensors of these shapes have together."""
         self.flat = flat
         sizes = [math.prod(shape) for shape in shapes]
         self.views = [part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
         self._parts = parts(self.views)
 
     def fill(self, tensors: Sequence[torch.Tensor | None]) -> None:
-        """From these tensors, one a view; None is zeros. Converts to the buffer's type."""
+        """Copy these tensors into the buffer, one per view; None is zeros. Converts to the buffer's type."""
         given = [tensor for tensor in tensors if tensor is not None]
         if len(given) < len(tensors):
             torch._foreach_zero_(self._parts)
@@ -44,11 +45,11 @@ class Packing:
             torch._foreach_copy_(self._parts_of_given(tensors), parts(given))
 
     def scale(self, factor: float) -> None:
-        """Multiply everything."""
+        """Multiply all elements by `factor`."""
         scale(self._parts, factor)
 
     def copy_to(self, tensors: Sequence[torch.Tensor | None]) -> None:
-        """Into these tensors, one a view; None is left out. Converts to the tensors' type."""
+        """Copy the buffer into these tensors, one per view; None is skipped. Converts to their type."""
         given = [tensor for tensor in tensors if tensor is not None]
         if given:
             torch._foreach_copy_(parts(given), self._parts_of_given(tensors))
@@ -60,14 +61,14 @@ class Packing:
 
 
 class Packings:
-    """Those that were used lately."""
+    """The packings that were used lately."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
         self._packings: dict[tuple[Shapes, torch.dtype, torch.device], Packing] = {}
 
     def of(self, shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Packing:
-        """One for tensors of these shapes; what another one holds may be overwritten."""
+        """A packing for tensors of these shapes. It may overwrite the values in another packing."""
         key = (shapes, dtype, device)
         packing = self._packings.get(key)
         if packing is None:
@@ -82,14 +83,14 @@ class Packings:
     def _buffer(self, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         buffer = self._buffers.get((dtype, device))
         if buffer is None or buffer.numel() < size:
-            # Views of the smaller one would keep it.
+            # Views of the smaller buffer would keep it alive.
             self._packings = {key: kept for key, kept in self._packings.items() if key[1:] != (dtype, device)}
             buffer = self._buffers[dtype, device] = torch.empty(size, dtype=dtype, device=device)
         return buffer[:size]
 
 
 def parts(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors, but large ones in memory in parts."""
+    """The tensors, with large tensors in memory split into parts."""
     found = []
     for tensor in tensors:
         if tensor.numel() <= PART or tensor.is_cuda:
@@ -100,7 +101,7 @@ def parts(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def scale(tensors: Sequence[torch.Tensor], factor: float) -> None:
-    """Multiply each in place. Halves are computed in single precision.
+    """Multiply each tensor in place. Half-precision tensors are computed in single precision.
 
     Integers are computed in double precision and rounded towards zero.
     """
@@ -111,5 +112,5 @@ def scale(tensors: Sequence[torch.Tensor], factor: float) -> None:
         torch._foreach_mul_(tensors, factor)
         return
     wide = torch.float32 if dtype.is_floating_point else torch.float64
-    # PyTorch would round the factor to a half.
+    # PyTorch would round the factor to half precision.
     torch._foreach_copy_(tensors, [tensor.to(wide).mul_(factor) for tensor in tensors])

@@ -1,7 +1,8 @@
-"""What ranks ask of each other: a request by one rank, and the response that all carry out at once.
+"""Requests that ranks make, and responses that the members of a process set carry out together.
 
-A rank names the tensor and says what is to become of it; rank 0 answers once all members have asked for the
-same (negotiation.py). A grouped operation is one request with several tensors: all of them or none.
+A request names a tensor and an operation. Rank 0 responds once all members of the process set have made the
+same request (negotiation.py). A grouped operation is one request with several tensors. It is carried out on
+all of them or on none.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from dataclasses import dataclass
 
 GLOBAL_SET = 0
 """The process set of all ranks."""
-Key = tuple[int, str]
-"""What is asked for: its process set and its name there."""
+RequestKey = tuple[int, str]
+"""The key of a request: the number of its process set, and its name within that set."""
 
 
 _ITEM_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
 
 
 class Operation(enum.IntEnum):
-    """What can be asked for."""
+    """The operations that a rank can request."""
 
     ALLREDUCE = 1
     ALLGATHER = 2
@@ -34,7 +35,7 @@ class Operation(enum.IntEnum):
 
 
 class Reduction(enum.IntEnum):
-    """Horovod's numbers (common/common.h, ReduceOp)."""
+    """The ways to reduce tensors, with Horovod's numbers (common/common.h, ReduceOp)."""
 
     AVERAGE = 0
     SUM = 1
@@ -46,57 +47,61 @@ class Reduction(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One rank's wish. What the operation does not need keeps its default."""
+    """One rank's request for one operation. Fields that the operation does not need keep their defaults."""
 
     operation: Operation
     name: str
     dtype: str = ""
-    """As str(tensor.dtype) says; one for all tensors of a group."""
+    """The type of all tensors of the request, as str(tensor.dtype) gives it."""
     shapes: tuple[tuple[int, ...], ...] = ()
-    """Of each tensor, at this rank."""
+    """The shape of each tensor at this rank."""
     on_gpu: bool = False
     reduction: Reduction = Reduction.SUM
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = -1
-    """Of a broadcast: a rank of the generation, not of the process set. Of a process set to be removed: its
-    number."""
+    """For BROADCAST: the sending rank, counted in the generation and not in the process set.
+    For REMOVE_PROCESS_SET: the number of the process set to remove."""
     process_set: int = GLOBAL_SET
     splits: tuple[int, ...] = ()
-    """Of an all-to-all: how many rows go to each member. Always given."""
+    """For ALLTOALL, always given: the number of this rank's rows that go to each member."""
     members: tuple[int, ...] = ()
-    """Of a process set that is to be added: ranks in ascending order."""
+    """For ADD_PROCESS_SET: the ranks of the new process set, in ascending order."""
     grouped: bool = False
-    """It was asked for as a group, if only of one tensor: never fused with others."""
+    """The script made a grouped call, even if with one tensor. The request is never fused with others."""
 
 
-def key_of(request: Request) -> Key:
-    """Under which it is negotiated."""
+def key_of(request: Request) -> RequestKey:
+    """The key under which the ranks negotiate the request."""
     return request.process_set, request.name
 
 
 def is_fusable(request: Request) -> bool:
-    """Whether it may share a message with others."""
+    """Whether the request may be fused with others into one message: an all-reduce that is not grouped."""
     return request.operation is Operation.ALLREDUCE and not request.grouped
 
 
 def size_bytes(request: Request) -> int:
-    """Of its tensors, at this rank."""
+    """The size in bytes of the request's tensors at this rank."""
     item = _ITEM_BYTES.get(request.dtype.removeprefix("torch."), 1)
     return sum(math.prod(shape) for shape in request.shapes) * item
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the members of a process set do next."""
+    """The next operation that the members of a process set carry out."""
 
     requests: tuple[Request, ...]
-    """Of one operation and one kind, in the order in which they are fused. One, unless they are all-reduces.
+    """One request, or several if rank 0 has fused all-reduces, in the order in which they are fused.
 
-    Shapes are this rank's own; where it has joined, and asked for nothing, those that others reduce."""
+    Fused all-reduces have the same dtype, device (GPU or memory), reduction and scale factors. The shapes are
+    those at this rank. If this rank has joined and made no request, the shapes are those at other ranks."""
     first_dimensions: tuple[tuple[int, ...], ...] = ()
-    """Of an all-gather: for each tensor of the request, the first dimension at each member."""
+    """For ALLGATHER: for each tensor of the request, its first dimension at each member."""
     splits: tuple[tuple[int, ...], ...] = ()
-    """Of an all-to-all: splits[i][j] rows go from the i-th member to the j-th."""
+    """For ALLTOALL: splits[i][j] rows go from the i-th member to the j-th."""
     result: int = -1
-    """Who joined last; the number of an added process set; 0 if one was removed, -1 if it was unknown."""
+    """The result of JOIN, ADD_PROCESS_SET and REMOVE_PROCESS_SET; -1 for other operations.
+
+    For JOIN: the rank that joined last. For ADD_PROCESS_SET: the number of the new set; -1 if a set of these
+    ranks exists. For REMOVE_PROCESS_SET: 0 if the set was removed; -1 if it is unknown or the global set."""

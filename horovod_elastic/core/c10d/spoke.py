@@ -1,4 +1,4 @@
-"""The channel of every rank but rank 0: one line, and a thread that reads it."""
+"""The channel of every rank but rank 0: one connection, and a thread that reads it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Sequence
 
 from flexo_protos.v1 import collectives_pb2 as pb
 from horovod_elastic.core.c10d.channel import Listener
-from horovod_elastic.core.c10d.lines import Line
-from horovod_elastic.core.c10d.words import RankNumbers, Step
+from horovod_elastic.core.c10d.framing import FramedConnection
+from horovod_elastic.core.c10d.messages import RankNumbers, Step
 
 CONNECT_S = 10.0
 
 
 class Spoke:
-    """A Channel. Raises OSError if rank 0 cannot be reached at `address` (host, port)."""
+    """A Channel of a rank other than 0. Raises OSError if rank 0 is not reached at `address` (host, port)."""
 
     def __init__(self, address: tuple[str, int], rank: int, token: str, listener: Listener) -> None:
         connection = socket.create_connection(address, timeout=CONNECT_S)
         connection.settimeout(None)
-        self._line = Line(connection)
+        self._line = FramedConnection(connection)
         self.own_address = self._line.own_address
         self._listener = listener
         self._numbers = RankNumbers()
         self._saying = threading.Lock()
-        """Numbers are given in the order in which they are said."""
+        """A lock that keeps steps in the order in which they get their numbers."""
         try:
             self._line.send(pb.FromRank(hello=pb.RankHello(rank=rank, token=token)))
         except OSError:
@@ -61,13 +61,13 @@ class Spoke:
         self._line.forget()
 
     def _say(self, message: pb.FromRank) -> None:
-        with contextlib.suppress(OSError):  # the reading thread notices, too
+        with contextlib.suppress(OSError):  # the reading thread notices the error, too
             self._line.send(message)
 
     def _listen(self) -> None:
         try:
             self._listen_to_the_end()
-        except Exception as error:  # whatever it is: without this thread this rank would wait for ever
+        except Exception as error:  # any error: without this thread this rank would wait for ever
             self._listener.broken(f"what rank 0 said was not understood: {error!r}")
         finally:
             self._line.close()

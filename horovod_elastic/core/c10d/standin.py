@@ -1,7 +1,7 @@
-"""Puts stand-ins where horovod.torch looks for its native library, which is not loaded and need not be there.
+"""Puts stand-ins where horovod.torch looks for its native library, which is not loaded and need not exist.
 
-Horovod's Python files touch it at four places: a check that the file exists, the module of its functions, the
-same file opened with ctypes, and a note of the PyTorch that it was compiled for.
+Horovod's Python files use the library at four places. They check that its file exists, import the module of
+its functions, open the same file with ctypes, and read which PyTorch it was compiled for.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _MODULE = f"horovod.torch.{_LIBRARY}"
 
 
 def install() -> None:
-    """Have horovod.torch find the stand-ins when it is imported. Raises RuntimeError if it has been already.
+    """Have horovod.torch find the stand-ins at its import. Raises RuntimeError if it was imported before.
 
-    PyTorch is imported only with it.
+    PyTorch is imported only together with horovod.torch.
     """
     if "horovod.torch.mpi_ops" in sys.modules:
         raise RuntimeError("horovod.torch was imported before its native library could be replaced")
@@ -37,14 +37,14 @@ def install() -> None:
 
 @functools.cache
 def the_layer() -> Layer:
-    """What horovod.torch reaches in this process instead of its native library; made when first asked for."""
+    """The replacement of Horovod's native library in this process. The first call makes it."""
     from horovod_elastic.core.c10d.layer import Layer
 
     return Layer()
 
 
 def _patch_util(module: ModuleType) -> None:
-    """No file of the library is missed, and none was compiled for another PyTorch than there is."""
+    """Skip the checks that the library's file exists and that it was compiled for this PyTorch."""
     check_extension, check_version = module.check_extension, module.check_installed_version
 
     def check_other_extensions(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
@@ -62,12 +62,12 @@ def _patch_util(module: ModuleType) -> None:
 
 
 def _patch_basics(module: ModuleType) -> None:
-    """HorovodBasics opens the library by its path."""
+    """Replace ctypes in horovod.common.basics, where HorovodBasics opens the library by its path."""
     module.ctypes = _Ctypes()  # type: ignore[attr-defined]
 
 
 class _Ctypes:
-    """ctypes as it is, except for that one library."""
+    """The module ctypes, except that it opens the stand-in instead of Horovod's library."""
 
     def CDLL(self, name: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
         if Path(name).name.startswith(f"{_LIBRARY}."):

@@ -1,7 +1,8 @@
-"""hvd.start_timeline: a trace for Chrome's tracing page of what rank 0 asked for and carried out, and when.
+"""hvd.start_timeline: a trace, for Chrome's tracing page, of rank 0's requests and their operations.
 
-As Horovod's: a row for every tensor, in it how long was negotiated and then what was done. It goes on when
-the set of workers changes. A process that becomes rank 0 later writes its own file beside the first one's.
+The trace looks like Horovod's: one row per tensor, with the time of its negotiation and then its operation.
+The trace goes on when the set of workers changes. A process that becomes rank 0 later writes its own file
+beside the first one.
 """
 
 from __future__ import annotations
@@ -22,32 +23,35 @@ if TYPE_CHECKING:
     from horovod_elastic.core.c10d.work import Work
 
 ON_DEMAND = "DYNAMIC"
-"""HOROVOD_TIMELINE says so where a script will call start_timeline."""
+"""The value of HOROVOD_TIMELINE if a script will call start_timeline."""
 _PROCESS = 0
-"""The row of what belongs to no tensor."""
+"""The row of events that belong to no tensor."""
 
 
 class Timeline:
-    """See the module. Any thread may call any of this; while nobody wants a timeline, all of it is cheap."""
+    """The timeline of a process (see the module). Any thread may call its methods.
+
+    They are cheap while no timeline is written.
+    """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._environment: Mapping[str, str] | None = environment
-        """Until the first place: a script may set variables before hvd.init."""
+        """The environment; None once `place` has read it. A script may set variables before hvd.init."""
         self._path = ""
         self._marks_cycles = False
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._trace: _Trace | None = None
-        """Kept while another process is rank 0."""
+        """The open file, which is kept while another process is rank 0."""
         self._generation = 0
-        """In which this process is rank 0; 0 if it is not."""
+        """The generation in which this process is rank 0; 0 if it is not rank 0 now."""
         self._on = False
-        """Whether there is a trace, and it is this process's turn."""
+        """Whether there is a trace and this process is rank 0."""
         self._may_replace = True
-        """What is at the path already is not of this job's run."""
+        """Whether a file at the path may be replaced, because it is not of this run of the job."""
 
     def place(self, generation: int, rank: int) -> None:
-        """This process has this rank now. A newcomer that is alone (generation < 0) writes nothing."""
+        """Note this process's rank. A newcomer that is alone (generation < 0) writes nothing."""
         with self._lock:
             self._read_environment()
             self._generation = generation if rank == 0 and generation > 0 else 0
@@ -62,7 +66,7 @@ class Timeline:
             self._marks_cycles = environment.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0")
 
     def start(self, path: str, mark_cycles: bool = False) -> None:
-        """Write to `path` from now on; on another rank than 0, once it is rank 0."""
+        """Write to `path` from now on. A process that is not rank 0 writes once it becomes rank 0."""
         with self._lock:
             self._marks_cycles = mark_cycles
             if path != self._path:
@@ -73,25 +77,25 @@ class Timeline:
             self._may_replace = False
 
     def stop(self) -> None:
-        """The file is complete when this returns."""
+        """Stop the timeline. The file is complete when this method returns."""
         with self._lock:
             self._close()
             self._path = ""
 
     def close(self) -> None:
-        """The process ends, or one that it has forked."""
+        """Stop the timeline at the end of the process. In a forked process, do nothing."""
         if os.getpid() == self._pid:
             self.stop()
 
     def submitted(self, work: Work) -> None:
-        """This rank has asked for that."""
+        """Record that this rank has requested the work."""
         if self._on:
             with self._lock:
                 if self._on and self._trace is not None:
                     self._trace.negotiate(work.request)
 
     def carried_out(self, response: Response, began_s: float, ended_s: float) -> None:
-        """All that `response` asks for was done between those moments (time.perf_counter)."""
+        """Record that the response was carried out between those moments (time.perf_counter)."""
         if self._on:
             with self._lock:
                 if self._on and self._trace is not None:
@@ -110,7 +114,7 @@ class Timeline:
             path = f"{path}.{self._generation}"
         try:
             self._trace = _Trace(path)
-        except OSError as error:  # training is worth more than its timeline
+        except OSError as error:  # training goes on without a timeline
             say(f"there will be no timeline: {error}")
             self._path = ""
 
@@ -122,7 +126,7 @@ class Timeline:
 
 
 class _Trace:
-    """One file, a JSON array of trace events. Its times are microseconds since it was begun."""
+    """One file with a JSON array of trace events. Its times are microseconds since the file was begun."""
 
     def __init__(self, path: str) -> None:
         self._file: TextIO = Path(path).open("w", buffering=1)  # noqa: SIM115 - closed by close()
@@ -140,10 +144,11 @@ class _Trace:
         self._span(request, "B", f"NEGOTIATE_{request.operation.name}", time.perf_counter())
 
     def carried_out(self, response: Response, began_s: float, ended_s: float) -> None:
-        """End it, and say what was done."""
+        """End the negotiation of the response's requests, and record their operation."""
         for request in response.requests:
             asked = key_of(request)
-            # Not if it was asked for before the file was begun, or by others since this rank joined.
+            # No negotiation is open if the request is older than the file, or only other ranks made it since
+            # this rank joined.
             if asked in self._negotiates:
                 self._negotiates.remove(asked)
                 self._span(request, "E", f"NEGOTIATE_{request.operation.name}", began_s)
@@ -151,11 +156,11 @@ class _Trace:
             self._span(request, "E", request.operation.name, ended_s)
 
     def mark(self, name: str, at_s: float) -> None:
-        """A moment across all rows."""
+        """Record a moment across all rows."""
         self._write(",", name, "i", _PROCESS, s="g", ts=self._micros(at_s))
 
     def close(self) -> None:
-        """Make it valid JSON."""
+        """Complete the JSON array and close the file."""
         with contextlib.suppress(OSError):
             self._file.write("\n]\n")
             self._file.close()

@@ -12,15 +12,15 @@ from typing import Any
 from horovod_elastic.core import python_layer
 from horovod_elastic.core.c10d.communicator import Communicator
 from horovod_elastic.core.c10d.layer import Layer
-from horovod_elastic.core.interface import CoreFailed, Courier, Place
+from horovod_elastic.core.interface import CoreFailed, RankPlacement, TensorTransport
 
 BREAKING_S = 2.0
-"""What is being built when the process ends is broken; nobody waits longer for it to come to its end."""
-_ALONE = Place(-1, 0, 1, 0, 1, 0, 1, "", "", 0)
+"""Seconds that the end of the process waits for a build under way, which it breaks."""
+_ALONE = RankPlacement(-1, 0, 1, 0, 1, 0, 1, "", "", 0)
 
 
 class TorchCore:
-    """A Core. Made once, when `layer` is what horovod.torch stands on (standin.py)."""
+    """The Core on torch.distributed. Made once, when `layer` has replaced Horovod's library (standin.py)."""
 
     def __init__(self, layer: Layer) -> None:
         self.process_sets: Sequence[Any] = ()
@@ -34,7 +34,7 @@ class TorchCore:
         self._prepared: Communicator | None = None
         self._abandoned: set[int] = set()
         self._waited_before_s = 0.0
-        """In communicators that were left."""
+        """Seconds that this process has waited in communicators that it has left."""
         self._going: list[threading.Thread] = []
         atexit.register(self._at_exit)
 
@@ -46,7 +46,7 @@ class TorchCore:
 
     # --- building -------------------------------------------------------------------------------------------
 
-    def prepare(self, place: Place) -> None:
+    def prepare(self, place: RankPlacement) -> None:
         """See Core.prepare."""
         sets, present = [each.ranks for each in self.process_sets], self._present
         gpu = None if present is None else present.gpu()
@@ -99,7 +99,7 @@ class TorchCore:
                 raise CoreFailed(f"generation {generation} is not prepared")
             self._prepared = None
         if prepared.is_broken():
-            self.process_sets = ()  # others may have entered it: none has them in the next one
+            self.process_sets = ()  # other ranks may have entered it, and have none for the next generation
             self._in_background(prepared)
             raise CoreFailed(f"generation {generation} broke before it began")
         self._install(prepared)
@@ -134,7 +134,7 @@ class TorchCore:
             thread.join()
 
     def _in_background(self, communicator: Communicator) -> None:
-        """Close it: that takes until all others have left, too."""
+        """Close the communicator in a thread, because closing takes until all other ranks have left, too."""
         thread = threading.Thread(target=communicator.close, name="flexo-close", daemon=True)
         thread.start()
         with self._lock:
@@ -151,12 +151,12 @@ class TorchCore:
         if self._present is not None:
             self._present.settle()
 
-    def courier(self) -> Courier | None:
-        """See Core.courier."""
-        return None if self._present is None else self._present.courier()
+    def transport(self) -> TensorTransport | None:
+        """See Core.transport."""
+        return None if self._present is None else self._present.transport()
 
     def _at_exit(self) -> None:
-        """Go out of everything in order, not for long."""
+        """Leave all communicators in order, within a short time."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -166,7 +166,7 @@ class TorchCore:
         if unwanted is not None:
             unwanted.break_("a member has ended")
             unwanted.close()
-        # A thread that comes back from native code while Python ends would end it with an error.
+        # A thread that comes back from native code while Python ends would end the process with an error.
         self._nothing_building.wait(BREAKING_S)
         with contextlib.suppress(RuntimeError):
             self.leave()

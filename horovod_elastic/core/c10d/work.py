@@ -1,4 +1,4 @@
-"""One request of this rank with its tensors, from the call that makes it to the one that waits for it."""
+"""One request of this rank with its tensors, from the call that makes it to the call that waits for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horovod_elastic.core.c10d.requests import Request
 
 
 class Work:
-    """Finished, well or with an error, by the thread that carries out collectives."""
+    """A request with its tensors. The thread that carries out collectives finishes it or fails it."""
 
     def __init__(
         self,
@@ -23,38 +23,39 @@ class Work:
         self.request = request
         self.inputs = inputs
         self.outputs = outputs
-        """Of the same shape as inputs for all-reduce and broadcast, and then perhaps the very same tensors.
-        Of other operations they are empty, and resized (torch.Tensor.resize_) by whoever carries it out."""
+        """For all-reduce and broadcast: tensors of the inputs' shapes, perhaps the very same tensors.
+        For other operations: empty tensors, which the thread that carries out the operation resizes
+        (torch.Tensor.resize_)."""
         self.received_splits = received_splits
-        """Of an all-to-all: an empty int32 tensor in memory, resized to the number of members."""
+        """For an all-to-all: an empty int32 tensor in memory, which is resized to the number of members."""
         self.result = -1
-        """As Response.result."""
+        """See Response.result."""
         self.error: Exception | None = None
         self.submitted_on: Any = _event_now(inputs)
-        """Of tensors on a GPU: the event after which the inputs have their values."""
+        """For tensors on a GPU: the event after which the inputs have their values; otherwise None."""
         self._done = threading.Event()
 
     def done(self) -> bool:
-        """Whether it is finished, well or not."""
+        """Whether the work is finished, successfully or not."""
         return self._done.is_set()
 
     def done_within(self, seconds: float) -> bool:
-        """The same, after waiting for so long at most."""
+        """Wait for at most this time, then return whether the work is finished."""
         return self._done.wait(seconds)
 
     def finish(self, error: Exception | None = None) -> None:
-        """Once: a second call changes nothing."""
+        """Finish the work, with `error` if it has failed. A second call changes nothing."""
         if not self._done.is_set():
             self.error = error
             self._done.set()
 
     def wait(self) -> None:
-        """Until it is finished. Raises the error it was finished with."""
+        """Wait until the work is finished. Raises the error that it was finished with."""
         self._done.wait()
         if self.error is not None:
             raise self.error
         for tensor in self.outputs:
-            if tensor.is_cuda:  # their memory may be of the stream that they were computed on
+            if tensor.is_cuda:  # its memory may belong to the stream that computed it
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 

@@ -1,12 +1,13 @@
 """The core on Horovod: two copies of its native library take turns (see interface.py for what a core does).
 
-While one copy trains, a thread initialises the other with the next generation's place; the switch is two
-assignments in horovod.torch.mpi_ops; the copy that was left is shut down in the background and is the spare
-of the next change. A build that fails ends in a native thread of its own that throws: that thread ends alone,
-and the copy is given up for good, because nobody knows what it still holds.
+While one copy trains, a thread initialises the other with the next generation's place. The switch is two
+assignments in horovod.torch.mpi_ops. The copy that was left is shut down in the background and is the spare
+of the next change. When a build fails, a native thread of the copy throws. Only that thread ends. The copy is
+given up for good, because nobody knows what it still holds.
 
-Who waits for a collective naps. Horovod's own wait yields the processor in a loop: where workers, those that
-warm up and loaders of data share cores, that takes them from whoever is waited for, for seconds at worst.
+A thread that waits for a collective naps. Horovod's own wait yields the processor in a loop. If training
+workers, warming workers and data loaders share CPU cores, that loop takes the cores from the very worker that
+the thread waits for, for seconds at worst.
 """
 
 from __future__ import annotations
@@ -25,20 +26,22 @@ from types import ModuleType
 from typing import Any
 
 from horovod_elastic.core import connections, meeting, python_layer
-from horovod_elastic.core.interface import CoreFailed, Place
+from horovod_elastic.core.interface import CoreFailed, RankPlacement
 from horovod_elastic.core.native import native_copies, native_threads
 from horovod_elastic.core.native.native_copies import NativeCopy
 from horovod_elastic.rendezvous import Rendezvous
 
 SHUTDOWN_S = 5.0
-"""A shutdown takes some milliseconds, unless a member is stopped; nobody waits longer for one."""
+"""Limit of a wait for a shutdown, in seconds. It takes some milliseconds, unless a member is stopped."""
 ABANDONED_S = 5.0
-"""The core asks a rendezvous that is closed three times within 1.5 s before it gives up."""
+"""Seconds to wait for the end of an abandoned build. The native core asks a closed rendezvous three times
+within 1.5 s before it gives up."""
 SHORTEST_NAP_S, LONGEST_NAP_S = 50e-6, 1e-3
 NAP_OF_WAIT = 0.1
-"""Who has waited so long in a collective naps for a tenth of that: it notices the end that much later."""
+"""The next nap of a thread that waits in a collective, as a part of its wait so far. The thread notices the
+end late by one nap at most."""
 _ALONE = "alone"
-_NOWHERE = Place(0, 0, 0, 0, 0, 0, 0, "", "", 0)
+_NOWHERE = RankPlacement(0, 0, 0, 0, 0, 0, 0, "", "", 0)
 
 
 class _State(enum.Enum):
@@ -56,26 +59,29 @@ class _Copy:
         self.state = _State.IDLE
         self.sockets: connections.Sockets = {}
         self.generation = 0
-        """The one that it was switched to last; negative: alone."""
+        """The generation that the copy was switched to last; negative if this process was alone in it."""
 
 
 @dataclass(eq=False, slots=True)
 class _Build:
-    place: Place
+    place: RankPlacement
     copy: _Copy
     before: connections.Sockets
     over: bool = False
-    """Its native thread has come to an end, one way or the other."""
+    """Whether the build's native thread has ended, successfully or not."""
     failure: str = ""
 
 
 class HorovodCore:
-    """See the module. `mpi_ops` is horovod.torch.mpi_ops; made once, before Horovod is first initialised."""
+    """The Core on Horovod (see the module). Made once, before Horovod is first initialised.
+
+    `mpi_ops`: horovod.torch.mpi_ops.
+    """
 
     def __init__(self, mpi_ops: ModuleType) -> None:
         self.waited_s = 0.0
         self.process_sets: Sequence[Any] = ()
-        """Given to hvd.init by the script: for the first generation, as Horovod forgets them at a reset."""
+        """See Core.process_sets."""
         self._mpi_ops = mpi_ops
         self._pid = os.getpid()
         self._changed = threading.Condition(threading.RLock())
@@ -84,25 +90,26 @@ class HorovodCore:
         self._prepared: _Build | None = None
         self._abandoned: set[int] = set()
         self._alone = 0
-        # The native core reads these in its own threads: later only values change, never the table of names.
+        # The native core reads these variables in its own threads. So later only their values change, never
+        # the table of names.
         for name in python_layer.VARIABLES:
             os.putenv(name, os.environ.get(name, ""))
         self._original = native_copies.first(mpi_ops, _tag(0))
         self._build = _Build(_NOWHERE, self._adopt(self._original), {}, over=True)
-        """The latest one."""
+        """The latest build."""
         with contextlib.suppress(
             CoreFailed
-        ):  # the change that needs it says so; loading it now delays no batch
+        ):  # the first change reports the error; loading the copy now delays no batch
             self._adopt_another()
         self._terminations = native_threads.Terminations(self._may_end_alone)
         atexit.register(self._at_exit)
 
     # --- building -----------------------------------------------------------------------------------------
 
-    def prepare(self, place: Place) -> None:
+    def prepare(self, place: RankPlacement) -> None:
         """See Core.prepare."""
         build = self._begin(place)
-        # Not threading.Thread: that would list it for ever if it never comes back.
+        # Not threading.Thread: threading would list the thread for ever if it never comes back.
         _thread.start_new_thread(self._initialize, (build,))
         limit = time.monotonic() + 2 * python_layer.gloo_timeout_s() + 10
         with self._changed:
@@ -112,8 +119,8 @@ class HorovodCore:
             if build.failure:
                 raise CoreFailed(f"generation {place.generation} was not built: {build.failure}")
 
-    def _begin(self, place: Place) -> _Build:
-        """Wait until no other build reads the variables HOROVOD_*, and take a copy."""
+    def _begin(self, place: RankPlacement) -> _Build:
+        """Wait until no other build reads the variables HOROVOD_*, then reserve a copy for this build."""
         with self._changed:
             limit = time.monotonic() + ABANDONED_S
             while not self._build.over:
@@ -132,7 +139,7 @@ class HorovodCore:
             return self._build
 
     def _spare(self) -> _Copy:
-        """A copy to build on; waits for one that is being shut down rather than load a third."""
+        """A copy to build on. Waits for a copy that is being shut down rather than load a third."""
         limit = time.monotonic() + SHUTDOWN_S
         while True:
             if idle := [copy for copy in self._copies if copy.state is _State.IDLE]:
@@ -167,7 +174,7 @@ class HorovodCore:
         return nap_and_wait
 
     def _initialize(self, build: _Build) -> None:
-        """In a thread of its own, which never comes back if the core's native thread throws."""
+        """Initialise the build's copy. The separate thread never returns if the native core throws."""
         native_threads.name_this_thread(build.copy.native.tag)
         if meeting.meet(build.place, lambda: bool(build.failure)) is None:
             with self._changed:
@@ -194,7 +201,10 @@ class HorovodCore:
             self._changed.notify_all()
 
     def _may_end_alone(self, tag: str) -> bool:
-        """Called in a native thread that threw. Not one of the present communicator: that is the script's."""
+        """Whether the native thread that threw and calls this may end alone. `tag`: the thread's name.
+
+        A thread of the present communicator may not: its failure concerns the script.
+        """
         if os.getpid() != self._pid:
             return False
         with self._changed:
@@ -249,7 +259,7 @@ class HorovodCore:
             self._retire(old)
 
     def _install(self, native: NativeCopy) -> None:
-        """Point Horovod's Python layer at this copy; everything there goes through these two names."""
+        """Point Horovod's Python layer at this copy. The layer reaches it through these two names only."""
         self._mpi_ops.mpi_lib = native.module  # type: ignore[attr-defined]
         self._mpi_ops._basics.MPI_LIB_CTYPES = native.library
 
@@ -260,7 +270,7 @@ class HorovodCore:
             generation = self._alone
         server = Rendezvous("127.0.0.1", {f"{_ALONE}:0": "0,1,0,1,0,1"}, secrets.token_hex(16))
         try:
-            self.prepare(Place(generation, 0, 1, 0, 1, 0, 1, _ALONE, server.address, server.port))
+            self.prepare(RankPlacement(generation, 0, 1, 0, 1, 0, 1, _ALONE, server.address, server.port))
             self.switch(generation)
         finally:
             server.close()
@@ -281,10 +291,10 @@ class HorovodCore:
         connections.shut_down(sockets)
 
     def settle(self) -> None:
-        """Its collectives have failed by the time that anybody hears of it."""
+        """Do nothing: all collectives have failed by the time that the training thread learns of it."""
 
-    def courier(self) -> None:
-        """Horovod's native library has no messages between two."""
+    def transport(self) -> None:
+        """None, because Horovod's native library has no messages between two members."""
 
     # --- shutting down ------------------------------------------------------------------------------------
 
@@ -310,7 +320,7 @@ class HorovodCore:
             return self._changed.wait_for(condition, at_most_s)
 
     def _at_exit(self) -> None:
-        """Go out of everything in order; what does not end by then must not keep the process."""
+        """Leave all communicators in order. A copy that does not end in time must not keep the process."""
         if os.getpid() != self._pid:
             # A process that the training process forked has the core's memory, but none of its threads.
             native_threads.exit_without_destructors()

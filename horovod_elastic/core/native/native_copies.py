@@ -1,11 +1,13 @@
 """Copies of Horovod's native library, each with a communicator of its own.
 
-The communicator is a global of the shared library, so a second copy of the file, loaded under another name,
-has another one. (Its module is named differently too: pybind11 keeps modules by their names.)
+The communicator is a global variable of the shared library. So a second copy of the file, loaded under
+another name, has another communicator. (Its module is named differently too: pybind11 keeps modules by their
+names.)
 
-Horovod loads its own copy for everybody to see, so the others must find their own symbols before those. The
-loader can be told so (RTLD_DEEPBIND), but then a copy prefers libc's malloc, too, to one that was preloaded
-(jemalloc), and the process dies of mixing them. A flag in the file (DF_SYMBOLIC) says it for the copy alone.
+Horovod loads its own copy with global symbols. So every other copy must find its own symbols before those.
+The loader has an option for that (RTLD_DEEPBIND). But then the copy also prefers libc's malloc to a preloaded
+one (jemalloc), and the process dies of mixing the two. A flag in the file (DF_SYMBOLIC) affects the copy
+alone.
 """
 
 from __future__ import annotations
@@ -30,20 +32,21 @@ _DF_SYMBOLIC = 2
 
 
 class NativeCopy:
-    """One copy: what Horovod's Python layer uses of it (`module`, `library`), and how it starts and stops."""
+    """One copy of the library: the parts for Horovod's Python layer (`module`, `library`), start and stop."""
 
     def __init__(self, tag: str, module: ModuleType, library: Any) -> None:
         self.tag = tag
-        """Unique, at most 15 letters: the name of its threads."""
+        """The name of the copy's threads: unique, at most 15 letters."""
         self.module = module
         self.library = library
         self._init = library["horovod_init"]
         self._init.restype = ctypes.c_bool
 
     def initialize(self, process_sets: Sequence[Sequence[int]] = ()) -> bool:
-        """Build a communicator from the variables HOROVOD_*. Blocks; never comes back if its thread died.
+        """Build a communicator from the variables HOROVOD_*. Returns whether it was built.
 
-        `process_sets`: the ranks of each of Horovod's process sets besides the global one.
+        Blocks, and never returns if the native thread died. `process_sets`: the ranks of each of Horovod's
+        process sets besides the global one.
         """
         sizes = [len(ranks) for ranks in process_sets]
         ranks = [rank for ranks in process_sets for rank in ranks]
@@ -58,18 +61,18 @@ class NativeCopy:
         )
 
     def shut_down(self) -> None:
-        """Out of the communicator, which ends it for all its members. Blocks until they have taken notice."""
+        """Leave the communicator, which ends for all its members. Blocks until the members have noticed."""
         self.library.horovod_shutdown()
         self.module.horovod_torch_reset()
 
 
 def first(mpi_ops: ModuleType, tag: str) -> NativeCopy:
-    """The one that Horovod itself has loaded. `mpi_ops` is horovod.torch.mpi_ops."""
+    """The copy that Horovod itself has loaded. `mpi_ops`: horovod.torch.mpi_ops."""
     return NativeCopy(tag, mpi_ops.mpi_lib, mpi_ops._basics.MPI_LIB_CTYPES)
 
 
 def another(original: NativeCopy, tag: str) -> NativeCopy:
-    """A new copy of that one's file. Raises CoreFailed where none can be loaded."""
+    """A new copy of the file of `original`. Raises CoreFailed if it cannot be loaded."""
     library_file = Path(original.module.__file__ or "")
     reasons = []
     for place in (_in_memory, _in_a_folder):
@@ -117,7 +120,7 @@ def own_symbols_first(image: bytes) -> bytes:
 
 
 def _mark(image: bytearray, entries: list[tuple[int, tuple[int, int]]]) -> None:
-    """Set the flag among the flags, or put the older tag that means the same into a free place."""
+    """Set the flag DF_SYMBOLIC. Without flags, put the older tag of the same meaning into a free entry."""
     free = [at for at, (tag, _) in entries if tag == _DT_NULL]
     for at, (tag, flags) in entries:
         if tag == _DT_FLAGS:
@@ -138,7 +141,7 @@ def _in_memory(library_file: Path) -> Iterator[str]:
     except BaseException:
         os.close(descriptor)
         raise
-    # Stays open: the loader knows a library by its path, and this one must not come again.
+    # The descriptor stays open: the loader knows a library by its path, so the path must not be used again.
 
 
 @contextmanager

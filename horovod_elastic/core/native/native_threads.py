@@ -1,8 +1,9 @@
-"""Native threads beyond Python's reach: their names, how they end, how the process ends despite them.
+"""Control of native threads that Python cannot reach: their names, their end, the process's end despite them.
 
-Horovod's native core throws in threads of its own when a communicator cannot be built; nobody catches that,
-and C++ ends the whole process. While one is built beside the other, only that thread may end. And when the
-process exits, the destructors of a library wait for its threads, also for those that never end.
+Horovod's native core throws in threads of its own when a communicator cannot be built. Nothing catches the
+exception, and C++ ends the whole process. While one communicator is built beside another, only the thread
+that threw may end. When the process exits, the destructors of a library wait for the library's threads, even
+for threads that never end.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ _Handler = ctypes.CFUNCTYPE(None)
 
 
 def name_this_thread(name: str) -> None:
-    """At most 15 letters. Threads that it starts natively inherit the name."""
+    """Name this thread, with at most 15 letters. Threads that it starts natively inherit the name."""
     _libc.prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode("ascii"), _NAME_BYTES))
 
 
 def name_of_this_thread() -> str:
-    """As the kernel knows it."""
+    """The name by which the kernel knows this thread."""
     name = ctypes.create_string_buffer(_NAME_BYTES)
     _libc.prctl(_PR_GET_NAME, name)
     return name.value.decode("ascii", "replace")
 
 
 class Terminations:
-    """Takes the place of C++'s std::terminate for threads that `expendable` says may end alone.
+    """Replaces C++'s std::terminate, so that threads that `expendable` accepts end alone.
 
-    `expendable(name of the thread)` is called in the thread that threw; if it is false, what would have
-    happened happens (the process aborts). Everything is as it was after `close`.
+    `expendable`: called with the thread's name, in the thread that threw. If it returns False, the previous
+    handler runs (the process aborts). `close` restores the previous handler.
     """
 
     def __init__(self, expendable: Callable[[str], bool]) -> None:
@@ -47,25 +48,25 @@ class Terminations:
         self._before = self._set(ctypes.cast(self._handler, ctypes.c_void_p))
 
     def close(self) -> None:
-        """To be called before the interpreter goes: the handler is a Python function."""
+        """Restore the previous handler, before the interpreter ends: this handler is a Python function."""
         self._set(self._before)
 
     def close_and_block(self) -> None:
-        """As `close`, but a thread that throws from now on stands still until the process ends."""
+        """Like `close`, but a thread that throws from now on pauses until the process ends."""
         self._set(ctypes.cast(_libc.pause, ctypes.c_void_p))
 
     def _terminate(self) -> None:
         if self._expendable(name_of_this_thread()):
             while _SYS_EXIT is None:
-                threading.Event().wait()  # stands still for ever: there is no other way to say it
-            _libc.syscall(_SYS_EXIT, 0)  # this thread alone; unwinding it would end in std::terminate again
+                threading.Event().wait()  # waits for ever: the exit call of this machine is not known
+            _libc.syscall(_SYS_EXIT, 0)  # ends this thread alone; unwinding would call std::terminate again
         _Handler(self._before)()
 
 
 def exit_without_destructors() -> None:
-    """Let this process end with the exit code it has, its C streams flushed, but no native destructors run.
+    """Let this process end with its exit code and flushed C streams, but without native destructors.
 
-    Those of libraries loaded later than this still run.
+    Destructors of libraries that are loaded after this call still run.
     """
     _libc.on_exit(_libc["_exit"], None)
     flush = ctypes.cast(_libc.fflush, ctypes.c_void_p)

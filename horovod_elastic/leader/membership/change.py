@@ -1,11 +1,11 @@
-"""How a job gets from one generation to the next: attempts in two phases, one after the other. Pure.
+"""The change from one generation to the next: attempts in two phases, one after the other. Pure.
 
-First everybody who is to be in the next generation builds its communicator, in the background if it trains
-(*prepare*). When all have, those who train agree on a mini-batch boundary: the leader asks rank 0 where it is
-(t_cur), proposes t_cur + k, and everybody who trains promises not to pass that boundary without a word.
-Somebody who had passed it already says so: then the proposal is withdrawn and k doubled. When all have
-promised, the word is given. So all switch at the same boundary, without a collective for it in every
-mini-batch.
+First all members of the next generation build its communicator, training workers in the background
+(*prepare*). Then the training workers agree on a mini-batch boundary. The leader asks rank 0 for its present
+boundary (t_cur) and proposes t_cur + k. Every training worker promises not to pass that boundary until it is
+told to. If a worker has passed it already, the leader withdraws the proposal and doubles k. When all have
+promised, the leader tells all members to switch (Go). So all switch at the same boundary, without a
+collective for it in every mini-batch.
 
 Amoeba, section 5.2: "a future time-stamp after which all processes should switch", t_cur + k, k = 2.
 """
@@ -30,19 +30,19 @@ from horovod_elastic.leader.membership.roster import Roster, Worker, places
 from horovod_elastic.leader.membership.states import CHANGE, Machine, Stage, StageEvent, WorkerState
 
 K = 2
-"""Mini-batches between rank 0's present one and the one at which everybody switches (Amoeba, section 5.2)."""
+"""Mini-batches between rank 0's present one and the one at which all workers switch (Amoeba, section 5.2)."""
 LARGEST_K = 1024
 PREPARE_BOUND_S = 30.0
-"""How long the communicator of the next generation may take."""
+"""Longest time to build the communicator of the next generation."""
 PROMISE_BOUND_S = 10.0
-"""How long the answers to a question or a proposal may take."""
+"""Longest time for the answers to a question or a proposal."""
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Pauses after attempts at a change that failed; after as many, newcomers that take part are given up."""
+"""Pauses after failed attempts at a change. After as many failures, its newcomers are given up."""
 
 
 @dataclass
 class Change:
-    """One attempt. `members` are those of the next generation, `holders` those who train meanwhile."""
+    """One attempt. `members`: workers of the next generation. `holders`: workers that train meanwhile."""
 
     generation: int
     members: tuple[str, ...]
@@ -56,7 +56,7 @@ class Change:
 
     @property
     def stage(self) -> Stage:
-        """How far it is."""
+        """The stage of the attempt."""
         return self.progress.state
 
     @property
@@ -65,7 +65,7 @@ class Change:
         return bool(self.holders)
 
     def has_prepared(self, worker_id: str, now: float) -> bool:
-        """A member's communicator stands; whether that was the last one."""
+        """Note that a member has built the communicator; return whether it was the last one."""
         self.prepared.add(worker_id)
         if self.stage is not Stage.PREPARING or not self.prepared.issuperset(self.members):
             return False
@@ -74,7 +74,7 @@ class Change:
         return True
 
     def propose(self, boundary: int, now: float) -> int:
-        """Rank 0 stands at `boundary`: the boundary to be proposed."""
+        """Take rank 0's present `boundary`; return the boundary to propose."""
         self.progress.happens(StageEvent.ANSWERED)
         self.at = boundary + self.k
         self.promised.clear()
@@ -82,7 +82,7 @@ class Change:
         return self.at
 
     def has_promised(self, worker_id: str) -> bool:
-        """A holder will not pass `at`; whether that was the last one."""
+        """Note a holder's promise not to pass `at`; return whether it was the last one."""
         self.promised.add(worker_id)
         if not self.promised.issuperset(self.holders):
             return False
@@ -90,7 +90,7 @@ class Change:
         return True
 
     def was_passed(self, now: float) -> None:
-        """Somebody is beyond `at`: ask again, and look further ahead."""
+        """Note that a worker has passed `at`. The next proposal is further ahead."""
         self.progress.happens(StageEvent.PASSED)
         self.k = min(LARGEST_K, self.k * 2)
         self.deadline = now + PROMISE_BOUND_S
@@ -104,18 +104,18 @@ class Changes:
         self._roster = roster
         self._change: Change | None = None
         self._attempt = 0
-        """The highest generation that anybody was ever told of."""
+        """The highest generation that any worker was ever told of."""
         self._failures = 0
-        """Attempts that failed, one after the other."""
+        """Number of consecutive attempts that have failed."""
         self._retry_at = 0.0
 
     @property
     def under_way(self) -> bool:
-        """Whether there is an attempt."""
+        """Whether an attempt is under way."""
         return self._change is not None
 
     def may_begin(self, now: float) -> bool:
-        """No attempt is under way, and the pause after a failed one is over."""
+        """Whether no attempt is under way, and the pause after a failed one is over."""
         return self._change is None and now >= self._retry_at
 
     def concerns(self, worker_id: str) -> bool:
@@ -127,11 +127,11 @@ class Changes:
         return self._change is not None and worker_id in self._change.members
 
     def number_from(self, attempt: int) -> None:
-        """Earlier leaders may have told workers of generations up to this one."""
+        """Number generations after `attempt`: earlier leaders may have used the numbers up to it."""
         self._attempt = attempt
 
     def begin(self, order: list[Worker], holders: list[Worker], now: float) -> list[Command]:
-        """Attempt a generation of `order` (by rank); `holders` train meanwhile."""
+        """Begin an attempt at a generation of the workers in `order` (by rank); `holders` train meanwhile."""
         self._attempt += 1
         self._change = Change(
             generation=self._attempt,
@@ -144,11 +144,11 @@ class Changes:
     # --- answers ---------------------------------------------------------------------------------------
 
     def prepares(self, generation: int) -> bool:
-        """Whether this generation is the one that is attempted."""
+        """Whether the present attempt is at this generation."""
         return self._change is not None and self._change.generation == generation
 
     def prepared(self, worker_id: str, now: float) -> list[Command]:
-        """A worker has built the communicator."""
+        """Note that a worker has built the communicator."""
         change = self._change
         if change is None or not change.has_prepared(worker_id, now):
             return []
@@ -157,7 +157,7 @@ class Changes:
     def accepted(
         self, worker_id: str, generation: int, at: int, boundary: int, passed: bool, now: float
     ) -> list[Command]:
-        """A worker's answer to a question (at = 0) or a proposal."""
+        """Take a worker's answer to a question (at = 0) or a proposal."""
         change = self._change
         if change is None or generation != self._job.generation:
             return []
@@ -172,7 +172,7 @@ class Changes:
         return self._go(change, now) if change.has_promised(worker_id) else []
 
     def _ask(self) -> list[Command]:
-        """Where is rank 0?"""
+        """Ask rank 0 for its present boundary."""
         return [Propose(self._job.generation, 0, (self._roster.members()[0].worker_id,))]
 
     # --- giving up -------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Changes:
         return [*commands, Abandon(change.generation, self._roster.living(change.members))]
 
     def fail(self, now: float) -> list[Command]:
-        """Give the attempt up because it does not succeed: the next one waits a little."""
+        """Give the attempt up because it does not succeed: the next one waits for a pause (RETRY_S)."""
         change = self._change
         if change is None:
             return []
@@ -203,7 +203,7 @@ class Changes:
         return commands
 
     def break_off(self, why: str, now: float) -> list[Command]:
-        """The present generation is over: those who train in it are told, once."""
+        """Break the present generation, and tell the workers that train in it, once."""
         commands = self.drop()
         if self._job.breaks(now):
             members = self._roster.members()
@@ -213,21 +213,21 @@ class Changes:
         return commands
 
     def overdue(self, now: float) -> bool:
-        """Whether the attempt takes too long."""
+        """Whether the attempt has passed its deadline."""
         return self._change is not None and now > self._change.deadline
 
     def _give_up_on(self, change: Change) -> list[Command]:
-        """Newcomers with whom no communicator can be built go; they may be the reason."""
+        """Kill the newcomers of a change whose communicator cannot be built: they may be the reason."""
         return [
             Kill(worker.worker_id, worker.agent, "it could not be connected with the others")
             for worker in self._roster.alive()
             if worker.worker_id in change.members and not worker.member and worker.newcomer
         ]
 
-    # --- the word --------------------------------------------------------------------------------------
+    # --- the switch ------------------------------------------------------------------------------------
 
     def _go(self, change: Change, now: float) -> list[Command]:
-        """Give the word, and believe from now on that it is carried out."""
+        """Tell all members to switch. From now on the roster assumes that they have switched."""
         self._change, self._failures = None, 0
         members = [self._roster.workers[worker_id] for worker_id in change.members]
         present = self._roster.members()
@@ -246,14 +246,14 @@ class Changes:
         return [Go(change.generation, sync, members[0].commits, tuple(calls))]
 
     def _call(self, worker: Worker, change: Change) -> Call:
-        """What somebody is told who trains."""
+        """The message to a training worker."""
         if worker.worker_id in change.members:
             return Call(worker.worker_id, change.at)
         why = self._roster.agent_of(worker).leaving
         return Call(worker.worker_id, change.at, leave=why, aside=not why)
 
     def _let_go(self, worker: Worker, now: float) -> None:
-        """Out of the generation: to its end, or aside."""
+        """Take a worker out of the generation: it ends at the boundary, or steps aside."""
         if self._roster.agent_of(worker).leaving:
             worker.leaves_at_boundary(now)
         else:

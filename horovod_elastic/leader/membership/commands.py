@@ -1,4 +1,5 @@
-"""What membership decides: the commands that its leader carries out, and a worker's place in a generation."""
+"""The decisions of membership: the commands that the leader carries out, and a worker's ranks in a
+generation."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What Horovod calls rank, size, local and cross ranks: one worker's place in a generation."""
+class RankAssignment:
+    """One worker's place in a generation: Horovod's rank, size, local and cross ranks."""
 
     worker_id: str
     agent: str
@@ -27,7 +28,7 @@ class Start:
     agent: str
     slot: int
     newcomer: bool
-    outlook: Place
+    projected_rank: RankAssignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,15 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Tell everybody in `places` to build the communicator of `generation`."""
+    """Tell all workers in `places` to build the communicator of `generation`."""
 
     generation: int
-    places: tuple[Place, ...]
+    places: tuple[RankAssignment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """That generation will not be."""
+    """Tell workers that `generation` is given up."""
 
     generation: int
     worker_ids: tuple[str, ...]
@@ -57,7 +58,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Ask for the promise not to pass boundary `at` of the generation; at = 0: just where they are."""
+    """Ask workers to promise not to pass boundary `at` of the generation; at = 0: ask only where they are."""
 
     generation: int
     at: int
@@ -66,7 +67,7 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """They may pass boundary `at`, or (at = 0) any."""
+    """Release workers from their promise: they may pass boundary `at`, or (at = 0) any."""
 
     generation: int
     at: int
@@ -75,32 +76,32 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one worker is told when the word is given."""
+    """The message to one worker when the next generation begins."""
 
     worker_id: str
     at: int = 0
-    """The boundary at which it switches; 0: it waits, and goes at once."""
+    """The boundary at which the worker switches; 0: it waits, and goes at once."""
     leave: str = ""
-    """Why it ends there instead of going on."""
+    """Why the worker ends at that boundary; "": it goes on."""
     aside: bool = False
-    """It steps out there, and waits to be called back."""
+    """Whether the worker steps out at that boundary, and waits for a later generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """The word: `generation` begins."""
+    """Begin `generation`: all workers are told to switch."""
 
     generation: int
     sync: bool
-    """Whether states are handed over: somebody is new, or the generation before broke."""
+    """Whether states are handed over: a worker is new, or the generation before broke."""
     commits: int
-    """Mini-batches committed by that state, as far as is known."""
+    """Number of mini-batches that this state has committed, as far as is known."""
     calls: tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Somebody of `generation` is gone: the others are to hang up."""
+    """Tell the other members that `generation` is broken, so that they end their collectives."""
 
     generation: int
     worker_ids: tuple[str, ...]
@@ -117,7 +118,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """Nothing is left to do on this agent's node."""
+    """Tell an agent that nothing is left to do on its node."""
 
     agent: str
     why: str
@@ -125,7 +126,7 @@ class Dismiss:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The job is over."""
+    """End the job."""
 
     exit_code: int
     why: str

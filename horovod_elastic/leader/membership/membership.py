@@ -1,7 +1,7 @@
-"""The leader's decisions on its workers: what happens goes in, with the time, and commands come out. Pure.
+"""The leader's decisions on its workers: events go in, with the time, and commands come out. Pure.
 
-Every event is noted first: in the roster (roster.py), in the state of the job (job_state.py), in the change
-under way (change.py). Then whatever has become possible is done. states.py says what may follow what.
+Membership notes every event first: in the roster (roster.py), in the state of the job (job_state.py), in the
+change under way (change.py). Then it does what has become possible. states.py lists the allowed transitions.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from horovod_elastic.leader.membership.roster import (
     Agent,
     Roster,
     Running,
-    Standing,
     Worker,
+    WorkerStatus,
 )
 from horovod_elastic.leader.membership.staff import ENDING, Staff
 from horovod_elastic.leader.membership.states import ScriptEvent, WorkerEvent, WorkerState
@@ -27,7 +27,7 @@ from horovod_elastic.leader.membership.takeover import Takeover, settle_all
 from horovod_elastic.phase import Phase
 
 ARRIVAL_BOUND_S = 120.0
-"""After a generation broke: how long its workers may take to be back at their last commit before they die."""
+"""Longest time for a broken generation's workers to be back at their last commit; then they are killed."""
 _LOST_WITH_LEADER = "it lost workers together with its leader"
 _WENT_ON = "the others went on without it"
 
@@ -35,10 +35,10 @@ _WENT_ON = "the others went on without it"
 class Membership:
     """See the package. Every method takes the time as `now` (seconds, monotonic) and returns commands.
 
-    `base_agents` are the names of the base's agents in the cluster's order of nodes: rank 0 begins on the
-    first. `taking_over` is the time at which a new leader of a job that runs already began. It numbers
-    generations and workers from `gap` beyond those that it hears of: not all that a former leader began is
-    known to it.
+    `base_agents`: names of the base's agents in the cluster's order of nodes; rank 0 begins on the first.
+    `taking_over`: time at which this leader began, if the job runs already; else None. A new leader numbers
+    generations and workers from `gap` beyond those that it hears of, because it may not know all that an
+    earlier leader began.
     """
 
     def __init__(
@@ -66,59 +66,59 @@ class Membership:
 
     @property
     def size(self) -> int:
-        """Workers in the current generation that are still alive."""
+        """Number of workers in the present generation that are alive."""
         return len(self.present())
 
     @property
     def scalable(self) -> bool:
-        """Somebody has entered hvd.elastic.run: this script can be resized."""
+        """Whether a worker has entered hvd.elastic.run, so that the job can be resized."""
         return self._job.scalable
 
     @property
     def commits(self) -> int:
-        """Mini-batches committed, as far as is known."""
+        """Number of mini-batches committed, as far as is known."""
         return self._job.commits
 
     @property
     def progress(self) -> float:
-        """The part of its declared epochs that is done, 0 to 1; 0: not known."""
+        """The part of the declared epochs that is done, 0 to 1; 0: not known."""
         return self._job.progress
 
     @property
     def finishing(self) -> bool:
-        """The training function has returned somewhere: nobody joins any more."""
+        """Whether the training function has returned in a worker, so that no worker joins any more."""
         return self._job.finishing
 
     @property
     def changing(self) -> bool:
-        """A resize is under way: a second one has to wait."""
+        """Whether a resize is under way, so that a second one has to wait."""
         return self._changes.under_way or any(w.entered != self.generation for w in self.present())
 
     @property
     def broken(self) -> bool:
-        """Somebody of the present generation is gone, or a collective of it failed: it ends."""
+        """Whether the present generation is broken: a member is gone, or a collective failed."""
         return self._job.broken
 
     @property
     def taking_over(self) -> bool:
-        """A new leader that has not heard of everybody yet."""
+        """Whether this leader is new and has not heard of all workers yet."""
         return self._job.taking_over
 
     @property
     def standing_still(self) -> bool:
-        """Part of the job is suspended: see stand_still."""
+        """Whether part of the job is suspended; see stand_still."""
         return self._job.suspended
 
     def agent_trains(self, name: str) -> bool:
-        """Whether any worker of this agent is in the current generation."""
+        """Whether any worker of this agent is in the present generation."""
         return self._roster.trains(name)
 
     def worker(self, worker_id: str) -> Worker | None:
-        """The worker of that id, dead or alive."""
+        """The worker with this id, dead or alive."""
         return self._roster.workers.get(worker_id)
 
     def present(self) -> list[Worker]:
-        """Those who are in the current generation and alive, by rank."""
+        """The living workers of the present generation, by rank."""
         return self._roster.members()
 
     # --- agents ------------------------------------------------------------------------------------
@@ -126,12 +126,12 @@ class Membership:
     def agent_joined(
         self, name: str, slots: int, base: bool, now: float, running: Sequence[Running] = ()
     ) -> list[Command]:
-        """An agent is there and can start `slots` workers, or has come back with those that live."""
+        """Take an agent that can start `slots` workers, or that comes back with living ones (`running`)."""
         known = self._roster.agents.get(name)
         commands: list[Command] = []
         if known is not None and not known.dismissed:
             for each in running:
-                commands += self.worker_stands(each.worker_id, each.standing, now)
+                commands += self.worker_stands(each.worker_id, each.status, now)
             return commands
         agent = self._roster.agents[name] = Agent(name, slots, base)
         for each in running:
@@ -143,7 +143,7 @@ class Membership:
         return [*commands, *self._staff.fill(agent, now), *self._proceed(now)]
 
     def agent_lost(self, name: str, why: str, now: float) -> list[Command]:
-        """An agent's node, or its connection, is gone; so are its workers."""
+        """Give up an agent whose node or connection is gone, and its workers."""
         agent = self._roster.agents.get(name)
         if agent is None or agent.dismissed:
             return []
@@ -152,46 +152,46 @@ class Membership:
         for worker in self._roster.of(name):
             commands += self._gone(worker, -9, now)
         if not self._job.founded and not self._job.taking_over:
-            self._job.failure = None  # nothing was trained yet: it comes again, and begins
+            self._job.failure = None  # nothing was trained yet: the agent comes again, and training begins
         return commands + self._proceed(now)
 
     def release(self, name: str, why: str, now: float) -> list[Command]:
-        """This agent has to go: its grant was withdrawn, or the cluster takes the node back."""
+        """Let an agent go: its grant was withdrawn, or the cluster takes its node back."""
         agent = self._roster.agents.get(name)
         if agent is None or agent.leaving:
             return []
         if self._job.taking_over:
-            agent.has_to_go(why)  # until everybody is known, its workers look as if they had yet to start
+            agent.has_to_go(why)  # until all workers are known, its workers seem not to have started
             return []
         return self._staff.send_away(agent, why, now) + self._proceed(now)
 
     # --- workers -----------------------------------------------------------------------------------
 
-    def worker_stands(self, worker_id: str, standing: Standing, now: float) -> list[Command]:
-        """What a worker says of itself, whenever it changes and from time to time."""
+    def worker_stands(self, worker_id: str, status: WorkerStatus, now: float) -> list[Command]:
+        """Take a worker's report on itself. Workers report when something changes, and from time to time."""
         worker = self.worker(worker_id)
         if worker is None or not worker.alive:
-            # Its agent was believed gone, it is not: nobody else can tell it.
-            if standing.phase in (Phase.READY, Phase.ARRIVED):
+            # The worker's agent was wrongly assumed to be gone: nobody else can tell the worker to leave.
+            if status.phase in (Phase.READY, Phase.ARRIVED):
                 return [Leave(worker_id, f"it was believed dead, and {_WENT_ON}")]
             return []
         if self._job.taking_over:
-            self._takeover.hear(worker_id, standing)
+            self._takeover.hear(worker_id, status)
             return self._take_over(now)
-        self._note(worker, standing, now)
-        if self._job.unsure and standing.in_loop:
+        self._note(worker, status, now)
+        if self._job.unsure and status.in_loop:
             return self._know_better(now)
-        phase = standing.phase
+        phase = status.phase
         if phase is Phase.READY and worker.state is WorkerState.STARTING:
             return self._ready(worker, now)
-        if phase is Phase.ARRIVED and standing.called >= worker.called and not standing.going:
+        if phase is Phase.ARRIVED and status.called >= worker.called and not status.going:
             return self._arrived(worker, now)
-        if phase is Phase.FINISHED and standing.called >= worker.called:
-            return self._finished(worker, standing, now)
+        if phase is Phase.FINISHED and status.called >= worker.called:
+            return self._finished(worker, status, now)
         return self._proceed(now)
 
     def worker_prepared(self, worker_id: str, generation: int, failure: str, now: float) -> list[Command]:
-        """A worker has built the communicator of `generation`, or could not."""
+        """Note that a worker has built the communicator of `generation`, or could not (`failure`)."""
         if not self._changes.prepares(generation):
             return []
         if failure:
@@ -201,14 +201,14 @@ class Membership:
     def worker_accepted(
         self, worker_id: str, generation: int, at: int, boundary: int, passed: bool, now: float
     ) -> list[Command]:
-        """A worker's answer to a question (at = 0) or a proposal."""
+        """Take a worker's answer to a question (at = 0) or a proposal."""
         if not self._changes.under_way:
             return []
         answer = self._changes.accepted(worker_id, generation, at, boundary, passed, now)
         return self._proceed_after_the_word(answer, now)
 
     def worker_exited(self, worker_id: str, exit_code: int, now: float) -> list[Command]:
-        """A worker process has ended."""
+        """Handle the end of a worker's process."""
         worker = self.worker(worker_id)
         if worker is None:
             return []
@@ -217,12 +217,12 @@ class Membership:
     # --- what the leader and flexod ask for --------------------------------------------------------
 
     def limit(self, workers: int | None, now: float) -> list[Command]:
-        """Train with at most so many (None: with all); the others step aside and stay warm."""
+        """Train with at most `workers` workers (None: with all). The others step aside and stay warm."""
         self._job.limit = workers
         return self._proceed(now)
 
     def stand_still(self, still: bool, now: float) -> list[Command]:
-        """Begin nothing and give nobody up while part of the job is suspended, or go on where it was."""
+        """Stand still while part of the job is suspended: begin nothing, give no worker up. Else go on."""
         if still is self.standing_still:
             return []
         if still:
@@ -236,14 +236,14 @@ class Membership:
         return self.tick(now)
 
     def everybody_is_here(self, now: float) -> list[Command]:
-        """To a new leader: no agent will attach that has not yet, so there is nobody to wait for."""
+        """Tell a new leader that no further agent will attach, so that it need not wait."""
         if not self._job.taking_over:
             return []
         self._takeover.everybody = True
         return self._take_over(now)
 
     def tick(self, now: float) -> list[Command]:
-        """Enforce the bounds."""
+        """Enforce the deadlines of workers, changes and takeovers."""
         if self.standing_still:
             return []
         commands: list[Command] = []
@@ -266,23 +266,23 @@ class Membership:
 
     # --- what workers say of themselves --------------------------------------------------------------
 
-    def _note(self, worker: Worker, standing: Standing, now: float) -> None:
-        if standing.in_loop:
+    def _note(self, worker: Worker, status: WorkerStatus, now: float) -> None:
+        if status.in_loop:
             worker.in_loop = True
             self._job.scalable = self._job.scalable or worker.member
-            if worker.state is WorkerState.FINISHED and standing.phase is Phase.TRAINING:
+            if worker.state is WorkerState.FINISHED and status.phase is Phase.TRAINING:
                 worker.life.happens(WorkerEvent.TRAINS)
         if not worker.member:
             return
-        worker.commits = standing.commits
-        if standing.generation == self.generation:
+        worker.commits = status.commits
+        if status.generation == self.generation:
             if worker.entered != self.generation:
                 worker.entered = self.generation
                 worker.deadline = now + EXIT_BOUND_S if self._job.doomed else None
-            worker.waits = worker.waits and standing.boundary == 0
-        if standing.phase is Phase.TRAINING:
-            self._job.commits = max(self._job.commits, standing.commits)
-            self._job.progress = max(self._job.progress, standing.progress)
+            worker.waits = worker.waits and status.boundary == 0
+        if status.phase is Phase.TRAINING:
+            self._job.commits = max(self._job.commits, status.commits)
+            self._job.progress = max(self._job.progress, status.progress)
 
     def _ready(self, worker: Worker, now: float) -> list[Command]:
         worker.is_ready()
@@ -302,21 +302,21 @@ class Membership:
         worker.life.happens(WorkerEvent.ARRIVES)
         return self._changes.break_off("a collective failed", now) + self._proceed(now)
 
-    def _finished(self, worker: Worker, standing: Standing, now: float) -> list[Command]:
+    def _finished(self, worker: Worker, status: WorkerStatus, now: float) -> list[Command]:
         if not worker.member or worker.state is WorkerState.FINISHED:
             return []
         worker.life.happens(WorkerEvent.FINISHES)
         if not self._job.finishing:
-            self._job.failure = None  # training has come to its end without whoever failed or was lost
+            self._job.failure = None  # training has ended without the worker that failed or was lost
         commands = self._staff.finish(now)
-        if standing.generation < self.generation:
-            # It ended before the boundary at which it was to switch: nobody may wait for it beyond.
+        if status.generation < self.generation:
+            # The worker ended before the boundary at which it was to switch: no worker may wait for it.
             waiting = [w.worker_id for w in self.present() if w.waits]
             commands.append(Broken(self.generation, tuple(waiting), "training ended before the switch"))
         return commands + self._proceed(now)
 
     def _gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
-        """A process has ended; a new leader deals with it when it knows where everybody stands."""
+        """Handle the end of a process. A new leader does so once it knows the states of all workers."""
         if not worker.alive:
             return []
         if self._job.taking_over:
@@ -327,23 +327,23 @@ class Membership:
     # --- a new leader ------------------------------------------------------------------------------------
 
     def _adopt(self, agent: Agent, running: Running) -> list[Command]:
-        """A worker that lives on from before this leader, or from before its agent was lost."""
+        """Take a worker that lives on from before this leader, or from before its agent was lost."""
         if self.worker(running.worker_id) is not None:
             return [Kill(running.worker_id, agent.name, _WENT_ON)]
         if self._job.taking_over:
             self._roster.adopt(agent, running, WorkerState.UNKNOWN)
-            self._takeover.hear(running.worker_id, running.standing)
+            self._takeover.hear(running.worker_id, running.status)
             return []
         worker = self._roster.adopt(agent, running, WorkerState.STARTING)
         worker.newcomer = True
-        if running.standing.phase is Phase.READY:
+        if running.status.phase is Phase.READY:
             worker.is_ready()
-        elif running.standing.phase is not Phase.STARTING:
+        elif running.status.phase is not Phase.STARTING:
             return [Kill(worker.worker_id, agent.name, _WENT_ON)]  # it is replaced when it has exited
         return []
 
     def _take_over(self, now: float) -> list[Command]:
-        """Lead as soon as everybody of the generation is known, or the bound is over."""
+        """Begin to lead, once all members of the generation are known or the time for it is over."""
         takeover = self._takeover
         if not takeover.complete() and (self.standing_still or takeover.may_wait(now)):
             return []
@@ -351,19 +351,19 @@ class Membership:
         self._roster.skip(self._gap)
         if all(agent.dismissed for agent in self._roster.agents.values()):
             return self._over(Verdict(1, "nobody is left"))
-        standings = takeover.standings
+        statuses = takeover.statuses
         self._job.found(takeover.generation)
-        attempt = max([self.generation, *(s.prepared for s in standings.values())]) + self._gap
+        attempt = max([self.generation, *(s.prepared for s in statuses.values())]) + self._gap
         self._changes.number_from(attempt)
-        # Not all in one generation: the former leader died in the middle of a change, or with some of them.
+        # Not whole: the former leader died in the middle of a change, or some workers died with it.
         whole = takeover.complete()
         members = settle_all(takeover, self._job, self._roster, whole, now)
         commands: list[Command] = [
-            Withdraw(self.generation, 0, tuple(standings)),
-            Abandon(attempt, tuple(standings)),
+            Withdraw(self.generation, 0, tuple(statuses)),
+            Abandon(attempt, tuple(statuses)),
         ]
-        if members and not whole and not any(standing.in_loop for standing in standings.values()):
-            self._job.script(ScriptEvent.MEMBERS_MISSING)  # if they are lost, the others will notice
+        if members and not whole and not any(status.in_loop for status in statuses.values()):
+            self._job.script(ScriptEvent.MEMBERS_MISSING)  # if members are lost, the others will notice
         elif members and (not whole or any(each.phase is Phase.ARRIVED for each in members.values())):
             commands += self._changes.break_off(_LOST_WITH_LEADER, now)
         for worker_id, exit_code in takeover.gone:
@@ -375,7 +375,7 @@ class Membership:
         return commands + self._proceed(now)
 
     def _know_better(self, now: float) -> list[Command]:
-        """Somebody is in the training loop after all, in a generation that lacks members."""
+        """Break a generation that lacks members: a worker turns out to be in the training loop after all."""
         self._job.script(ScriptEvent.IN_LOOP)
         commands = self._changes.break_off(_LOST_WITH_LEADER, now)
         for agent in self._roster.agents.values():
@@ -395,7 +395,7 @@ class Membership:
         return commands if over is None else commands + self._over(over)
 
     def _proceed_after_the_word(self, commands: list[Command], now: float) -> list[Command]:
-        """An answer of a worker may end the change under way; nothing else becomes possible by it."""
+        """Proceed if a worker's answer has ended the change under way. Else it makes nothing possible."""
         return commands if self._changes.under_way else commands + self._proceed(now)
 
     def _next_change(self, now: float) -> list[Command]:
@@ -414,7 +414,7 @@ class Membership:
         return self._changes.begin(selection.order, selection.holders, now)
 
     def _recover(self, now: float) -> list[Command]:
-        """After a generation broke: the next one, once all who are left are back at their last commit."""
+        """Begin the generation after a broken one, once all its members are back at their last commit."""
         survivors = next_step.survivors(self._roster)
         if not survivors:
             return []

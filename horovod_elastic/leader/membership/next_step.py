@@ -1,4 +1,4 @@
-"""What comes next for a job: its next generation, or its end. Pure: it only reads the roster."""
+"""The next step of a job: its next generation, or its end. Pure: it only reads the roster."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ NO_MODEL = "no worker that holds the model is left"
 
 @dataclass(frozen=True)
 class Selection:
-    """The members of the next generation by rank, and those who train until it begins."""
+    """The members of the next generation by rank (`order`), and the workers that train until it begins
+    (`holders`).
+    """
 
     order: list[Worker]
     holders: list[Worker]
 
 
 def founders(roster: Roster, base_workers: int) -> Selection | None:
-    """The first generation: every worker of the base, once all of them are in hvd.init. None: not yet."""
+    """The first generation: all workers of the base, once all are in hvd.init; None until then."""
     alive = [worker for worker in roster.alive() if not worker.newcomer]
     ready = [worker for worker in alive if worker.state is WorkerState.READY]
     if len(ready) < base_workers or len(alive) > len(ready):
@@ -29,7 +31,7 @@ def founders(roster: Roster, base_workers: int) -> Selection | None:
 
 
 def survivors(roster: Roster) -> list[Worker]:
-    """After a generation broke: who is left, once all are back at their last commit. Empty: not yet."""
+    """The rest of a broken generation, once all its members are back at their last commit; else empty."""
     members = roster.members()
     if any(worker.state is WorkerState.TRAINING for worker in members):
         return []
@@ -37,18 +39,18 @@ def survivors(roster: Roster) -> list[Worker]:
 
 
 def nobody_holds_the_model(staying: list[Worker], commits: int) -> bool:
-    """Only newcomers that had not received the model yet are left: nothing to go on from."""
+    """Whether only newcomers are left that had not received the model yet, so that training cannot go on."""
     return max((worker.commits for worker in staying), default=0) == 0 < commits
 
 
 def recovered(roster: Roster, job: JobState, staying: list[Worker]) -> Selection:
-    """After a generation broke: `staying`, and who waits to join."""
+    """The generation after a broken one: the workers `staying`, and those that wait to join."""
     joining = [] if job.finishing else joiners(roster, job.limit, len(staying))
     return Selection(roster.in_order(staying, joining), [])
 
 
 def resized(roster: Roster, job: JobState) -> Selection | None:
-    """A planned change, if anybody is to join or to go. None: nobody is, or it cannot be planned now."""
+    """A planned change, if workers are to join or to go; None if none are, or no change is possible now."""
     members = roster.members()
     if job.finishing or job.doomed or not job.scalable or not members:
         return None
@@ -60,7 +62,7 @@ def resized(roster: Roster, job: JobState) -> Selection | None:
     joining = joiners(roster, job.limit, len(staying))
     if not staying:
         if not joining:
-            return None  # they hold the model: somebody has to take it over first
+            return None  # the members hold the model, and no worker could take it over
         staying = members
     if len(staying) == len(members) and not joining:
         return None
@@ -68,7 +70,10 @@ def resized(roster: Roster, job: JobState) -> Selection | None:
 
 
 def joiners(roster: Roster, limit: int | None, staying: int) -> list[Worker]:
-    """Newcomers of agents all of whose workers are ready, in order of agent and slot, up to the limit."""
+    """Newcomers that may join, in order of agent and slot, up to the limit.
+
+    All workers of their agent that are not members must be ready.
+    """
     result: list[Worker] = []
     for agent in roster.agents.values():
         outside = [w for w in roster.of(agent.name) if w.alive and not w.member]
@@ -82,14 +87,14 @@ def joiners(roster: Roster, limit: int | None, staying: int) -> list[Worker]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the job ends. A negative exit code is the signal that ended a worker."""
+    """The end of the job. A negative exit code is the signal that ended a worker."""
 
     exit_code: int
     why: str
 
 
 def verdict(job: JobState, roster: Roster, base_workers: int) -> Verdict | None:
-    """How the job ends, if it is over now."""
+    """The end of the job, if it is over now; else None."""
     if not job.founded:
         return _nothing_can_be_founded(job, roster, base_workers)
     if any(worker.member or worker.state is WorkerState.FINISHED for worker in roster.alive()):
@@ -114,7 +119,10 @@ def _nothing_can_be_founded(job: JobState, roster: Roster, base_workers: int) ->
 
 
 def end_matters(worker: Worker, was: WorkerState, exit_code: int) -> bool:
-    """Whether the end of a worker that is in no generation says something of the job."""
+    """Whether the end of a worker outside the generation matters to the job.
+
+    `was`: the worker's state before its end.
+    """
     if was is WorkerState.FINISHED:
-        return exit_code not in BYSTANDERS  # lost a peer in hvd.join, and the others went on without it
+        return exit_code not in BYSTANDERS  # it lost a peer in hvd.join, and the others went on without it
     return not worker.newcomer

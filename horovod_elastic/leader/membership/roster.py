@@ -1,11 +1,11 @@
-"""The agents and workers of a job, and what the leader knows of each. Pure."""
+"""The agents and workers of a job, with the leader's knowledge of each. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from horovod_elastic.leader.membership.commands import Leave, Place, Start
+from horovod_elastic.leader.membership.commands import Leave, RankAssignment, Start
 from horovod_elastic.leader.membership.states import (
     AGENT,
     WORKER,
@@ -18,18 +18,18 @@ from horovod_elastic.leader.membership.states import (
 from horovod_elastic.phase import Phase
 
 WARM_UP_BOUND_S = 600.0
-"""How long newcomers may take from their start to being ready."""
+"""Longest time from a newcomer's start until it is ready."""
 EXIT_BOUND_S = 30.0
-"""How long a worker that waits and is told to leave may take to exit."""
+"""Longest time until a waiting worker that is told to leave has exited."""
 ENTER_BOUND_S = 30.0
-"""How long one that waits and is called may take until it has entered the generation."""
+"""Longest time until a waiting worker that is called has entered the generation."""
 LEAVE_BOUND_S = 300.0
-"""How long one that trains may take until its mini-batch has ended and it has left, or switched."""
+"""Longest time until a training worker has ended its mini-batch, and has left or switched."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """All there is to know of a worker, as it says itself (workers.proto, Standing)."""
+class WorkerStatus:
+    """A worker's report on itself (workers.proto, WorkerStatus)."""
 
     phase: Phase
     generation: int = 0
@@ -52,7 +52,7 @@ class Running:
     worker_id: str
     slot: int
     newcomer: bool
-    standing: Standing
+    status: WorkerStatus
 
 
 @dataclass
@@ -67,104 +67,110 @@ class Worker:
         default_factory=lambda: Machine(WORKER, WorkerState.STARTING)
     )
     rank: int = -1
-    """In the present generation; -1: in none."""
+    """Rank in the present generation; -1: the worker is not in it."""
     commits: int = 0
     entered: int = 0
-    """The last generation that it has said it is in."""
+    """The last generation that the worker has reported to be in."""
     called: int = 0
-    """The last generation that it was called to, as far as this leader knows: what it says of itself counts
-    from then on."""
+    """The last generation that the worker was called to, as far as this leader knows. Earlier reports do not
+    count."""
     waits: bool = False
-    """Called from where it waited, and alone in the new generation until the others come."""
+    """Whether the worker was waiting when called. It is alone in the new generation until others come."""
     in_loop: bool = False
-    """A founder that has entered hvd.elastic.run; newcomers join nowhere else."""
+    """Whether the worker has entered hvd.elastic.run. Newcomers can join only workers there."""
     deadline: float | None = None
 
     @property
     def state(self) -> WorkerState:
-        """Where it is in its life."""
+        """The state of the worker's life."""
         return self.life.state
 
     @property
     def alive(self) -> bool:
-        """Whether its process runs."""
+        """Whether the worker's process runs."""
         return self.state is not WorkerState.GONE
 
     @property
     def member(self) -> bool:
-        """Whether it is in the present generation."""
+        """Whether the worker is in the present generation."""
         return self.rank >= 0
 
     def is_ready(self) -> None:
-        """It waits to be called."""
+        """Note that the worker waits to be called."""
         self.life.happens(WorkerEvent.WAITS)
         self.deadline = None
 
     def is_called(self, rank: int, waits: bool, now: float) -> None:
-        """The word for the next generation is given, and this is its rank there."""
+        """Note that the worker is called into the next generation, with this rank.
+
+        `waits`: whether the worker was waiting, not training.
+        """
         self.life.happens(WorkerEvent.CALLED)
         self.rank, self.waits = rank, waits
         self.deadline = now + ENTER_BOUND_S if waits else None
 
     def steps_aside(self, now: float) -> None:
-        """It has the word to step out, or to leave, and trains until the boundary: ready when it says so."""
+        """Note that the worker is told to step out, or to leave, at the boundary to which it still trains.
+
+        It is ready again when it reports so.
+        """
         self.life.happens(WorkerEvent.STEPS_ASIDE)
         self.newcomer, self.deadline = True, now + LEAVE_BOUND_S
 
     def leaves_at_boundary(self, now: float) -> None:
-        """The word was given, and it is to end at the boundary."""
+        """Note that the worker is told to end at the boundary."""
         self.life.happens(WorkerEvent.LEAVES)
         self.deadline = now + LEAVE_BOUND_S
 
     def tell_to_leave(self, why: str, now: float) -> Leave:
-        """It waits, and is to exit at once."""
+        """Tell a waiting worker to exit at once."""
         self.life.happens(WorkerEvent.LEAVES)
         self.rank, self.deadline = -1, now + EXIT_BOUND_S
         return Leave(self.worker_id, why)
 
     def is_gone(self) -> None:
-        """Its process has ended."""
+        """Note that the worker's process has ended."""
         self.life.happens(WorkerEvent.EXITS)
         self.rank, self.deadline = -1, None
 
 
 @dataclass
 class Agent:
-    """One node of the job, as far as membership goes."""
+    """One node of the job, as membership sees it."""
 
     name: str
     slots: int
     base: bool
     life: Machine[AgentState, AgentEvent] = field(default_factory=lambda: Machine(AGENT, AgentState.SERVING))
     leaving: str = ""
-    """Why it has to go; "" while it may stay."""
+    """Why the agent has to go; "" while it may stay."""
     restarts: dict[int, int] = field(default_factory=dict)
-    """By slot, how often a worker that died was started again."""
+    """For each slot, the number of times that a worker that died was started again."""
 
     @property
     def dismissed(self) -> bool:
-        """Whether it is gone, or told to go."""
+        """Whether the agent is gone, or was told to go."""
         return self.life.state is AgentState.DISMISSED
 
     def has_to_go(self, why: str) -> None:
-        """Its node has to go. The first reason stands."""
+        """Note that the agent's node has to go. The first reason is kept."""
         if self.life.state is AgentState.SERVING:
             self.life.happens(AgentEvent.SENT_AWAY)
             self.leaving = why
 
     def is_dismissed(self, why: str) -> None:
-        """It is told that nothing is left to do."""
+        """Note that the agent is told that nothing is left to do."""
         self.life.happens(AgentEvent.DISMISSED)
         self.leaving = self.leaving or why
 
     def is_lost(self, why: str) -> None:
-        """Its node, or the connection to it, is lost."""
+        """Note that the agent's node, or the connection to it, is lost."""
         self.life.happens(AgentEvent.LOST)
         self.leaving = self.leaving or why
 
 
 class Roster:
-    """Everybody by name. `base_agents`: the base's agents by node; rank 0 begins on the first of them."""
+    """All agents and workers by name. `base_agents`: the base's agents; rank 0 begins on the first."""
 
     def __init__(self, base_agents: Sequence[str]) -> None:
         self.agents: dict[str, Agent] = {}
@@ -173,7 +179,7 @@ class Roster:
         self._serial = 0
 
     def agent_of(self, worker: Worker) -> Agent:
-        """The agent on whose node it runs."""
+        """The agent on whose node `worker` runs."""
         return self.agents[worker.agent]
 
     def of(self, agent: str) -> list[Worker]:
@@ -185,7 +191,7 @@ class Roster:
         return [worker for worker in self.workers.values() if worker.alive]
 
     def living(self, worker_ids: Iterable[str]) -> tuple[str, ...]:
-        """Those of `worker_ids` whose processes run."""
+        """The workers among `worker_ids` whose processes run."""
         return tuple(worker_id for worker_id in worker_ids if self.workers[worker_id].alive)
 
     def members(self) -> list[Worker]:
@@ -197,7 +203,7 @@ class Roster:
         return any(worker.member for worker in self.of(agent))
 
     def add(self, agent: Agent, slot: int, newcomer: bool, now: float) -> Worker:
-        """A worker that is to be started."""
+        """Add a worker that is to be started."""
         self._serial += 1
         worker = Worker(f"w{self._serial}", agent.name, slot, newcomer)
         if newcomer:
@@ -206,7 +212,7 @@ class Roster:
         return worker
 
     def adopt(self, agent: Agent, running: Running, begins: WorkerState) -> Worker:
-        """A worker that an earlier leader has started."""
+        """Add a worker that an earlier leader has started. `begins`: its first state."""
         number = running.worker_id[1:]
         self._serial = max(self._serial, int(number) if number.isdecimal() else 0)
         worker = Worker(
@@ -216,22 +222,22 @@ class Roster:
         return worker
 
     def skip(self, numbers: int) -> None:
-        """Leave out so many worker numbers: an earlier leader may have used them."""
+        """Skip this many worker numbers, because an earlier leader may have used them."""
         self._serial += numbers
 
     def start(self, worker: Worker) -> Start:
-        """The command that starts it. It is told the place that it would have if all on the way joined."""
+        """The command that starts `worker`. Its projected rank assumes that all workers on the way join."""
         waiting = [
             w for w in self.alive() if not w.member and w.state in (WorkerState.STARTING, WorkerState.READY)
         ]
         expected = places(self.in_order(self.members(), waiting))
-        outlook = next(place for place in expected if place.worker_id == worker.worker_id)
-        return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, outlook)
+        projected_rank = next(place for place in expected if place.worker_id == worker.worker_id)
+        return Start(worker.worker_id, worker.agent, worker.slot, worker.newcomer, projected_rank)
 
     def in_order(self, staying: list[Worker], joining: list[Worker]) -> list[Worker]:
-        """By rank: first who has committed most, because everybody takes over its state.
+        """The workers by rank. The worker with the most commits comes first: all others take over its state.
 
-        An agent's workers stand together, by slot, those of the first one's agent before all others.
+        An agent's workers stand together, by slot. Those of the first worker's agent come before all others.
         """
         first = min(staying, key=lambda worker: (-worker.commits, worker.rank), default=None)
         agents = [*self._base_agents, *self.agents]
@@ -244,12 +250,12 @@ class Roster:
         return sorted([*staying, *joining], key=key)
 
 
-def places(order: Iterable[Worker]) -> tuple[Place, ...]:
-    """Places for `order` (by rank), in which an agent's workers stand together.
+def places(order: Iterable[Worker]) -> tuple[RankAssignment, ...]:
+    """The ranks for the workers in `order` (by rank), in which an agent's workers stand together.
 
     Workers of one agent count as one host, as Horovod does with hosts. Its core sorts local and cross groups
-    by rank (gloo_context.cc, InitializeForProcessSet): where local or cross ranks are in another order,
-    initialisation hangs until Gloo's time is up and then aborts everybody.
+    by rank (gloo_context.cc, InitializeForProcessSet). Where local or cross ranks are in another order,
+    initialisation hangs until Gloo's timeout and then aborts everybody.
     """
     members = list(order)
     by_agent: dict[str, list[Worker]] = {}
@@ -261,7 +267,7 @@ def places(order: Iterable[Worker]) -> tuple[Place, ...]:
         local_rank = by_agent[worker.agent].index(worker)
         peers = [host for host in hosts if len(by_agent[host]) > local_rank]
         result.append(
-            Place(
+            RankAssignment(
                 worker_id=worker.worker_id,
                 agent=worker.agent,
                 rank=rank,

@@ -1,4 +1,4 @@
-"""Which worker processes run where: started, started again, sent away, dismissed with their agents. Pure."""
+"""The worker processes of each agent: started, restarted, sent away, dismissed with their agents. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horovod_elastic.leader.membership.roster import EXIT_BOUND_S, Agent, Roster
 from horovod_elastic.leader.membership.states import ScriptEvent, WorkerState
 
 RESTARTS_PER_SLOT = 3
-"""How often a worker that died is started again in its place."""
+"""Number of times that a worker that died is started again in its slot."""
 ENDING = "the job is ending"
 
 
@@ -32,14 +32,14 @@ class Staff:
         return [self._roster.start(worker) for worker in added]
 
     def _add(self, agent: Agent, slot: int, now: float) -> Worker:
-        """A worker to be: a founder if it belongs to the base and nothing was founded yet."""
+        """Add a worker to be started: a founder if it is in the base and there was no generation yet."""
         return self._roster.add(agent, slot, newcomer=self._job.founded or not agent.base, now=now)
 
     def _replace(self, worker: Worker, now: float) -> list[Command]:
-        """Start a worker that died again in its slot, or give a satellite up whose workers keep dying."""
+        """Restart a worker that died in its slot, or give up a satellite whose workers keep dying."""
         agent = self._roster.agent_of(worker)
         if any(other.alive and other.slot == worker.slot for other in self._roster.of(agent.name)):
-            return []  # it was replaced before, and its end is told again
+            return []  # the worker was replaced before, and its end is reported again
         used = agent.restarts.get(worker.slot, 0)
         if used < RESTARTS_PER_SLOT:
             agent.restarts[worker.slot] = used + 1
@@ -49,7 +49,7 @@ class Staff:
         return self.send_away(agent, f"its workers died {used + 1} times", now)
 
     def gone(self, worker: Worker, exit_code: int, now: float) -> list[Command]:
-        """A living worker's process has ended: the script ends, its generation breaks, or it is replaced."""
+        """Handle the end of a worker: the script ends, its generation breaks, or the worker is replaced."""
         was, member = worker.state, worker.member
         worker.is_gone()
         commands = self._changes.drop() if self._changes.concerns(worker.worker_id) else []
@@ -70,7 +70,7 @@ class Staff:
         return commands if self._job.doomed else [*commands, *self._replace(worker, now)]
 
     def send_away(self, agent: Agent, why: str, now: float) -> list[Command]:
-        """Workers that train leave at the next boundary, those that wait or start at once."""
+        """Let an agent's workers leave: at the next boundary if they train, else at once."""
         agent.has_to_go(why)
         workers = self._roster.of(agent.name)
         commands: list[Command] = []
@@ -84,13 +84,16 @@ class Staff:
         return commands
 
     def _doom(self, now: float) -> None:
-        """Without its training loop a script is as rigid as any: it ends; the others get time to notice."""
+        """End the job after a founder failed before its training loop: the job cannot change its size there.
+
+        The other workers get EXIT_BOUND_S to notice.
+        """
         self._job.script(ScriptEvent.FAILS_EARLY)
         for worker in self._roster.alive():
             worker.deadline = worker.deadline or now + EXIT_BOUND_S
 
     def finish(self, now: float) -> list[Command]:
-        """Nobody joins any more: newcomers and those who have nobody in the generation go."""
+        """Let no worker join any more: newcomers go, and satellites without workers in the generation."""
         if self._job.finishing:
             return []
         self._job.script(ScriptEvent.FINISHES)
@@ -107,7 +110,7 @@ class Staff:
         return commands
 
     def dismiss(self, agent: Agent, why: str) -> list[Command]:
-        """Nothing is left to do on its node."""
+        """Dismiss an agent: nothing is left to do on its node."""
         if agent.dismissed:
             return []
         agent.is_dismissed(why)
@@ -123,7 +126,7 @@ class Staff:
         return commands
 
     def end(self, why: str) -> list[Command]:
-        """The job is over: kill whoever is left and dismiss every agent."""
+        """The job is over: kill the remaining workers and dismiss every agent."""
         commands: list[Command] = [
             Kill(worker.worker_id, worker.agent, why) for worker in self._roster.alive()
         ]

@@ -1,4 +1,4 @@
-"""What may follow what: the states of workers, agents, changes and the job itself, as tables. Pure.
+"""The allowed transitions: the states of workers, agents, changes and the job itself, as tables. Pure.
 
 A table is the only place that says which state an event leads to. Everything else holds a `Machine` and
 reports events to it. An event that the table does not allow in the present state raises.
@@ -22,20 +22,20 @@ class NoSuchTransition(Exception):
 
 @dataclass(frozen=True)
 class Table(Generic[S, E]):
-    """All transitions of one kind of thing. `of`: what is in these states, for people."""
+    """All transitions of one kind of thing. `of`: name of that kind, for people."""
 
     of: str
     rows: dict[S, dict[E, S]]
 
     def after(self, state: S, event: E) -> S:
-        """The state that `event` leads to. Raises NoSuchTransition."""
+        """The state to which `event` leads from `state`. Raises NoSuchTransition."""
         try:
             return self.rows[state][event]
         except KeyError:
             raise NoSuchTransition(f"{self.of}, {state.value}: '{event.value}' cannot happen") from None
 
     def transitions(self) -> Iterator[tuple[S, E, S]]:
-        """Every row: from, event, to."""
+        """All transitions, each as (state before, event, state after)."""
         for state, events in self.rows.items():
             for event, then in events.items():
                 yield state, event, then
@@ -54,7 +54,7 @@ class Machine(Generic[S, E]):
         return self._state
 
     def happens(self, event: E) -> None:
-        """Move to the state that the table says. Raises NoSuchTransition, and stays where it is."""
+        """Move to the state that the table says. Raises NoSuchTransition; the state is then unchanged."""
         self._state = self._table.after(self._state, event)
 
 
@@ -65,21 +65,21 @@ class WorkerState(enum.Enum):
     """The life of one worker process, as the leader sees it."""
 
     UNKNOWN = "unknown"
-    """It lives since before this leader, which has not heard of everybody yet."""
+    """The worker is older than this leader, which has not heard of all workers yet."""
     STARTING = "starting"
     READY = "ready"
-    """Waits to be called: a founder in hvd.init, a newcomer that is warm, or one that stepped aside."""
+    """The worker waits to be called: a founder in hvd.init, a warm newcomer, or one that stepped aside."""
     TRAINING = "training"
     ARRIVED = "arrived"
-    """Back at its last commit, after its generation broke."""
+    """The worker is back at its last commit, after its generation broke."""
     LEAVING = "leaving"
     FINISHED = "finished"
-    """Its training function has returned; the process still runs."""
+    """The worker's training function has returned; its process still runs."""
     GONE = "gone"
 
 
 class WorkerEvent(enum.Enum):
-    """What happens to a worker."""
+    """The events of a worker."""
 
     STARTS = "it says that it is starting"
     WAITS = "it waits to be called"
@@ -144,16 +144,16 @@ WORKER = Table[WorkerState, WorkerEvent](
 
 
 class AgentState(enum.Enum):
-    """One node of the job. An agent that comes back after it was dismissed begins anew."""
+    """The life of one agent, and of its node. An agent that comes back after it was dismissed begins anew."""
 
     SERVING = "serving"
     LEAVING = "leaving"
-    """It has to go as soon as its workers have left."""
+    """The agent has to go as soon as its workers have left."""
     DISMISSED = "dismissed"
 
 
 class AgentEvent(enum.Enum):
-    """What happens to an agent."""
+    """The events of an agent."""
 
     SENT_AWAY = "its node has to go"
     DISMISSED = "nothing is left to do on its node"
@@ -181,21 +181,21 @@ AGENT = Table[AgentState, AgentEvent](
 
 
 class Stage(enum.Enum):
-    """How far an attempt to change to the next generation is."""
+    """The stage of an attempt to change to the next generation."""
 
     PREPARING = "preparing"
-    """Its members build the communicator."""
+    """The members of the next generation build its communicator."""
     ASKING = "asking"
     """The leader asks rank 0 which mini-batch it is at."""
     PROPOSED = "proposed"
-    """Those who train are asked not to pass a boundary."""
+    """The leader asks the training workers not to pass a boundary."""
     AGREED = "agreed"
-    """The word is given."""
+    """The leader has told all members to switch."""
     DROPPED = "dropped"
 
 
 class StageEvent(enum.Enum):
-    """What happens to a change."""
+    """The events of a change."""
 
     PREPARED = "all have built the communicator, and some train meanwhile"
     PREPARED_AT_REST = "all have built the communicator, and nobody trains"
@@ -229,20 +229,20 @@ CHANGE = Table[Stage, StageEvent](
 
 
 # --- the job ---------------------------------------------------------------------------------------------
-# It is in one state of each of the four tables below at the same time.
+# The job is in one state of each of the four tables below at the same time.
 
 
 class Leading(enum.Enum):
-    """What the leader knows of the job."""
+    """The leader's knowledge of the job."""
 
     TAKING_OVER = "taking over"
-    """A new leader that has not heard of everybody yet."""
+    """The leader is new and has not heard of all workers yet."""
     LEADING = "leading"
     ENDED = "ended"
 
 
 class LeadingEvent(enum.Enum):
-    """What happens to the leader's knowledge."""
+    """The events of the leader's knowledge."""
 
     ALL_KNOWN = "everybody is known, or the bound is over"
     OVER = "the job is over"
@@ -259,16 +259,16 @@ LEADING = Table[Leading, LeadingEvent](
 
 
 class GenerationState(enum.Enum):
-    """The present generation."""
+    """The state of the present generation."""
 
     NONE = "none yet"
     WHOLE = "whole"
     BROKEN = "broken"
-    """Somebody of it is gone, or a collective of it failed: those who are left go back to their commit."""
+    """A member is gone, or a collective failed: the remaining members go back to their last commit."""
 
 
 class GenerationEvent(enum.Enum):
-    """What happens to the present generation."""
+    """The events of the present generation."""
 
     FORMED = "the word for the next generation is given"
     FOUND = "a new leader finds it"
@@ -295,21 +295,22 @@ GENERATION = Table[GenerationState, GenerationEvent](
 
 
 class ScriptState(enum.Enum):
-    """How far the training script is."""
+    """The progress of the training script."""
 
     OPEN = "open"
     """Workers may join, and one that dies is replaced."""
     DOOMED = "doomed"
-    """A founder failed before its training loop. A new one would not help: the job ends."""
+    """A founder failed before its training loop. A new worker would not help: the job ends."""
     FINISHING = "finishing"
-    """The training function has returned somewhere: nobody joins any more."""
+    """The training function has returned in a worker: no worker joins any more."""
     DOOMED_FINISHING = "doomed and finishing"
     UNSURE = "unsure"
-    """Members were missing at a takeover, and nobody was in its training loop: ended, or lost?"""
+    """Members were missing at a takeover, and no worker was in its training loop. They may have ended, or be
+    lost."""
 
 
 class ScriptEvent(enum.Enum):
-    """What happens to the training script."""
+    """The events of the training script."""
 
     FAILS_EARLY = "a founder fails before its training loop"
     FINISHES = "its training function returns, or a worker exits with 0"
@@ -341,11 +342,11 @@ class Activity(enum.Enum):
 
     ACTIVE = "active"
     SUSPENDED = "suspended"
-    """Part of the job is suspended: nothing begins, and nobody is given up."""
+    """Part of the job is suspended: the leader begins nothing and gives no worker up."""
 
 
 class ActivityEvent(enum.Enum):
-    """What happens to the job's nodes."""
+    """The events of the job's nodes."""
 
     SUSPENDED = "part of the job is suspended"
     RESUMED = "all of it runs again"

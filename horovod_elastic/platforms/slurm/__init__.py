@@ -1,4 +1,4 @@
-"""Slurm as a job sees it: a satellite is a small preemptible Slurm job of the same user."""
+"""A job's access to Slurm. A satellite is a small preemptible Slurm job of the same user."""
 
 from horovod_elastic.platforms.base import Kind
 from horovod_elastic.platforms.slurm.environment import JOB_ID

@@ -1,4 +1,4 @@
-"""Slurm's commands as a job calls them: without what Slurm put into the job's own environment."""
+"""Calls of Slurm's commands from a job, without the variables that Slurm put into the job's environment."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from collections.abc import Mapping
 
 from horovod_elastic.platforms.base import ANSWERS_WITHIN_S, NotInAJob
 
-# Inside a job these would leak into what it submits and launches, each breaking it in a way of its own.
+# A job's variables, each of which would break the jobs and steps that it submits and launches.
 _POISON = re.compile(
     r"(SLURM_|SBATCH_|SRUN_|SALLOC_|SPANK_|_SLURM|SLURMD_|PMI|PMIX|OMPI_|FLEXO_ELASTIC)"
     r"|(CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK)$"
 )
 _KEEP = frozenset({"SLURM_CONF", "SLURM_TIME_FORMAT"})
 RESTARTS_WITHIN_S = 300.0
-"""How long a job that starts waits for slurmctld."""
-_PAUSE_S = 1.0
+"""Longest time that a job that starts waits for slurmctld."""
+PAUSE_S = 1.0
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without what Slurm put there for this job, so that it can submit and launch others."""
+    """`environment` without Slurm's variables for this job, so that the job can submit and launch others."""
     return {
         name: value for name, value in environment.items() if name in _KEEP or _POISON.match(name) is None
     }
 
 
 def ask_patiently(command: list[str], environment: Mapping[str, str]) -> str:
-    """As `ask`, but waits while slurmctld is down: jobs start while it restarts. Raises NotInAJob."""
+    """Call `ask`, but wait while slurmctld is down: jobs start while it restarts. Raises NotInAJob."""
     deadline = time.monotonic() + RESTARTS_WITHIN_S
-    again = True  # once in any case: slurmctld may be up again by the time that it is pinged
+    again = True  # retry once in any case: slurmctld may be up again by the time of the ping
     while True:
         try:
             return ask(command, environment)
@@ -39,7 +39,7 @@ def ask_patiently(command: list[str], environment: Mapping[str, str]) -> str:
             if no_slurm or time.monotonic() > deadline or not (again or _slurmctld_is_down(environment)):
                 raise
         again = False
-        time.sleep(_PAUSE_S)
+        time.sleep(PAUSE_S)
 
 
 def _slurmctld_is_down(environment: Mapping[str, str]) -> bool:
@@ -54,7 +54,7 @@ def _slurmctld_is_down(environment: Mapping[str, str]) -> bool:
 
 
 def ask(command: list[str], environment: Mapping[str, str] | None) -> str:
-    """What a Slurm command prints, run without what Slurm put into `environment`. Raises NotInAJob."""
+    """The output of a Slurm command, run without Slurm's variables in `environment`. Raises NotInAJob."""
     try:
         done = subprocess.run(
             command,

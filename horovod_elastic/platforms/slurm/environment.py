@@ -1,4 +1,4 @@
-"""What Slurm says of a job in the environment of its processes, and of the range that it may have."""
+"""Reads Slurm's description of a job, and the job's range, from the environment of its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 
 def allocation(environment: Mapping[str, str]) -> Allocation:
-    """Of the Slurm job on this node; its GPUs as Slurm numbers them there."""
+    """The allocation of the Slurm job on this node, with its GPUs as Slurm numbers them there."""
     restarts = environment.get("SLURM_RESTART_COUNT", "")
     numbers = environment.get("SLURM_JOB_GPUS", "").split(",")
     return Allocation(
@@ -33,7 +33,7 @@ def base_job(environment: Mapping[str, str]) -> BaseJob:
             "flexo run works inside a Slurm job: submit a script that calls it, for example\n"
             "    sbatch -n 2 --gpus-per-task=1 --elastic=2-8 train.sbatch"
         )
-    names = _node_names(environment["SLURM_JOB_NODELIST"])
+    names = node_names(environment["SLURM_JOB_NODELIST"])
     tasks = _tasks_per_node(environment, len(names))
     nodes = tuple(BaseNode(name, count) for name, count in zip(names, tasks, strict=True))
     total = sum(tasks)
@@ -58,10 +58,10 @@ def base_job(environment: Mapping[str, str]) -> BaseJob:
 
 
 def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """`environment` with FLEXO_ELASTIC (_BATCH, _HETEROGENEOUS), also where the job said it by --comment.
+    """`environment` with FLEXO_ELASTIC (_BATCH, _HETEROGENEOUS), also for a job that used --comment instead.
 
-    Nobody set it then. The controller's side of the plugin has checked the comment and written what it says
-    into AdminComment.
+    Slurm does not set the variables for such a job. The controller's side of the plugin has checked the
+    comment and written its content into AdminComment.
     """
     job_id = environment.get(JOB_ID, "")
     if "FLEXO_ELASTIC" in environment or not job_id:
@@ -79,14 +79,18 @@ def with_recorded_range(environment: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def _node_names(nodelist: str) -> list[str]:
+def node_names(nodelist: str) -> list[str]:
+    """The names of the nodes in Slurm's list."""
     if not re.search(r"[\[\],]", nodelist):
         return [nodelist]
     return commands.ask(["scontrol", "show", "hostnames", nodelist], None).split()
 
 
 def _tasks_per_node(environment: Mapping[str, str], nodes: int) -> list[int]:
-    """SLURM_TASKS_PER_NODE is like "2(x3),1": two tasks on each of three nodes, one on the fourth."""
+    """The number of tasks on each node.
+
+    SLURM_TASKS_PER_NODE is like "2(x3),1": two tasks on each of three nodes, one on the fourth.
+    """
     text = environment.get("SLURM_TASKS_PER_NODE", "1")
     counts: list[int] = []
     for part in text.split(","):
@@ -95,7 +99,7 @@ def _tasks_per_node(environment: Mapping[str, str], nodes: int) -> list[int]:
             raise NotInAJob(f"SLURM_TASKS_PER_NODE is '{text}', which cannot be read")
         counts += [int(match[1])] * int(match[2] or 1)
     if "SLURM_NTASKS" not in environment:
-        # Without -n, Slurm counts CPUs here; the job asked for one worker a node.
+        # Without -n, Slurm counts CPUs here. The job asked for one worker for each node.
         counts = [1] * nodes
     if len(counts) != nodes:
         raise NotInAJob(f"SLURM_TASKS_PER_NODE is '{text}' for {nodes} nodes")
@@ -114,7 +118,7 @@ def _shape(environment: Mapping[str, str], tasks: list[int]) -> Resources:
 def _gpus(environment: Mapping[str, str], tasks: list[int]) -> tuple[str, int]:
     """GPU type ("" if not named) and GPUs of one worker. "a100:2" -> ("a100", 2), "a100" -> ("a100", 1).
 
-    What is asked for each node has to do for the node with the most workers.
+    A request for each node must be enough for the node with the most workers.
     """
     for variable, workers in (
         ("SLURM_GPUS_PER_TASK", 1),

@@ -1,8 +1,8 @@
-"""A job's dealings with Slurm, as its user: start its agents, submit satellites, ask for them, cancel them.
+"""A job's requests to Slurm, as its user: start agents, and submit, poll and cancel satellites.
 
 Every option is explicit and the environment is clean, because a job's own variables would change what sbatch
-and srun do (docs/architecture.md, "Facts"). A satellite is one node, never requeued, in a preemptible
-partition; its comment tells flexod, after any restart, whose it is.
+and srun do (docs/architecture.md, "Facts"). A satellite has one node, is never requeued, and is in a
+preemptible partition. After any restart, flexod reads from its comment which job it belongs to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from horovod_elastic.platforms.base import (
     VARIABLE,
     BaseState,
     Found,
-    Grant,
+    GrantedWorkers,
     Refused,
     SatelliteStatus,
 )
@@ -38,31 +38,31 @@ from horovod_elastic.platforms.slurm.commands import clean_environment
 from horovod_elastic.platforms.slurm.satellite_script import END
 
 KIND_NAME = "slurm"
-"""What FLEXO_PLATFORM calls it."""
-KEEPER = Path(__file__).resolve().parents[2] / "agent" / "keeper.py"
-SATELLITE = KEEPER.with_name("satellite.py")
-"""Both run by their paths, by a Python without site packages. The second hands over to satellite_script.py:
-older releases have the batch script itself there, and one may be put back while a job runs."""
+"""The value of FLEXO_PLATFORM."""
+SUPERVISOR = Path(__file__).resolve().parents[2] / "agent" / "supervisor.py"
+SATELLITE = SUPERVISOR.with_name("satellite.py")
+"""Both files are run by their paths, without site packages. satellite.py runs satellite_script.py. Older
+releases have the batch script itself there, and one may be installed again while a job runs."""
 _LOOK_S = 0.5
 _END = END.name.removeprefix("SIG")
 _BASE_STEP = "flexo-agent"
-"""What the job steps of the base's agents are called."""
+"""The name of the job steps of the base's agents."""
 _TAG = re.compile(r"flexo-satellite base=(\d+) restart=(\d+) grant=(\S+) workers=(\d+)")
 """The comment of a satellite; flexod reads it too."""
-# Reasons for which Slurm will not start it soon, however long we wait: limits, not the cluster's load.
+# Reasons for which Slurm will not start a satellite soon: limits, not the cluster's load.
 _LIMIT_REASONS = (
     *("Assoc", "QOS", "Account", "Max", "Partition", "JobHeld", "JobHoldMaxRequeue"),
     *("InvalidAccount", "InvalidQOS"),
 )
-"""How they begin. A QOS's limits for each account are called MaxGRESPerAccount and the like."""
+"""Beginnings of such reasons. A QOS's limits for each account are called MaxGRESPerAccount and the like."""
 
 
 @dataclass(frozen=True, slots=True)
 class _QueueEntry:
-    """What squeue says of a job."""
+    """One job in squeue's answer."""
 
     state: str
-    """Compact: PD, R, CG, ..."""
+    """The state in compact form: PD, R, CG, ..."""
     reason: str
 
     def status(self) -> SatelliteStatus:
@@ -88,17 +88,18 @@ class SlurmJobControl:
         self._binding = ["--cpu-bind=none"] if plan.site.binds_cpus else []
 
     def agent_command(self, workers: int, *options: str) -> list[str]:
-        """The command line of a node's keeper, which starts its agent, with `workers` slots."""
+        """The command line of a node's supervisor, which starts an agent with `workers` slots."""
         return [
-            *(sys.executable, "-I", "-S", str(KEEPER), "--slots", str(workers)),
+            *(sys.executable, "-I", "-S", str(SUPERVISOR), "--slots", str(workers)),
             *("--job", self._plan.to_text(), *options, "--", *self._command),
         ]
 
     def step(self, workers: int) -> list[str]:
-        """srun with everything explicit, for the agent of a node that holds `workers` workers.
+        """The srun command, with all options explicit, for the agent of a node with `workers` workers.
 
-        It gets all CPUs that the job has there; `--cpus-per-task` would give a step on one node of a base
-        with uneven nodes fewer than asked for, and `--gres` is refused there (tried on Slurm 22.05).
+        The step gets all CPUs that the job has on the node. `--cpus-per-task` would give a step on one node
+        of a base with uneven nodes fewer CPUs than asked for. Slurm refuses `--gres` there (tried on Slurm
+        22.05).
         """
         gpus = self._gpus(workers)
         return [
@@ -107,8 +108,8 @@ class SlurmJobControl:
             *([f"--gpus={gpus}"] if gpus else []),
         ]
 
-    def submit(self, grant: Grant) -> str:
-        """Submit the satellite of a grant; its Slurm job id. Raises Refused."""
+    def submit(self, grant: GrantedWorkers) -> str:
+        """Submit the satellite of a grant; return its Slurm job id. Raises Refused."""
         base, output = self._plan.base, self._plan.output or "/dev/null"
         shape, gres = base.shape, self._gres(grant.workers)
         tag = (
@@ -122,14 +123,14 @@ class SlurmJobControl:
             *([f"--mem={shape.memory_mib * grant.workers}M"] if shape.memory_mib else []),
             *([f"--account={base.account}"] if base.account else []),
             *([f"--qos={grant.qos}"] if grant.qos else []),
-            f"--time={math.ceil(grant.lease_s / 60)}",
+            f"--time={math.ceil(grant.time_limit_s / 60)}",
             f"--job-name={self._name}",
             f"--comment={tag}",
             *(f"--output={output}", f"--error={output}", "--open-mode=append"),
         ]
         step = [*self.step(grant.workers), *self.agent_command(grant.workers, "--grant", grant.grant_id)]
         batch = shlex.join([sys.executable, "-I", "-S", str(SATELLITE), *step])
-        # Ignored until the batch script listens: it would end the shell.
+        # The shell ignores the signal until the batch script handles it: the signal would end the shell.
         script = f"#!/bin/sh\ntrap '' {_END}\nexec {batch}\n"
         answer = self._run(options, script=script, node=grant.node)
         match = re.fullmatch(r"(\d+)(;.*)?", answer.strip())
@@ -138,7 +139,7 @@ class SlurmJobControl:
         return match[1]
 
     def launch_base(self, node: str, workers: int, *, again: bool = False) -> subprocess.Popen[bytes]:
-        """Start the agent of one of the base's own nodes; `again` if it has ended and should not have."""
+        """Start the agent of one of the base's own nodes. `again`: an earlier one ended before the job."""
         options = [f"--jobid={self._plan.base.job_id}", f"--nodelist={node}", f"--job-name={_BASE_STEP}"]
         told = [
             "--base",
@@ -154,9 +155,9 @@ class SlurmJobControl:
         )
 
     def terminate_base(self) -> None:
-        """SIGTERM for the agents of the base and all that runs there, as Slurm sends it. Raises Refused.
+        """Send SIGTERM to the base's agents and all processes of their steps, as Slurm does. Raises Refused.
 
-        Not through srun: that takes a SIGTERM of its own as the order to kill (tried on Slurm 22.05).
+        The signal does not go through srun, which takes SIGTERM as the order to kill (tried on Slurm 22.05).
         """
         job = self._plan.base.job_id
         listed = self._run(["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j"])
@@ -165,14 +166,14 @@ class SlurmJobControl:
             self._run(["scancel", "--quiet", "--signal=TERM", *steps])
 
     def cancel(self, satellite_ids: Iterable[str], within_s: float = ENDS_WITHIN_S) -> None:
-        """End satellites, however far they are. Silent about those that have ended. Raises Refused.
+        """End satellites, whether they wait or run. Those that have ended are ignored. Raises Refused.
 
-        One that runs is asked first, and ends by itself: slurmstepd calls it CANCELLED in the job's output
-        otherwise.
+        A running satellite is asked first and ends by itself. Otherwise slurmstepd would call it CANCELLED
+        in the job's output.
         """
         deadline = time.monotonic() + within_s
         left = self._queued(satellite_ids)
-        with suppress(Refused):  # one may have ended meanwhile; what is left is cancelled below
+        with suppress(Refused):  # a satellite may have ended meanwhile; the rest are cancelled below
             if waiting := [job_id for job_id, entry in left.items() if entry.state == "PD"]:
                 self._run(["scancel", "--quiet", "--state=PENDING", *waiting])
                 left = self._queued(left)
@@ -185,21 +186,21 @@ class SlurmJobControl:
             self._run(["scancel", "--quiet", *left])
 
     def how_to_cancel(self, satellite_ids: Iterable[str]) -> str:
-        """The command by which the user ends them."""
+        """The command with which the user ends these satellites."""
         return f"scancel {' '.join(satellite_ids)}"
 
     def status(self, satellite_ids: Iterable[str]) -> dict[str, SatelliteStatus]:
-        """Of those satellites that squeue still knows. Raises Refused."""
+        """The status of each of these satellites that squeue still knows. Raises Refused."""
         return {job_id: entry.status() for job_id, entry in self._queued(satellite_ids).items()}
 
     def _queued(self, job_ids: Iterable[str]) -> dict[str, _QueueEntry]:
-        """What squeue says of those satellites that it still knows. Raises Refused.
+        """squeue's entries of these satellites, as far as it still knows them. Raises Refused.
 
-        A slurmctld that is killed forgets what it accepted in the last seconds, and gives those numbers to
-        other jobs: only a job with the name of this job's satellites is one of them.
+        A slurmctld that is killed forgets the jobs that it accepted in the last seconds, and gives their ids
+        to other jobs. So only a job with the name of this job's satellites counts.
 
-        Asked for one job slurmctld looks at no other, and asked for one user's it sends no others; without
-        a user it sends its whole queue for two jobs, and squeue picks them out.
+        For one job id, slurmctld reads no other job. For one user, it sends no other user's jobs. Without a
+        user, it sends its whole queue for two job ids, and squeue picks the jobs out.
         """
         ids = ",".join(job_ids)
         return self._entries(self._mine, f"--name={self._name}", f"--jobs={ids}") if ids else {}
@@ -212,7 +213,7 @@ class SlurmJobControl:
         return entries
 
     def base_state(self) -> BaseState:
-        """What Slurm says of the base. Raises Refused."""
+        """Slurm's state of the base. Raises Refused."""
         base = self._plan.base.job_id
         entry = self._entries(f"--jobs={base}").get(base)
         if entry is None or entry.state not in ("R", "S", "CF"):
@@ -220,7 +221,8 @@ class SlurmJobControl:
         return BaseState.SUSPENDED if entry.state == "S" else BaseState.RUNS
 
     def find(self) -> list[Found]:
-        """The satellites of this job that are in the queue, whoever has submitted them. Raises Refused."""
+        """The satellites of this job that are in the queue, also those that earlier leaders submitted. Raises
+        Refused."""
         base = self._plan.base
         found = []
         which = [self._mine, f"--name={self._name}"]
@@ -237,24 +239,24 @@ class SlurmJobControl:
 
     @property
     def _name(self) -> str:
-        """What this job's satellites are called in Slurm."""
+        """The name of this job's satellites in Slurm."""
         return f"flexo-{self._plan.base.job_id}"
 
     def _gpus(self, workers: int) -> str:
-        """ "[TYPE:]NUMBER" for so many workers, "" if they have none; no type for a heterogeneous job."""
+        """GPUs of `workers` workers as "[TYPE:]NUMBER", "" for none; no type for a heterogeneous job."""
         base, shape = self._plan.base, self._plan.base.shape
         kind = f"{shape.gpu_type}:" if shape.gpu_type and not base.heterogeneous else ""
         return f"{kind}{shape.gpus * workers}" if shape.gpus else ""
 
     def _gres(self, workers: int) -> str:
-        """GPUs and other devices of so many workers on a node; "" if they have none."""
+        """GPUs and other devices of `workers` workers on a node, for --gres; "" if they have none."""
         gpus = self._gpus(workers)
         others = (self._plan.base.shape * workers).devices
         words = (":".join(filter(None, (each.name, each.type, str(each.amount)))) for each in others)
         return ",".join([*([f"gpu:{gpus}"] if gpus else []), *words])
 
     def _run(self, command: list[str], script: str = "", node: str = "") -> str:
-        """`node`: where the script will run."""
+        """Run a Slurm command; return its output. Raises Refused. `node`: node on which `script` will run."""
         try:
             with _deaf_to_sigterm():
                 done = subprocess.run(
@@ -275,10 +277,11 @@ class SlurmJobControl:
 
 @contextmanager
 def _deaf_to_sigterm() -> Iterator[None]:
-    """What this thread starts meanwhile does not die of SIGTERM.
+    """A context in which processes that this thread starts do not die of SIGTERM.
 
-    Slurm sends it to every process of a step that is to end, and what the step still asks of Slurm has to be
-    answered. A blocked signal stays blocked in what is started; the other threads take it in this process.
+    Slurm sends SIGTERM to every process of a step that is to end, but the step still needs answers from
+    Slurm. A blocked signal stays blocked in the processes that are started. In this process, other threads
+    take the signal.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:

@@ -1,4 +1,4 @@
-"""What a process of a job learns from Slurm: from its environment, and from scontrol."""
+"""The Platform for Slurm: a process's job, from its environment and from scontrol."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class SlurmPlatform:
         return environments.base_job(environments.with_recorded_range(self._environment))
 
     def site(self) -> Site:
-        """What Slurm says of its own configuration."""
+        """Slurm's own configuration."""
         shown = ask_patiently(["scontrol", "show", "config"], self._environment)
         settings = dict(re.findall(r"^(\S+)\s*= (.*)$", shown, re.MULTILINE))
         return Site(
-            # Where tasks are not bound, srun warns of being told not to bind them.
+            # If Slurm does not bind tasks, srun warns about the option not to bind them.
             binds_cpus=re.search("affinity|cgroup", settings.get("TaskPlugin", "")) is not None,
-            # With proctrack/cgroup a signal to a step reaches those only that Slurm started.
+            # With proctrack/cgroup a signal to a step reaches only the processes that Slurm started.
             signals_reach_all="cgroup" not in settings.get("ProctrackType", ""),
             controller=settings.get("SlurmctldHost[0]", "").partition("(")[0].strip(),
         )
 
     def node_address(self, node: str) -> str:
-        """Where Slurm reaches `node`: its NodeAddr."""
+        """The address at which Slurm reaches `node`: its NodeAddr."""
         return self._shown_of_node(node, "NodeAddr")
 
     def host_name(self, node: str) -> str:

@@ -1,11 +1,11 @@
-"""What Slurm does not say to a job that it preempts: that it did, and that the job has to ask to run again.
+"""Preempted jobs: detects a preemption by Slurm, and requeues a preempted base.
 
-SIGTERM reaches the steps that there are at that instant. A satellite whose agent is just about to start never
-hears of it, and would hold its node until the grace time ends.
+Slurm's SIGTERM reaches only the steps that exist at that instant. A satellite whose agent is just about to
+start never gets it, and would hold its node until the grace time ends.
 
-In a partition with a grace time and PreemptMode=REQUEUE, as the one of borrowed servers, Slurm tells a job's
-steps to go (SIGTERM) and requeues the job when the time is over. A job that has ended by then has ended for
-good: nobody runs it again (slurm_job_preempt in Slurm's preempt.c).
+The partition of borrowed servers has a grace time and PreemptMode=REQUEUE. There Slurm sends SIGTERM to a
+job's steps, and requeues the job when the grace time is over. Slurm does not run a job again that has ended
+by then (slurm_job_preempt in Slurm's preempt.c).
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from horovod_elastic.platforms.slurm import commands
 from horovod_elastic.trace import say
 
 ENDED_WITHIN_S = 60.0
-"""How long Slurm may take to end the batch script once the job is requeued; KillWait is 30 s by default."""
+"""Time for Slurm to end the batch script once the job is requeued; KillWait is 30 s by default."""
 
 
 def requeue_if_preempted(job_id: str, environment: Mapping[str, str]) -> bool:
-    """Have Slurm requeue this job if it is being preempted for that, and wait to be ended; whether it is."""
+    """Requeue this job and wait to be ended, if Slurm preempts it and would requeue it later.
+
+    Returns whether the job was requeued.
+    """
     told = threading.Event()
     try:
         if not _is_requeued_later(job_id, environment):
@@ -40,14 +43,14 @@ def requeue_if_preempted(job_id: str, environment: Mapping[str, str]) -> bool:
         say(f"Slurm was not asked to requeue the job, and ends it: {error}")
         return False
     say("Slurm takes the base's nodes for other jobs; the job is requeued")
-    told.wait(ENDED_WITHIN_S)  # what follows in the job script belongs to a job that has ended well or badly
+    told.wait(ENDED_WITHIN_S)  # the rest of the job script is for a job that has ended, not for this one
     return True
 
 
 def was_told_to_go(job_id: str, environment: Mapping[str, str]) -> bool:
-    """Whether Slurm preempts this job, and sent its SIGTERM perhaps before anybody was there to hear it.
+    """Whether Slurm preempts this job. Its SIGTERM may have come before any process could handle it.
 
-    Slurm's silence is no such word.
+    False if Slurm does not answer.
     """
     with contextlib.suppress(NotInAJob):
         return _in_its_grace_time(_shown(job_id, environment))

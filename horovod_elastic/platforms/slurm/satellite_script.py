@@ -1,12 +1,13 @@
-"""The batch script of a satellite: runs its one step, and keeps Slurm's words on a planned end to itself.
+"""The batch script of a satellite: runs its one step, and drops Slurm's messages on a planned end.
 
-When Slurm or the job's leader ends a satellite, slurmstepd and srun say so as if something had failed:
-"error: *** STEP 26.0 ON t3 CANCELLED ***", "forcing job termination", "Exited with exit code 143".
-Standard error of the step comes through here. Such lines are held back until the step's end, and dropped
-if that was planned. Everything else is passed on as it comes.
+When Slurm or the job's leader ends a satellite, slurmstepd and srun report the end like a failure. They print
+"error: *** STEP 26.0 ON t3 CANCELLED ***", "forcing job termination", "Exited with exit code 143". Standard
+error of the step comes through this script. The script holds such lines back until the step's end, and drops
+them if the end was planned. It passes all other lines on as they come.
 
-The leader asks a satellite to end with SIGUSR1 (scancel --batch). To a SIGTERM, slurmstepd would add words
-of its own where nobody can drop them. Run by a path, without site packages: standard library only.
+The leader asks a satellite to end with SIGUSR1 (scancel --batch). To a SIGTERM, slurmstepd would add messages
+that this script cannot drop. The script is run by its path, without site packages, so it uses the standard
+library only.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ import sys
 from collections.abc import Sequence
 
 END = signal.SIGUSR1
-"""The leader's word that this satellite is to end."""
+"""The signal by which the leader asks this satellite to end."""
 _SLURM = (b"slurmstepd", b"srun: ")
 _OF_AN_END = re.compile(
     rb"slurmstepd\S*: error: \*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED AT \S+( DUE TO PREEMPTION)? \*\*\*"
     rb"|srun: (Job step aborted: .*|forcing job termination|got SIG\w+|Terminating .*|Force Terminated .*)"
     rb"|srun: error: \S+: (task|tasks) \S+: (Exited with exit code 143|Terminated|Killed)"
 )
-"""Not: time limits, nodes that fail, memory that runs out, and what else Slurm has to say."""
+"""Slurm's lines on a planned end. No line on a time limit, a failed node, memory or the like matches."""
 
 
 class Filter:
-    """Sorts a stream of bytes: what may be passed on at once, and Slurm's words on an end."""
+    """Splits a stream of bytes: Slurm's lines on an end are held, and all else is passed on."""
 
     def __init__(self) -> None:
         self.held: list[bytes] = []
         self._line = b""
         """The beginning of a line that may become one of Slurm's."""
         self._within = False
-        """In the middle of a line that is not."""
+        """Whether the stream is in the middle of a line that is not one of Slurm's."""
 
     def feed(self, data: bytes) -> bytes:
-        """What of it, and of what came before, is to be passed on now."""
+        """Take bytes; return those to pass on now, of `data` and of earlier calls."""
         passed = []
         for piece in data.splitlines(keepends=True):
             if self._within:
@@ -59,7 +60,7 @@ class Filter:
         return b"".join(passed)
 
     def end(self) -> bytes:
-        """What is left of the last line."""
+        """The rest of the last line, to be passed on at the end of the stream."""
         return self._sorted() if self._line else b""
 
     def _sorted(self) -> bytes:
@@ -84,7 +85,7 @@ class Satellite:
             self._process.terminate()
 
     def run(self) -> int:
-        """Until the step has ended: its exit code, or 0 where it was to end."""
+        """Wait until the step has ended; return its exit code, or 0 if its end was planned."""
         assert self._process is not None
         assert self._process.stderr is not None
         source = self._process.stderr.fileno()
@@ -101,15 +102,15 @@ class Satellite:
     def _to_end(self, number: int, frame: object) -> None:
         self._planned = True
         if self._process is not None:
-            self._process.terminate()  # to srun the order to end its step
+            self._process.terminate()  # for srun, SIGTERM is the order to end its step
 
     def _ended_by_slurm(self, number: int, frame: object) -> None:
-        """Cancelled, or back to whom it was taken from: its step has had SIGTERM too, and leaves in order."""
+        """Note that Slurm cancels or preempts the satellite. Its step has had SIGTERM too, and leaves."""
         self._planned = True
 
 
 def _pass_on(data: bytes) -> None:
-    """A full disk must not end the step."""
+    """Write `data` to standard error. An error, as on a full disk, must not end the step."""
     with contextlib.suppress(OSError):
         while data:
             data = data[os.write(2, data) :]

@@ -1,1 +1,1 @@
-"""Leader leases, of jobs and of flexods: one value, one interface of stores, and the rules."""
+"""Leader leases, of jobs and of flexods: one value, one interface for stores, and the rules."""

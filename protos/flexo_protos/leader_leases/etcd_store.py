@@ -1,8 +1,9 @@
 """A leader lease in etcd: one key, whose revision is what a transaction compares.
 
-A lease that is to end by itself lives under one of etcd's own leases. To write it again unchanged is to keep
-etcd's lease alive, which costs etcd no write. When it is released, its key is deleted. The other leases,
-flexods', live under no lease of etcd's: whoever waits measures how long one stands, as with a folder.
+A lease that is to end by itself is attached to one of etcd's own leases. To write it again unchanged, the
+store renews the etcd lease, which costs etcd no write. To release it, the store deletes its key. Leases of
+flexods are attached to no etcd lease. A waiting flexod measures how long such a lease stays unchanged, as
+with a folder.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from flexo_protos.lease_place import EtcdAccess, LeasePlace
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What this store wrote last, and the lease of etcd's that it lives under."""
+    """The last lease that this store wrote, and the etcd lease that it is attached to."""
 
     lease: LeaderLease
     version: int
@@ -26,7 +27,7 @@ class _Written:
 
 
 class EtcdLeaseStore:
-    """A LeaseStore: `key` in the etcd at `place`. A call takes about `answer_within_s` at most."""
+    """A LeaseStore: the key `key` in the etcd at `place`. A call takes about `answer_within_s` at most."""
 
     def __init__(
         self, place: LeasePlace, key: str, access: EtcdAccess, answer_within_s: float, kept_as: LeaseFormat
@@ -37,12 +38,12 @@ class EtcdLeaseStore:
         self.name = f"{self._key.server}, key {self._key.name}"
 
     def read(self) -> Found:
-        """See LeaseStore. What is left of a lease's time is not asked: `left_s` is all of it."""
+        """See LeaseStore. etcd is not asked for the remaining time of a lease: `left_s` is its whole time."""
         with _explained():
             return self._found(self._key.look())
 
     def swap(self, version: int, lease: LeaderLease) -> Found:
-        """See LeaseStore. An answer that was lost, and asked for again, counts by what then stands there."""
+        """See LeaseStore. If an answer is lost and the request repeated, the content afterwards counts."""
         with _explained():
             if not lease.expires_in_s:
                 return self._found(self._key.write(self._format.as_text(lease), version))
@@ -78,7 +79,7 @@ class EtcdLeaseStore:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """An etcd that is away is a store that is."""
+    """A context that turns EtcdAway into StoreAway."""
     try:
         yield
     except EtcdAway as error:

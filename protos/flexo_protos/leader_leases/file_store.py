@@ -1,18 +1,20 @@
 """A leader lease in a folder that several hosts share, as slurmctld's StateSaveLocation is.
 
-The lease is a file `active.N`, called a record here, whole before it has that name. The next record is
-`active.N+1`, made with link(2), which succeeds for one caller only, on NFS too (open(2), "O_EXCL"). So that
-is the compare-and-swap: no lock is held, which a stopped process or a host that is cut off would keep, and
-which some mounts do not have.
+The lease is a file `active.N`, called a record here, which is whole before it has that name. The next record
+is `active.N+1`. It is made with link(2), which succeeds for one caller only, on NFS too (open(2), "O_EXCL").
+That link is the compare-and-swap. It needs no lock, which a stopped process or a host that is cut off would
+keep, and which some mounts do not have.
 
-An NFS client may remember an old listing of the folder. What it makes itself renews that, so a swap lists the
-folder after it has made its file, and again after it has linked it: whoever goes by an old listing loses.
+An NFS client may remember an old listing of the folder. To make a file there renews the listing. So a swap
+lists the folder after it has made its file, and again after it has linked the file. A caller with an old
+listing loses.
 
 On a full disk there is no room for a new file. So some old records stay, and the oldest is written anew in
-the room that it has: renamed first to a name of the writer's own, which one of several can do, and then
-linked like any other. Who reads it by an old listing asks again whether the name is still there. Where an NFS
-client remembers even that, it reads the next record before it is one, or a mixture, under a number too old to
-swap: it waits longer by that, as the writer counts from before it wrote (HeldLease), or tries again.
+its own space. Its writer first renames it to a name of its own, which only one of several writers can do.
+Then the writer links it like any other. A reader with an old listing checks again whether the name is still
+there. If an NFS client remembers even that name, it reads the next record early, or a mixture, under a number
+too old to swap. Then it waits longer, because the writer counts from before it wrote (HeldLease), or it tries
+again.
 
 A folder has no clock: no lease in it ends by itself.
 """
@@ -33,10 +35,10 @@ from flexo_protos.leader_leases.lease import Found, LeaderLease, LeaseFormat, St
 
 _NAME = re.compile(r"active\.(\d+)")
 _TRIES = 3
-"""To read a file that its writer has just replaced by the next."""
+"""Number of attempts to read a record, which its writer may just have replaced by the next."""
 _KEPT = 4
-"""Records: the newest, the one before, which somebody may be about to read, and the room of two more: who is
-killed on a full disk may take one with him."""
+"""Number of records kept: the newest, the one before, which a reader may be about to read, and two more for
+their space. A process that is killed on a full disk may take one with it."""
 _LENGTH = 512
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -53,13 +55,13 @@ class FileLeaseStore:
         """See LeaseStore."""
         with self._explained():
             for _ in range(_TRIES):
-                version = self._newest()
+                version = self.newest()
                 if version == 0:
                     return Found(None, 0)
                 path = self._path(version)
                 with suppress(FileNotFoundError):
                     text = path.read_text(encoding="utf-8", errors="replace")
-                    path.stat()  # else it is no record any more, and may have been written anew meanwhile
+                    path.stat()  # without this name, the file may have been written anew meanwhile
                     return Found(self._format.from_text(text, str(path)), version)
         raise StoreAway(f"{self.name}: what it lists is gone whenever it is read")
 
@@ -75,11 +77,11 @@ class FileLeaseStore:
     def _replace(self, version: int, lease: LeaderLease) -> bool:
         own = self._folder / f".{secrets.token_hex(8)}"
         with self._explained():
-            if self._newest() != version:  # before it takes what may be the last room
+            if self.newest() != version:  # checked before the new file takes what may be the last room
                 return False
             try:
                 self._write(own, self._format.as_text(lease).encode().ljust(_LENGTH))
-                return self._newest() == version and self._link(own, version + 1)
+                return self.newest() == version and self._link(own, version + 1)
             finally:
                 own.unlink(missing_ok=True)
 
@@ -94,8 +96,8 @@ class FileLeaseStore:
                 _fill(file, data)
 
     def _take_over_oldest(self, own: Path) -> bool:
-        """Let `own` be the file that the oldest record was, unless that is the newest as well."""
-        *old, _ = sorted(self._versions()) or [0]
+        """Rename the oldest record to `own`, unless it is the newest as well; return whether that worked."""
+        *old, _ = sorted(self.versions()) or [0]
         with suppress(FileNotFoundError):  # another writer was faster
             if old:
                 self._path(old[0]).rename(own)
@@ -106,23 +108,25 @@ class FileLeaseStore:
         path = self._path(version)
         with suppress(FileExistsError):
             os.link(own, path)
-        if not _is_same(own, path):  # not by the answer of link(2): NFS may lose that, and ask again
+        if not _is_same(own, path):  # the answer of link(2) does not count: NFS may lose it, and ask again
             return False
-        if self._newest() != version:
-            path.unlink(missing_ok=True)  # it had been used before, and thrown away since
+        if self.newest() != version:
+            path.unlink(missing_ok=True)  # the number had been used before, and its record thrown away since
             return False
         self._throw_away_before(version - _KEPT + 1)
         return True
 
     def _throw_away_before(self, version: int) -> None:
-        for number in self._versions():
+        for number in self.versions():
             if number < version:
                 self._path(number).unlink(missing_ok=True)
 
-    def _newest(self) -> int:
-        return max(self._versions(), default=0)
+    def newest(self) -> int:
+        """The number of the newest version in the folder; 0: there is none."""
+        return max(self.versions(), default=0)
 
-    def _versions(self) -> list[int]:
+    def versions(self) -> list[int]:
+        """The numbers of all versions in the folder."""
         return [int(match[1]) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name))]
 
     def _path(self, version: int) -> Path:
@@ -146,7 +150,10 @@ def _fill(file: FileIO, data: bytes) -> None:
 
 
 def _is_same(own: Path, path: Path) -> bool:
-    """Not by the number of links: what was a record may still have its earlier writer's name too."""
+    """Whether both names lead to one file.
+
+    The number of links cannot tell: a former record may still have its earlier writer's name too.
+    """
     try:
         return own.samefile(path)
     except FileNotFoundError:

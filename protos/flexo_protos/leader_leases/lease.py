@@ -1,4 +1,4 @@
-"""A leader lease: what it says, how a store keeps it as text, and how it is changed, by compare-and-swap.
+"""A leader lease: its fields, its text in a store, and the compare-and-swap that changes it.
 
 A lease says who leads, and under which term. Each run of `flexo run` has one, and several flexods share one.
 A store (file_store.py, etcd_store.py, table.py) keeps a lease and knows no rules. The rules of a job's agents
@@ -6,7 +6,8 @@ are in protocol.py, those of flexods in flexo/availability/lease_protocol.py. Th
 a lease:
 
 * Jobs: the store's. It ends a lease that is not written again within `expires_in_s`.
-* flexods: that of whoever waits. `expires_in_s` is 0, so a store without a clock, such as a folder, suffices.
+* flexods: the clock of the waiting one. `expires_in_s` is 0, so a store without a clock, such as a folder,
+  suffices.
 """
 
 from __future__ import annotations
@@ -18,83 +19,85 @@ from typing import Any, Final, Protocol
 
 
 class StoreAway(Exception):
-    """The store cannot be used now, or what it holds is no lease; the message says which store, and why."""
+    """The store cannot be used now, or its content is no lease; the message says which store, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderLease:
-    """Who leads."""
+    """The holder of a leader lease, and its term."""
 
     holder: str
-    """Name of the leading process, nobody else's; "": nobody leads."""
+    """Name of the leading process, which no other process has; "": no process leads."""
     address: str
-    """host:port at which it is reached; "": it was named the successor, and has not come yet."""
+    """host:port of the holder; "": the holder was named the successor, and has not come yet."""
     term: int
-    """The fencing term. It grows with each holder. Whoever knows a later term obeys no earlier one."""
+    """The fencing term. It grows with each holder. A process that knows a later term obeys no earlier one."""
     previous: int = 0
-    """The term before; 0: none, as far as is known."""
+    """The term before this one; 0: none, as far as is known."""
     expires_in_s: float = 0.0
-    """How long it stands in the store unless it is written again; of one that a caller is told: what is left
-    of that, at most. 0: the store ends no lease."""
+    """Seconds for which the record stays in the store unless it is written again; 0: the store ends no lease.
+    In an answer to a caller: the seconds that are left, at most."""
     beat: int = 0
-    """Grows with each renewal where a renewal has to be seen by who waits."""
+    """Number that grows with each renewal, where waiting processes must see renewals."""
     since_at: float = 0.0
-    """When its holder became the leader, seconds since the epoch by the holder's clock; 0: not kept."""
+    """Time when its holder became the leader, in seconds since the epoch by its clock; 0: not kept."""
     released: bool = False
-    """Nobody has to wait for its end: its holder has left, or the store's clock has ended it."""
+    """Whether the lease is free at once: its holder has left, or the store's clock has ended it."""
 
     @property
     def vacant(self) -> bool:
-        """Nobody holds it."""
+        """Whether no process holds the lease."""
         return self.released or not self.holder
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a store holds, as one call has found it."""
+    """The content of a store at one call."""
 
     lease: LeaderLease | None
-    """None: none, and the store knows of no earlier one."""
+    """The lease; None if there is none, and the store knows of no earlier one."""
     version: int
-    """Names what was found, for `swap`; 0: nothing."""
+    """Version of the content, for `swap`; 0: no content."""
     next_term: int = 1
-    """A new holder's term is at least this one: it goes on from leases that the store holds no more."""
+    """Lowest term of a new holder. It counts on from leases that the store does not hold any more."""
     left_s: float = 0.0
-    """Until the store ends the lease, at most. Without a lease: how long a store that has just begun keeps it
-    for whoever held it."""
+    """Seconds until the store ends the lease, at most. Without a lease: seconds for which a store that has
+    just begun reserves the lease for its last holder."""
 
     def term_above(self, seen: int) -> int:
-        """The term of a new holder that knows of `seen`."""
+        """The term of a new holder that knows of the term `seen`."""
         known = self.lease.term if self.lease is not None else 0
         return max(self.next_term, known + 1, seen + 1)
 
 
 class LeaseStore(Protocol):
-    """Keeps one lease. For one thread. Each call may take as long as the storage does; raises StoreAway."""
+    """A store of one lease, for one thread. Calls may take as long as the storage, and raise StoreAway."""
 
     name: str
-    """For people: where it is."""
+    """Description of the store's place, for people."""
 
     def read(self) -> Found:
-        """What it holds. May be old, but never older than what was read here before."""
+        """The present content. It may be old, but never older than what this object has read before."""
         ...
 
     def swap(self, version: int, lease: LeaderLease) -> Found:
-        """Let it hold `lease` if it still holds what a call named `version`. What it holds now: `lease`, or
-        another one, if somebody else was faster.
+        """Write `lease` if the store's content still has this version. Return the content afterwards:
+        `lease`, or another lease, if another caller was faster.
         """
         ...
 
     def close(self) -> None:
-        """Let go of it. The lease is left as it is."""
+        """Close the store. The lease is left as it is."""
         ...
 
 
 class HeldLease:
-    """A lease that this process holds, and for how long that is certain. Times are one monotonic clock's."""
+    """A lease that this process holds, and the time for which that is certain, by one monotonic clock."""
 
     def __init__(self, lease: LeaderLease, began: float, certain_s: float) -> None:
-        """`began`: before it was asked for; `certain_s`: how long after that nobody else can have it."""
+        """`began`: time before the lease was asked for. `certain_s`: seconds from then on in which no other
+        process can have it.
+        """
         self._lease = lease
         self._certain_s = certain_s
         self._certain_from = began
@@ -102,11 +105,11 @@ class HeldLease:
 
     @property
     def lease(self) -> LeaderLease:
-        """As it was last written."""
+        """The lease as it was last written."""
         return self._lease
 
     def certain(self, now: float) -> bool:
-        """Whether nobody else can have it."""
+        """Whether no other process can have the lease at `now`."""
         return self._certain_from <= now < self._certain_until
 
     def is_in(self, lease: LeaderLease | None) -> bool:
@@ -115,10 +118,11 @@ class HeldLease:
         return lease is not None and (lease.holder, lease.address) == (own.holder, own.address)
 
     def heard(self, lease: LeaderLease, began: float) -> bool:
-        """`lease` is what a renewal begun at `began` has found in the store: whether it is held.
+        """Take the lease that a renewal, begun at `began`, has found in the store; return whether it is held.
 
-        A new term says that the store had forgotten the lease. If that was not certain any more, another
-        process may have taken it before the store forgot. That one is certain for `certain_s` at the longest.
+        A new term shows that the store had forgotten the lease. If the lease was not certain any more,
+        another process may have taken it before the store forgot it. That process is certain for at most
+        `certain_s`.
         """
         if not self.is_in(lease):
             return False
@@ -131,17 +135,17 @@ class HeldLease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFormat:
-    """A lease as one JSON object. What one release writes, those before and after it read."""
+    """The format of a lease as one JSON object. Earlier and later releases must read it."""
 
     keys: Mapping[str, str]
-    """By field: its key. A field without one is not kept."""
+    """The JSON key of each field. A field without a key is not kept."""
 
     def as_text(self, lease: LeaderLease) -> str:
-        """One line."""
+        """The lease as one line."""
         return json.dumps({key: getattr(lease, field) for field, key in self.keys.items()})
 
     def from_text(self, text: str, where: str) -> LeaderLease:
-        """The lease that `text` is. Raises StoreAway, which names `where`."""
+        """The lease in `text`. Raises StoreAway, which names `where`."""
         try:
             said = json.loads(text)
             return LeaderLease(**{field: _TYPES[field](said[key]) for field, key in self.keys.items()})

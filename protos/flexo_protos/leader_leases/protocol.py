@@ -1,9 +1,9 @@
-"""How a job's agents take, refresh and pass on their leader's lease (Amoeba, Algorithm 1), over any store.
+"""The rules by which a job's agents take, refresh and pass on the leader lease (Amoeba, Algorithm 1).
 
-They run where the store is: in the agent itself if etcd keeps the lease, in flexod or `flexo run` if those
-do (leases.proto carries the same three calls there).
+The functions work over any store, and run where the store is: in the agent itself if etcd keeps the lease, in
+flexod or `flexo run` if one of those does (leases.proto carries the same three calls there).
 
-`pb.AcquireRequest` is what an agent says when it asks; `job`, in it, names a store and means nothing here.
+`pb.AcquireRequest` is an agent's request. Its field `job` names a store and means nothing here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from flexo_protos.v1 import leases_pb2 as pb
 
 
 def acquire(store: LeaseStore, request: pb.AcquireRequest) -> Found:
-    """Take the lease if it is vacant, refresh it if it is the caller's own. What the store holds then."""
+    """Take the lease if it is vacant, or refresh it if it is the caller's own. Return the lease in the store
+    afterwards."""
     found = store.read()
     wanted = wanted_of(found, request)
     return found if wanted is None else store.swap(found.version, wanted)
 
 
 def release(store: LeaseStore, holder: str, successor: str) -> Found:
-    """Give up `holder`'s lease, to `successor` if one is named; without effect if another one holds it."""
+    """Give up `holder`'s lease, to `successor` if one is named. No effect if another process holds it."""
     found = store.read()
     lease = found.lease
     if lease is None or lease.holder != holder:
@@ -31,10 +32,10 @@ def release(store: LeaseStore, holder: str, successor: str) -> Found:
 
 
 def wanted_of(found: Found, request: pb.AcquireRequest) -> LeaderLease | None:
-    """What to swap `found` for; None: nothing, the lease is another's or is not to be had now."""
+    """The lease to swap `found` for; None if another process holds it, or it cannot be taken now."""
     lease = found.lease
     if lease is not None and _refreshes(lease, request):
-        # Also when it has run out: nobody has taken it in between.
+        # Also when the lease has run out: no other process has taken it meanwhile.
         return replace(lease, address=request.address, expires_in_s=request.ttl_s, released=False)
     if not _may_take(found, request):
         return None
@@ -43,7 +44,7 @@ def wanted_of(found: Found, request: pb.AcquireRequest) -> LeaderLease | None:
 
 
 def told(found: Found) -> LeaderLease:
-    """What whoever asks is told. Of a vacant lease: its last term, and how long it is not to be had."""
+    """The answer to a request. A vacant lease has its last term, and the time until it can be taken."""
     lease = found.lease
     if lease is None:
         return LeaderLease("", "", 0, 0, found.left_s)
@@ -53,8 +54,10 @@ def told(found: Found) -> LeaderLease:
 
 
 def _refreshes(lease: LeaderLease, request: pb.AcquireRequest) -> bool:
-    """A successor says its address with its first request. Whoever claims to hold the lease is no successor:
-    it led before, and somebody else has since.
+    """Whether a request refreshes the caller's own lease.
+
+    A successor gives its address with its first request. A caller that claims to hold the lease is no
+    successor: it led before, and another process has led since.
     """
     if lease.holder != request.holder:
         return False
@@ -67,7 +70,7 @@ def _may_take(found: Found, request: pb.AcquireRequest) -> bool:
         return request.claim != pb.CLAIM_UNSPECIFIED
     if request.claim == pb.CLAIM_HOLDER:
         return False
-    # Of the same name, so started again: who had it before is dead.
+    # A holder of the same name was started again: the earlier process is dead.
     return lease is None or lease.vacant or lease.holder == request.holder
 
 

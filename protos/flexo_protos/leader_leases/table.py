@@ -1,13 +1,15 @@
 """The leases of many jobs, in the memory of flexod or of `flexo run`, and the calls that reach them.
 
-Pure: time is an argument, nobody waits, and callers take turns. flexod serves the table to all jobs of the
-cluster (flexo/service/lease_service.py), `flexo run` to its own (horovod_elastic/election/lease_grpc.py).
+Pure: time is an argument, no call waits, and callers take turns. flexod serves the table to all jobs of the
+cluster (flexo/service/lease_service.py), `flexo run` to its own job
+(horovod_elastic/election/lease_grpc.py).
 
-What holds whatever happens: at one moment of the table's clock a lease has one holder; a term belongs to one
-holder, and later holders have higher ones. A table forgets when its process ends. The next one draws its
-terms from further on (`first_term`, the clock in milliseconds), and for `grace_s` gives nothing to ordinary
-candidates: they might depose a leader that only has not refreshed yet. That one refreshes meanwhile, and so
-takes its lease again.
+Two rules always hold. At one moment of the table's clock, a lease has one holder. A term belongs to one
+holder, and later holders have higher terms.
+
+A table is lost when its process ends. The next table draws its terms from further on (`first_term`, the clock
+in milliseconds). For `grace_s` it gives no lease to ordinary candidates: they might depose a leader that just
+has not refreshed its lease yet. That leader refreshes within that time, and so takes its lease again.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from flexo_protos.v1 import leases_pb2 as pb
 
 SHORTEST_TTL_S, LONGEST_TTL_S = 0.1, 60.0
 LONGEST_NAME = 255
-"""Characters of a holder's name, an address, a run's word."""
+"""Most characters of a holder's name, an address or a run's name."""
 LEASES_PER_USER = 4096
 FORGET_AFTER_S = 600.0
-"""How long a vacant lease is remembered: its last term, and that it was held at all."""
+"""Time for which the table remembers a vacant lease: its last term, and that it was held at all."""
 _HIGHEST_TERM = 1 << 62
 
 
@@ -38,7 +40,7 @@ class TooManyLeases(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LeaseKey:
-    """Whose lease: the user whom MUNGE named, and the run of a job."""
+    """The key of a lease: the user whom MUNGE named, and the run of a job."""
 
     uid: int
     job_id: int
@@ -57,7 +59,7 @@ _Name = tuple[int, int, str]
 
 
 class LeaseTable:
-    """All leases of one server. `now` is seconds of one monotonic clock throughout."""
+    """All leases of one server. `now`: time of one monotonic clock, in seconds, in all methods."""
 
     def __init__(self, now: float, *, grace_s: float = 0.0, first_term: int = 1) -> None:
         self._young_until = now + grace_s
@@ -67,19 +69,19 @@ class LeaseTable:
         self._forgot_at = now
 
     def acquire(self, key: LeaseKey, request: pb.AcquireRequest, now: float) -> LeaderLease:
-        """Take a vacant lease or refresh one's own. Raises TooManyLeases."""
+        """Take a vacant lease, or refresh the caller's own. Raises TooManyLeases."""
         return protocol.told(protocol.acquire(self.store(key, now), request))
 
     def look(self, key: LeaseKey, now: float) -> LeaderLease:
-        """Who holds it."""
+        """The present lease, with its holder."""
         return protocol.told(self.store(key, now).read())
 
     def release(self, key: LeaseKey, holder: str, successor: str, now: float) -> LeaderLease:
-        """Give up a lease that `holder` holds; without effect if it does not."""
+        """Give up a lease that `holder` holds. No effect if another process holds it."""
         return protocol.told(protocol.release(self.store(key, now), holder, successor))
 
     def store(self, key: LeaseKey, now: float) -> TableStore:
-        """One lease of the table, as it is at `now`."""
+        """A LeaseStore for one lease of the table at `now`."""
         return TableStore(self, key, now)
 
     def find(self, key: LeaseKey, now: float) -> Found:
@@ -148,7 +150,7 @@ class TableStore:
 
 
 def answer_acquire(table: LeaseTable, uid: int, request: pb.AcquireRequest, now: float) -> pb.Lease:
-    """LeaseService.Acquire for a caller that is proven to be `uid`. Raises BadRequest, TooManyLeases."""
+    """Answer LeaseService.Acquire for the proven user `uid`. Raises BadRequest, TooManyLeases."""
     key = _key(uid, request.job)
     _check_name("holder", request.holder)
     _check_name("address", request.address)
@@ -162,12 +164,12 @@ def answer_acquire(table: LeaseTable, uid: int, request: pb.AcquireRequest, now:
 
 
 def answer_look(table: LeaseTable, uid: int, request: pb.LookRequest, now: float) -> pb.Lease:
-    """LeaseService.Look. Raises BadRequest."""
+    """Answer LeaseService.Look for the proven user `uid`. Raises BadRequest."""
     return message(table.look(_key(uid, request.job), now))
 
 
 def answer_release(table: LeaseTable, uid: int, request: pb.ReleaseRequest, now: float) -> pb.Lease:
-    """LeaseService.Release. Raises BadRequest."""
+    """Answer LeaseService.Release for the proven user `uid`. Raises BadRequest."""
     key = _key(uid, request.job)
     _check_name("holder", request.holder)
     if request.successor:
@@ -176,7 +178,7 @@ def answer_release(table: LeaseTable, uid: int, request: pb.ReleaseRequest, now:
 
 
 def message(lease: LeaderLease) -> pb.Lease:
-    """`lease` as it goes over the wire."""
+    """The message for `lease`."""
     return pb.Lease(
         holder=lease.holder,
         address=lease.address,
@@ -187,7 +189,7 @@ def message(lease: LeaderLease) -> pb.Lease:
 
 
 def from_message(said: pb.Lease) -> LeaderLease:
-    """`said` as it came over the wire."""
+    """The lease in a message."""
     return LeaderLease(said.holder, said.address, said.term, said.previous, said.expires_in_s)
 
 

@@ -9,13 +9,13 @@ UNKILLED_S = 30.0
 """Slurm looks so often after jobs whose time is over."""
 SCHEDULING_S = 6.0
 """sched_interval and bf_interval, and a second for the epilog that the lab does not have."""
-LEASE_S = 60
+TIME_LIMIT_S = 60
 """Of a satellite; Slurm counts in minutes."""
 BUSY_S = 15.0
 """Granted to a machine of two cores on which a dozen processes train and others work as well."""
 TAKEN_BACK_S = GRACE_S + UNKILLED_S + KILL_WAIT_S + SCHEDULING_S + BUSY_S
 """From the moment when a job could start, but for preemptible ones, to its start: Slurm alone, at worst."""
-OWNERLESS_S = LEASE_S + 60.0 + GRACE_S + KILL_WAIT_S + BUSY_S
+OWNERLESS_S = TIME_LIMIT_S + 60.0 + GRACE_S + KILL_WAIT_S + BUSY_S
 """A satellite whose base is gone: its lease, OverTimeLimit's minute of Slurm's own clockwork, and its end."""
 STANDS_STILL_S = 75.0
 """Between two mini-batches of a job whose own processes are hit: a silent worker is given up after 30 s, and
@@ -29,7 +29,7 @@ CLOSED_S = 45.0
 UNDISTURBED_S = 15.0
 """After a daemon answers again, until it counts as undisturbed: leaders dial at most so much later."""
 SLURM_FORGETS_S = 10.0
-"""slurmctld writes its state down every few seconds: killed, it forgets what was submitted just before."""
+"""slurmctld writes its state down every few seconds: killed, it forgets which jobs came and ended since."""
 WANTED_S = 90.0
 """A base may leave a lent server if inference came so shortly before: reclaim_s of the lab is 60 s."""
 OVERLAP_S = 1.0

@@ -77,6 +77,8 @@ class Evidence:
     submitted: tuple[Submitted, ...] = ()
     training: Mapping[int, Training] = field(default_factory=dict)
     """By job id."""
+    ordinary_ends: Mapping[int, float] = field(default_factory=dict)
+    """When the scripts of ordinary jobs ended, as they wrote it down, by job id. Seconds since the epoch."""
     uses: tuple[Use, ...] = ()
     deaths: tuple[str, ...] = ()
     """Daemons that ended without having been killed by us."""

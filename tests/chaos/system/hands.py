@@ -67,6 +67,11 @@ class Hands:
         for job_id in held:
             self.lab.run(["scontrol", "release", str(job_id)], check=False)
 
+    def cancel(self, jobs: Iterable[int]) -> None:
+        """End jobs whose end slurmctld has forgotten (see `slurm_checks.end_is_forgotten`)."""
+        for job_id in jobs:
+            self.lab.run(["scancel", str(job_id)], check=False)
+
     # --- connections
 
     def _disconnect(self, fault: Fault) -> Strike:

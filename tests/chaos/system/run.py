@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ from chaos.system import job_checks, slurm_checks
 from chaos.system.evidence import Evidence, Strike, Submitted, Training, Use, Violation
 from chaos.system.hands import Hands
 from chaos.system.judge import judge
-from chaos.system.looks import Look, from_lines, latest
+from chaos.system.looks import Look, SlurmJob, from_lines, latest
 from chaos.system.plan import Elastic, Fault, Ordinary, Plan
 from chaos.system.stage import Stage, stage
 from flexo_lab import LabCommandFailed, LabFailed
@@ -37,6 +37,8 @@ SETTLES_S = 15.0
 ENDS_S = 240.0
 """Until all jobs have ended, from the word that they shall."""
 LEAVES_S = 60.0
+GHOST_S = 30.0
+"""From a script's end until Slurm, restarted, has had time to notice it."""
 POLL_S = 1.0
 _SUBMITS_S = 120.0
 _ORDINARY = """#!/bin/sh
@@ -44,9 +46,12 @@ log="$1.$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}.$$"
 echo "$SLURM_JOB_ID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES" > "$log.place"
 end=$(($(date +%s) + $2))
 while [ "$(date +%s)" -lt "$end" ] && [ ! -e "$1.stop" ]; do date +%s.%N >> "$log.times"; sleep 0.5; done
+: > "$log.ended"
 """
-"""An ordinary job says where it is, and that it lives: of each run in files of its own. slurmctld that is
-killed just after a job's start forgets it, and starts the job again under the same numbers."""
+"""An ordinary job says where it is, that it lives, and that it ends: of each run in files of its own.
+
+slurmctld that is killed just after a job's start forgets it, and starts the job again under the same numbers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +171,28 @@ class Run:
                 self.hands.wanted.discard(name)
                 self.deaths.append(f"{name} has ended by itself")
             last = self._last_look()
-            if held := [job.job_id for job in (last.jobs if last else ()) if job.not_launched]:
+            jobs = last.jobs if last else ()
+            if held := [job.job_id for job in jobs if job.not_launched]:
                 self.hands.release(held)
+            self.hands.cancel(self._ended_unnoticed(jobs))
             time.sleep(POLL_S)
+
+    def _ended_unnoticed(self, jobs: Sequence[SlurmJob]) -> list[int]:
+        """Jobs that Slurm would show as running for ever, because slurmctld was killed at their end."""
+        ends = self._ordinary_ends()
+        with self._lock:
+            strikes = tuple(self.strikes)
+        return [
+            job.job_id
+            for job in jobs
+            if job.runs
+            and slurm_checks.end_is_forgotten(job.job_id, ends, strikes)
+            and time.time() > ends[job.job_id] + GHOST_S
+        ]
+
+    def _ordinary_ends(self) -> dict[int, float]:
+        """Seconds since the epoch, by job id."""
+        return {int(path.name.split(".")[1]): path.stat().st_mtime for path in self.folder.glob("*.ended")}
 
     def _last_look(self) -> Look | None:
         """None: the observer has not begun."""
@@ -250,7 +274,7 @@ class Run:
         strikes = sorted(self.strikes, key=lambda strike: strike.at)
         return Evidence(
             from_lines(self.stage.observed.read_text()), tuple(strikes), tuple(self.submitted),
-            training, tuple(uses), tuple(self.deaths), remains,
+            training, self._ordinary_ends(), tuple(uses), tuple(self.deaths), remains,
         )  # fmt: skip
 
     def leftovers(self) -> tuple[str, ...]:

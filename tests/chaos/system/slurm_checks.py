@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
@@ -156,8 +156,10 @@ def no_job_is_lost(evidence: Evidence) -> Iterator[Violation]:
     for each in evidence.submitted:
         job = last.job(each.job_id)
         if job is None or job.name != each.name:
-            if not _forgotten(each, evidence.strikes):
+            if not _killed_after(each.at, evidence.strikes):
                 yield Violation("no job is lost", f"Slurm does not know {each.name} ({each.job_id}) any more")
+        elif end_is_forgotten(each.job_id, evidence.ordinary_ends, evidence.strikes):
+            continue
         elif not job.over:
             yield Violation(
                 "no job is lost", f"{each.name} ({each.job_id}) has not ended: {job.state} {job.reason}"
@@ -168,10 +170,18 @@ def no_job_is_lost(evidence: Evidence) -> Iterator[Violation]:
             )
 
 
-def _forgotten(job: Submitted, strikes: Sequence[Strike]) -> bool:
-    """Slurm's own: slurmctld was killed before it had written the job down."""
+def end_is_forgotten(job_id: int, ends: Mapping[int, float], strikes: Sequence[Strike]) -> bool:
+    """The job's script has ended, and slurmctld was killed before it had written that down.
+
+    The slurmctld after it shows such a job as running, and nothing will ever end it but `scancel`.
+    """
+    return job_id in ends and _killed_after(ends[job_id], strikes)
+
+
+def _killed_after(at: float, strikes: Sequence[Strike]) -> bool:
+    """slurmctld was killed so soon after this time (seconds since the epoch) that it may not know of it."""
     kills = [each.at for each in strikes if each.target is Target.SLURMCTLD and each.deed is Deed.KILL]
-    return any(0 <= at - job.at <= bounds.SLURM_FORGETS_S for at in kills)
+    return any(0 <= kill - at <= bounds.SLURM_FORGETS_S for kill in kills)
 
 
 def no_base_is_taken(evidence: Evidence) -> Iterator[Violation]:

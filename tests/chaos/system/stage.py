@@ -78,7 +78,7 @@ def _lead_flexod_through(lab: Lab, link: Link) -> None:
     own.write_text(re.sub(r"^SlurmctldPort=\d+$", f"SlurmctldPort={link.port}", text, flags=re.MULTILINE))
     toml = lab.layout.flexo_toml.read_text()
     toml = toml.replace(f'conf = "{lab.layout.slurm_conf}"', f'conf = "{own}"')
-    toml = toml.replace("[controller]", f"[controller]\nlease_s = {bounds.LEASE_S}")
+    toml = toml.replace("[controller]", f"[controller]\nlease_s = {bounds.TIME_LIMIT_S}")
     lab.layout.flexo_toml.write_text(toml)
 
 

@@ -11,7 +11,7 @@ from conftest import LabFactory, cancel_all_jobs
 from flexo_lab import Lab
 from matrix.stand_in import StandIn, field, state, submit, wait
 
-LEASE_S = 60
+TIME_LIMIT_S = 60
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -20,7 +20,7 @@ def elastic_lab(make_lab: LabFactory) -> Iterator[Lab]:
     """Two nodes with two GPUs each, and satellites with short leases."""
     lab = make_lab(nodes=2, gpus_per_node=2, infer_nodes=0, flexod=False)
     toml = lab.layout.flexo_toml
-    toml.write_text(toml.read_text().replace("[controller]", f"[controller]\nlease_s = {LEASE_S}"))
+    toml.write_text(toml.read_text().replace("[controller]", f"[controller]\nlease_s = {TIME_LIMIT_S}"))
     lab.start_flexod()
     yield lab
     lab.down()
@@ -84,9 +84,9 @@ def test_leases_are_extended_by_flexod_and_run_out_without_it(quiet_lab: Lab) ->
     wait(
         lambda: field(quiet_lab, satellite, "EndTime") not in ("", first),
         "the lease is extended",
-        2 * LEASE_S,
+        2 * TIME_LIMIT_S,
     )
     quiet_lab.stop_flexod(kill=True)
-    wait(lambda: not job.satellites(), "the satellite ends", 4 * LEASE_S)
+    wait(lambda: not job.satellites(), "the satellite ends", 4 * TIME_LIMIT_S)
     job.wait_for_workers(1)
     job.finish()

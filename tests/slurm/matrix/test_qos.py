@@ -45,7 +45,7 @@ def qos_of(lab: Lab, job_id: int) -> str:
 
 
 def failures(lab: Lab, job: StandIn) -> list[str]:
-    """What flexod's journal says of grants of the job that came to nothing."""
+    """What flexod's event store says of grants of the job that came to nothing."""
     asked = lab.run(["flexo", "why", str(job.job_id), "--json"], check=False)
     told = json.loads(asked.stdout) if asked.returncode == 0 else {"events": []}  # not seen yet
     return [event["text"] for event in told["events"] if event["kind"] == "failure"]

@@ -106,6 +106,7 @@ def test_one_acts_and_is_followed_when_it_is_killed_or_stopped_and_never_acts_ag
     assert epochs == sorted(epochs)
 
 
+@pytest.mark.thorough
 def test_on_a_full_disk_one_keeps_its_turn_and_is_followed_when_it_is_killed(
     start: Callable[[str], Process], tmp_path: Path
 ) -> None:

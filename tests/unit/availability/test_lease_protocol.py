@@ -13,7 +13,7 @@ LEASE_S = 5.0
 
 
 @dataclass
-class Shelf:
+class SharedStore:
     """A store in memory."""
 
     lease: LeaderLease | None = None
@@ -29,83 +29,83 @@ class Shelf:
         return True
 
 
-def step(claim: LeaseProtocol, shelf: Shelf, now: float) -> bool:
+def step(claim: LeaseProtocol, store: SharedStore, now: float) -> bool:
     """One look, and what follows of it, in no time at all. Whether something was written."""
-    wanted = claim.wanted(shelf.read(), now, 0.0)
-    if wanted is None or not shelf.swap(shelf.version, wanted):
+    wanted = claim.wanted(store.read(), now, 0.0)
+    if wanted is None or not store.swap(store.version, wanted):
         return False
     claim.wrote(wanted, now)
     return True
 
 
-def holder(shelf: Shelf, now: float, name: str = "a:1") -> LeaseProtocol:
+def holder(store: SharedStore, now: float, name: str = "a:1") -> LeaseProtocol:
     """A claim that has just won."""
     claim = LeaseProtocol(name, name, LEASE_S)
-    shelf.lease = replace(shelf.lease or LeaderLease("x", "x", 1), released=True)
-    assert step(claim, shelf, now)
+    store.lease = replace(store.lease or LeaderLease("x", "x", 1), released=True)
+    assert step(claim, store, now)
     return claim
 
 
 def test_an_empty_register_is_waited_at_for_a_lease_because_it_may_have_been_emptied() -> None:
-    shelf, claim = Shelf(), LeaseProtocol("a", "a:1", LEASE_S)
-    assert not step(claim, shelf, 100.0)
-    assert not step(claim, shelf, 104.9)
-    assert step(claim, shelf, 105.0)
+    store, claim = SharedStore(), LeaseProtocol("a", "a:1", LEASE_S)
+    assert not step(claim, store, 100.0)
+    assert not step(claim, store, 104.9)
+    assert step(claim, store, 105.0)
     assert claim.holds(105.0)
-    assert (shelf.lease.address, shelf.lease.term) == ("a:1", 1)
+    assert (store.lease.address, store.lease.term) == ("a:1", 1)
 
 
 def test_beats_keep_others_waiting_and_their_end_lets_the_next_one_in() -> None:
-    shelf = Shelf()
-    a, b = holder(shelf, 0.0), LeaseProtocol("b", "b:1", LEASE_S)
+    store = SharedStore()
+    a, b = holder(store, 0.0), LeaseProtocol("b", "b:1", LEASE_S)
     for now in range(1, 20):
-        assert step(a, shelf, float(now))
-        assert not step(b, shelf, now + 0.5)
+        assert step(a, store, float(now))
+        assert not step(b, store, now + 0.5)
     assert a.holds(19.0)
-    assert not step(b, shelf, 24.4)
-    assert step(b, shelf, 24.5), "a whole lease after it saw the last beat"
+    assert not step(b, store, 24.4)
+    assert step(b, store, 24.5), "a whole lease after it saw the last beat"
     assert not a.holds(24.5)
     assert b.term > a.term
 
 
 def test_who_is_active_stops_acting_before_anybody_may_follow_and_never_begins_again() -> None:
-    shelf = Shelf()
-    a = holder(shelf, 10.0)
+    store = SharedStore()
+    a = holder(store, 10.0)
     assert a.holds(10.0 + SAFE_PART * LEASE_S - 0.01)
     assert not a.holds(10.0 + SAFE_PART * LEASE_S)
-    assert not step(a, shelf, 30.0), "stopped for long: not even if nobody has followed"
+    assert not step(a, store, 30.0), "stopped for long: not even if nobody has followed"
     assert not a.holds(30.0)
 
 
 def test_a_late_beat_counts_from_when_it_was_begun() -> None:
-    shelf = Shelf()
-    a = holder(shelf, 0.0)
-    wanted = a.wanted(shelf.read(), 3.9, 0.0)
+    store = SharedStore()
+    a = holder(store, 0.0)
+    wanted = a.wanted(store.read(), 3.9, 0.0)
     assert wanted is not None
-    assert shelf.swap(shelf.version, wanted)
+    assert store.swap(store.version, wanted)
     a.wrote(wanted, 3.9)  # the answer came at 7
     assert a.holds(7.0)
     assert not a.holds(7.9)
 
 
 def test_a_released_turn_is_taken_at_once_and_its_holder_acts_no_more() -> None:
-    shelf = Shelf()
-    a, b = holder(shelf, 0.0), LeaseProtocol("b", "b:1", LEASE_S)
-    farewell = a.farewell(shelf.lease, 1.0)
+    store = SharedStore()
+    a, b = holder(store, 0.0), LeaseProtocol("b", "b:1", LEASE_S)
+    farewell = a.farewell(store.lease, 1.0)
     assert farewell is not None
     assert not a.holds(1.0)
-    assert shelf.swap(shelf.version, farewell)
-    assert step(b, shelf, 1.1)
-    assert b.farewell(replace(shelf.lease, holder="c"), 1.2) is None, "what is another's is left alone"
+    assert store.swap(store.version, farewell)
+    assert step(b, store, 1.1)
+    assert b.farewell(replace(store.lease, holder="c"), 1.2) is None, "what is another's is left alone"
 
 
 def test_epochs_go_on_from_the_clock_where_the_register_was_emptied() -> None:
-    shelf, claim = Shelf(), LeaseProtocol("a", "a:1", LEASE_S)
+    store, claim = SharedStore(), LeaseProtocol("a", "a:1", LEASE_S)
     claim.wanted(Found(None, 0), 0.0, 1_800_000_000.5)
     wanted = claim.wanted(Found(None, 0), 6.0, 1_800_000_006.5)
     assert wanted is not None
     assert wanted.term == 1_800_000_006
-    shelf.swap(0, wanted)
+    store.swap(0, wanted)
     after = LeaseProtocol("b", "b:1", LEASE_S)
     after.wanted(Found(wanted, 1), 0.0, 5.0)
     later = after.wanted(Found(wanted, 1), 5.0, 5.0)
@@ -114,13 +114,13 @@ def test_epochs_go_on_from_the_clock_where_the_register_was_emptied() -> None:
 
 
 def test_who_is_active_puts_its_record_back_where_the_register_was_emptied() -> None:
-    shelf = Shelf()
-    a, b = holder(shelf, 0.0), LeaseProtocol("b", "b:1", LEASE_S)
-    step(b, shelf, 0.1)
-    shelf.lease, shelf.version = None, 0
-    assert not step(b, shelf, 0.6)
-    assert step(a, shelf, 1.0)
-    assert not step(b, shelf, 5.5)
+    store = SharedStore()
+    a, b = holder(store, 0.0), LeaseProtocol("b", "b:1", LEASE_S)
+    step(b, store, 0.1)
+    store.lease, store.version = None, 0
+    assert not step(b, store, 0.6)
+    assert step(a, store, 1.0)
+    assert not step(b, store, 5.5)
 
 
 @dataclass
@@ -137,16 +137,16 @@ class Flexod:
     def now(self, at: float) -> float:
         return at * self.rate
 
-    def go_on(self, shelf: Shelf, at: float) -> None:
+    def go_on(self, store: SharedStore, at: float) -> None:
         """The next of its three steps."""
         if self.read is None:
-            self.read = shelf.read()
+            self.read = store.read()
         elif self.wanted is None:
             self.wanted = self.claim.wanted(self.read, self.now(at), 0.0)
             self.began = self.now(at)
             self.read = None if self.wanted is None else self.read
         else:
-            if shelf.swap(self.read.version, self.wanted):
+            if store.swap(self.read.version, self.wanted):
                 self.claim.wrote(self.wanted, self.began)
             self.read = self.wanted = None
 
@@ -161,7 +161,7 @@ def test_never_do_two_hold_the_turn_in_a_world_of_any_pauses() -> None:
 
 def _live(random: Random, world_name: str) -> None:
     """Pauses between reading, deciding and writing; clocks that run up to a tenth apart; starts anew."""
-    shelf = Shelf()
+    store = SharedStore()
     world = [
         (random.random(), number, Flexod(LeaseProtocol(name, name, LEASE_S), random.uniform(0.95, 1.05)))
         for number, name in enumerate("abc")
@@ -174,8 +174,8 @@ def _live(random: Random, world_name: str) -> None:
             each for each in (flexod, *(other for _, _, other in world)) if each.claim.holds(each.now(at))
         ]
         assert len(acting) <= 1, world_name
-        flexod.go_on(shelf, at)
-        epoch = shelf.lease.term if shelf.lease else 0
+        flexod.go_on(store, at)
+        epoch = store.lease.term if store.lease else 0
         assert epoch >= last_epoch, world_name
         turns, last_epoch = turns + (epoch > last_epoch), epoch
         if flexod.claim.won and not flexod.claim.holds(flexod.now(at)):

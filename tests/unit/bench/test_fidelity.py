@@ -10,8 +10,10 @@ import pytest
 from flexo.scalability.table import TableSpeed
 from flexo_bench.fidelity import calibration, comparison, earlier, report, workload
 from flexo_bench.fidelity.running import Life
-from flexo_bench.fidelity.submitting import Line, WorkerLog, read_log
+from flexo_bench.fidelity.submitting import WorkerEvent, WorkerLog, read_log
 from flexo_simulation.on_slurm.times import SlurmTimes, StartTime
+
+pytestmark = pytest.mark.thorough
 
 TIMES = SlurmTimes(
     submit_s=0.5, free_s=1.0, backfill_s=3.0, boot=StartTime(5.0), end_s=1.0, satellite_s=1.0,
@@ -52,9 +54,9 @@ def test_starting_times_go_by_a_line_through_what_was_measured() -> None:
 
 
 def test_a_pause_is_the_gap_between_two_sizes_less_a_step() -> None:
-    early = [Line("batch", at, 1) for at in (1.0, 2.0, 3.0)]
-    late = [Line("batch", at, 2) for at in (4.5, 5.5, 6.5)]
-    log = WorkerLog((*early, Line("enter", 3.2, 2), *late))
+    early = [WorkerEvent("batch", at, 1) for at in (1.0, 2.0, 3.0)]
+    late = [WorkerEvent("batch", at, 2) for at in (4.5, 5.5, 6.5)]
+    log = WorkerLog((*early, WorkerEvent("enter", 3.2, 2), *late))
     assert calibration.pause_s(log, 2, since=0.0) == pytest.approx(0.5)
     assert log.sizes == ((1.0, 1), (3.2, 2))
 
@@ -65,7 +67,7 @@ def test_only_rank_0_is_read_and_torn_lines_are_left_out(tmp_path: Path) -> None
 
     (tmp_path / "1.jsonl").write_text(line("enter", 1.0, 0) + line("batch", 2.0, 0) + '{"event": "ba')
     (tmp_path / "2.jsonl").write_text(line("enter", 1.0, 1))
-    assert read_log(tmp_path).lines == (Line("enter", 1.0, 2), Line("batch", 2.0, 2))
+    assert read_log(tmp_path).lines == (WorkerEvent("enter", 1.0, 2), WorkerEvent("batch", 2.0, 2))
 
 
 def test_the_simulator_runs_the_workload_under_every_policy_of_the_benchmark() -> None:

@@ -7,6 +7,8 @@ import pytest
 from flexo_bench.runtime.pauses import Pause
 from flexo_bench.runtime.results import Broadcast, Connected, Connecting, Figures, Resize, Steady
 
+pytestmark = pytest.mark.thorough
+
 BATCH_S = 0.1
 
 

@@ -11,6 +11,8 @@ from rich.console import Console
 from flexo_bench.papers.figures import Comparison, Figure, Row, Table, ratio
 from flexo_bench.papers.report import as_json, cell, show
 
+pytestmark = pytest.mark.thorough
+
 ONE = Comparison(
     "one",
     "Somebody (2020), table 1",

@@ -10,6 +10,8 @@ from flexo_bench.runtime.pauses import Change, NoChange, pause, warming_slows
 from flexo_bench.runtime.results import Figures, Goal, Interval, Resize, Steady, Transient
 from flexo_bench.runtime.worklog import Batch, Moment, WorkLog, samples_per_second
 
+pytestmark = pytest.mark.thorough
+
 BATCH_S = 0.1
 
 

@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from chaos.checker import Verdict, check, record
 from chaos.plan import SEEDS, Deed, Victim, plan
+from says import says
+
+pytestmark = pytest.mark.thorough
 
 SAMPLES = 12
 """Of an epoch; a worker takes 2 a step."""
@@ -84,18 +88,21 @@ def test_a_step_that_not_all_have_begun_cannot_have_counted() -> None:
 
 def test_samples_that_nobody_trained_on_are_found() -> None:
     told = Story().world([1], 0, [*ALL[:2], [8, 9, 10]]).done([1], 3, TOTAL - 11).judged()
-    assert told.wrong == ("epoch 0: 1 samples were never trained on, 0 more than once",)
+    [wrong] = told.wrong
+    assert says(wrong, "epoch 0", "1 samples", "0 more than once")
 
 
 def test_samples_that_were_trained_on_twice_are_found() -> None:
     told = Story().world([1], 0, [*ALL[:2], [8, 9, 10, 11, 0]]).done([1], 3, TOTAL).judged()
-    assert told.wrong == ("epoch 0: 0 samples were never trained on, 1 more than once",)
+    [wrong] = told.wrong
+    assert says(wrong, "epoch 0", "0 samples", "1 more than once")
 
 
 def test_going_back_behind_the_last_commit_of_a_survivor_is_found() -> None:
     story = Story().world([1, 2], 0, ALL[:2]).committed(1, 2)
     told = story.world([1], 1, ALL[1:]).done([1], 3, TOTAL).judged()
-    assert told.wrong == ("went back to step 1, although 2 was committed",)
+    [wrong] = told.wrong
+    assert says(wrong, "back to step 1", "2 was committed")
 
 
 def test_a_commit_of_a_worker_that_died_may_be_lost() -> None:
@@ -111,7 +118,7 @@ def test_steps_that_a_planned_change_loses_are_found() -> None:
 
 def test_steps_that_a_change_leaves_out_are_found() -> None:
     told = Story().world([1], 0, ALL[:1]).world([1, 2], 2, ALL[2:]).done([1, 2], 3, TOTAL).judged()
-    assert "begins after step 2, but only 1 are done" in told.wrong[0]
+    assert says(told.wrong[0], "step 2", 1)
 
 
 def test_beginning_again_without_anybody_who_has_trained_is_a_restart_and_no_rollback() -> None:
@@ -124,7 +131,8 @@ def test_beginning_again_without_anybody_who_has_trained_is_a_restart_and_no_rol
 def test_beginning_again_with_somebody_who_has_trained_is_no_restart() -> None:
     story = Story().world([1, 2], 0, ALL[:2]).committed(1, 2)
     told = story.world([1, 3], 0, ALL).done([1, 3], 3, TOTAL).judged()
-    assert told.wrong == ("went back to step 0, although 2 was committed",)
+    [wrong] = told.wrong
+    assert says(wrong, "back to step 0", "2 was committed")
     assert told.restarts == 0
 
 
@@ -146,8 +154,9 @@ def test_a_state_that_does_not_hold_what_was_trained_on_is_found() -> None:
 
 def test_workers_that_end_differently_or_not_at_all_are_found() -> None:
     story = Story().world([1, 2], 0, ALL)
-    assert story.judged().wrong == ("nobody got to the end",)
-    assert "1 workers got to the end, of 2" in story.done([1], 3, TOTAL).judged().wrong[0]
+    [wrong] = story.judged().wrong
+    assert says(wrong, "nobody")
+    assert says(story.done([1], 3, TOTAL).judged().wrong[0], "1 workers", "of 2")
     assert "different" in story.done([2], 3, TOTAL, "other").judged().wrong[0]
 
 

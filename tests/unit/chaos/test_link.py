@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from chaos.system.link import Link
 
+pytestmark = pytest.mark.thorough
+
 SHORT_S, LONG_S = 0.2, 10.0
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from chaos.system.looks import Held, Tag, from_lines, latest, parse, to_line
+
+pytestmark = pytest.mark.thorough
 
 JOBS = """\
 JobId=4 JobName=rigid1

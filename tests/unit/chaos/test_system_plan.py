@@ -8,6 +8,8 @@ import pytest
 from chaos import seeds
 from chaos.system.plan import LINKS, OF_A_JOB, Deed, Target, plan
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_seed_is_the_same_plan_always_and_another_seed_another() -> None:
     assert plan(7) == plan(7)
@@ -46,5 +48,5 @@ def test_seeds_are_written_as_numbers_and_ranges() -> None:
     assert seeds.parse("1-3,7,2") == (1, 2, 3, 7)
     assert seeds.parse("5") == (5,)
     for text in ("", "3-1", "a", "1-", "-1", "1..3", "1-999999"):
-        with pytest.raises(argparse.ArgumentTypeError, match="seeds and ranges of seeds are allowed"):
+        with pytest.raises(argparse.ArgumentTypeError, match="seeds and ranges"):
             seeds.parse(text)

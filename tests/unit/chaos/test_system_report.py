@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from chaos import report
 from chaos.report import Part
+from says import says
+
+pytestmark = pytest.mark.thorough
 
 
 def test_the_report_adds_both_parts_up_and_keeps_what_was_wrong(tmp_path: Path) -> None:
@@ -21,4 +25,4 @@ def test_the_report_adds_both_parts_up_and_keeps_what_was_wrong(tmp_path: Path) 
     assert written == {"runs": 5, "kills": 5, "violations": 2, "seeds_failed": ["system 7"], "seconds": 12.3}
     assert [part["name"] for part in parts] == ["jobs", "system"]
     assert parts[1]["violations"] == list(system.violations)
-    assert report.sentence(system) == "system: 2 of 3 went well, 3 failures of 2 kinds, 2 violations"
+    assert says(report.sentence(system), "system", "2 of 3", "3 failures", "2 kinds", "2 violations")

@@ -33,6 +33,7 @@ def test_another_shell_is_a_usage_error_that_names_those_there_are(
     assert "zsh" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_bash_completes_commands_and_options() -> None:
     asked = """
         source <(flexo completion bash)

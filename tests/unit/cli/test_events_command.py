@@ -18,10 +18,10 @@ from flexo_protos.v1 import admin_pb2_grpc
 
 
 class Admin(admin_pb2_grpc.AdminServiceServicer):
-    """Has a journal, of which one answer holds two entries that are newer than `before`."""
+    """Has an event store, of which one answer holds two entries that are newer than `before`."""
 
     def __init__(self) -> None:
-        self.journal = [self.event(number, "grow", 7, f"step {number}") for number in range(1, 8)]
+        self.event_store = [self.event(number, "grow", 7, f"step {number}") for number in range(1, 8)]
         self.asked: list[pb.ListEventsRequest] = []
         self.present = True
 
@@ -35,10 +35,10 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         if "grew" in request.kinds:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no events of kind 'grew'; there are: ...")
         self.asked.append(request)
-        newest = self.journal[-1].number if self.journal else 0
+        newest = self.event_store[-1].number if self.event_store else 0
         left = [
             each
-            for each in reversed(self.journal)
+            for each in reversed(self.event_store)
             if each.number > request.after and (not request.before or each.number < request.before)
         ]
         part = left[: min(2, request.limit)]
@@ -68,7 +68,7 @@ def test_a_jobs_events_are_a_table_newest_first(admin: Admin, flexo_events: Run)
 
 
 def test_events_of_all_jobs_say_whose_they_are(admin: Admin, flexo_events: Run) -> None:
-    admin.journal = [
+    admin.event_store = [
         admin.event(1, "lend", 0, "n3 is lent"),
         pb.Event(number=2, at=1.7e9, kind="grow", job_id=8, restart_count=1, text="by 1"),
     ]
@@ -133,7 +133,7 @@ def test_a_kind_that_flexod_does_not_know_is_exit_1_in_its_words(admin: Admin, f
 
 
 def test_nothing_found_is_said_and_is_an_empty_list_in_json(admin: Admin, flexo_events: Run) -> None:
-    admin.journal = []
+    admin.event_store = []
     assert flexo_events("9") == (0, "no such events\n", "")
     _, out, _ = flexo_events("9", "--json")
     assert json.loads(out) == {"job_id": 9, "events": []}
@@ -164,7 +164,7 @@ def test_following_tells_the_last_and_then_each_new_one_once_oldest_first(
 ) -> None:
     def happen(*texts: str) -> None:
         for text in texts:
-            admin.journal.append(admin.event(admin.journal[-1].number + 1, "shrink", 7, text))
+            admin.event_store.append(admin.event(admin.event_store[-1].number + 1, "shrink", 7, text))
 
     looks = Looks(lambda: happen("a"), lambda: None, lambda: happen("b", "c", "d", "e", "f"))
     monkeypatch.setattr(events.time, "sleep", looks)
@@ -176,7 +176,7 @@ def test_following_tells_the_last_and_then_each_new_one_once_oldest_first(
 def test_following_for_people_is_a_line_an_event(
     admin: Admin, flexo_events: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admin.journal.append(admin.event(8, "lend", 0, "n3\x1b[2J is lent"))
+    admin.event_store.append(admin.event(8, "lend", 0, "n3\x1b[2J is lent"))
     monkeypatch.setattr(events.time, "sleep", Looks())
     _, out, _ = flexo_events("--follow", "--last", "2")
     first, second = out.splitlines()
@@ -184,7 +184,7 @@ def test_following_for_people_is_a_line_an_event(
     assert second.endswith("n3\\x1b[2J is lent")
 
 
-def test_following_waits_for_a_flexod_that_is_away_and_outlives_a_new_journal(
+def test_following_waits_for_a_flexod_that_is_away_and_outlives_a_new_event_store(
     admin: Admin, flexo_events: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> None:
@@ -192,7 +192,7 @@ def test_following_waits_for_a_flexod_that_is_away_and_outlives_a_new_journal(
 
     def back() -> None:
         admin.present = True
-        admin.journal = [admin.event(1, "daemon", 0, "flexod begins"), admin.event(2, "grow", 8, "by 1")]
+        admin.event_store = [admin.event(1, "daemon", 0, "flexod begins"), admin.event(2, "grow", 8, "by 1")]
 
     monkeypatch.setattr(events.time, "sleep", Looks(away, lambda: None, back, lambda: None))
     _, out, err = flexo_events("--follow", "--last", "1", "--json")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from says import says
 from traces import needs_traces
 
 from flexo_cli.simulation import setup
@@ -77,7 +78,7 @@ def test_several_policies_give_an_object_by_name_and_a_column_each(flexo, own):
     assert list(found) == ["fifo", "srtf"]
     assert [found[name]["oracle"] for name in found] == [False, True]
     assert "srtf (oracle)" in out
-    assert "true running times, which no scheduler knows" in out
+    assert says(out, "true running times")
 
 
 def test_json_on_the_output_leaves_nothing_else_there(flexo, own):
@@ -109,9 +110,9 @@ def test_slower_gpus_take_longer_and_both_the_speed_and_the_loss_of_mixing_can_b
     arguments = ("simulate", "--trace", own, "--format", "own", *cluster, "--start-cost", "0")
     code, out, _ = flexo(*arguments, "--json", "usual")
     assert code == 0
-    assert "speeds of GPUs: v100 1, t4 0.333; a heterogeneous run on several does 0.9 of their sum" in out
+    assert says(out, "v100 1", "t4 0.333", "0.9 of")
     faster = ("--gpu-speed", "t4=0.5", "--mixed-efficiency", "1")
-    assert "v100 1, t4 0.5; a heterogeneous run on several does 1 of" in flexo(*arguments, *faster)[1]
+    assert says(flexo(*arguments, *faster)[1], "v100 1", "t4 0.5", "1 of")
     assert flexo(*arguments, *faster, "--json", "faster")[0] == 0
     usual, fast = (json.loads(Path(name).read_text())["makespan_s"] for name in ("usual", "faster"))
     assert fast < usual
@@ -140,11 +141,11 @@ def test_a_bad_line_ends_with_1_and_is_named_and_can_be_skipped(flexo):
     arguments = ("simulate", "--trace", "bad.csv", "--format", "own", *SMALL)
     code, out, err = flexo(*arguments)
     assert (code, out) == (1, "")
-    assert err == "flexo: bad.csv:5: gpus is 'x': it takes a whole number from 0\n"
+    assert says(err, "flexo", "bad.csv:5", "gpus", "'x'", "from 0")
+    assert err.count("\n") == 1
     code, out, err = flexo(*arguments, "--bad-lines", "skip")
     assert code == 0
-    assert "skipped 1 line that makes no sense" in err
-    assert "bad.csv:5: gpus is 'x'" in err
+    assert says(err, "skipped 1 line", "bad.csv:5", "gpus", "'x'")
 
 
 def test_jobs_that_can_never_fit_are_named(flexo):
@@ -153,8 +154,8 @@ def test_jobs_that_can_never_fit_are_named(flexo):
         "simulate", "--trace", "large.csv", "--format", "own", *SMALL, "--policy", "fifo", "--json"
     )
     assert code == 0
-    assert "can never fit on this cluster and were left out: job 4 (large)" in err
-    assert "left out because they ask for no GPU: 1 job" in err
+    assert says(err, "never fit", "job 4 (large)")
+    assert says(err, "no GPU", "1 job")
     assert json.loads(out)["finished"] == 3
 
 
@@ -192,7 +193,7 @@ def test_types_of_gpus_and_servers_on_loan_are_understood(flexo, own):
     )
     code, out, _ = flexo("simulate", "--trace", own, "--format", "own", *types)
     assert code == 0
-    assert "2 nodes of 4 v100, 1 node of 8 t4 on loan" in out
+    assert says(out, "2 nodes of 4 v100", "1 node of 8 t4 on loan")
 
 
 def test_settings_of_policies_reach_them(flexo, own):
@@ -291,7 +292,7 @@ def test_what_cannot_be_written_ends_with_1(flexo, own, option):
         "simulate", "--trace", own, "--format", "own", *SMALL, "-q", option, "no/such/folder"
     )
     assert code == 1
-    assert "no/such/folder: No such file or directory" in err
+    assert says(err, "no/such/folder", "No such file")
 
 
 def test_ctrl_c_ends_with_130(flexo, own, monkeypatch):
@@ -318,9 +319,9 @@ def test_a_format_brings_its_authors_setting_and_options_go_before_it(flexo):
     trace = needs_traces("pollux/workloads/workload-6.csv")
     arguments = ("simulate", "--trace", str(trace), "--format", "pollux", "--policy", "fifo")
     _, out, _ = flexo(*arguments)
-    assert "policies decide every 60 s; a start costs 30 s, a resize 30 s" in out
+    assert says(out, "every 60 s", "start costs 30 s", "resize 30 s")
     _, out, _ = flexo(*arguments, "--interval", "0", "--start-cost", "1", "--resize-cost", "2")
-    assert "policies decide whenever something happens; a start costs 1 s, a resize 2 s" in out
+    assert says(out, "policies decide whenever", "start costs 1 s", "resize 2 s")
 
 
 def test_whatif_writes_a_page_and_says_how_far_it_can_be_believed(flexo):
@@ -336,12 +337,9 @@ def test_whatif_writes_a_page_and_says_how_far_it_can_be_believed(flexo):
         ("lyra", 1.0),
         ("elastic-tiresias", 1.0),
     ]
-    assert found["cluster"] == {
-        "nodes": 2,
-        "gpus": 8,
-        "inferred": "4 GPUs a node: the most that a job had on one; "
-        "2 nodes: so many for the 8 GPUs that were in use at the peak",
-    }
+    inferred = found["cluster"].pop("inferred")
+    assert found["cluster"] == {"nodes": 2, "gpus": 8}
+    assert says(inferred, "4 GPUs a node", "2 nodes", "8 GPUs")
 
 
 def test_whatif_says_which_policies_are_oracles(flexo):
@@ -361,4 +359,4 @@ def test_whatif_without_a_dump_says_what_is_wanted(flexo):
     Path("x.txt").write_text("hello\n")
     code, _, err = flexo("whatif", "--sacct", "x.txt")
     assert code == 1
-    assert "ask for it with sacct --parsable2" in err
+    assert says(err, "sacct --parsable2")

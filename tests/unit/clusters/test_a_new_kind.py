@@ -19,7 +19,7 @@ from flexo.clusters.base import Allocates, Site
 from flexo.config import Settings
 from flexo.control.leaders import Orders
 from flexo.controller import Controller
-from flexo.journal import Journal
+from flexo.event_store.store import EventStore
 from flexo.model.elastic import LeaderReport, SatelliteReport, SatelliteState
 from flexo.model.queue import ElasticRequest, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
@@ -140,9 +140,9 @@ class Toys:
         self.restart()
 
     def restart(self) -> None:
-        self.journal = Journal(self.folder / "journal.sqlite", 30)
+        self.event_store = EventStore(self.folder / "journal.sqlite", 30)
         self.controller = Controller(
-            self.settings, self.cluster, self.leaders, self.journal, clock=lambda: self.at, signer=SIGNER
+            self.settings, self.cluster, self.leaders, self.event_store, clock=lambda: self.at, signer=SIGNER
         )
 
     def go(self, seconds: float) -> None:
@@ -173,10 +173,10 @@ def test_its_owners_have_names_and_a_flexod_that_is_started_again_knows_their_gr
 ) -> None:
     toys = Toys(tmp_path, "lyra")
     toys.go(60.0)
-    granted = {each.grant_id for each in toys.journal.grants() if each.owner == ADA}
+    granted = {each.grant_id for each in toys.event_store.grants() if each.owner == ADA}
     assert granted
     toys.restart()
-    assert {each.grant_id for each in toys.journal.grants()} == granted
+    assert {each.grant_id for each in toys.event_store.grants()} == granted
     toys.go(300.0)
     assert {job.satellite.grant_id for job in toys.satellites if job.satellite} == granted
     assert not toys.controller.status().trouble

@@ -12,7 +12,7 @@ from flexo.clusters.simulated.nodes import NodeGroup, make_nodes
 from flexo.model.plans import Allocate, Drop
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
-from flexo.model.training import Quota, Share, TrainingJob
+from flexo.model.training import NodeShare, Quota, TrainingJob
 from flexo_protos.resources import Resources
 
 GROUPS = (NodeGroup(2, 4, "v100", "v"), NodeGroup(1, 8, "t4", "t", frozenset({"inference"})))
@@ -46,7 +46,7 @@ class Fixture:
     def held(self) -> dict[str, int]:
         return {node.name: node.allocated.gpus for node in self.cluster.observe().nodes}
 
-    def shares(self, number: int) -> tuple[Share, ...]:
+    def shares(self, number: int) -> tuple[NodeShare, ...]:
         return next(job for job in self.cluster.observe().training if job.key.job_id == number).shares
 
 
@@ -56,7 +56,7 @@ def on() -> Fixture:
 
 
 def give(number: int, **workers: int) -> Allocate:
-    return Allocate(JobKey(number), tuple(Share(node, count) for node, count in workers.items()), "")
+    return Allocate(JobKey(number), tuple(NodeShare(node, count) for node, count in workers.items()), "")
 
 
 def test_nodes_are_as_their_groups_say(on):
@@ -132,7 +132,7 @@ def test_all_of_a_plan_happens_at_once(on):
         ({}, [give(1, v2=0, t1=1)], r"job 1 is to have 0 workers on node 'v2'"),
         (
             {},
-            [Allocate(JobKey(1), (Share("v2", 1), Share("v2", 1)), "")],
+            [Allocate(JobKey(1), (NodeShare("v2", 1), NodeShare("v2", 1)), "")],
             r"job 1 has one node twice: 1 on v2, 1 on v2",
         ),
         ({}, [give(1, v2=1), give(1, v2=2)], r"two words for job 1"),
@@ -163,9 +163,9 @@ def test_a_base_is_not_moved_and_what_is_not_preemptible_not_taken(on):
     on.submit(2)
     on.cluster.allocate([give(1, v1=2), give(2, v2=1)], [])
     state = on.cluster.observe()
-    on.cluster.renew(replace(state.training[0], base=(Share("v1", 2),), preemptible=False))
+    on.cluster.renew(replace(state.training[0], base=(NodeShare("v1", 2),), preemptible=False))
     on.cluster.renew(replace(state.training[1], preemptible=False))
-    with pytest.raises(ImpossiblePlan, match="job 1 has a base of 2 workers on v1, not of 1"):
+    with pytest.raises(ImpossiblePlan, match=r"job 1 .*base of 2 workers on v1\b.*\b1\b"):
         on.cluster.allocate([give(1, v1=1, v2=2)], [])
     for number, where in ((1, "2 on v1"), (2, "1 on v2")):
         with pytest.raises(ImpossiblePlan, match=f"job {number} is not preemptible.*{where}"):
@@ -176,7 +176,7 @@ def test_a_base_is_not_moved_and_what_is_not_preemptible_not_taken(on):
 def test_only_a_waiting_job_is_dropped(on):
     on.submit(1)
     on.cluster.allocate([give(1, v1=2)], [])
-    with pytest.raises(ImpossiblePlan, match="job 1 runs with 2 workers, and is to be dropped"):
+    with pytest.raises(ImpossiblePlan, match=r"job 1 .*2 workers\b.*dropped"):
         on.cluster.allocate([], [Drop(JobKey(1), "")])
 
 

@@ -12,7 +12,7 @@ from flexo.model.nodes import Node
 from flexo.model.plans import Allocate
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo_protos.resources import Resources
 
 
@@ -30,7 +30,7 @@ class Fixture:
         self.cluster.submit(job)
 
     def place(self, *shares: tuple[str, int]) -> None:
-        wanted = tuple(Share(node, workers) for node, workers in shares)
+        wanted = tuple(NodeShare(node, workers) for node, workers in shares)
         self.cluster.allocate([Allocate(JobKey(1), wanted, "the test says so")], [])
 
     def node(self, name: str) -> Node:
@@ -61,7 +61,7 @@ def test_partitions_are_the_same_object_until_something_is_lent(fixture: Fixture
 
 
 def test_no_job_is_placed_on_a_server_that_is_not_lent(fixture: Fixture):
-    with pytest.raises(ImpossiblePlan, match="job 1 is to have 2 workers on i1, which is not lent"):
+    with pytest.raises(ImpossiblePlan, match=r"job 1 .*2 workers on i1\b.*not lent"):
         fixture.place(("i1", 2))
     fixture.cluster.lend(frozenset({"i1"}))
     fixture.place(("i1", 2))
@@ -101,9 +101,9 @@ def test_inference_gives_up_what_it_took_last(fixture: Fixture):
 
 def test_a_server_in_use_or_unknown_is_not_lent(fixture: Fixture):
     fixture.servers.use(1)
-    with pytest.raises(ActionRefused, match="in use by the inference cluster: i1"):
+    with pytest.raises(ActionRefused, match=r"in use\b.*: i1$"):
         fixture.cluster.lend(frozenset({"i1"}))
-    with pytest.raises(ActionRefused, match="no servers of the inference cluster: n1, x"):
+    with pytest.raises(ActionRefused, match=r"no servers\b.*: n1, x$"):
         fixture.cluster.lend(frozenset({"x", "n1"}))
     assert fixture.servers.lent == frozenset()
 
@@ -120,5 +120,5 @@ def test_what_inference_takes_back_is_empty_and_its_jobs_wait(fixture: Fixture):
 
 def test_without_an_inference_cluster_nothing_can_be_lent():
     cluster = SimulatedCluster(make_nodes((NodeGroup(1, 4),)), PlainTrainer(), lambda: 0.0)
-    with pytest.raises(ActionRefused, match="there is no inference cluster"):
+    with pytest.raises(ActionRefused, match="no inference cluster"):
         cluster.lend(frozenset({"n1"}))

@@ -97,7 +97,7 @@ def test_excluded_nodes_are_asked_for_once_where_they_need_a_call_of_their_own(
 def test_excluded_nodes_of_many_new_jobs_are_asked_for_with_one_command(
     cluster: SlurmCluster, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flexo.clusters.slurm.reader_commands._ONE_BY_ONE", 1)
+    monkeypatch.setattr("flexo.clusters.slurm.reader_commands.ONE_BY_ONE", 1)
     jobs = cluster.observe().jobs
     assert any(job.excluded_nodes for job in jobs)
     assert (recorded.folder / "asked_for_excluded").read_text().splitlines() == ["--states=PENDING"]
@@ -122,7 +122,7 @@ def test_a_job_that_is_printed_as_before_is_not_read_again_and_one_that_is_not_i
 def test_an_answer_that_makes_no_sense_is_no_answer(cluster: SlurmCluster, recorded: Recorded) -> None:
     recorded.replace("nodes", "GresUsed=", "State=")
     recorded.replace("nodes", "CPUAlloc=", "CPUAlloc=x")
-    with pytest.raises(ClusterUnreachable, match=r"not understood: 'x1' is not a number"):
+    with pytest.raises(ClusterUnreachable, match=r"not understood.*'x1'"):
         cluster.observe()
 
 

@@ -197,7 +197,7 @@ def test_a_nul_which_would_shift_fields_is_refused() -> None:
 
 
 def test_a_field_that_is_not_understood_is_refused_with_its_words() -> None:
-    with pytest.raises(BadValue, match="'many' is not a number"):
+    with pytest.raises(BadValue, match=r"'many'.*number"):
         job_of(cpus="many")
 
 
@@ -209,6 +209,7 @@ def test_the_format_asks_for_whole_fields() -> None:
     assert format_for(("JobID", "Comment"), "|x") == "JobID:0|x,Comment:0|x"
 
 
+@pytest.mark.thorough
 def test_twenty_thousand_jobs_are_read_in_about_a_second() -> None:
     one = printed(state="PENDING", nodes="", time_limit="1-00:00:00")
     running = [printed(job_id=str(number), nodes=f"n[{number}-{number + 3}]") for number in range(5_000)]

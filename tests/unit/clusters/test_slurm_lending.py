@@ -72,20 +72,20 @@ def test_another_account_has_the_helper_edit_it(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["i1,i2", "i[1-2]", "-i1", "+i1", "", "i1 Default=YES", "i1\n"])
 def test_what_is_not_the_name_of_one_node_never_reaches_a_command(folder: Path, name: str) -> None:
-    with pytest.raises(ActionRefused, match="cannot be the name of a node"):
+    with pytest.raises(ActionRefused, match="name of a node"):
         cluster().lend(frozenset({"i1", name}))
     assert calls(folder) == []
 
 
 def test_without_a_borrowed_partition_nothing_is_lent(folder: Path) -> None:
-    with pytest.raises(ActionRefused, match="no partition is set up to lend servers into"):
+    with pytest.raises(ActionRefused, match="no partition"):
         SlurmCluster().lend(frozenset({"i1"}))
     assert calls(folder) == []
 
 
 def test_a_refused_edit_says_what_was_tried_in_the_helpers_words(folder: Path) -> None:
     answer(folder, "flexo-partition: 'i9' is not a node of the partition 'infer'", 2)
-    with pytest.raises(ActionRefused, match=r"helper set borrowed i9.* 'i9' is not a node of the partition"):
+    with pytest.raises(ActionRefused, match=r"helper set borrowed i9.*'i9'.*'infer'"):
         cluster("helper").lend(frozenset({"i9"}))
 
 

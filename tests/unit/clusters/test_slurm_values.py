@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from flexo.clusters.slurm.hostlist import BadHostlist, expand
 from flexo.clusters.slurm.marks import elastic_request, satellite_tag
@@ -76,7 +77,7 @@ def slurm_configuration(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(words=st.lists(WORDS, min_size=1, max_size=5))
 def test_lists_are_expanded_as_slurm_itself_does(words: list[str], slurm_configuration: Path) -> None:
     text = ",".join(words)

@@ -79,9 +79,9 @@ def test_progress_in_steps_is_timed_from_step_to_step():
 
 def test_a_profile_under_way_and_progress_that_goes_back_count_for_nothing():
     watch = Watch()
-    watch.train(100, 1e-4, errand="profile of 2-6 workers")
+    watch.train(100, 1e-4, pending_command="profile of 2-6 workers")
     assert watch.seen() == {}
-    watch.train(70, 1e-4, errand="")
+    watch.train(70, 1e-4, pending_command="")
     watch.report = replace(watch.report, progress=0.05)  # back to the last commit
     watch.train(70, 1e-4)
     assert watch.seen() == {2: pytest.approx(1e-4)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from controller_world import KEY, World
 
-from flexo.control.wishes import Busy, Wishes
+from flexo.control.scale_overrides import Busy, ScaleOverrides
 from flexo.model.elastic import ElasticJob
 from flexo.model.queue import JobKey
 
@@ -91,12 +91,12 @@ def test_the_event_store_has_the_cap_that_counts_however_slow_its_disk_is(world:
             self.kept[key] = workers
 
     store = SlowFirst()
-    wishes = Wishes(store, 0.0)  # type: ignore[arg-type]
+    overrides = ScaleOverrides(store, 0.0)  # type: ignore[arg-type]
     (view,) = world.controller.jobs()
 
     def second() -> None:
         store.first.wait()
-        wishes.scale(view.job, 4)
+        overrides.scale(view.job, 4)
 
-    at_once(lambda: wishes.scale(view.job, 3), second)
-    assert dict(wishes.caps()) == store.kept == {KEY: 4}
+    at_once(lambda: overrides.scale(view.job, 3), second)
+    assert dict(overrides.caps()) == store.kept == {KEY: 4}

@@ -10,7 +10,7 @@ import pytest
 
 from flexo_demos.elastic.queue import QueuedJob
 from flexo_demos.loans import book
-from flexo_demos.loans.book import Book, Returned
+from flexo_demos.loans.book import LoanHistory, Returned
 from flexo_demos.loans.looks import (
     BASE,
     IDLE,
@@ -32,6 +32,8 @@ from flexo_demos.loans.report import (
     table,
     write,
 )
+
+pytestmark = pytest.mark.thorough
 
 SERVERS = ("i1", "i2", "i3")
 ELASTIC, FUNGIBLE, SATELLITE, REQUEST = 1, 2, 3, 9
@@ -89,7 +91,7 @@ def test_demand_begins_with_the_job_that_wanted_the_server_or_with_the_call() ->
         look(40),
     ]
     request = InferenceJob(REQUEST, 10.5, 13.8, "i1", SATELLITES, found_lent=True)
-    loans = Book(returned=(returned("i1", 1, 12, 72, 14), returned("i2", 1, 15, 75, 39)))
+    loans = LoanHistory(returned=(returned("i1", 1, 12, 72, 14), returned("i2", 1, 15, 75, 39)))
     first, second = reclaims_of(looks, [request], loans)
     assert (first.server, first.demanded_at, first.empty_at, first.had_base) == ("i1", 10.5, 13, False)
     assert (second.server, second.demanded_at, second.empty_at, second.had_base) == ("i2", 15, 40, True)
@@ -97,21 +99,21 @@ def test_demand_begins_with_the_job_that_wanted_the_server_or_with_the_call() ->
 
 
 def test_a_server_that_was_empty_when_it_was_wanted_is_no_reclaim() -> None:
-    loans = Book(returned=(returned("i1", 1, 12, 72, 12),))
+    loans = LoanHistory(returned=(returned("i1", 1, 12, 72, 12),))
     assert reclaims_of([look(10), look(11), look(13)], [], loans) == ()
 
 
 def test_a_deadline_is_missed_by_what_slurm_shows_and_not_by_what_flexod_says() -> None:
     looks = [look(10, SATELLITE_ON_I1), look(60, SATELLITE_ON_I1), look(80)]
-    (reclaim,) = reclaims_of(looks, [], Book(returned=(returned("i1", 1, 10, 70, 65),)))
+    (reclaim,) = reclaims_of(looks, [], LoanHistory(returned=(returned("i1", 1, 10, 70, 65),)))
     assert reclaim.missed
     assert found(reclaims=(reclaim,)).deadline_missed == 1
 
 
 def test_a_base_is_preempted_for_nothing_where_satellites_stood_on_an_open_server() -> None:
     looks = [look(10, SATELLITE_ON_I1, BASE_ON_I2), look(11, SATELLITE_ON_I1, restarts=1)]
-    assert preemptions(looks, [(9, Book(frozenset(SERVERS)))]) == (1, 1)
-    assert preemptions(looks, [(9, Book(frozenset(SERVERS), closed=frozenset({"i1"})))]) == (1, 0)
+    assert preemptions(looks, [(9, LoanHistory(frozenset(SERVERS)))]) == (1, 1)
+    assert preemptions(looks, [(9, LoanHistory(frozenset(SERVERS), closed=frozenset({"i1"})))]) == (1, 0)
     assert preemptions([look(10, BASE_ON_I2), look(11, restarts=1)], []) == (1, 0)
 
 
@@ -124,7 +126,7 @@ def test_a_base_has_to_go_where_more_inference_jobs_wait_than_servers_have_satel
         )
         assert before.waiting == len(jobs)
         after = look(11, SATELLITE_ON_I1, restarts=1)
-        assert preemptions([before, after], [(9, Book(frozenset(SERVERS)))]) == (1, needless)
+        assert preemptions([before, after], [(9, LoanHistory(frozenset(SERVERS)))]) == (1, needless)
 
 
 def test_satellites_that_left_lent_servers_are_counted_and_those_elsewhere_are_not() -> None:
@@ -177,7 +179,7 @@ WAITS = (
 def test_the_story_does_not_hold_when_something_went_wrong(fields: dict[str, object]) -> None:
     looks = [look(10, SATELLITE_ON_I1), look(13)]
     good = {
-        "reclaims": reclaims_of(looks, [], Book(returned=(returned("i1", 1, 10, 70, 13),))),
+        "reclaims": reclaims_of(looks, [], LoanHistory(returned=(returned("i1", 1, 10, 70, 13),))),
         "inference": WAITS,
     }
     assert all(claim.holds for claim in claims(found(**good)))
@@ -213,7 +215,7 @@ def test_flexods_list_of_loans_is_read_and_anything_else_is_named() -> None:
 
 def test_the_picture_is_drawn_whatever_was_seen(tmp_path: Path) -> None:
     looks = [look(10, SATELLITE_ON_I1, BASE_ON_I2), look(12, REQUEST_ON_I1, needed=1), look(20)]
-    reclaims = reclaims_of(looks, [], Book(returned=(returned("i1", 1, 10, 11, 12),)))
+    reclaims = reclaims_of(looks, [], LoanHistory(returned=(returned("i1", 1, 10, 11, 12),)))
     jobs = [InferenceJob(REQUEST, 10.5, 12.0, "i1", SATELLITES, found_lent=True)]
     for seen in (looks, looks[:1]):
         draw(Scene(10.0, SERVERS, seen, jobs, reclaims), tmp_path / "loans.png")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flexo_demos.loans.story import Plot
 from flexo_demos.loans.traffic import Traffic
+
+pytestmark = pytest.mark.thorough
 
 DAY = Traffic(servers=4, day_s=240, spike_at=75, spike_s=12, spike_servers=2)
 

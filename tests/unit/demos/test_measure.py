@@ -20,6 +20,8 @@ from flexo_demos.elastic.measure import (
     parse_worker_log,
 )
 
+pytestmark = pytest.mark.thorough
+
 PLAN = EpochPlan(epochs=2, batch=4, train_samples=10)  # 3 steps an epoch, the last with 2 samples
 STEPS_PER_EPOCH = 3
 STEP_S = 0.1

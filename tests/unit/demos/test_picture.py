@@ -12,6 +12,8 @@ from flexo_demos.elastic.measure import Resize
 from flexo_demos.elastic.picture import Scene, draw
 from flexo_demos.elastic.queue import Holdings
 
+pytestmark = pytest.mark.thorough
+
 SCENE = Scene(
     began_at=1000.0,
     gpus=9,

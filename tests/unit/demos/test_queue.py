@@ -6,6 +6,8 @@ import pytest
 
 from flexo_demos.elastic.queue import Look, QueuedJob, holdings, node_map, parse_jobs, room_for
 
+pytestmark = pytest.mark.thorough
+
 TAG = "flexo-satellite base=1 restart=0 grant=g7 workers=2"
 NODES = ("t1", "t2", "t3")
 

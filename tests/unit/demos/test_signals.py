@@ -9,6 +9,8 @@ import pytest
 
 from flexo_demos.elastic.signals import Interrupted, interruptible, undisturbed_afterwards
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_raises_and_later_ones_are_ignored(number: signal.Signals) -> None:

@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
-from flexo_demos.elastic.report import Claim
+from flexo_demos.elastic.report import CheckedSentence
 from flexo_demos.elastic.tell import Teller
+
+pytestmark = pytest.mark.thorough
 
 
 def test_without_a_terminal_it_prints_plain_lines_with_times(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,7 +18,9 @@ def test_without_a_terminal_it_prints_plain_lines_with_times(capsys: pytest.Capt
         teller.now("something that only a terminal shows")
         teller.say("job 1 starts", "green")
         teller.table([("rigid job waited", "3.2 s")])
-        teller.judge([Claim("All is well.", True), Claim("[bold]All[/bold] is lost.", False)])
+        teller.judge(
+            [CheckedSentence("All is well.", True), CheckedSentence("[bold]All[/bold] is lost.", False)]
+        )
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         " 0:00  job 1 starts",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from pathlib import Path
 
 import parts
 import pytest
@@ -39,6 +40,8 @@ def test_every_test_that_is_named_is_there(page: str) -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
-def test_the_readme_leads_to_every_page() -> None:
-    linked = {link for link, _ in _LINK.findall(text_of("README.md"))}
-    assert {page for page in PAGES if page.startswith("docs/")} <= linked
+def test_the_readme_leads_to_every_page_and_the_list_of_decisions_to_every_decision() -> None:
+    for start, folder in (("README.md", "docs"), ("docs/decisions/README.md", "docs/decisions")):
+        linked = {(Path(start).parent / link).as_posix() for link, _ in _LINK.findall(text_of(start))}
+        pages = {page for page in PAGES if Path(page).parent.as_posix() == folder}
+        assert pages - {start} <= linked

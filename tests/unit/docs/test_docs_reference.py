@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import command_help
@@ -88,9 +89,9 @@ def test_every_rpc_message_field_and_enum_is_on_the_page_of_protocols() -> None:
 
 def test_comments_of_the_sources_are_on_the_page_of_protocols() -> None:
     text = parts.all_parts()["protos"]
-    assert "The leader dials, because no compute node listens for the daemon." in text  # of a file
-    assert "Train with each size of a range for a while." in text  # above an rpc
-    assert "| `restart_count` | uint32 | 2 | Slurm's, so that a requeued base is a new job |" in text
+    assert "The leader dials" in text  # of a file
+    assert "Train with each size" in text  # above an rpc
+    assert re.search(r"\| `restart_count` \| uint32 \| 2 \| .*\brequeued\b", text)  # beside a field
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.of)
@@ -115,7 +116,7 @@ def test_every_part_is_asked_for_by_one_page_and_no_page_asks_for_more() -> None
 
 
 def test_a_page_that_asks_for_what_nobody_generates_is_told_what_there_is() -> None:
-    with pytest.raises(parts.UnknownPart, match=r"'keys of \[servis\]'; there are: keys of \[service\]"):
+    with pytest.raises(parts.UnknownPart, match=r"'keys of \[servis\]'.*keys of \[service\]"):
         parts.filled("<!-- generated: keys of [servis] -->")
 
 

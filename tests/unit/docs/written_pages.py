@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = (
     "README.md",
     "slurm_plugin/README.md",
-    *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")),
+    *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md")),
 )
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^\n((?:^ {4,}\S.*\n)(?:^ {4,}.*\n|^\n)*)", re.MULTILINE)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from says import says
 
 from flexo.config import ControllerSettings
 from flexo.doctor.clock import check_clock
@@ -20,7 +21,7 @@ from flexo.doctor.flexod import (
     check_address,
     check_answer,
     check_config,
-    check_journal,
+    check_event_store,
 )
 from flexo.doctor.memory import check_memory
 from flexo.doctor.munge import check_munge
@@ -46,7 +47,7 @@ from flexo_protos.credentials import Caller, NotAuthentic
 
 CONFIG = (Path(__file__).parent / "captured" / "config.txt").read_text()
 RELEASES = Path(__file__).parents[1] / "clusters" / "captured"
-FLEX = Satellites("flex", lease_s=300)
+FLEX = Satellites("flex", time_limit_s=300)
 
 
 @pytest.fixture
@@ -263,7 +264,7 @@ def test_a_partition_whose_jobs_a_higher_one_may_preempt_is_a_warning(
     careless = (*changed(partitions, "train", preempt_mode=("REQUEUE",)), urgent)
     found = of(check_partitions(config, careless, FLEX), "partition.exposed")
     assert found.level is Level.WARNING
-    assert "jobs in train can be preempted by jobs in urgent" in found.what
+    assert says(found.what, "train", "preempted", "urgent")
 
 
 def test_borrowed_servers_need_their_partition_below_that_of_inference(
@@ -443,11 +444,11 @@ def test_each_mistake_of_the_configuration_is_a_problem() -> None:
     assert levels(check_config(Path("/x"), ())) == {"flexod.config": Level.OK}
 
 
-def test_the_journals_folder_has_to_be_there_and_writable_by_its_account(tmp_path: Path) -> None:
+def test_the_event_store_folder_has_to_be_there_and_writable_by_its_account(tmp_path: Path) -> None:
     me = pwd.getpwuid(os.getuid()).pw_name
     assert account_of(tmp_path / "journal.sqlite") == me
-    assert levels(check_journal(tmp_path / "journal.sqlite", me)) == {"flexod.journal": Level.OK}
-    assert levels(check_journal(tmp_path / "none" / "j", me)) == {"flexod.journal": Level.PROBLEM}
+    assert levels(check_event_store(tmp_path / "journal.sqlite", me)) == {"flexod.journal": Level.OK}
+    assert levels(check_event_store(tmp_path / "none" / "j", me)) == {"flexod.journal": Level.PROBLEM}
     assert account_of(tmp_path / "none" / "j") == ""
     tmp_path.chmod(0o755)
-    assert levels(check_journal(tmp_path / "j", "games")) == {"flexod.journal": Level.PROBLEM}
+    assert levels(check_event_store(tmp_path / "j", "games")) == {"flexod.journal": Level.PROBLEM}

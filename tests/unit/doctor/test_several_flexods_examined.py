@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from says import says
 
 from flexo.doctor.availability import check_active, check_lease_folder
 from flexo.doctor.finding import Finding, Level
@@ -23,7 +24,8 @@ def levels(findings: list[Finding]) -> dict[str, Level]:
 
 def test_exactly_one_has_to_be_active() -> None:
     (fine,) = check_active({"a:1": WAITING, "b:1": ACTIVE})
-    assert (fine.level, fine.what) == (Level.OK, "the flexod at b:1 is active, a:1 stands by")
+    assert fine.level is Level.OK
+    assert says(fine.what, "b:1 is active", "a:1 stands by")
     assert levels(check_active({"a:1": SILENT, "b:1": ACTIVE})) == {"availability.active": Level.OK}
     (none,) = check_active({"a:1": WAITING, "b:1": SILENT})
     assert none.level is Level.PROBLEM
@@ -32,16 +34,18 @@ def test_exactly_one_has_to_be_active() -> None:
 
 
 def test_the_folder_of_the_lease_has_to_be_there_and_not_for_everybody(tmp_path: Path) -> None:
-    journal = tmp_path / "journal.sqlite"
-    assert levels(check_lease_folder(tmp_path / "none", journal)) == {"availability.folder": Level.PROBLEM}
-    assert levels(check_lease_folder(tmp_path, journal)) == {"availability.folder": Level.OK}
+    event_store = tmp_path / "journal.sqlite"
+    assert levels(check_lease_folder(tmp_path / "none", event_store)) == {
+        "availability.folder": Level.PROBLEM
+    }
+    assert levels(check_lease_folder(tmp_path, event_store)) == {"availability.folder": Level.OK}
     assert list(tmp_path.iterdir()) == []
     assert levels(check_lease_folder(tmp_path, Path("/var/lib/flexo/journal.sqlite"))) == {
         "availability.folder": Level.OK,
         "availability.journal": Level.WARNING,
     }
     tmp_path.chmod(0o777)
-    (open_to_all,) = check_lease_folder(tmp_path, journal)
+    (open_to_all,) = check_lease_folder(tmp_path, event_store)
     assert (open_to_all.level, "chmod 750" in open_to_all.fix) == (Level.PROBLEM, True)
 
 

@@ -1,4 +1,4 @@
-"""A keeper and its agent as processes, in a job without Slurm: run by the tests of agents and their leaders.
+"""A supervisor and its agent as processes, in a job without Slurm, for tests of agents and leaders.
 
 Slurm's answers and MUNGE are stand-ins; streams, election, processes and signals are real.
 """
@@ -20,17 +20,16 @@ from flexo_protos.leader_leases.lease import StoreAway
 from horovod_elastic import job_plan
 from horovod_elastic.agent import agent, process
 from horovod_elastic.agent.agent import Agent
-from horovod_elastic.agent.keeper import Keeper
-from horovod_elastic.agent.keeper_link import KeeperLink
 from horovod_elastic.agent.leader_link import LeaderLink
-from horovod_elastic.agent.tenure import Tenure
+from horovod_elastic.agent.lease_handle import AgentLeaseHandle
+from horovod_elastic.agent.supervisor import Supervisor
+from horovod_elastic.agent.supervisor_link import SupervisorLink
 from horovod_elastic.election import election
 from horovod_elastic.election.election import Election
 from horovod_elastic.election.lease_grpc import GrpcLease
 from horovod_elastic.leader import base_watch
 from horovod_elastic.leader.agent_links import AgentLinks
 from horovod_elastic.leader.attendance import Attendance
-from horovod_elastic.leader.borrowing import Borrowing
 from horovod_elastic.leader.command_executor import CommandExecutor
 from horovod_elastic.leader.leader import Leader
 from horovod_elastic.leader.membership import takeover
@@ -39,18 +38,29 @@ from horovod_elastic.leader.membership.membership import Membership
 from horovod_elastic.leader.membership.staff import Staff
 from horovod_elastic.leader.oversight import Oversight
 from horovod_elastic.leader.reporting import Reporter
+from horovod_elastic.leader.satellite_manager import SatelliteManager
 from horovod_elastic.leader.succession import Succession
 from horovod_elastic.leader.worker_messages import WorkerMessages
 from horovod_elastic.platforms import registry
 from horovod_elastic.platforms.slurm import commands
-from horovod_elastic.shards import ShardDesk
+from horovod_elastic.shards import ShardServer
 
 FAULTS_VARIABLE = "FLEXO_TEST_FAULTS"
 """A folder. A file NODE in it with a number N: the agent there raises at the Nth call of a method below."""
 _FAULTY = (
     *(Agent, Leader, AgentLinks, Attendance, CommandExecutor, WorkerMessages, Succession, Reporter),
-    *(Membership, Changes, Staff, Borrowing, Oversight, ShardDesk, Election, KeeperLink, LeaderLink),
-    *(GrpcLease, Tenure),
+    *(
+        Membership,
+        Changes,
+        Staff,
+        SatelliteManager,
+        Oversight,
+        ShardServer,
+        Election,
+        SupervisorLink,
+        LeaderLink,
+    ),
+    *(GrpcLease, AgentLeaseHandle),
 )
 _ERRORS = (RuntimeError, ValueError, KeyError, OSError, NotAuthentic, StoreAway)
 
@@ -92,25 +102,25 @@ def _ask(command: list[str], environment: Mapping[str, str] | None) -> str:
 
 def main(node: str, slots: int, plan: str, base: bool, again: bool, command: list[str]) -> NoReturn:
     commands.ask = _ask
-    base_watch.LOOK_INTERVAL_S = 3600.0
+    base_watch.POLL_INTERVAL_S = 3600.0
     # A leader that is gone is noticed earlier. A new one still waits for agents: they may be slow to start.
     election.Election.__init__.__kwdefaults__["ttl_s"] = 2.0
     agent.SILENT_LEADER_S = 2.0
     takeover.TAKEOVER_BOUND_S = 20.0
-    post = agent.Post(
+    post = agent.AgentOptions(
         slots=slots, base=base, grant_id="", again=again, pass_signals=False, command=tuple(command)
     )
     if FAULTS_VARIABLE in os.environ:
         Faults(Path(os.environ[FAULTS_VARIABLE]) / node).install()
     platform = registry.find(os.environ)
     process.end_process(
-        lambda: agent.Agent(job_plan.from_text(plan), post, platform, Trusting(), KeeperLink()).run()
+        lambda: agent.Agent(job_plan.from_text(plan), post, platform, Trusting(), SupervisorLink()).run()
     )
 
 
 if __name__ == "__main__":
     if sys.argv[1] != "agent":
         os.environ.update(SLURMD_NODENAME=sys.argv[1], SLURM_JOB_ID="17", FLEXO_NODE=sys.argv[1])
-        sys.exit(Keeper([sys.executable, __file__, "agent", *sys.argv[1:]], stands_still_s=6.0).run())
+        sys.exit(Supervisor([sys.executable, __file__, "agent", *sys.argv[1:]], stands_still_s=6.0).run())
     node, slots, plan, base, again, *command = sys.argv[2:]
     main(node, int(slots), plan, base == "base", again == "again", command)

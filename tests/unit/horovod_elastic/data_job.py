@@ -1,7 +1,7 @@
 """A job that trains on one dataset, simulated in one thread: ranks, leader, commits, resizes, crashes.
 
-The ranks run the real horovod_elastic.data.share; simulated are the collective, the session's stream and the
-leader's mailbox, so that everything can be delayed, lost and cut off at any point.
+The ranks run the real horovod_elastic.data.shard_reader. The collective, the session's stream and the
+leader's mailbox are simulated, so that everything can be delayed, lost and cut off at any point.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from flexo_protos.v1 import shards_pb2 as pb
 from flexo_protos.v1 import workers_pb2
-from horovod_elastic.data import desk as desks
+from horovod_elastic.data import shard_client as clients
 from horovod_elastic.data.allotment import Batch, Record
 from horovod_elastic.data.communicator import Alone, decode, encode
-from horovod_elastic.data.share import Share, Wait
-from horovod_elastic.shards import ShardDesk
+from horovod_elastic.data.shard_reader import ShardReader, Wait
+from horovod_elastic.shards import ShardServer
 
-desks.PATIENCE_S = 0.0
-desks.RETRY_S = 0.0
+clients.PATIENCE_S = 0.0
+clients.RETRY_S = 0.0
 
 
 class Broke(Exception):
@@ -101,7 +101,7 @@ class Worker:
 
     worker_id: str
     session: Session | None
-    share: Share
+    share: ShardReader
     communicator: Any
     commits: int = 0
 
@@ -133,7 +133,7 @@ class Job:
     ) -> None:
         self.samples, self.batch_size, self.partitions, self.seed = samples, batch_size, partitions, seed
         self.flexo, self.loses, self.delays = flexo, loses, delays
-        self.leader = ShardDesk()
+        self.leader = ShardServer()
         self.leader_away = False
         self.mail: list[tuple[str, workers_pb2.FromWorker]] = []
         self.drawn_ahead = drawn_ahead
@@ -161,7 +161,7 @@ class Job:
         if session is not None:
             session.speed = next(self._speeds)
         worker = Worker(name, session, None, Alone())  # type: ignore[arg-type]
-        worker.share = Share(
+        worker.share = ShardReader(
             "data",
             self.samples,
             self.batch_size,
@@ -376,7 +376,7 @@ class Job:
     def new_leader(self, *, hears: bool = True) -> None:
         """The leader is killed; another one takes over and is told how everybody stands, or should be."""
         self.leader_away = False
-        self.leader = ShardDesk()
+        self.leader = ShardServer()
         if not hears:
             return
         self.leader.take_over(worker.worker_id for worker in self.workers)

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from horovod_elastic.core.interface import Place
+from horovod_elastic.core.interface import RankPlacement
 from horovod_elastic.worker import session as sessions
 
 FOLDER = Path(sys.argv[1])
@@ -31,7 +31,7 @@ class Core:
         self.broken = False
         self.generation = 0
 
-    def prepare(self, place: Place) -> None: ...
+    def prepare(self, place: RankPlacement) -> None: ...
 
     def switch(self, generation: int) -> None:
         self.broken, self.generation = False, generation

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import queue
-import signal
 from types import SimpleNamespace
-from typing import NoReturn, cast
+from typing import NoReturn
 
 import pytest
 
 from flexo_protos.credentials import NotAuthentic
-from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan
 from horovod_elastic.agent import process
-from horovod_elastic.agent.agent import TERMINATED, Agent, LocalWorker, Post
-from horovod_elastic.agent.keeper import CANNOT_WORK, CANNOT_WORK_NOW
-from horovod_elastic.agent.keeper_link import KeeperLink
+from horovod_elastic.agent.agent import TERMINATED, AgentOptions
+from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, EXIT_TRY_AGAIN
 from horovod_elastic.agent.worker_environment import devices_seen
 
 
@@ -40,35 +36,23 @@ def test_the_gpu_of_its_slot_is_where_the_script_looks(
         assert found[local_rank] == str(slot)
 
 
-class Keeper:
-    """Writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.signalled: list[tuple[str, int]] = []
-
-    def signal(self, worker_id: str, number: int) -> None:
-        self.signalled.append((worker_id, number))
+def post(*, base: bool = True, pass_signals: bool = False) -> AgentOptions:
+    return AgentOptions(1, base, "", False, pass_signals, ())
 
 
-@pytest.mark.parametrize("passes", [True, False])
-def test_signals_are_passed_on_where_slurm_reaches_the_agent_alone(passes: bool) -> None:
-    agent, keeper = object.__new__(Agent), Keeper()
-    agent._events = queue.SimpleQueue()
-    agent._keeper = cast(KeeperLink, keeper)
-    agent._post = Post(1, True, "", False, passes, ())
-    agent._workers = {"w1": LocalWorker(pb.StartWorker(worker_id="w1"))}
-    agent._pass_on(signal.SIGUSR1, None)
-    while not agent._events.empty():
-        agent._events.get()()
-    assert keeper.signalled == ([("w1", signal.SIGUSR1)] if passes else [])
+@pytest.mark.parametrize(("passes", "signalled"), [(True, ("w1", "w2")), (False, ())])
+def test_signals_are_passed_on_where_slurm_reaches_the_agent_alone(
+    passes: bool, signalled: tuple[str, ...]
+) -> None:
+    assert post(pass_signals=passes).signalled(["w1", "w2"]) == signalled
 
 
 @pytest.mark.parametrize(
     ("again", "error", "code"),
     [
-        (False, NotAuthentic("MUNGE gave no credential"), CANNOT_WORK),
-        (True, NotAuthentic("MUNGE gave no credential"), CANNOT_WORK_NOW),
-        (True, ValueError("no plan"), CANNOT_WORK),
+        (False, NotAuthentic("MUNGE gave no credential"), EXIT_CANNOT_WORK),
+        (True, NotAuthentic("MUNGE gave no credential"), EXIT_TRY_AGAIN),
+        (True, ValueError("no plan"), EXIT_CANNOT_WORK),
     ],
 )
 def test_what_was_there_for_the_agent_before_is_away_only_for_now(
@@ -81,7 +65,7 @@ def test_what_was_there_for_the_agent_before_is_away_only_for_now(
     def fail(*_: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(process, "KeeperLink", lambda: SimpleNamespace(again=again))
+    monkeypatch.setattr(process, "SupervisorLink", lambda: SimpleNamespace(again=again))
     monkeypatch.setattr(job_plan, "from_text", lambda text: None)
     monkeypatch.setattr(process, "Agent", fail)
     assert process.main(["--slots", "1", "--job", "{}", "--base", "--", "train"]) == code
@@ -89,22 +73,10 @@ def test_what_was_there_for_the_agent_before_is_away_only_for_now(
 
 
 @pytest.mark.parametrize(
-    ("base", "workers", "leaderless", "code"),
-    [
-        (False, 0, True, 0),
-        (False, 1, True, None),
-        (False, 0, False, None),
-        (True, 1, True, TERMINATED),
-    ],
+    ("base", "workers", "code"),
+    [(False, 0, 0), (False, 1, None), (True, 1, TERMINATED), (True, 0, TERMINATED)],
 )
 def test_an_agent_that_has_to_go_and_has_no_leader_ends_unless_workers_train_beside_it(
-    base: bool, workers: int, leaderless: bool, code: int | None
+    base: bool, workers: int, code: int | None
 ) -> None:
-    agent = object.__new__(Agent)
-    agent._events = queue.SimpleQueue()
-    agent._post = Post(1, base, "", False, False, ())
-    agent._workers = {f"w{n}": LocalWorker(pb.StartWorker(worker_id=f"w{n}")) for n in range(workers)}
-    agent._link, agent._exit_code, agent._leaving = None, None, True
-    agent._leaderless_since = 10.0 if leaderless else 0.0
-    agent._watch_leader(11.0)
-    assert agent._exit_code == code
+    assert post(base=base).leaves_with(workers) == code

@@ -1,4 +1,4 @@
-"""Keepers, agents, workers and the leader among them as real processes; no Slurm, no Horovod, no MUNGE."""
+"""Supervisors, agents, workers and a leader as real processes; no Slurm, no Horovod, no MUNGE."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 from agent_process import FAULTS_VARIABLE
+from says import says
 from trusting import Trusting
 
 from flexo_protos import lease_place
@@ -41,7 +42,7 @@ class Job:
     plan: JobPlan
     faults: Path | None = None
     """Where agents look for the errors that they are to run into."""
-    keepers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    supervisors: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(
         self, node: str, *, again: bool = False, command: list[str] | None = None, silence_s: int = 60
@@ -49,7 +50,7 @@ class Job:
         worker = command or [sys.executable, str(HERE / "pretending_worker.py"), str(self.folder)]
         how = [node, "1", self.plan.to_text(), "base", "again" if again else ""]
         with (self.folder / "output").open("ab") as output:
-            self.keepers[node] = subprocess.Popen(
+            self.supervisors[node] = subprocess.Popen(
                 [sys.executable, str(HERE / "agent_process.py"), *how, *worker],
                 stdout=output,
                 stderr=output,
@@ -102,12 +103,12 @@ class Job:
         (self.folder / "stop").touch()
 
     def exit_codes(self) -> dict[str, int]:
-        return {node: keeper.wait(BOUND_S) for node, keeper in self.keepers.items()}
+        return {node: supervisor.wait(BOUND_S) for node, supervisor in self.supervisors.items()}
 
     def agents(self, node: str) -> list[psutil.Process]:
-        """The agent that the node's keeper has at the moment, if it has one."""
+        """The agent that the node's supervisor has at the moment, if it has one."""
         found = []
-        for child in psutil.Process(self.keepers[node].pid).children():
+        for child in psutil.Process(self.supervisors[node].pid).children():
             with contextlib.suppress(psutil.Error):  # it may just have ended
                 found += [child] if "agent" in child.cmdline() else []
         return found
@@ -132,9 +133,9 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
         yield make
         for each in jobs:
-            for keeper in each.keepers.values():
-                keeper.kill()
-                keeper.wait()
+            for supervisor in each.supervisors.values():
+                supervisor.kill()
+                supervisor.wait()
 
 
 def training(job: Callable[..., Job], *nodes: str) -> Job:
@@ -174,14 +175,15 @@ def test_the_exit_code_of_the_script_is_that_of_all_agents_of_the_base(job: Call
     assert two.exit_codes() == {"n1": 3, "n2": 3}
 
 
+@pytest.mark.thorough
 def test_the_leaders_node_may_be_lost_and_training_goes_on(job: Callable[..., Job]) -> None:
     two = training(job, "n1", "n2")
     first = two.leader()
-    other = next(node for node in two.keepers if node != first)
+    other = next(node for node in two.supervisors if node != first)
     victim, agent = two.events("enter", first)[0]["pid"], two.agent(first).pid
-    two.keepers[first].kill()
-    two.keepers[first].wait()
-    two.wait_until("all to die with a killed keeper", lambda: is_gone(victim) and is_gone(agent))
+    two.supervisors[first].kill()
+    two.supervisors[first].wait()
+    two.wait_until("all to die with a killed supervisor", lambda: is_gone(victim) and is_gone(agent))
     two.start(first, again=True)
     two.wait_until("another leader", lambda: len(two.trace("leader")) >= 2)
     two.wait_until("its worker to be replaced", lambda: len(two.events("enter", first)) == 2)
@@ -207,6 +209,7 @@ def test_a_killed_leader_costs_training_nothing(job: Callable[..., Job], nodes: 
     assert set(several.exit_codes().values()) == {0}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, 2])
 def test_an_exception_anywhere_in_agents_and_their_leader_costs_training_nothing(
     job: Callable[..., Job], seed: int, tmp_path: Path
@@ -229,9 +232,10 @@ def test_an_exception_anywhere_in_agents_and_their_leader_costs_training_nothing
     assert two.exit_codes() == {"n1": 0, "n2": 0}, two.output()
 
 
+@pytest.mark.thorough
 def test_an_agent_that_hangs_is_started_again_and_its_workers_train_on(job: Callable[..., Job]) -> None:
     two = training(job, "n1", "n2")
-    other = next(node for node in two.keepers if node != two.leader())
+    other = next(node for node in two.supervisors if node != two.leader())
     hangs = two.agent(other)
     hangs.suspend()
     two.wait_until("it to be killed", lambda: is_gone(hangs.pid))
@@ -242,6 +246,7 @@ def test_an_agent_that_hangs_is_started_again_and_its_workers_train_on(job: Call
     assert two.exit_codes() == {"n1": 0, "n2": 0}
 
 
+@pytest.mark.thorough
 def test_an_exit_while_the_agent_is_away_is_told_by_the_next_one(job: Callable[..., Job]) -> None:
     two = training(job, "n1", "n2")
     (victim,) = {event["pid"] for event in two.events("batch", "n2")}
@@ -253,10 +258,11 @@ def test_an_exit_while_the_agent_is_away_is_told_by_the_next_one(job: Callable[.
     assert two.exit_codes() == {"n1": 0, "n2": 0}
 
 
+@pytest.mark.thorough
 def test_a_stopped_leader_is_replaced_and_steps_down_when_it_goes_on(job: Callable[..., Job]) -> None:
     two = training(job, "n1", "n2")
     first = two.leader()
-    other = next(node for node in two.keepers if node != first)
+    other = next(node for node in two.supervisors if node != first)
     stopped = two.agent(first)
     stopped.suspend()
     two.wait_until("another leader", lambda: two.leader() == other)
@@ -270,12 +276,13 @@ def test_a_stopped_leader_is_replaced_and_steps_down_when_it_goes_on(job: Callab
     assert two.exit_codes() == {"n1": 0, "n2": 0}
 
 
+@pytest.mark.thorough
 def test_a_stopped_leader_that_finds_the_lease_free_again_leads_no_more_once_agents_have_followed_another(
     job: Callable[..., Job],
 ) -> None:
     two = training(job, "n1", "n2")
     first = two.leader()
-    other = next(node for node in two.keepers if node != first)
+    other = next(node for node in two.supervisors if node != first)
     lease = open_lease(lease_place.parse(two.plan.leases), JobRun("17", 0), Trusting())
     before = lease.look()
     stopped = two.agent(first)
@@ -304,6 +311,7 @@ def test_a_stopped_leader_that_finds_the_lease_free_again_leads_no_more_once_age
     assert two.exit_codes() == {"n1": 0, "n2": 0}
 
 
+@pytest.mark.thorough
 def test_a_worker_that_falls_silent_is_killed_and_replaced(job: Callable[..., Job]) -> None:
     one = job("n1", "n2")
     one.start("n1")
@@ -314,7 +322,8 @@ def test_a_worker_that_falls_silent_is_killed_and_replaced(job: Callable[..., Jo
     one.wait_until("it to be killed", lambda: is_gone(silent))
     one.wait_until("another one", lambda: len(one.events("enter", "n2")) == 2)
     left = one.trace("left")[0]
-    assert (left["exit_code"], left["why"]) == (-9, "it has said nothing for 6 s")
+    assert left["exit_code"] == -9
+    assert says(left["why"], "said nothing", "6 s")
     one.wait_for_batches("n1", "n2")
     one.stop()
     assert one.exit_codes() == {"n1": 0, "n2": 0}
@@ -323,8 +332,8 @@ def test_a_worker_that_falls_silent_is_killed_and_replaced(job: Callable[..., Jo
 def test_sigterm_ends_the_job_of_a_base(job: Callable[..., Job]) -> None:
     two = training(job, "n1", "n2")
     workers = [event["pid"] for event in two.events("enter")]
-    agents = [two.agent(node).pid for node in two.keepers]
-    for pid in [*(keeper.pid for keeper in two.keepers.values()), *agents, *workers]:
+    agents = [two.agent(node).pid for node in two.supervisors]
+    for pid in [*(supervisor.pid for supervisor in two.supervisors.values()), *agents, *workers]:
         os.kill(pid, signal.SIGTERM)  # as Slurm does
     assert two.exit_codes() == {"n1": 143, "n2": 143}
     assert all(map(is_gone, workers))

@@ -141,6 +141,7 @@ def told(*parts: str) -> tuple[list[str], str]:
     return done.stdout.split(), done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("begun", [False, True], ids=["before the first commit", "after some steps"])
 @pytest.mark.parametrize("beneath", [False, True], ids=["its optimizer", "the one beneath it"])
 def test_a_newcomers_objects_belong_to_its_own_model_and_optimizer(begun: bool, beneath: bool) -> None:
@@ -151,6 +152,7 @@ def test_a_restore_takes_them_back_to_the_commit_in_place() -> None:
     assert told(RESTORE)[0] == ["True"] * 7
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_handed_over_so_is_told_once_and_stays_as_it_is() -> None:
     printed, said = told(WARNINGS)
     assert printed == ["True", "True"]

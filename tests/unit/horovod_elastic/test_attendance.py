@@ -15,7 +15,7 @@ from horovod_elastic.platforms.base import BaseState
 
 
 @dataclass
-class Tenure:
+class LeaseHandle:
     """A lease that is sure, or not."""
 
     sure: bool = True
@@ -37,7 +37,7 @@ class Watched:
 
     world: World
     links: AgentLinks
-    tenure: Tenure
+    lease: LeaseHandle
     attendance: Attendance
 
     def given_up(self, now: float) -> list[str]:
@@ -52,12 +52,12 @@ class Watched:
 
 @pytest.fixture
 def job() -> Watched:
-    world, links, tenure = training_world({"b1": 1}, "s1", "s2"), AgentLinks(), Tenure()
+    world, links, lease = training_world({"b1": 1}, "s1", "s2"), AgentLinks(), LeaseHandle()
     for name in ("b1", "s1", "s2"):
         links.by_name[name] = AgentLink(queue.SimpleQueue(), name == "b1", 1, name, heard_at=0.0)
     watch = BaseWatch(lambda: BaseState.RUNS, lambda event: event())
-    attendance = Attendance(links, world.members, tenure, watch, ["b1"], inherited=False, since=0.0)
-    return Watched(world, links, tenure, attendance)
+    attendance = Attendance(links, world.members, lease, watch, ["b1"], inherited=False, since=0.0)
+    return Watched(world, links, lease, attendance)
 
 
 def test_an_agent_whose_stream_broke_may_come_back_for_a_while(job: Watched) -> None:
@@ -75,9 +75,9 @@ def test_when_one_is_given_up_nobody_waits_for_the_others_that_are_away(job: Wat
 def test_a_silent_agent_is_given_up_only_under_a_lease_that_is_sure(job: Watched) -> None:
     for name in ("b1", "s1"):
         job.links.by_name[name].heard_at = SILENCE_BOUND_S
-    job.tenure.sure = False
+    job.lease.sure = False
     assert job.given_up(SILENCE_BOUND_S + 1) == []
-    job.tenure.sure = True
+    job.lease.sure = True
     assert job.given_up(SILENCE_BOUND_S + 1) == ["s2"]
 
 

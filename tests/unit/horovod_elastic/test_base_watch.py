@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from horovod_elastic.leader.base_watch import ANSWER_BOUND_S, BACK_WITHIN_S, LOOK_INTERVAL_S, BaseWatch
+from horovod_elastic.leader.base_watch import ANSWER_BOUND_S, BACK_WITHIN_S, POLL_INTERVAL_S, BaseWatch
 from horovod_elastic.platforms.base import BaseState, Refused
 
 RUNS, SUSPENDED, ENDED = BaseState.RUNS, BaseState.SUSPENDED, BaseState.ENDED
@@ -61,8 +61,8 @@ def test_a_base_that_runs_and_says_nothing_is_not_waited_for(answer: BaseState |
 
 def test_a_suspended_base_is_waited_for_until_it_is_heard_again() -> None:
     world = World([SUSPENDED, SUSPENDED, Refused("slurmctld restarts"), SUSPENDED])
-    assert all(world.silent(100.0 + look * LOOK_INTERVAL_S) for look in range(4))
-    assert world.silent(100.0 + 3.1 * LOOK_INTERVAL_S)
+    assert all(world.silent(100.0 + look * POLL_INTERVAL_S) for look in range(4))
+    assert world.silent(100.0 + 3.1 * POLL_INTERVAL_S)
     assert world.asked == 4, "seldom"
     world.watch.look(False, 200.0)
     assert not world.watch.waited_for(200.0)

@@ -139,7 +139,7 @@ def test_a_folder_is_no_file_and_a_relative_path_no_place(path: Path) -> None:
 
 def test_a_disk_that_is_full_leaves_the_old_file_and_no_other(path: Path) -> None:
     write(State(epoch=1), path, ABOUT)
-    with pytest.raises(CheckpointError, match="cannot be written: No space left on device"):
+    with pytest.raises(CheckpointError, match=r"written.*No space left"):
         write_through("/dev/full", path)
     load_checkpoint(path, state := State(epoch=0))
     assert state.epoch == 1
@@ -356,7 +356,7 @@ def test_a_state_with_other_names_or_another_model_is_refused(path: Path) -> Non
         load_checkpoint(path, State(epoch=0, batch=0))
     other = State(epoch=0)
     other._handlers["model"].value = torch.nn.Linear(4, 9)
-    with pytest.raises(CheckpointError, match="its 'model' does not fit"):
+    with pytest.raises(CheckpointError, match=r"'model'.*\bfit\b"):
         load_checkpoint(path, other)
 
 

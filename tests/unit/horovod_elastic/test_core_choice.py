@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from says import says
 
 from horovod_elastic import launcher
 from horovod_elastic.core import choice
@@ -25,7 +26,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ran.append(command)
         return 0
 
-    monkeypatch.setattr(launcher, "_run", run)
+    monkeypatch.setattr(launcher, "run_job", run)
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
     for name in (profiling.OPT_OUT_VARIABLE, choice.VARIABLE):
@@ -85,7 +86,7 @@ def test_a_core_chosen_by_the_environment_counts_unless_an_option_says_otherwise
     assert choice.chosen() == "torch"
     monkeypatch.setenv(choice.VARIABLE, "mpi")
     assert launcher.main(["train"]) == 2
-    assert "FLEXO_CORE=mpi: there is no such core; it is one of torch, horovod" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "FLEXO_CORE=mpi", "torch", "horovod")
 
 
 def test_the_help_explains_both_cores(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,7 @@ def test_a_rank_that_can_use_no_gpu_says_so(
     nccl.together = threading.Barrier(1)
     first, second = connect(pair, GPU_0, None)
     assert first.exception() is None
-    with pytest.raises(RuntimeError, match="rank 0 has tensors on a GPU, and this rank can use none"):
+    with pytest.raises(RuntimeError, match=r"rank 0 .*\bGPU\b"):
         second.result()
 
 

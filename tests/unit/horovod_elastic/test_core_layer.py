@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from says import says
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("horovod")
@@ -23,9 +24,9 @@ from horovod_elastic.core import choice  # noqa: E402
 from horovod_elastic.core.c10d.layer import Layer  # noqa: E402
 from horovod_elastic.core.c10d.requests import Operation, Reduction, Request  # noqa: E402
 from horovod_elastic.core.c10d.work import Work  # noqa: E402
-from horovod_elastic.core.interface import Place  # noqa: E402
+from horovod_elastic.core.interface import RankPlacement  # noqa: E402
 
-FIRST = Place(1, 1, 3, 0, 1, 1, 3, "n1", "", 0)
+FIRST = RankPlacement(1, 1, 3, 0, 1, 1, 3, "n1", "", 0)
 """Rank 1 of 3."""
 
 
@@ -33,7 +34,7 @@ FIRST = Place(1, 1, 3, 0, 1, 1, 3, "n1", "", 0)
 class Communicator:
     """Keeps what is asked for until it is told to finish it."""
 
-    place: Place = FIRST
+    place: RankPlacement = FIRST
     asked: list[Work] = field(default_factory=list)
     sets: dict[int, tuple[int, ...]] = field(default_factory=lambda: {0: (0, 1, 2)})
     result: int = -1
@@ -301,7 +302,7 @@ def test_what_no_communicator_could_do_is_the_callers_error(
 
 def test_without_a_communicator_nothing_is_asked_for(world: World) -> None:
     world.layer.communicator = None
-    with pytest.raises(RuntimeError, match="Horovod has not been initialized"):
+    with pytest.raises(RuntimeError, match="not been initialized"):
         world.allreduce(torch.ones(1))
     assert [world.library.horovod_rank(), world.library.horovod_size()] == [-1, -1]
 
@@ -314,7 +315,7 @@ def test_a_handle_is_valid_until_it_is_waited_for(world: World) -> None:
     assert first < second
     world.lib.horovod_torch_wait_and_clear(first)
     for use in (world.lib.horovod_torch_poll, world.lib.horovod_torch_wait_and_clear):
-        with pytest.raises(ValueError, match=f"Handle {first} was not created or has been cleared"):
+        with pytest.raises(ValueError, match=rf"Handle {first}\b"):
             use(first)
     assert world.lib.horovod_torch_poll(second) == 1
 
@@ -323,7 +324,7 @@ def test_handles_of_one_communicator_mean_nothing_to_the_next(world: World) -> N
     handle = world.allreduce(torch.ones(1))
     world.layer.communicator = Communicator(replace(FIRST, generation=2))
     assert world.allreduce(torch.ones(1)) != handle
-    with pytest.raises(ValueError, match="was not created or has been cleared"):
+    with pytest.raises(ValueError, match=rf"Handle {handle}\b"):
         world.lib.horovod_torch_poll(handle)
 
 
@@ -364,7 +365,7 @@ def test_process_sets_are_added_and_removed_together_with_all_ranks(
     assert library.horovod_remove_process_set(ctypes.c_int(number + 1)) == -3
     assert library.horovod_remove_process_set(ctypes.c_int(number)) == number
     assert world.communicator.sets == {0: (0, 1, 2)}
-    with pytest.raises(ValueError, match="ranks \\[1, 3\\] cannot be: there are 3 ranks"):
+    with pytest.raises(ValueError, match=r"ranks \[1, 3\].*\b3 ranks\b"):
         library.horovod_add_process_set(ints(1, 3), ctypes.c_int(2))
 
 
@@ -389,7 +390,7 @@ def test_after_a_shutdown_init_begins_anew_in_the_same_place(world: World) -> No
     world.library.horovod_shutdown()
     assert world.library.horovod_is_initialized() == 0
     assert world.library.horovod_rank() == -1
-    with pytest.raises(RuntimeError, match="Horovod has not been initialized"):
+    with pytest.raises(RuntimeError, match="not been initialized"):
         world.allreduce(torch.ones(1))
     assert init(world, (1, 2), (0,))
     assert world.library.horovod_rank() == 1
@@ -407,7 +408,7 @@ def test_init_without_anybody_to_train_with_fails_and_says_why(
 ) -> None:
     world.layer.communicator = None
     assert not init(world)
-    assert "not started by flexo run" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "not started", "flexo run")
 
 
 def test_the_next_generation_undoes_a_shutdown(world: World) -> None:
@@ -439,12 +440,12 @@ import horovod.torch as hvd
 import torch
 from horovod.torch import mpi_ops
 from horovod_elastic.core.c10d.requests import Operation
-from horovod_elastic.core.interface import Place
+from horovod_elastic.core.interface import RankPlacement
 
 
 class Communicator:
     def __init__(self, generation):
-        self.place = Place(generation, 0, 1, 0, 1, 0, 1, "n1", "", 0)
+        self.place = RankPlacement(generation, 0, 1, 0, 1, 0, 1, "n1", "", 0)
         self.sets = {0: (0,)}
         self.names = []
 
@@ -534,6 +535,7 @@ def horovod(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_horovods_python_layer_works_on_the_stand_ins(horovod: Path) -> None:
     script = horovod / "script.py"
     script.write_text(SCRIPT)

@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from says import says
 
 from flexo_protos.v1 import collectives_pb2 as pb
+from horovod_elastic.core.c10d import framing
 from horovod_elastic.core.c10d import hub as hubs
-from horovod_elastic.core.c10d import lines
 from horovod_elastic.core.c10d.alone import Alone
 from horovod_elastic.core.c10d.channel import Channel
 from horovod_elastic.core.c10d.hub import Hub
+from horovod_elastic.core.c10d.messages import Blocked, Heard, Step, WaitStep
 from horovod_elastic.core.c10d.negotiation import Negotiation
-from horovod_elastic.core.c10d.requests import Key, Operation, Request, key_of
+from horovod_elastic.core.c10d.requests import Operation, Request, RequestKey, key_of
 from horovod_elastic.core.c10d.spoke import Spoke
-from horovod_elastic.core.c10d.words import Blocked, Heard, Step, Waits
 
 LONG_S = 30.0
 """For what happens at once unless the machine is busy."""
@@ -39,7 +40,7 @@ class Ear:
         self.why = ""
         self.times_broken = 0
         self.decided: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-        self.shelf: dict[str, bytes] = {}
+        self.store: dict[str, bytes] = {}
         self.on_entry: Callable[[], object] = lambda: None
 
     def all_here(self) -> None:
@@ -47,7 +48,7 @@ class Ear:
 
     def entry(self, key: str, value: bytes) -> None:
         self.on_entry()
-        self.shelf[key] = value
+        self.store[key] = value
 
     def heard(self, heard: Heard) -> None:
         assert not self.over.is_set()
@@ -131,8 +132,8 @@ def test_all_hear_what_is_done_in_one_order(generation: Generation) -> None:
             mine = names[rank % 20 :] + names[: rank % 20]
             for name in mine[:19]:
                 channel.steps([Request(Operation.BARRIER, name)])
-            channel.steps([Request(Operation.BARRIER, mine[19]), Waits()])
-        told: list[list[Key]] = [[] for _ in generation.channels]
+            channel.steps([Request(Operation.BARRIER, mine[19]), WaitStep()])
+        told: list[list[RequestKey]] = [[] for _ in generation.channels]
         for _ in names:
             for keys, heard in zip(told, generation.next_heard(), strict=True):
                 keys += heard.keys
@@ -164,8 +165,8 @@ def test_what_anybody_puts_on_the_shelf_reaches_all(generation: Generation) -> N
     for rank, channel in enumerate(generation.channels):
         channel.put(f"of {rank}", bytes([rank]) * 1000)
 
-    shelf = {f"of {rank}": bytes([rank]) * 1000 for rank in range(3)}
-    assert eventually(lambda: all(ear.shelf == shelf for ear in generation.ears))
+    store = {f"of {rank}": bytes([rank]) * 1000 for rank in range(3)}
+    assert eventually(lambda: all(ear.store == store for ear in generation.ears))
 
 
 def test_errors_are_heard_by_those_who_asked_and_nothing_breaks(generation: Generation) -> None:
@@ -188,10 +189,10 @@ def test_ranks_that_wait_for_each_other_are_told(
 ) -> None:
     monkeypatch.setattr(hubs, "SILENCE_S", 0.1)
     for channel, name in zip(generation.channels, "aab", strict=True):
-        channel.steps([reduce(name), Waits(), Blocked((0, name))])
+        channel.steps([reduce(name), WaitStep(), Blocked((0, name))])
 
     for heard in generation.next_heard():
-        assert "ranks 0, 1 wait for a, which rank 2 did not ask for" in heard.error
+        assert says(heard.error, "ranks 0, 1 wait for a", "rank 2")
 
 
 def test_what_takes_too_long_is_given_up_if_horovods_variable_says_so(
@@ -202,8 +203,8 @@ def test_what_takes_too_long_is_given_up_if_horovods_variable_says_so(
     generation = Generation(2)
     generation.channels[1].steps([reduce("a")])
 
-    assert "a has waited for ranks [0]" in generation.ears[1].decided.get(timeout=LONG_S).error
-    assert "waited for more than 0.1 s for ranks [0]" in capfd.readouterr().err
+    assert says(generation.ears[1].decided.get(timeout=LONG_S).error, "a", "ranks [0]", "1 s")
+    assert says(capfd.readouterr().err, "a", "0.1 s", "ranks [0]")
     generation.close()
 
 
@@ -216,9 +217,9 @@ def test_all_hear_when_all_have_left(generation: Generation) -> None:
         channel.leave()
         channel.put(f"after {rank} has left", b"")
     for words in ("all but one have left", "and that was all"):  # rank 0 speaks in order
-        assert eventually(lambda: all(len(ear.shelf) >= generation.size - 1 for ear in generation.ears))
+        assert eventually(lambda: all(len(ear.store) >= generation.size - 1 for ear in generation.ears))
         generation.channels[-1].put(words, b"")
-        assert eventually(lambda words=words: all(words in ear.shelf for ear in generation.ears))
+        assert eventually(lambda words=words: all(words in ear.store for ear in generation.ears))
     assert not any(ear.left.is_set() for ear in generation.ears)
     generation.channels[-1].leave()
 
@@ -257,7 +258,7 @@ def test_who_asks_for_what_needs_somebody_who_left_is_told(generation: Generatio
 def test_all_hear_when_somebody_closes_its_line(generation: Generation, gone: int) -> None:
     generation.channels[gone].close()
 
-    assert generation.why(gone) == (f"rank {gone} is gone" if gone else "the connection to rank 0 was lost")
+    assert says(generation.why(gone), f"rank {gone}", "gone" if gone else "lost")
 
 
 @pytest.mark.parametrize("who", [0, 1, 2])
@@ -281,7 +282,7 @@ def test_nothing_is_heard_after_it_broke(generation: Generation) -> None:
 
     assert eventually(lambda: not _threads())
     assert [ear.times_broken for ear in generation.ears] == [1, 1, 1]
-    assert all(ear.decided.empty() and not ear.shelf for ear in generation.ears)
+    assert all(ear.decided.empty() and not ear.store for ear in generation.ears)
 
 
 def test_who_does_not_read_keeps_nobody_from_hearing(generation: Generation) -> None:
@@ -290,18 +291,18 @@ def test_who_does_not_read_keeps_nobody_from_hearing(generation: Generation) -> 
     for number in range(64):
         generation.channels[number % 2].put(str(number), bytes(2**18))
 
-    assert eventually(lambda: len(generation.ears[0].shelf) == len(generation.ears[1].shelf) == 64)
-    assert len(generation.ears[2].shelf) < 64
+    assert eventually(lambda: len(generation.ears[0].store) == len(generation.ears[1].store) == 64)
+    assert len(generation.ears[2].store) < 64
     reading.set()
     ear = generation.ears[2]  # the kernel may have given it up meanwhile
-    assert eventually(lambda: len(ear.shelf) == 64 or ear.over.is_set())
+    assert eventually(lambda: len(ear.store) == 64 or ear.over.is_set())
 
 
 # --- strangers and nonsense ---------------------------------------------------------------------------------
 
 
 def hello(rank: int, token: str) -> bytes:
-    return lines.framed(pb.FromRank(hello=pb.RankHello(rank=rank, token=token)))
+    return framing.framed(pb.FromRank(hello=pb.RankHello(rank=rank, token=token)))
 
 
 @pytest.mark.parametrize(
@@ -310,8 +311,8 @@ def hello(rank: int, token: str) -> bytes:
         b"",
         b"GET / HTTP/1.0\r\n\r\n",
         b"\x03\x00\x00\x00\xff\xff\xff",
-        lines.framed(pb.FromRank(leaves=True)),
-        lines.framed(pb.FromRank(hangs_up="nothing of yours")),
+        framing.framed(pb.FromRank(leaves=True)),
+        framing.framed(pb.FromRank(hangs_up="nothing of yours")),
         hello(1, "a guess"),
         hello(0, TOKEN),
         hello(1, TOKEN),
@@ -330,7 +331,7 @@ def test_a_stranger_is_let_go_and_nobody_else_hears_of_it(generation: Generation
 
 def test_a_stranger_cannot_have_rank_0_keep_more_than_a_hello(generation: Generation) -> None:
     with socket.create_connection((HERE, generation.hub.port), timeout=LONG_S) as stranger:
-        stranger.sendall((lines.MAX_HELLO_BYTES + 1).to_bytes(4, "little"))
+        stranger.sendall((framing.MAX_HELLO_BYTES + 1).to_bytes(4, "little"))
         assert _is_let_go(stranger)
     assert generation.goes_on()
 
@@ -360,9 +361,9 @@ def test_a_rank_comes_in_while_strangers_hold_all_places(monkeypatch: pytest.Mon
     strangers = [socket.create_connection((HERE, hub.port), timeout=LONG_S) for _ in range(200)]
     with socket.create_connection((HERE, hub.port), timeout=LONG_S) as rank:
         rank.sendall(
-            hello(1, TOKEN) + lines.framed(pb.FromRank(entries=[pb.StoreEntry(key="key", value=b"v")]))
+            hello(1, TOKEN) + framing.framed(pb.FromRank(entries=[pb.StoreEntry(key="key", value=b"v")]))
         )
-        assert eventually(lambda: ear.shelf.get("key") == b"v")
+        assert eventually(lambda: ear.store.get("key") == b"v")
     for stranger in strangers:
         stranger.close()
     hub.close()
@@ -371,11 +372,11 @@ def test_a_rank_comes_in_while_strangers_hold_all_places(monkeypatch: pytest.Mon
 def test_a_rank_may_say_more_than_a_hello_in_one_breath() -> None:
     ear = Ear()
     hub = Hub(HERE, 2, TOKEN, Negotiation(2, 100), ear)
-    value = b"x" * (10 * lines.MAX_HELLO_BYTES)
+    value = b"x" * (10 * framing.MAX_HELLO_BYTES)
     with socket.create_connection((HERE, hub.port), timeout=LONG_S) as rank:
         entry = pb.FromRank(entries=[pb.StoreEntry(key="key", value=value)])
-        rank.sendall(hello(1, TOKEN) + lines.framed(entry))
-        assert eventually(lambda: ear.shelf.get("key") == value)
+        rank.sendall(hello(1, TOKEN) + framing.framed(entry))
+        assert eventually(lambda: ear.store.get("key") == value)
     hub.close()
 
 
@@ -391,8 +392,8 @@ def _is_let_go(stranger: socket.socket) -> bool:
     [
         b"\xff\xff\xff\xff",
         b"\x03\x00\x00\x00\xff\xff\xff",
-        lines.framed(pb.FromRank(steps=[pb.ProgramStep(asks=pb.CollectiveRequest(operation=99))])),
-        lines.framed(
+        framing.framed(pb.FromRank(steps=[pb.ProgramStep(asks=pb.CollectiveRequest(operation=99))])),
+        framing.framed(
             pb.FromRank(steps=[pb.ProgramStep(asks_again=pb.RequestNumbers(numbers=[5]))]),
         ),
     ],
@@ -415,7 +416,7 @@ def test_a_rank_that_says_nonsense_is_gone(says: bytes) -> None:
     [
         b"\xff\xff\xff\xff",
         b"\x03\x00\x00\x00\xff\xff\xff",
-        lines.framed(pb.ToRank(collectives=[pb.Collective(numbers=pb.RequestNumbers(numbers=[5]))])),
+        framing.framed(pb.ToRank(collectives=[pb.Collective(numbers=pb.RequestNumbers(numbers=[5]))])),
     ],
 )
 def test_a_rank_hears_that_it_is_over_when_rank_0_says_nonsense(says: bytes) -> None:
@@ -433,19 +434,19 @@ def test_a_rank_hears_that_it_is_over_when_rank_0_says_nonsense(says: bytes) -> 
 
 def test_a_listener_that_fails_ends_it_for_all(generation: Generation) -> None:
     def fail() -> None:
-        raise MemoryError("no room on the shelf")
+        raise MemoryError("shelf full")
 
     generation.ears[0].on_entry = fail
     generation.channels[1].put("key", b"value")
 
-    assert "no room on the shelf" in generation.why()
+    assert "shelf full" in generation.why()
 
 
 def test_messages_are_put_together_from_any_pieces() -> None:
     messages = [pb.FromRank(hangs_up="x" * size) for size in (0, 1, 300, 70000)]
-    data = b"".join(map(lines.framed, messages))
+    data = b"".join(map(framing.framed, messages))
     for piece in (1, 7, 1000, len(data)):
-        frames = lines.Frames()
+        frames = framing.Frames()
         whole = [each for at in range(0, len(data), piece) for each in frames.add(data[at : at + piece])]
         assert [pb.FromRank.FromString(each) for each in whole] == messages
 
@@ -467,7 +468,7 @@ def test_nothing_is_left_behind_by_many_generations(end: str) -> None:
     before = _descriptors()
     for _ in range(20):
         generation = Generation(4)
-        generation.all_say(reduce("a"), Waits())
+        generation.all_say(reduce("a"), WaitStep())
         generation.next_heard()
         if end == "leave":
             for channel in generation.channels:
@@ -511,10 +512,10 @@ def test_who_is_alone_is_answered_at_once() -> None:
     alone = Alone(Negotiation(1, 100), ear)
     assert ear.here.is_set()
     request = reduce("a")
-    alone.steps([request, Waits(), Blocked((0, "a")), Request(Operation.JOIN, "join")])
+    alone.steps([request, WaitStep(), Blocked((0, "a")), Request(Operation.JOIN, "join")])
 
     assert [ear.decided.get_nowait().keys for _ in range(2)] == [(key_of(request),), ((0, "join"),)]
     alone.put("key", b"value")
     alone.leave()
-    assert ear.shelf == {"key": b"value"}
+    assert ear.store == {"key": b"value"}
     assert ear.left.is_set()

@@ -15,7 +15,7 @@ from horovod_elastic.core.c10d.requests import Operation, Request
 from horovod_elastic.core.c10d.spoke import Spoke
 from horovod_elastic.core.c10d.timeline import Timeline
 from horovod_elastic.core.c10d.work import Work
-from horovod_elastic.core.interface import Place
+from horovod_elastic.core.interface import RankPlacement
 from horovod_elastic.rendezvous import Rendezvous
 
 LONG_S = 30.0
@@ -26,7 +26,7 @@ HERE = "127.0.0.1"
 def two() -> Iterator[list[Communicator]]:
     """Of one generation, in this process."""
     server = Rendezvous(HERE, {"h:0": "0,2,0,2,0,1", "h:1": "1,2,1,2,0,1"})
-    places = [Place(1, rank, 2, rank, 2, 0, 1, "h", server.address, server.port) for rank in range(2)]
+    places = [RankPlacement(1, rank, 2, rank, 2, 0, 1, "h", server.address, server.port) for rank in range(2)]
     built = [Communicator(place, (), Timeline({})) for place in places]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(Communicator.build, built))

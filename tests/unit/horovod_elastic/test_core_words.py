@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexo_protos.v1 import collectives_pb2 as pb
-from horovod_elastic.core.c10d import words
-from horovod_elastic.core.c10d.negotiation import Decision
-from horovod_elastic.core.c10d.requests import Operation, Reduction, Request, key_of
-from horovod_elastic.core.c10d.words import (
+from horovod_elastic.core.c10d import messages
+from horovod_elastic.core.c10d.messages import (
     Blocked,
     Heard,
     Interned,
     NumbersOfARank,
     RankNumbers,
     Step,
-    Waits,
+    WaitStep,
     as_heard,
     decode_request,
     encode,
     encode_request,
 )
+from horovod_elastic.core.c10d.negotiation import Decision
+from horovod_elastic.core.c10d.requests import Operation, Reduction, Request, key_of
 
 sizes = st.integers(0, 2**40)
 ranks = st.integers(0, 2**20)
@@ -69,7 +69,7 @@ class Conversation:
         message = encode(heard, self.rank_0.numbers(heard)).SerializeToString()
         return self.rank.decode(pb.Collective.FromString(message))
 
-    def answer_all(self, keys: Sequence[words.Key]) -> None:
+    def answer_all(self, keys: Sequence[messages.RequestKey]) -> None:
         assert self.answer(Heard(tuple(keys))) == Heard(tuple(keys))
 
 
@@ -89,7 +89,7 @@ def test_steps_are_the_same_in_the_same_order_however_often_they_are_said(
         steps: list[Step] = []
         for number in order:
             steps += known[number : number + 1]
-            steps += [Waits()] if number % 2 else []
+            steps += [WaitStep()] if number % 2 else []
         asked = [key_of(step) for step in steps if isinstance(step, Request)]
         steps += [Blocked(asked[-1])] if asked else []
 
@@ -107,11 +107,11 @@ def test_what_is_asked_for_again_is_said_in_few_bytes() -> None:
 
 
 def test_names_that_are_new_every_time_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "MAX_NUMBERED", 10)
+    monkeypatch.setattr(messages, "MAX_NUMBERED", 10)
     talk = Conversation()
     kept = reduce("again and again")
     for number in range(100):
-        steps = [kept, reduce(f"new {number}"), Waits()]
+        steps = [kept, reduce(f"new {number}"), WaitStep()]
         assert talk.say(*steps) == steps
         talk.answer_all([(0, "again and again"), (0, f"new {number}")])
 
@@ -123,7 +123,7 @@ def test_names_that_are_new_every_time_are_forgotten(monkeypatch: pytest.MonkeyP
 def test_what_is_outstanding_for_long_is_answered_though_its_number_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(words, "MAX_NUMBERED", 10)
+    monkeypatch.setattr(messages, "MAX_NUMBERED", 10)
     talk = Conversation()
     talk.say(reduce("early"))
     for number in range(100):
@@ -182,7 +182,7 @@ def test_who_is_blocked_by_what_was_answered_meanwhile_is_not_blocked() -> None:
     talk.say(reduce("a"))
     talk.answer_all([(0, "a")])
 
-    assert talk.say(Waits(), Blocked((0, "a"))) == [Waits()]
+    assert talk.say(WaitStep(), Blocked((0, "a"))) == [WaitStep()]
 
 
 def test_a_number_that_was_never_given_is_an_error() -> None:

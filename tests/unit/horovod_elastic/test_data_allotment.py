@@ -155,7 +155,7 @@ def test_a_leader_that_hands_something_out_twice_is_noticed_before_it_is_trained
         job.step()
     job.leader = type(job.leader)()  # forgets everything, and is told the ledger of the beginning only
     first = job.workers[0].share
-    job.leader.ledger(first._desk._ledger)
+    job.leader.ledger(first._client._ledger)
     planned = []
     while job.step():
         planned.append(first.allotment._plan is not None and first.allotment.samples_left >= 2 * 2 * 5)

@@ -102,7 +102,7 @@ def test_its_state_goes_on_in_another_process():
 
 def test_a_state_of_another_dataset_is_refused():
     state = ElasticDataset(Numbers(100), batch_size=10, name="hundred").state_dict()
-    with pytest.raises(ValueError, match="'ten' has 10 samples; the state is of a dataset of 100"):
+    with pytest.raises(ValueError, match=r"'ten' .*\b10 samples\b.*\b100\b"):
         ElasticDataset(Numbers(10), batch_size=10, name="ten").load_state_dict(state)
 
 
@@ -125,7 +125,7 @@ def test_the_batch_size_may_change():
         if len(sizes) == 3:
             data.batch_size = 20
     assert sizes == [10, 10, 10, 10, 20, 20, 20]
-    with pytest.raises(ValueError, match="batch_size is 0; allowed: 1 or more"):
+    with pytest.raises(ValueError, match=r"batch_size is 0\b.*1 or more"):
         data.batch_size = 0
 
 
@@ -175,7 +175,10 @@ def test_nothing_is_read_twice_but_at_the_end_of_an_epoch():
     assert sorted(numbers.reads) == list(range(1000))
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "context",
+    ["fork", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("spawn", "forkserver"))],
+)
 def test_processes_read_for_all_epochs(context):
     data = ElasticDataset(Numbers(60), batch_size=7, num_workers=2, multiprocessing_context=context)
     pids = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from data_job import Job
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 sizes = st.tuples(
     st.integers(1, 300),  # samples
@@ -13,7 +14,7 @@ sizes = st.tuples(
 )
 
 
-settle = settings(max_examples=80)
+settle = settings(max_examples=examples(80))
 EVENTS = ["step"] * 6 + ["commit"] * 3 + ["resize", "crash", "crash in a step", "batch"]
 
 

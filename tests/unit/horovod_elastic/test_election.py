@@ -24,7 +24,7 @@ from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic import wire
 from horovod_elastic.election import election
 from horovod_elastic.election.election import (
-    Campaign,
+    Candidate,
     Closed,
     Election,
     Following,
@@ -42,16 +42,16 @@ A = Following("a:1", "a", 3)
 BOUND_S = 60.0
 
 
-def campaign(role: Role = Role.BASE, me: str = "b", **more: object) -> Campaign:
-    return Campaign(me, role, TTL_S, 100.0, **more)  # type: ignore[arg-type]
+def candidate(role: Role = Role.BASE, me: str = "b", **more: object) -> Candidate:
+    return Candidate(me, role, TTL_S, 100.0, **more)  # type: ignore[arg-type]
 
 
 # --- the rules ---
 
 
 def test_who_gets_the_lease_leads_and_who_does_not_follows() -> None:
-    assert campaign().heard(A_LEADS, True, 100.0) == A
-    assert campaign().heard(LeaderLease("b", "b:1", 4, 0, 5.0), True, 100.0) == Leading(4, heir=True)
+    assert candidate().heard(A_LEADS, True, 100.0) == A
+    assert candidate().heard(LeaderLease("b", "b:1", 4, 0, 5.0), True, 100.0) == Leading(4, heir=True)
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def test_who_gets_the_lease_leads_and_who_does_not_follows() -> None:
 def test_only_a_founder_that_knows_of_no_leader_is_the_first(
     role: Role, seen: int, previous: int, heir: bool
 ) -> None:
-    got = campaign(role, seen=seen).heard(LeaderLease("b", "b:1", 4, previous, 5.0), True, 100.0)
+    got = candidate(role, seen=seen).heard(LeaderLease("b", "b:1", 4, previous, 5.0), True, 100.0)
     assert got == Leading(4, heir)
 
 
 def test_a_founder_says_so_until_it_has_heard_of_a_leader() -> None:
-    assert campaign(Role.FOUNDER).claim == pb.CLAIM_FOUNDER
-    assert campaign(Role.FOUNDER, seen=3).claim == pb.CLAIM_UNSPECIFIED
-    assert campaign(Role.BASE).claim == pb.CLAIM_UNSPECIFIED
+    assert candidate(Role.FOUNDER).claim == pb.CLAIM_FOUNDER
+    assert candidate(Role.FOUNDER, seen=3).claim == pb.CLAIM_UNSPECIFIED
+    assert candidate(Role.BASE).claim == pb.CLAIM_UNSPECIFIED
 
 
 def test_the_bases_agents_ask_at_once_and_a_satellites_agent_when_it_has_been_vacant_for_a_while() -> None:
-    assert campaign(Role.FOUNDER).wants_it(100.0)
-    assert campaign(Role.BASE).wants_it(100.0)
-    satellite = campaign(Role.SATELLITE)
+    assert candidate(Role.FOUNDER).wants_it(100.0)
+    assert candidate(Role.BASE).wants_it(100.0)
+    satellite = candidate(Role.SATELLITE)
     assert not satellite.wants_it(100.0)
     pause = satellite.heard(VACANT, False, 100.5)
     assert pause == Pause(election.HOLD_BACK_S)
@@ -89,7 +89,7 @@ def test_the_bases_agents_ask_at_once_and_a_satellites_agent_when_it_has_been_va
 
 
 def test_a_satellites_agent_waits_anew_when_somebody_led_in_between() -> None:
-    satellite = campaign(Role.SATELLITE, lost=A)
+    satellite = candidate(Role.SATELLITE, lost=A)
     satellite.heard(VACANT, False, 100.0)
     satellite.heard(A_LEADS, False, 101.0)
     satellite.heard(VACANT, False, 104.0)
@@ -97,43 +97,45 @@ def test_a_satellites_agent_waits_anew_when_somebody_led_in_between() -> None:
 
 
 def test_a_satellites_agent_that_is_named_the_successor_does_not_wait() -> None:
-    satellite = campaign(Role.SATELLITE, lost=A)
+    satellite = candidate(Role.SATELLITE, lost=A)
     assert satellite.heard(LeaderLease("b", "", 4, 3, 5.0), False, 100.0) == Pause(0.0)
     assert satellite.wants_it(100.0)
     assert satellite.heard(LeaderLease("b", "b:1", 4, 3, 5.0), True, 100.0) == Leading(4, heir=True)
 
 
 def test_a_leader_that_was_lost_is_not_named_again_before_it_must_have_refreshed() -> None:
-    looking = campaign(lost=A)
+    looking = candidate(lost=A)
     assert looking.heard(A_LEADS, True, 100.0) == Pause(election.LOOK_AGAIN_S)
     assert looking.heard(LeaderLease("a", "a:1", 3, 0, 0.3), True, 103.7) == Pause(0.3 + 0.02)
     assert looking.heard(A_LEADS, True, 106.0) == A
 
 
 def test_a_lost_leader_that_was_started_again_is_another_one() -> None:
-    assert campaign(lost=A).heard(LeaderLease("a", "a:2", 4, 3, 4.0), True, 100.0) == Following("a:2", "a", 4)
+    assert candidate(lost=A).heard(LeaderLease("a", "a:2", 4, 3, 4.0), True, 100.0) == Following(
+        "a:2", "a", 4
+    )
 
 
 def test_a_successor_is_waited_for_until_it_has_said_its_address() -> None:
-    looking = campaign(lost=A)
+    looking = candidate(lost=A)
     assert looking.heard(LeaderLease("c", "", 4, 3, 5.0), True, 100.0) == Pause(election.SUCCESSOR_WITHIN_S)
     assert looking.heard(LeaderLease("c", "c:1", 4, 3, 5.0), True, 100.1) == Following("c:1", "c", 4)
 
 
 def test_who_looks_after_the_jobs_end_learns_its_exit_code() -> None:
-    assert campaign().heard(LeaderLease(wire.over(3), "", 4, 3, 5.0), True, 100.0) == Over(3)
+    assert candidate().heard(LeaderLease(wire.over(3), "", 4, 3, 5.0), True, 100.0) == Over(3)
 
 
 def test_a_server_that_has_just_begun_is_asked_again() -> None:
-    assert campaign().heard(LeaderLease("", "", 0, 0, 8.0), True, 100.0) == Pause(election.LOOK_AGAIN_S)
-    assert campaign().heard(LeaderLease("", "", 0, 0, 0.5), True, 100.0) == Pause(0.5)
+    assert candidate().heard(LeaderLease("", "", 0, 0, 8.0), True, 100.0) == Pause(election.LOOK_AGAIN_S)
+    assert candidate().heard(LeaderLease("", "", 0, 0, 0.5), True, 100.0) == Pause(0.5)
 
 
 def test_while_the_server_is_away_the_leader_that_was_lost_is_tried_once_more() -> None:
-    looking = campaign(lost=A)
+    looking = candidate(lost=A)
     assert looking.away(100.0) == Pause(election.LOOK_AGAIN_S)
     assert looking.away(100.0 + election.LEADERLESS_S) == A
-    assert campaign().away(1000.0) == Pause(election.LOOK_AGAIN_S)
+    assert candidate().away(1000.0) == Pause(election.LOOK_AGAIN_S)
 
 
 def test_a_leader_is_certain_for_a_leases_length_from_when_it_last_asked() -> None:
@@ -179,7 +181,7 @@ class Member:
     alive: bool = True
     asleep_until: float = 0.0
     seen: int = 0
-    way: Campaign | None = None
+    way: Candidate | None = None
     held: HeldLease | None = None
     follows: Following | None = None
 
@@ -201,7 +203,7 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         for member in self.members:
-            self._campaign(member, None)
+            self._candidate(member, None)
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds
@@ -227,7 +229,7 @@ class World:
         if not member.alive:
             member.alive, member.role, member.seen = True, Role.BASE, 0
             member.name += "'"  # in this world a new process has a new name
-            self._campaign(member, None)
+            self._candidate(member, None)
 
     def stop(self, member: Member, seconds: float) -> None:
         member.asleep_until = self.now + seconds
@@ -239,7 +241,7 @@ class World:
         member.held = None
         self.table.release(KEY, member.name, successor.name, self.now)
         self._dropped_by(member)
-        self._campaign(member, None)
+        self._candidate(member, None)
 
     def restart_server(self) -> None:
         self.table = LeaseTable(self.now, grace_s=10.0, first_term=int(self.now * 1000))
@@ -248,10 +250,10 @@ class World:
         for member in self.members:
             if member.alive and member.follows is not None and member.follows.holder == leader.name:
                 lost, member.follows = member.follows, None
-                self._campaign(member, lost)
+                self._candidate(member, lost)
 
-    def _campaign(self, member: Member, lost: Following | None) -> None:
-        member.way = Campaign(member.name, member.role, TTL_S, self.now, seen=member.seen, lost=lost)
+    def _candidate(self, member: Member, lost: Following | None) -> None:
+        member.way = Candidate(member.name, member.role, TTL_S, self.now, seen=member.seen, lost=lost)
         self._later(0.0, lambda: self._ask(member, member.way))
 
     def _later(self, seconds: float, event: Callable[[], None]) -> None:
@@ -264,7 +266,7 @@ class World:
             return False
         return True
 
-    def _ask(self, member: Member, way: Campaign | None) -> None:
+    def _ask(self, member: Member, way: Candidate | None) -> None:
         if (
             way is None
             or member.way is not way
@@ -287,7 +289,7 @@ class World:
         self._later(next(self._delays), served)
 
     def _heard(
-        self, member: Member, way: Campaign, lease: LeaderLease | None, asking: bool, asked_at: float
+        self, member: Member, way: Candidate, lease: LeaderLease | None, asking: bool, asked_at: float
     ) -> None:
         if member.way is not way or not self._when_awake(
             member, lambda: self._heard(member, way, lease, asking, asked_at)
@@ -310,7 +312,7 @@ class World:
             if leader is not None and leader.alive and leader.asleep_until <= self.now and leader.held:
                 member.follows = outcome
             else:  # cannot be dialled
-                self._campaign(member, outcome)
+                self._candidate(member, outcome)
 
     def _refresh(self, member: Member, held: HeldLease | None) -> None:
         if (
@@ -342,7 +344,7 @@ class World:
         if lease is not None and not held.heard(lease, asked_at):
             member.held = None
             self._dropped_by(member)
-            self._campaign(member, None)
+            self._candidate(member, None)
             return
         member.seen = max(member.seen, held.lease.term)
         self._later(TTL_S / 3, lambda: self._refresh(member, held))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from says import says
 
 from flexo_protos import lease_place
 from flexo_protos.leader_leases.lease import LeaderLease, StoreAway
@@ -112,7 +113,7 @@ def test_an_agent_that_was_killed_is_started_again(
     assert exit_code == 0
     assert slurm.started.count(("n1", True)) == 1
     said = capsys.readouterr().err
-    assert "the agent on n1 has ended with exit code 137; it is started again (1 of 3)" in said
+    assert says(said, "n1", "exit code 137", "started again", "1 of 3")
 
 
 def test_an_agent_that_ends_again_and_again_is_given_up_and_the_others_are_ended() -> None:
@@ -176,7 +177,7 @@ def test_an_error_beside_an_agent_ends_the_job_instead_of_leaving_it_until_its_t
 
 AGAINST_A_WALL = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 import test_launcher as t
 t.launcher.FIRST_PAUSE_S = 0.01
 sys.exit(t.run(t.Store(""), n1=["exit 137"] * 2 + ["exit 0"])[0])
@@ -186,7 +187,7 @@ sys.exit(t.run(t.Store(""), n1=["exit 137"] * 2 + ["exit 0"])[0])
 @pytest.mark.parametrize("wall", ["a full disk", "a pipe that nobody reads", "closed"])
 def test_output_that_cannot_be_written_neither_ends_nor_hangs_a_job(wall: str) -> None:
     """Each agent that is started again is said; the third one ends with 0."""
-    code = AGAINST_A_WALL.format(tests=str(Path(__file__).parent))
+    code = AGAINST_A_WALL.format(tests=[str(folder) for folder in Path(__file__).parents[:2]])
     unread, stderr = os.pipe()
     if wall == "a full disk":
         stderr = os.open("/dev/full", os.O_WRONLY)
@@ -252,7 +253,7 @@ def test_of_a_job_of_one_size_flexod_hears_if_it_was_submitted_with_a_range(
     monkeypatch.setenv("FLEXO_DAEMON", "127.0.0.1:9")
     job = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "SLURM_NTASKS": "2"}
     platform = registry.find({**job, "SLURM_JOB_GPUS": "0,1", "FLEXO_ELASTIC": text})
-    assert launcher._run(platform, platform.base_job(), []) == 0
+    assert launcher.run_job(platform, platform.base_job(), []) == 0
     (plan,) = plans
     assert plan.daemon == daemon
     place = lease_place.parse(plan.leases)
@@ -278,7 +279,7 @@ def test_no_profile_before_the_command_is_known_to_all_agents_and_after_it_is_th
         commands.append(command)
         return 0
 
-    monkeypatch.setattr(launcher, "_run", run)
+    monkeypatch.setattr(launcher, "run_job", run)
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(profiling.OPT_OUT_VARIABLE, "")

@@ -14,16 +14,24 @@ from fractions import Fraction
 from typing import Any, cast
 
 import pytest
+from says import says
 
 from flexo_protos.resources import Devices, Resources
 from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic import rendezvous
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
-from horovod_elastic.leader import attendance, base_watch, borrowing
+from horovod_elastic.leader import attendance, base_watch, satellite_manager
 from horovod_elastic.leader import leader as leaders
-from horovod_elastic.leader.leader import Leader, Outcome
+from horovod_elastic.leader.leader import Leader, LeadershipOutcome
 from horovod_elastic.leader.membership import takeover
-from horovod_elastic.platforms.base import BaseState, Found, Grant, JobControl, Refused, SatelliteStatus
+from horovod_elastic.platforms.base import (
+    BaseState,
+    Found,
+    GrantedWorkers,
+    JobControl,
+    Refused,
+    SatelliteStatus,
+)
 
 BOUND_S = 20.0
 Failed = jobs_pb2.GrantFailed
@@ -37,7 +45,7 @@ class Slurm:
     name: str = "Slurm"
     next_id: int = 101
     refusal: str = ""
-    submitted: list[Grant] = field(default_factory=list)
+    submitted: list[GrantedWorkers] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     may_answer: threading.Event = field(default_factory=threading.Event)
     found: list[Found] | None = field(default_factory=list)
@@ -45,7 +53,7 @@ class Slurm:
     base: BaseState | None = BaseState.RUNS
     """What Slurm says of it; None: slurmctld does not answer."""
 
-    def submit(self, grant: Grant) -> str:
+    def submit(self, grant: GrantedWorkers) -> str:
         self.submitted.append(grant)
         assert self.may_answer.wait(BOUND_S)
         if self.refusal:
@@ -130,16 +138,16 @@ class Job:
     link: Link
     lease: Lease
     thread: threading.Thread
-    outcomes: list[Outcome]
+    outcomes: list[LeadershipOutcome]
 
     def grants(self, *ids: str) -> None:
         grants = [
             jobs_pb2.Grant(
-                grant_id=i, node=f"n-{i}", workers=1, partition="flex", lease_s=300, start_within_s=60
+                grant_id=i, node=f"n-{i}", workers=1, partition="flex", time_limit_s=300, start_within_s=60
             )
             for i in ids
         ]
-        self.do(lambda: self.leader._borrowing.on_grants(jobs_pb2.Grants(grants=grants)))
+        self.do(lambda: self.leader._satellites.on_grants(jobs_pb2.Grants(grants=grants)))
 
     def do(self, what: Callable[[], object]) -> None:
         """In the leader's thread; everything posted before has been done then, too."""
@@ -165,7 +173,7 @@ class Job:
         self.do(lambda: self.leader._lose(name, "its agent is gone", time.monotonic()))
 
     def satellites(self) -> dict[str, Any]:
-        return self.leader._borrowing._satellites
+        return self.leader._satellites._satellites
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -184,7 +192,7 @@ def lead() -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
     def begin(slurm: Slurm | None = None, inherited: bool = False, name: str = "n1-17") -> Job:
-        slurm, link, lease, outcomes = slurm or Slurm(), Link(), Lease(), list[Outcome]()
+        slurm, link, lease, outcomes = slurm or Slurm(), Link(), Lease(), list[LeadershipOutcome]()
         base = BaseJob("17", 0, (BaseNode("n1", 1),), Resources(1, 1, 0, ""), 1, 4, "")
         plan = JobPlan(base, Site(), "", "", "run://n1:1#r7")
         leader = Leader(plan, name, "127.0.0.1", cast(JobControl, slurm), lease, inherited=inherited)
@@ -231,7 +239,7 @@ def kinds(outbox: AgentOutbox) -> list[str]:
 def running(worker_id: str, generation: int = 3, rank: int = 0, size: int = 1) -> workers_pb2.RunningWorker:
     return workers_pb2.RunningWorker(
         worker_id=worker_id,
-        standing=workers_pb2.Standing(
+        status=workers_pb2.WorkerStatus(
             phase=workers_pb2.WORKER_PHASE_TRAINING,
             generation=generation,
             called=generation,
@@ -263,7 +271,7 @@ def test_a_grant_that_failed_is_not_tried_again_but_told_again_while_it_is_liste
     wait_until(lambda: len(job.link.failures()) == 3)
     assert [grant.grant_id for grant in job.slurm.submitted] == ["g1", "g2"]
     job.grants()
-    assert not job.leader._borrowing._given_back
+    assert not job.leader._satellites._given_back
 
 
 def test_an_agent_that_is_faster_than_sbatchs_answer_is_taken(job: Job) -> None:
@@ -327,7 +335,7 @@ def test_at_the_end_satellites_that_were_just_being_submitted_are_cancelled_too(
     time.sleep(0.2)
     job.slurm.may_answer.set()
     job.thread.join(BOUND_S)
-    assert job.outcomes == [Outcome(7, "the test says so")]
+    assert job.outcomes == [LeadershipOutcome(7, "the test says so")]
     assert job.lease.ended_with == [7]
     assert job.slurm.cancelled == ["101"]
     assert job.link.heard[-1].goodbye.reason == "the test says so"
@@ -339,7 +347,7 @@ def test_an_agent_that_comes_when_the_job_is_over_learns_its_exit_code(job: Job)
     hello = workers_pb2.AgentHello(slurm_job_id=17, node="n1", slots=1, base=True)
     job.leader.post(lambda: job.leader.agent_attached("n1-17", hello, outbox))
     job.thread.join(BOUND_S)
-    assert job.outcomes == [Outcome(5, "over")]
+    assert job.outcomes == [LeadershipOutcome(5, "over")]
     message = outbox.get()
     assert message is not None
     assert message.dismiss.exit_code == 5
@@ -347,8 +355,8 @@ def test_an_agent_that_comes_when_the_job_is_over_learns_its_exit_code(job: Job)
 
 def test_workers_meet_where_only_they_are_answered_and_nowhere_when_the_job_is_over(job: Job) -> None:
     outbox = job.attach(17, "n1", base=True)
-    ready = workers_pb2.Standing(phase=workers_pb2.WORKER_PHASE_READY)
-    said = workers_pb2.WorkerSaid(worker_id="w1", said=workers_pb2.FromWorker(standing=ready))
+    ready = workers_pb2.WorkerStatus(phase=workers_pb2.WORKER_PHASE_READY)
+    said = workers_pb2.WorkerSaid(worker_id="w1", said=workers_pb2.FromWorker(status=ready))
     job.do(lambda: job.leader.agent_said("n1-17", outbox, workers_pb2.FromAgent(worker_said=said)))
     told = [message.tell_worker.message for message in drained(outbox) if message.HasField("tell_worker")]
     (prepare,) = [message.prepare for message in told if message.HasField("prepare")]
@@ -372,8 +380,8 @@ def test_an_attempt_whose_rendezvous_has_failed_is_given_up_at_once_and_made_ane
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outbox = job.attach(17, "n1", base=True)
-    ready = workers_pb2.Standing(phase=workers_pb2.WORKER_PHASE_READY)
-    said = workers_pb2.WorkerSaid(worker_id="w1", said=workers_pb2.FromWorker(standing=ready))
+    ready = workers_pb2.WorkerStatus(phase=workers_pb2.WORKER_PHASE_READY)
+    said = workers_pb2.WorkerSaid(worker_id="w1", said=workers_pb2.FromWorker(status=ready))
     job.do(lambda: job.leader.agent_said("n1-17", outbox, workers_pb2.FromAgent(worker_said=said)))
     told = [message.tell_worker.message for message in drained(outbox)]
     (first,) = [message.prepare for message in told if message.HasField("prepare")]
@@ -382,7 +390,7 @@ def test_an_attempt_whose_rendezvous_has_failed_is_given_up_at_once_and_made_ane
         raise ArithmeticError("of the test")
 
     with monkeypatch.context() as patched:
-        patched.setattr(rendezvous, "_drop_silent", broken)
+        patched.setattr(rendezvous, "drop_silent", broken)
         told = wait_for(outbox, lambda message: message.HasField("abandon"))
         assert told.abandon.generation == first.generation
     anew = wait_for(outbox, lambda message: message.HasField("prepare")).prepare
@@ -434,8 +442,10 @@ def test_an_agent_that_was_away_may_have_missed_something_so_somebody_leads_anew
     second = job.attach(17, "n1", base=True, workers=[workers_pb2.RunningWorker(worker_id="w1")])
     job.thread.join(BOUND_S)
     assert kinds(second) == ["stepped_down", "the end"]
-    assert job.outcomes == [Outcome(None, "the agent n1-17 was away for a moment")]
-    assert job.leader._tenure.passed_to == [""]
+    (outcome,) = job.outcomes
+    assert outcome == LeadershipOutcome(None, outcome.why)
+    assert says(outcome.why, "n1-17", "away")
+    assert job.leader._lease.passed_to == [""]
 
 
 def test_an_agent_that_was_started_again_gets_new_workers(lead: Callable[..., Job]) -> None:
@@ -466,18 +476,18 @@ def test_a_silent_agent_is_lost_but_not_while_somebody_else_may_lead(
 
 
 def test_a_new_leader_finds_the_satellites_of_the_one_before_it_before_it_submits_any(
-    lead: Callable[..., Job],
+    lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(satellite_manager, "POLL_INTERVAL_S", 0.05)
     job = lead(Slurm(found=None), inherited=True)
     job.slurm.may_answer.set()
     job.grants("g1", "g2")
     assert not job.slurm.submitted
     job.slurm.found = [Found("55", "g1", "n-g1", 1), Found("56", "g0", "n-g0", 1)]
-    job.do(lambda: setattr(job.leader._borrowing, "_look_at", 0.0))
     wait_until(lambda: [grant.grant_id for grant in job.slurm.submitted] == ["g2"])
     wait_until(lambda: job.slurm.cancelled == ["56"])  # whose grant stands no more
     assert job.satellites()["g1"].id == "55"
-    assert job.satellites()["g1"].grant.lease_s == 300
+    assert job.satellites()["g1"].grant.time_limit_s == 300
 
 
 def test_training_goes_on_under_a_new_leader_with_all_whom_it_finds(lead: Callable[..., Job]) -> None:
@@ -501,7 +511,7 @@ def test_a_new_leader_waits_no_longer_when_all_agents_are_here_though_workers_ar
     """Those of the leader before it died with its node: of three workers one is left."""
     job = lead(Slurm(found=[G1, dataclasses.replace(G2, runs=False)]), inherited=True)
     job.attach(17, "n1", base=True)
-    wait_until(lambda: job.leader._borrowing.complete)
+    wait_until(lambda: job.leader._satellites.complete)
     time.sleep(0.7)
     job.settle()
     assert job.leader._membership.taking_over  # one runs whose agent is not here yet
@@ -534,7 +544,7 @@ def test_a_hand_over_does_not_wait_for_slurm_and_the_next_leader_submits_nothing
     lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sbatch hangs: who leads next waits until its satellite is in the queue, and then has it."""
-    monkeypatch.setattr(borrowing, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(satellite_manager, "POLL_INTERVAL_S", 0.05)
     before = lead(Slurm(found=[G1]), inherited=True, name="n7-55")
     before.attach(55, "n7", grant_id="g1", workers=[running("w1", rank=0, size=2)])
     base = before.attach(17, "n1", base=True, workers=[running("w2", rank=1, size=2)])
@@ -560,7 +570,7 @@ def test_a_hand_over_does_not_wait_for_slurm_and_the_next_leader_submits_nothing
     wait_until(lambda: len(after.satellites()) == 6)
     assert {grant.grant_id for grant in slurm.submitted} == {"h4", "h5"}
     assert after.satellites()["h0"].id == "60"
-    after.leader._borrowing._elsewhere["h3"] = 0.0  # that sbatch can succeed no more
+    after.leader._satellites._elsewhere["h3"] = 0.0  # that sbatch can succeed no more
     wait_until(lambda: len(slurm.submitted) == 3)
     assert {grant.grant_id for grant in slurm.submitted} == {"h3", "h4", "h5"}
 
@@ -571,7 +581,7 @@ def test_a_satellite_whose_sbatch_an_earlier_leader_began_is_taken_when_it_comes
     job = lead(inherited=True)
     state = workers_pb2.LeaderState(submitting=["g1"])
     job.attach(17, "n1", base=True, workers=[running("w1")], leader_state=state)
-    wait_until(lambda: job.leader._borrowing.complete)
+    wait_until(lambda: job.leader._satellites.complete)
     job.grants("g1")
     assert "dismiss" not in kinds(job.attach(55, "n-g1", grant_id="g1"))
     assert job.satellites()["g1"].id == "55"
@@ -618,7 +628,7 @@ def test_a_leader_that_has_lost_its_lease_steps_down(job: Job) -> None:
     outbox = job.attach(17, "n1", base=True)
     job.leader.lost_lease("n2-17-ab")
     job.thread.join(BOUND_S)
-    assert job.outcomes == [Outcome(None, "n2-17-ab has the lease")]
+    assert job.outcomes == [LeadershipOutcome(None, "n2-17-ab has the lease")]
     assert kinds(outbox)[-2:] == ["stepped_down", "the end"]
     assert not job.lease.ended_with
 
@@ -653,7 +663,7 @@ def test_a_leader_that_fails_when_the_job_has_ended_ends_it_all_the_same(job: Jo
         job.leader._end(3, "the script failed")
         broken()
 
-    job.leader._borrowing.close = broken  # type: ignore[method-assign]
+    job.leader._satellites.close = broken  # type: ignore[method-assign]
     job.leader.post(end_and_fail)
     job.thread.join(BOUND_S)
     assert [(outcome.exit_code, outcome.failed) for outcome in job.outcomes] == [(3, False)]
@@ -666,7 +676,7 @@ def test_an_answer_of_slurms_that_nobody_understands_is_asked_for_again_or_given
     command: str, lead: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that asked ended, and nothing was asked any more."""
-    monkeypatch.setattr(borrowing, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(satellite_manager, "POLL_INTERVAL_S", 0.05)
     slurm = Slurm()
     slurm.may_answer.set()
     asked: list[float] = []
@@ -706,16 +716,16 @@ def test_satellites_of_a_suspended_base_wait_for_it_and_nobody_is_lost(
 ) -> None:
     """What they trained without it would be lost with them."""
     monkeypatch.setattr(attendance, "BASE_SILENCE_S", 0.1)
-    monkeypatch.setattr(base_watch, "LOOK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(base_watch, "POLL_INTERVAL_S", 0.1)
     monkeypatch.setattr(takeover, "TAKEOVER_BOUND_S", 0.5)
     job = lead(Slurm(found=[G1], base=BaseState.SUSPENDED), inherited=True, name="n7-55")
     members = job.leader._membership
     workers = [running("w2", rank=1, size=2)]
 
     def stands(phase: Any, worker: str, agent: str, outbox: AgentOutbox) -> None:
-        said = running(worker, rank=int(worker == "w2"), size=2).standing
+        said = running(worker, rank=int(worker == "w2"), size=2).status
         said.phase = phase
-        told = workers_pb2.WorkerSaid(worker_id=worker, said=workers_pb2.FromWorker(standing=said))
+        told = workers_pb2.WorkerSaid(worker_id=worker, said=workers_pb2.FromWorker(status=said))
         job.do(lambda: job.leader.agent_said(agent, outbox, workers_pb2.FromAgent(worker_said=told)))
 
     satellite = job.attach(55, "n7", grant_id="g1", workers=workers)
@@ -801,11 +811,11 @@ def test_a_plan_reaches_agents_unchanged() -> None:
 def test_flexods_signature_of_a_grant_is_shown_again_and_outlives_a_flexod_without_any(job: Job) -> None:
     def told(signature: bytes) -> None:
         grants = [jobs_pb2.Grant(grant_id="g1", node="n-g1", workers=1, signature=signature)]
-        job.do(lambda: job.leader._borrowing.on_grants(jobs_pb2.Grants(grants=grants)))
+        job.do(lambda: job.leader._satellites.on_grants(jobs_pb2.Grants(grants=grants)))
 
     told(b"flexod's")
-    assert [each.signature for each in job.leader._borrowing.report()] == [b"flexod's"]
+    assert [each.signature for each in job.leader._satellites.report()] == [b"flexod's"]
     told(b"")
-    assert [each.signature for each in job.leader._borrowing.report()] == [b"flexod's"]
+    assert [each.signature for each in job.leader._satellites.report()] == [b"flexod's"]
     told(b"renewed")
-    assert [each.signature for each in job.leader._borrowing.report()] == [b"renewed"]
+    assert [each.signature for each in job.leader._satellites.report()] == [b"renewed"]

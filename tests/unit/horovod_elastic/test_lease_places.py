@@ -113,7 +113,7 @@ def test_another_user_is_not_served_by_the_small_server(place: LeasePlace) -> No
 
 def test_a_refusal_is_told_in_the_servers_words(place: LeasePlace) -> None:
     store = GrpcLease(place, JOB, Stamps())
-    with pytest.raises(StoreAway, match=r"flexo run at .*ttl_s is 3600"):
+    with pytest.raises(StoreAway, match=r"flexo run\b.*\bttl_s\b.*\b3600\b"):
         store.acquire("a", "a:1", 3600.0)
     store.close()
 

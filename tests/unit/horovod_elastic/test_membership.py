@@ -19,7 +19,12 @@ from horovod_elastic.leader.membership.commands import (
     Withdraw,
 )
 from horovod_elastic.leader.membership.membership import ARRIVAL_BOUND_S
-from horovod_elastic.leader.membership.roster import EXIT_BOUND_S, LEAVE_BOUND_S, WARM_UP_BOUND_S, Standing
+from horovod_elastic.leader.membership.roster import (
+    EXIT_BOUND_S,
+    LEAVE_BOUND_S,
+    WARM_UP_BOUND_S,
+    WorkerStatus,
+)
 from horovod_elastic.leader.membership.staff import RESTARTS_PER_SLOT
 from horovod_elastic.leader.membership.states import WorkerState
 from horovod_elastic.phase import Phase
@@ -71,7 +76,15 @@ def test_a_newcomer_joins_at_the_commit_after_it_is_ready_and_not_before() -> No
 def test_newcomers_are_told_a_rank_that_is_not_0_and_the_size_that_is_to_be() -> None:
     world = training_world({"b1": 1})
     starts = of_kind(world.members.agent_joined("s1", 2, False, 0.0), Start)
-    assert [(s.outlook.rank, s.outlook.size, s.outlook.local_rank, s.outlook.local_size) for s in starts] == [
+    assert [
+        (
+            s.projected_rank.rank,
+            s.projected_rank.size,
+            s.projected_rank.local_rank,
+            s.projected_rank.local_size,
+        )
+        for s in starts
+    ] == [
         (1, 3, 0, 2),
         (2, 3, 1, 2),
     ]
@@ -166,11 +179,11 @@ def test_a_worker_that_is_started_again_is_told_the_local_rank_that_it_will_have
     world.exit("w3", -9)
     world.commit()
     (worker_id,) = [w for w in world.of("s1") if w != "w4"]
-    outlook = world.outlooks[worker_id]
+    projected_rank = world.outlooks[worker_id]
     world.ready(worker_id)
     world.commit()
     (place,) = [place for place in world.forms[-1].places if place.worker_id == worker_id]
-    assert (outlook.rank, outlook.local_rank) == (place.rank, place.local_rank)
+    assert (projected_rank.rank, projected_rank.local_rank) == (place.rank, place.local_rank)
 
 
 def test_an_agents_workers_have_ranks_that_follow_each_other_whoever_came_last() -> None:
@@ -396,7 +409,7 @@ def test_a_second_training_function_survives_failures_like_the_first() -> None:
 def test_an_orphan_whose_agent_is_gone_is_told_to_leave_when_it_turns_up() -> None:
     world = training_world({"b1": 1}, "s1")
     world.members.agent_lost("s1", "connection lost", 0.0)
-    arrived = Standing(Phase.ARRIVED, generation=2, called=2)
+    arrived = WorkerStatus(Phase.ARRIVED, generation=2, called=2)
     (leave,) = of_kind(world.members.worker_stands("w2", arrived, 0.0), Leave)
     assert leave.worker_id == "w2"
 
@@ -406,7 +419,7 @@ def test_a_standing_from_before_the_word_was_heard_changes_nothing() -> None:
     world.exit("w2", -9)
     world.commit()
     assert world.members.size == 1
-    late = Standing(Phase.ARRIVED, generation=1, called=1, in_loop=True)
+    late = WorkerStatus(Phase.ARRIVED, generation=1, called=1, in_loop=True)
     world.obey(world.members.worker_stands("w1", late, world.now))
     assert [worker.state for worker in world.members.present()] == [WorkerState.TRAINING]
 
@@ -457,7 +470,7 @@ def test_a_boundary_that_somebody_has_passed_is_withdrawn_and_k_is_doubled() -> 
     world.join("s1", 1)
     members = world.members
     now = world.now
-    members.worker_stands("w3", Standing(Phase.READY, in_loop=True), now)
+    members.worker_stands("w3", WorkerStatus(Phase.READY, in_loop=True), now)
     for worker_id in ("w1", "w2"):
         members.worker_prepared(worker_id, 2, "", now)
     (question,) = of_kind(members.worker_prepared("w3", 2, "", now), Propose)
@@ -480,7 +493,7 @@ def test_a_boundary_that_somebody_has_passed_is_withdrawn_and_k_is_doubled() -> 
 def test_a_newcomer_that_dies_while_it_connects_is_left_out_and_nobody_waits_for_it() -> None:
     world = training_world({"b1": 1})
     world.join("s1", 1)
-    world.obey(world.members.worker_stands("w2", Standing(Phase.READY, in_loop=True), world.now))
+    world.obey(world.members.worker_stands("w2", WorkerStatus(Phase.READY, in_loop=True), world.now))
     assert list(world.prepared) == [1, 2]
     world.exit("w2", -9)
     world.commit()
@@ -495,7 +508,7 @@ def test_a_newcomer_with_whom_nobody_can_connect_is_given_up_and_the_others_trai
     world = training_world({"b1": 1})
     world.join("s1", 1)
     members = world.members
-    world.obey(members.worker_stands("w2", Standing(Phase.READY, in_loop=True), world.now))
+    world.obey(members.worker_stands("w2", WorkerStatus(Phase.READY, in_loop=True), world.now))
     for _ in RETRY_S:
         assert "w2" in world.processes
         world.tick(PREPARE_BOUND_S + 1)  # nobody has answered
@@ -545,7 +558,7 @@ def a_change_that_all_have_prepared(world: World) -> list[Command]:
     """A newcomer (w2) joins w1; what the leader says when both have built the communicator."""
     world.join("s1", 1)
     members, now = world.members, world.now
-    members.worker_stands("w2", Standing(Phase.READY, in_loop=True), now)
+    members.worker_stands("w2", WorkerStatus(Phase.READY, in_loop=True), now)
     members.worker_prepared("w1", 2, "", now)
     return members.worker_prepared("w2", 2, "", now)
 
@@ -584,7 +597,7 @@ def test_one_whose_next_training_function_has_lost_the_others_is_told_to_leave()
     world.flush()
     world.exit("w2", -9)
     world.commit()
-    arrived = Standing(Phase.ARRIVED, generation=1, called=1)
+    arrived = WorkerStatus(Phase.ARRIVED, generation=1, called=1)
     (leave,) = of_kind(world.members.worker_stands("w1", arrived, world.now), Leave)
     assert leave.worker_id == "w1"
 

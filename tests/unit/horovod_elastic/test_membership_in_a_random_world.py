@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from thorough import examples
 from world import World
 
 BASES = st.sampled_from([{"b1": 1}, {"b1": 2}, {"b1": 2, "b2": 1}, {"b1": 1, "b2": 3}])
@@ -121,7 +122,7 @@ def played(base: dict[str, int], events: list[tuple[str, int, int]]) -> World:
     return Play(world).run(events)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @example(
     base={"b1": 2},
     events=[("ready", 0, 1), ("ready", 1, 1), ("limit", 0, 1), ("enter", 0, 1), ("new_leader", 0, 1)],
@@ -145,7 +146,7 @@ def test_promises_hold_and_nobody_waits_for_ever(
     assert not world.processes
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(base=BASES, events=EVENTS)
 def test_the_job_ends_when_everybody_is_gone(
     base: dict[str, int], events: list[tuple[str, int, int]]
@@ -160,7 +161,7 @@ def test_the_job_ends_when_everybody_is_gone(
         assert world.end.exit_code >= 0
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(base=BASES, events=EVENTS)
 def test_a_job_that_trains_to_its_end_ends_with_0_whatever_happened_before(
     base: dict[str, int], events: list[tuple[str, int, int]]

@@ -28,7 +28,7 @@ def test_a_marked_library_differs_in_a_flag_and_loads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("image", [b"", b"#!/bin/sh\n", b"\x7fELF\x01\x01" + bytes(100)])
 def test_what_cannot_be_marked_is_said(image: bytes) -> None:
-    with pytest.raises(ValueError, match="not a 64-bit little-endian ELF file"):
+    with pytest.raises(ValueError, match="64-bit little-endian ELF"):
         native_copies.own_symbols_first(image)
 
 
@@ -80,7 +80,7 @@ def test_a_process_ends_without_destructors_with_its_output_and_exit_code(code: 
 libc = ctypes.CDLL(None)
 libc["__cxa_atexit"](libc.abort, None, None)  # stands for a destructor that does harm
 native_threads.exit_without_destructors()
-libc.printf(b"kept in a C buffer")
+libc.printf(b"kept")
 sys.exit({code})
 """)
-    assert (done.returncode, done.stdout) == (code, "kept in a C buffer")
+    assert (done.returncode, done.stdout) == (code, "kept")

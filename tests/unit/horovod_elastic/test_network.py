@@ -26,11 +26,11 @@ def test_a_name_that_leads_to_loopback_gives_way_to_the_way_to_the_controller(
 ) -> None:
     resolves(monkeypatch, n7="127.0.1.1", head="10.0.0.1")
     asked = []
-    monkeypatch.setattr(network, "_towards", lambda destination: asked.append(destination) or "10.0.0.7")
+    monkeypatch.setattr(network, "towards", lambda destination: asked.append(destination) or "10.0.0.7")
     assert network.own_address("n7", "head") == "10.0.0.7"
     assert asked == ["10.0.0.1"]
 
 
 def test_the_way_to_this_host_is_an_address_of_its_own() -> None:
-    assert network._towards("127.0.0.1") == "127.0.0.1"
+    assert network.towards("127.0.0.1") == "127.0.0.1"
     assert network.interface_of("127.0.0.1") == "lo"

@@ -31,6 +31,7 @@ def ended(program: str, environment: dict[str, str]) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("missing", [["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"], ["RANK"]])
 def test_the_error_names_what_is_missing_what_is_supported_and_what_to_do(missing: list[str]) -> None:
     given = {name: value for name, value in LAUNCHED.items() if name not in missing}
@@ -42,6 +43,7 @@ def test_the_error_names_what_is_missing_what_is_supported_and_what_to_do(missin
         assert fact in error
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("program", "given"),
     [
@@ -58,6 +60,7 @@ def test_a_script_that_brings_its_own_rendezvous_is_left_alone(program: str, giv
     assert (done.returncode, done.stdout) == (0, "size 1\n"), done.stderr
 
 
+@pytest.mark.thorough
 def test_outside_of_flexo_run_the_error_is_pytorchs_own() -> None:
     done = ended("dist.init_process_group('gloo')", {"PYTHONPATH": str(INJECT)})
     assert "flexo" not in done.stderr.strip().splitlines()[-1]

@@ -19,10 +19,10 @@ import horovod_elastic
 from flexo_protos.resources import Resources
 from flexo_protos.v1 import jobs_pb2, workers_pb2
 from horovod_elastic import hosts, job_plan, launcher, wire
-from horovod_elastic.agent.keeper import NODE_VARIABLE as NODE_OF_THE_KEEPER
+from horovod_elastic.agent.supervisor import NODE_VARIABLE as NODE_OF_THE_SUPERVISOR
 from horovod_elastic.job_plan import BaseJob, BaseNode, JobPlan, Site
-from horovod_elastic.leader import borrowing
-from horovod_elastic.leader.borrowing import Borrowing
+from horovod_elastic.leader import satellite_manager
+from horovod_elastic.leader.satellite_manager import SatelliteManager
 from horovod_elastic.platforms import registry
 from horovod_elastic.platforms.base import (
     NODE_VARIABLE,
@@ -92,7 +92,7 @@ class Leader:
     """What the manager of satellites needs of its leader; its thread is the test's."""
 
     cluster: ToyCluster
-    manager: Borrowing = field(init=False)
+    manager: SatelliteManager = field(init=False)
     events: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)
     told: list[jobs_pb2.FromLeader] = field(default_factory=list)
     sent_away: list[tuple[str, str]] = field(default_factory=list)
@@ -154,14 +154,14 @@ class Leader:
 
 @pytest.fixture
 def lead(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Callable[..., Leader]]:
-    monkeypatch.setattr(borrowing, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(satellite_manager, "POLL_INTERVAL_S", 0.02)
     leaders: list[Leader] = []
 
     def begin(*, inherited: bool = False) -> Leader:
         environment = {VARIABLE: "toy", "TOY_CLUSTER": request.node.name}
         control = registry.find(environment).control(PLAN, ["train"])
         leader = Leader(toy_platform.CLUSTERS[request.node.name])
-        leader.manager = Borrowing(control, leader, Trace(""), inherited=inherited)
+        leader.manager = SatelliteManager(control, leader, Trace(""), inherited=inherited)
         leaders.append(leader)
         return leader
 
@@ -312,8 +312,8 @@ def test_ids_are_integers_on_the_wire(job_id: str, number: int) -> None:
     assert wire.job_id(number) == job_id
 
 
-def test_the_keeper_looks_for_its_node_where_platforms_say_it() -> None:
-    assert NODE_OF_THE_KEEPER == NODE_VARIABLE
+def test_the_supervisor_looks_for_its_node_where_platforms_say_it() -> None:
+    assert NODE_OF_THE_SUPERVISOR == NODE_VARIABLE
 
 
 # --- one room ----------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def lease_server(folder: Path) -> Iterator[Server]:
 @contextmanager
 def leader_port(folder: Path) -> Iterator[Server]:
     port = LeaderPort("127.0.0.1", Trusting())
-    port.take_office(Job())  # type: ignore[arg-type]
+    port.start_serving(Job())  # type: ignore[arg-type]
     hello = workers_pb2.FromAgent(hello=workers_pb2.AgentHello(node="n1", slots=1))
 
     def attach() -> None:

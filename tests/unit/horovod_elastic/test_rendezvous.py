@@ -16,6 +16,7 @@ from subprocess import PIPE
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from horovod_elastic import rendezvous
 from horovod_elastic.rendezvous import MAX_VALUE_BYTES, Rendezvous
@@ -226,7 +227,7 @@ def secret_server() -> Iterator[tuple[Rendezvous, list[Exception]]]:
     running.close()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(said=HEADS, more=HEADS)
 def test_whatever_a_stranger_says_members_are_answered_and_no_error_is_caught(
     secret_server: tuple[Rendezvous, list[Exception]], said: bytes, more: bytes
@@ -249,7 +250,7 @@ def test_an_error_over_one_request_ends_that_one_and_is_told_once(
         raise ArithmeticError("of the test")
 
     with monkeypatch.context() as patched:
-        patched.setattr(rendezvous, "_parse_head", broken)
+        patched.setattr(rendezvous, "parse_head", broken)
         for _ in range(3):
             assert ask(server, "GET", "/a/b")[0] == 400
     assert ask(server, "GET", "/rank_and_size/n1-17:0")[0] == 200
@@ -267,7 +268,7 @@ def test_a_server_that_fails_tells_so_and_lets_nobody_wait(monkeypatch: pytest.M
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ask, server, "GET", "/members/n1-17:0")
         wait_until(lambda: members(server) == {"n1-17:0"})
-        monkeypatch.setattr(rendezvous, "_drop_silent", broken)
+        monkeypatch.setattr(rendezvous, "drop_silent", broken)
         assert waiting.result(BOUND_S)[0] == 404
     wait_until(lambda: failures)
     with pytest.raises(OSError, match="refused"):

@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 import pytest
+from says import says
 
 torch = pytest.importorskip("torch")
 
@@ -32,11 +33,11 @@ class Exchange:
         self.checks = [replicas.Checks(1) for _ in states]
         for check, count in zip(self.checks, steps, strict=True):
             check.optimizer_steps = count
-            monkeypatch.setattr(check, "_is_speaker", lambda check=check: check is self.checks[0])
-            monkeypatch.setattr(check, "_all", self._all)
+            monkeypatch.setattr(check, "is_speaker", lambda check=check: check is self.checks[0])
+            monkeypatch.setattr(check, "gather", self._all)
         size = len(states)
         self.courses = [
-            check._check(types.SimpleNamespace(rank=rank, size=size, boundary=1000), state)
+            check.compare(types.SimpleNamespace(rank=rank, size=size, boundary=1000), state)
             for rank, (check, state) in enumerate(zip(self.checks, states, strict=True))
         ]
         self.rounds = 0
@@ -66,6 +67,7 @@ def compare(monkeypatch: pytest.MonkeyPatch, states: list[Any], steps: list[int]
     return Exchange(monkeypatch, states, steps or [7] * len(states))
 
 
+@pytest.mark.thorough
 def test_equal_replicas_are_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Running statistics differ."""
     states = [model_state() for _ in range(3)]
@@ -155,7 +157,7 @@ def test_a_tensor_that_cannot_be_read_is_left_out_named_once_and_the_others_are_
     monkeypatch.undo()
     with torch.no_grad():
         states[1].model[0].weight[0, 0] += 1
-    assert "model.0.weight is not the same on rank" in compare(monkeypatch, states).play()
+    assert says(compare(monkeypatch, states).play(), "model.0.weight", "not the same", "rank")
 
 
 def test_a_rank_whose_comparison_fails_takes_part_in_the_exchange_and_all_make_no_more_in_that_generation(
@@ -173,7 +175,7 @@ def test_a_rank_whose_comparison_fails_takes_part_in_the_exchange_and_all_make_n
     assert exchange.rounds == 1
     begun: list[object] = []
     for check in exchange.checks:
-        monkeypatch.setattr(check, "_check", lambda *_: iter(begun.append(1) or ()))  # type: ignore[func-returns-value]
+        monkeypatch.setattr(check, "compare", lambda *_: iter(begun.append(1) or ()))  # type: ignore[func-returns-value]
         session: Any = types.SimpleNamespace(rank=0, size=3, boundary=2000)
         check.at_boundary(session, None, last=False)
         assert not begun

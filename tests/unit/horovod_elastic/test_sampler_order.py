@@ -173,9 +173,9 @@ def test_one_epochs_order_is_kept_and_no_more() -> None:
 
 def test_a_newcomers_sampler_knows_that_it_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As without the hook: what the script is told meanwhile is not for Horovod's own code."""
-    from horovod_elastic.worker.session import Outlook
+    from horovod_elastic.worker.session import ProjectedRank
 
-    session = types.SimpleNamespace(outlook=Outlook(3, 5, 1, 2, 1, 4))
+    session = types.SimpleNamespace(projected_rank=ProjectedRank(3, 5, 1, 2, 1, 4))
     monkeypatch.setattr(hooks.sessions, "current", lambda: session)
 
     class HorovodBasics:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flexo_protos.v1 import shards_pb2 as pb
 from horovod_elastic.ranges import Range, RangeSet
-from horovod_elastic.shards import Progress, ShardDesk, default_partitions, handing_order
+from horovod_elastic.shards import Progress, ShardServer, default_partitions, handing_order
 
 SAMPLES, PARTITIONS = 100, 10
 
@@ -47,93 +47,93 @@ def given_to(answers, worker_id="a"):
 
 def test_partitions_are_handed_out_in_the_order_of_seed_and_epoch():
     for epoch in (0, 1):
-        desk = ShardDesk()
-        desk.ledger(ledger(epoch=epoch))
-        handed = [given_to(desk.wanted("a", want(number))) for number in range(PARTITIONS)]
+        server = ShardServer()
+        server.ledger(ledger(epoch=epoch))
+        handed = [given_to(server.wanted("a", want(number))) for number in range(PARTITIONS)]
         assert [piece for each in handed for piece in each] == handing_order(SAMPLES, PARTITIONS, 5, epoch)
     assert handing_order(SAMPLES, PARTITIONS, 5, 0) != handing_order(SAMPLES, PARTITIONS, 5, 1)
 
 
 def test_a_request_before_the_ledger_waits_for_it():
-    desk = ShardDesk()
-    assert desk.wanted("a", want()) == []
-    assert given_to(desk.ledger(ledger())) == handing_order(SAMPLES, PARTITIONS, 5, 0)[:1]
+    server = ShardServer()
+    assert server.wanted("a", want()) == []
+    assert given_to(server.ledger(ledger())) == handing_order(SAMPLES, PARTITIONS, 5, 0)[:1]
 
 
 def test_a_request_for_the_next_opening_waits_and_one_for_the_last_is_forgotten():
-    desk = ShardDesk()
-    desk.ledger(ledger(generation=2, opening=4))
-    assert desk.wanted("a", want(generation=2, opening=5)) == []
-    assert desk.wanted("b", want(generation=1, opening=9)) == []
-    assert given_to(desk.ledger(ledger(generation=2, opening=5, epoch=1)))
+    server = ShardServer()
+    server.ledger(ledger(generation=2, opening=4))
+    assert server.wanted("a", want(generation=2, opening=5)) == []
+    assert server.wanted("b", want(generation=1, opening=9)) == []
+    assert given_to(server.ledger(ledger(generation=2, opening=5, epoch=1)))
 
 
 def test_whole_partitions_are_handed_out_until_there_are_enough_samples():
-    desk = ShardDesk()
-    desk.ledger(ledger())
-    assert given_to(desk.wanted("a", want(at_least=25))) == handing_order(SAMPLES, PARTITIONS, 5, 0)[:3]
+    server = ShardServer()
+    server.ledger(ledger())
+    assert given_to(server.wanted("a", want(at_least=25))) == handing_order(SAMPLES, PARTITIONS, 5, 0)[:3]
 
 
 def test_what_is_consumed_or_held_is_not_handed_out():
-    desk = ShardDesk()
-    desk.ledger(ledger(consumed=[(0, 35)], held=[(50, 45)]))
-    answers = desk.wanted("a", want(at_least=1000))
+    server = ShardServer()
+    server.ledger(ledger(consumed=[(0, 35)], held=[(50, 45)]))
+    answers = server.wanted("a", want(at_least=1000))
     assert RangeSet(given_to(answers)) == RangeSet([Range(35, 15), Range(95, 5)])
     assert answers[0][1].dry
 
 
 def test_the_last_partition_is_said_to_be_the_last():
-    desk = ShardDesk()
-    desk.ledger(ledger())
-    said = [desk.wanted("a", want(number))[0][1] for number in range(PARTITIONS + 1)]
+    server = ShardServer()
+    server.ledger(ledger())
+    said = [server.wanted("a", want(number))[0][1] for number in range(PARTITIONS + 1)]
     assert [shards.dry for shards in said] == [False] * (PARTITIONS - 1) + [True] * 2
     assert list(said[-1].ranges) == []
 
 
 def test_a_request_that_is_repeated_gets_the_same_answer():
-    desk = ShardDesk()
-    desk.ledger(ledger())
-    first = desk.wanted("a", want(7))
-    assert desk.wanted("a", want(7)) == first
-    assert given_to(desk.wanted("a", want(8))) != given_to(first)
+    server = ShardServer()
+    server.ledger(ledger())
+    first = server.wanted("a", want(7))
+    assert server.wanted("a", want(7)) == first
+    assert given_to(server.wanted("a", want(8))) != given_to(first)
 
 
 def test_a_ledger_that_is_repeated_changes_nothing():
-    desk = ShardDesk()
-    desk.ledger(ledger())
-    first = given_to(desk.wanted("a", want(1)))
-    desk.ledger(ledger())
-    assert given_to(desk.wanted("b", want(1)), "b") != first
+    server = ShardServer()
+    server.ledger(ledger())
+    first = given_to(server.wanted("a", want(1)))
+    server.ledger(ledger())
+    assert given_to(server.wanted("b", want(1)), "b") != first
 
 
 def test_an_older_ledger_changes_nothing():
-    desk = ShardDesk()
-    desk.ledger(ledger(generation=3))
-    desk.ledger(ledger(generation=2, consumed=[(0, 100)]))
-    assert given_to(desk.wanted("a", want(generation=3)))
+    server = ShardServer()
+    server.ledger(ledger(generation=3))
+    server.ledger(ledger(generation=2, consumed=[(0, 100)]))
+    assert given_to(server.wanted("a", want(generation=3)))
 
 
 def test_a_new_leader_hands_out_nothing_before_all_workers_were_heard():
-    desk = ShardDesk()
-    desk.take_over(["a", "b"])
-    assert desk.ledger(ledger()) == []
-    assert desk.wanted("a", want(3)) == []
-    assert desk.stands("a", held((0, 10))) == []
-    assert given_to(desk.stands("b", []))
+    server = ShardServer()
+    server.take_over(["a", "b"])
+    assert server.ledger(ledger()) == []
+    assert server.wanted("a", want(3)) == []
+    assert server.stands("a", held((0, 10))) == []
+    assert given_to(server.stands("b", []))
 
 
 def test_a_new_leader_does_not_wait_for_the_dead():
-    desk = ShardDesk()
-    desk.take_over(["a", "b"])
-    desk.ledger(ledger())
-    desk.wanted("a", want())
-    desk.stands("a", [])
-    assert given_to(desk.worker_gone("b"))
+    server = ShardServer()
+    server.take_over(["a", "b"])
+    server.ledger(ledger())
+    server.wanted("a", want())
+    server.stands("a", [])
+    assert given_to(server.worker_gone("b"))
 
 
 @given(st.permutations(range(4)), st.integers(0, PARTITIONS))
 def test_a_new_leader_hands_nothing_out_that_the_old_one_has(order, handed):
-    old, new = ShardDesk(), ShardDesk()
+    old, new = ShardServer(), ShardServer()
     old.ledger(ledger(consumed=[(0, 5)]))
     given = {"a": [], "b": []}
     for number in range(handed):
@@ -152,26 +152,26 @@ def test_a_new_leader_hands_nothing_out_that_the_old_one_has(order, handed):
 
 
 def test_what_a_worker_held_at_another_time_is_handed_out():
-    desk = ShardDesk()
-    desk.ledger(ledger(opening=3))
-    desk.stands("a", held((0, 100), opening=2))
-    assert RangeSet(given_to(desk.wanted("a", want(opening=3, at_least=1000)))).total == SAMPLES
+    server = ShardServer()
+    server.ledger(ledger(opening=3))
+    server.stands("a", held((0, 100), opening=2))
+    assert RangeSet(given_to(server.wanted("a", want(opening=3, at_least=1000)))).total == SAMPLES
 
 
 def test_progress_is_what_has_left_the_desk():
-    desk = ShardDesk()
-    desk.ledger(ledger(epoch=2, consumed=[(0, 20)], held=[(20, 10)]))
-    desk.wanted("a", want(at_least=40))
-    (progress,) = desk.progress()
+    server = ShardServer()
+    server.ledger(ledger(epoch=2, consumed=[(0, 20)], held=[(20, 10)]))
+    server.wanted("a", want(at_least=40))
+    (progress,) = server.progress()
     assert progress == Progress("data", 2, SAMPLES, progress.handed_out)
     assert 70 <= progress.handed_out < 90
 
 
 def test_the_request_of_a_worker_that_is_gone_is_not_answered():
-    desk = ShardDesk()
-    desk.wanted("a", want())
-    desk.worker_gone("a")
-    assert desk.ledger(ledger()) == []
+    server = ShardServer()
+    server.wanted("a", want())
+    server.worker_gone("a")
+    assert server.ledger(ledger()) == []
 
 
 @pytest.mark.parametrize(

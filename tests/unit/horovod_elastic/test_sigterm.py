@@ -111,6 +111,7 @@ def test_on_the_base_it_is_what_it_always_is(start: Start) -> None:
     assert process.wait(BOUND_S) == -signal.SIGTERM
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_loaders_outlive_it_unless_their_own_process_sends_it(
     start: Start, tmp_path: Path, method: str
@@ -125,6 +126,7 @@ def test_loaders_outlive_it_unless_their_own_process_sends_it(
     assert say_from(process) == f"ended {-signal.SIGTERM}\n"
 
 
+@pytest.mark.thorough
 def test_programs_that_a_script_starts_can_be_terminated(start: Start) -> None:
     process = start(HELPERS)
     assert [say_from(process), say_from(process)] == [f"{-signal.SIGTERM}\n"] * 2

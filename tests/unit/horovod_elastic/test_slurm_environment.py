@@ -33,7 +33,7 @@ def hostnames(monkeypatch: pytest.MonkeyPatch) -> None:
     def expand(nodelist: str) -> list[str]:
         return [f"t{n}" for n in range(1, int(nodelist[4:-1]) + 1)] if "[" in nodelist else [nodelist]
 
-    monkeypatch.setattr(environment, "_node_names", expand)
+    monkeypatch.setattr(environment, "node_names", expand)
 
 
 def several(nodes: int, tasks_per_node: str, **more: str) -> dict[str, str]:
@@ -291,7 +291,7 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "scontrol").write_text(SCONTROL)
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(commands, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(commands, "PAUSE_S", 0.01)
     return tmp_path
 
 
@@ -317,6 +317,6 @@ def test_what_slurm_refuses_while_it_is_up_is_asked_twice_at_most(scontrol: Path
 
 def test_without_slurm_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(commands, "_PAUSE_S", 60.0)
+    monkeypatch.setattr(commands, "PAUSE_S", 60.0)
     with pytest.raises(NotInAJob, match="not on PATH"):
         SlurmPlatform(os.environ).site()

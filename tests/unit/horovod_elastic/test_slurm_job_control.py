@@ -21,15 +21,15 @@ from horovod_elastic.platforms.base import (
     VARIABLE,
     BaseState,
     Found,
-    Grant,
+    GrantedWorkers,
     Refused,
     SatelliteStatus,
 )
-from horovod_elastic.platforms.slurm.job_control import KEEPER, SlurmJobControl
+from horovod_elastic.platforms.slurm.job_control import SUPERVISOR, SlurmJobControl
 
 HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--job", "--", "", "ünï", "*"]
 COMMAND = ["python", "train.py", *HOSTILE]
-GRANT = Grant("g1", "n7", 3, "flex", lease_s=301, start_within_s=60)
+GRANT = GrantedWorkers("g1", "n7", 3, "flex", time_limit_s=301, start_within_s=60)
 RECORDER = """#!/usr/bin/env python3
 import json, os, sys
 folder = os.path.dirname(sys.argv[0])
@@ -148,7 +148,7 @@ def test_the_training_command_arrives_word_for_word(recorder: Recorder, tmp_path
     ]
     agent = argv[argv.index(sys.executable) + 1 : argv.index("--")]
     assert agent == [
-        *("-I", "-S", str(KEEPER), "--slots", "3"),
+        *("-I", "-S", str(SUPERVISOR), "--slots", "3"),
         *("--job", plan_of().to_text(), "--grant", "g1"),
     ]
     assert job_plan.from_text(agent[agent.index("--job") + 1]) == plan_of()

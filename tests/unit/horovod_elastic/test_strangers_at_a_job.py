@@ -26,11 +26,12 @@ from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protobuf_strategies import messages
+from thorough import examples
 from trusting import Trusting
 
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import leases_pb2, workers_pb2, workers_pb2_grpc
-from horovod_elastic.agent import keeper
+from horovod_elastic.agent import supervisor
 from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
 from horovod_elastic.election.lease_grpc import LeaseServer
@@ -92,12 +93,12 @@ def ends_with(
 @pytest.fixture(scope="module")
 def leader() -> Iterator[tuple[LeaderPort, Overheard]]:
     port, heard = LeaderPort("127.0.0.1", Trusting()), Overheard()
-    port.take_office(heard)  # type: ignore[arg-type]
+    port.start_serving(heard)  # type: ignore[arg-type]
     yield port, heard
     port.close()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     said=st.lists(st.one_of(messages(workers_pb2.FromAgent.DESCRIPTOR), st.binary(max_size=50)), max_size=4),
     uid=st.one_of(st.none(), st.integers(1, 70_000).filter(lambda uid: uid != os.getuid())),
@@ -174,7 +175,7 @@ def test_an_agent_obeys_no_leader_of_another_user(proof: str) -> None:
     assert any(words in why for words in ("another user's", "was not made for", "does not prove")), why
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(said=st.lists(messages(workers_pb2.FromAgent.DESCRIPTOR), max_size=4))
 def test_an_agent_may_say_anything_and_its_stream_ends_in_order(
     leader: tuple[LeaderPort, Overheard], said: list[Message]
@@ -186,7 +187,7 @@ def test_an_agent_may_say_anything_and_its_stream_ends_in_order(
     heard.posted.clear()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     said=st.lists(messages(workers_pb2.FromWorker.DESCRIPTOR), max_size=4),
     secret=st.one_of(st.none(), st.text("abc0", max_size=8), st.just(SECRET.upper())),
@@ -219,36 +220,36 @@ def test_the_lease_that_a_job_keeps_itself_is_its_own_users() -> None:
 
 
 @contextmanager
-def a_keeper() -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def a_supervisor() -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A process that is one, until its input ends, and where its agents listen."""
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import keeper\n"
-        "k = keeper.Keeper([sys.executable, '-c', 'pass'])\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); import supervisor\n"
+        "k = supervisor.Supervisor([sys.executable, '-c', 'pass'])\n"
         "print(k._endpoint, flush=True); sys.stdin.read(); k.run()\n"
     )
-    command = [sys.executable, "-I", "-S", "-c", script, str(Path(keeper.__file__).parent)]
+    command = [sys.executable, "-I", "-S", "-c", script, str(Path(supervisor.__file__).parent)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield process, Path(process.stdout.readline().decode().strip().removeprefix("unix:"))
 
 
 def test_a_nodes_agent_listens_where_no_other_user_can_enter_or_take_its_place() -> None:
-    with a_keeper() as (process, path):
+    with a_supervisor() as (process, path):
         found = path.parent.stat()
         process.communicate()
     assert stat.S_IMODE(found.st_mode) == 0o700
     assert found.st_uid == os.getuid()
     assert len(str(path)) < 108
-    assert not path.parent.exists(), "it goes with its keeper"
+    assert not path.parent.exists(), "it goes with its supervisor"
 
 
-def test_what_a_killed_keeper_has_left_the_next_one_removes_and_nothing_of_a_living_one() -> None:
-    with a_keeper() as (living, path):
-        with a_keeper() as (killed, left):
+def test_what_a_killed_supervisor_has_left_the_next_one_removes_and_nothing_of_a_living_one() -> None:
+    with a_supervisor() as (living, path):
+        with a_supervisor() as (killed, left):
             left.touch()
             killed.kill()
         assert left.exists()
-        with a_keeper() as (last, _):
+        with a_supervisor() as (last, _):
             assert not left.parent.exists()
             assert path.parent.exists()
             last.communicate()

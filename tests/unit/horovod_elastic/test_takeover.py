@@ -6,7 +6,7 @@ from world import World, founded_world, training_world
 
 from horovod_elastic.leader.membership.commands import Abandon, Broken, Command, End, Go, Kill, Prepare, Start
 from horovod_elastic.leader.membership.membership import Membership
-from horovod_elastic.leader.membership.roster import Running, Standing
+from horovod_elastic.leader.membership.roster import Running, WorkerStatus
 from horovod_elastic.leader.membership.takeover import TAKEOVER_BOUND_S
 from horovod_elastic.phase import Phase
 
@@ -90,8 +90,8 @@ def test_one_that_the_leader_before_had_called_aside_comes_back_under_the_new_on
 
 def test_a_new_leader_waits_for_the_agents_only_so_long() -> None:
     members = Membership(1, ["b1"], taking_over=0.0)
-    standing = Standing(Phase.TRAINING, 3, 0, 2, 40, 7, in_loop=True, called=3)
-    assert members.agent_joined("b1", 1, True, 1.0, [Running("w1", 0, False, standing)]) == []
+    status = WorkerStatus(Phase.TRAINING, 3, 0, 2, 40, 7, in_loop=True, called=3)
+    assert members.agent_joined("b1", 1, True, 1.0, [Running("w1", 0, False, status)]) == []
     assert members.tick(TAKEOVER_BOUND_S - 1) == []
     commands = members.tick(TAKEOVER_BOUND_S + 1)
     assert [each.worker_ids for each in commands if isinstance(each, Broken)] == [("w1",)]
@@ -212,8 +212,8 @@ def test_an_agent_lost_before_anything_was_trained_comes_again() -> None:
 def test_a_leaver_whose_end_is_told_again_ends_nothing_but_itself() -> None:
     """The leader died with the base's workers, a moment after a satellite had been let go."""
     members = Membership(2, ["b1"], taking_over=0.0)
-    stays = Standing(Phase.TRAINING, generation=2, rank=2, size=3, commits=9, in_loop=True, called=2)
-    left = Standing(Phase.TRAINING, generation=1, rank=3, size=4, commits=9, in_loop=True, called=2)
+    stays = WorkerStatus(Phase.TRAINING, generation=2, rank=2, size=3, commits=9, in_loop=True, called=2)
+    left = WorkerStatus(Phase.TRAINING, generation=1, rank=3, size=4, commits=9, in_loop=True, called=2)
     members.agent_joined("s2", 1, False, 1.0, [Running("w4", 0, True, stays)])
     members.agent_joined("s1", 1, False, 1.0, [Running("w3", 0, True, left)])
     assert members.worker_exited("w3", 0, 1.0) == []
@@ -223,8 +223,10 @@ def test_a_leaver_whose_end_is_told_again_ends_nothing_but_itself() -> None:
     assert not any(isinstance(each, Start) and each.agent == "s1" for each in commands)
 
 
-def stands(phase: Phase, generation: int = 3, rank: int = 0, size: int = 1, in_loop: bool = True) -> Standing:
-    return Standing(phase, generation, rank, size, commits=9, in_loop=in_loop, called=generation)
+def stands(
+    phase: Phase, generation: int = 3, rank: int = 0, size: int = 1, in_loop: bool = True
+) -> WorkerStatus:
+    return WorkerStatus(phase, generation, rank, size, commits=9, in_loop=in_loop, called=generation)
 
 
 def kinds(commands: list[Command]) -> list[type[Command]]:

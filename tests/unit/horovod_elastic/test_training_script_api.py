@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from says import says
 
 from horovod_elastic import training
 from horovod_elastic.training import (
@@ -23,7 +24,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def _a_script_that_has_said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_script", training._Script())
+    monkeypatch.setattr(training, "script", training.ScriptSettings())
     monkeypatch.delenv("FLEXO_ELASTIC_BATCH", raising=False)
 
 
@@ -31,7 +32,7 @@ def _a_script_that_has_said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def place(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Rank and size as a test sets them."""
     now = {"rank": 0, "size": 1}
-    monkeypatch.setattr(training, "_place", lambda: (now["rank"], now["size"]))
+    monkeypatch.setattr(training, "rank_and_size", lambda: (now["rank"], now["size"]))
     return now
 
 
@@ -257,7 +258,7 @@ def test_a_warm_up_that_fails_is_told_of_and_harms_nobody(
     before = state.weights()
     training.warm_up(state)
     assert state.weights() == before
-    assert "this worker joins cold: RuntimeError: no GPU" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "this worker", "cold", "RuntimeError: no GPU")
 
 
 def test_without_anything_registered_there_is_no_warm_up(state: State) -> None:

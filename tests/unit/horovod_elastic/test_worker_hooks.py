@@ -11,8 +11,8 @@ import pytest
 
 from horovod_elastic.core.interface import Disagreement
 from horovod_elastic.worker import hooks
-from horovod_elastic.worker.part import Called
-from horovod_elastic.worker.session import Outlook
+from horovod_elastic.worker.participant_state import Called
+from horovod_elastic.worker.session import ProjectedRank
 from horovod_elastic.worker.state_route import Origin, Route
 
 pytest.importorskip("horovod")
@@ -31,7 +31,7 @@ class Core:
     def alone(self) -> None:
         self._calls.append("alone")
 
-    def courier(self) -> None:
+    def transport(self) -> None:
         pass
 
 
@@ -40,7 +40,7 @@ class Session:
     """What a script's calls make of the leader."""
 
     warming: bool = False
-    outlook: Outlook | None = None
+    projected_rank: ProjectedRank | None = None
     generation: int = 0
     commits: int = 0
     calls: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Session:
 
     def join(self) -> None:
         self.calls.append("join")
-        self.warming, self.outlook, self.generation = False, None, 5
+        self.warming, self.projected_rank, self.generation = False, None, 5
 
     def enter_loop(self) -> None:
         self.calls.append("enter_loop")
@@ -221,7 +221,7 @@ def call_from(module: str, function: Callable[[], int]) -> int:
 
 
 def test_a_newcomers_script_is_told_the_outlook_and_horovod_the_truth(session: Session) -> None:
-    session.warming, session.outlook = True, Outlook(3, 5, 1, 2, 1, 4)
+    session.warming, session.projected_rank = True, ProjectedRank(3, 5, 1, 2, 1, 4)
     horovod = basics()
     names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
     for module, expected in (
@@ -347,11 +347,11 @@ def test_who_steps_aside_takes_over_the_state_when_called_back(
         seen.append(model.live)
         if len(seen) == 1:
             session.word = Called(2, at=1, aside=True)
-            rank_0["model"] = "trained by the others meanwhile"
+            rank_0["model"] = "trained by others"
             state.commit()
 
     run(elastic, model, train)
-    assert seen == ["founded", "trained by the others meanwhile"]
+    assert seen == ["founded", "trained by others"]
     assert session.calls == ["enter_loop", "begins", "aside", "begins", "finished"]
 
 
@@ -404,7 +404,7 @@ def test_a_newcomer_that_has_not_committed_goes_back_to_what_it_was_given(
 def test_a_newcomer_joins_at_the_loop_and_its_reset_callbacks_run(
     session: Session, elastic: types.ModuleType
 ) -> None:
-    session.warming, session.outlook = True, Outlook(1, 2, 0, 1, 1, 2)
+    session.warming, session.projected_rank = True, ProjectedRank(1, 2, 0, 1, 1, 2)
     model = Model(elastic, {"model": "trained"})
     rates: list[str] = []
     model.state.register_reset_callbacks([lambda: rates.append("scaled")])

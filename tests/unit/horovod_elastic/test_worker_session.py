@@ -16,8 +16,8 @@ import pytest
 
 from flexo_protos.v1 import workers_pb2
 from horovod_elastic.agent.local_service import LocalService
-from horovod_elastic.core.interface import Core, Place
-from horovod_elastic.worker.part import Called
+from horovod_elastic.core.interface import Core, RankPlacement
+from horovod_elastic.worker.participant_state import Called
 from horovod_elastic.worker.session import Session
 
 OLD, NEW = 3, 4
@@ -52,7 +52,7 @@ def session(core: Switching, monkeypatch: pytest.MonkeyPatch) -> Session:
     made = Session()
     made.core = cast(Core, core)
     for generation in (OLD, NEW):
-        made._places[generation] = Place(generation, 0, 2, 0, 2, 0, 1, "n1", "127.0.0.1", 1)
+        made._places[generation] = RankPlacement(generation, 0, 2, 0, 2, 0, 1, "n1", "127.0.0.1", 1)
     made.enter(Called(OLD))
     return made
 
@@ -92,8 +92,8 @@ def told_pauses(session: Session) -> list[tuple[int, float]]:
     found = []
     while not session._outbox.empty():
         message = session._outbox.get()
-        if message is not None and message.HasField("standing"):
-            found.append((message.standing.generation, message.standing.paused_s))
+        if message is not None and message.HasField("status"):
+            found.append((message.status.generation, message.status.paused_s))
     return found
 
 

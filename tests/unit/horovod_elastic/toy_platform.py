@@ -16,7 +16,7 @@ from horovod_elastic.platforms.base import (
     Allocation,
     BaseState,
     Found,
-    Grant,
+    GrantedWorkers,
     Kind,
     Refused,
     SatelliteStatus,
@@ -29,7 +29,7 @@ Notice = Callable[[str, str], None]
 class Part:
     """A satellite as the cluster keeps it."""
 
-    grant: Grant
+    grant: GrantedWorkers
     placed: bool = False
     limit: str = ""
 
@@ -81,7 +81,7 @@ class ToyControl:
         self._cluster.asked()
         return BaseState.RUNS
 
-    def submit(self, grant: Grant) -> str:
+    def submit(self, grant: GrantedWorkers) -> str:
         self._cluster.asked()
         satellite_id = str(4001 + self._cluster.submitted)
         self._cluster.submitted += 1

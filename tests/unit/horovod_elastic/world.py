@@ -1,7 +1,7 @@
 """A simulated job around a Membership: agents and workers that do what it says, and what chance says.
 
-Workers play their own side (worker/part.py) as in a real job; messages wait in queues until delivered,
-and collectives need everybody.
+Workers play their own side (worker/participant_state.py) as in a real job. Messages wait in queues until
+delivered, and collectives need everybody.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from horovod_elastic.leader.membership.commands import (
     Go,
     Kill,
     Leave,
-    Place,
     Prepare,
     Propose,
+    RankAssignment,
     Start,
     Withdraw,
 )
 from horovod_elastic.leader.membership.membership import Membership
-from horovod_elastic.leader.membership.roster import Running, Standing
+from horovod_elastic.leader.membership.roster import Running, WorkerStatus
 from horovod_elastic.phase import Phase
-from horovod_elastic.worker.part import Called, Part
+from horovod_elastic.worker.participant_state import Called, ParticipantState
 
 RELEASED = "given back"
 
@@ -40,7 +40,7 @@ class Process:
     agent: str
     slot: int
     newcomer: bool
-    part: Part = field(default_factory=Part)
+    part: ParticipantState = field(default_factory=ParticipantState)
     prepared: int = 0
     batch_done: bool = False
     """Its collectives of the present mini-batch are through, the boundary is not passed."""
@@ -63,7 +63,7 @@ class Form:
     """A generation that the word was given for."""
 
     generation: int
-    places: tuple[Place, ...]
+    places: tuple[RankAssignment, ...]
     go: Go | None = None
     reached: dict[str, int] = field(default_factory=dict)
     """Worker -> the last boundary it has passed in it; dead or gone ones keep theirs."""
@@ -94,7 +94,7 @@ class World:
     ended: dict[str, list[tuple[Running, int]]] = field(default_factory=dict)
     """By agent, its workers that have ended, as they stood, and their exit codes: leaders are told again."""
     told_to_leave: set[str] = field(default_factory=set)
-    outlooks: dict[str, Place] = field(default_factory=dict)
+    outlooks: dict[str, RankAssignment] = field(default_factory=dict)
     steps: list[int] = field(default_factory=list)
     """Mini-batches of the states after each collective, in order of time: none may be left out."""
 
@@ -307,10 +307,10 @@ class World:
     def all_in_loop(self) -> bool:
         return all(process.part.in_loop for process in self.training().values())
 
-    def standing(self, worker_id: str) -> Standing:
+    def status(self, worker_id: str) -> WorkerStatus:
         process = self.processes[worker_id]
         part = process.part
-        return Standing(
+        return WorkerStatus(
             phase=part.phase,
             generation=part.generation,
             rank=part.rank,
@@ -324,15 +324,15 @@ class World:
             going=part.going,
         )
 
-    def _as_its_agent_knows(self, worker_id: str) -> Standing:
-        standing = self.standing(worker_id)
-        return replace(standing, called=max(standing.called, self.processes[worker_id].told))
+    def _as_its_agent_knows(self, worker_id: str) -> WorkerStatus:
+        status = self.status(worker_id)
+        return replace(status, called=max(status.called, self.processes[worker_id].told))
 
     def stand(self, worker_id: str) -> None:
         """The worker says how it stands."""
         if worker_id in self.processes:
-            standing = self.standing(worker_id)
-            self._say(worker_id, lambda members: members.worker_stands(worker_id, standing, self.now))
+            status = self.status(worker_id)
+            self._say(worker_id, lambda members: members.worker_stands(worker_id, status, self.now))
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -458,7 +458,7 @@ class World:
         slots = [w for w in self.of(start.agent) if self.processes[w].slot == start.slot]
         assert not slots, "one worker a slot"
         assert start.worker_id not in self.processes
-        self.outlooks[start.worker_id] = start.outlook
+        self.outlooks[start.worker_id] = start.projected_rank
         self.processes[start.worker_id] = Process(start.agent, start.slot, start.newcomer)
 
     def _prepare(self, prepare: Prepare) -> None:
@@ -533,7 +533,7 @@ class World:
                 form.left.add(worker_id)
 
 
-def check_places(places: tuple[Place, ...]) -> None:
+def check_places(places: tuple[RankAssignment, ...]) -> None:
     """Ranks, local ranks and cross ranks are what Horovod's core takes for granted."""
     assert [place.rank for place in places] == list(range(len(places)))
     assert len({place.worker_id for place in places}) == len(places)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from says import says
 
 from flexo_lab.errors import LabFailed
 from flexo_lab.processes import belonging_to, end, start, wait_until
@@ -122,5 +123,4 @@ def test_a_daemon_that_ends_instead_of_listening_is_reported_with_the_end_of_its
     process = start(["/bin/sh", "-c", "echo no such key; exit 3"], log, {"PATH": os.environ["PATH"]})
     with pytest.raises(LabFailed) as failure:
         wait_until(lambda: False, "it to listen", 10, log, process)
-    assert "it ended with status 3" in str(failure.value)
-    assert "no such key" in str(failure.value)
+    assert says(str(failure.value), "status 3", "no such key")

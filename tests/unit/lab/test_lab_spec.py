@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from says import says
 
 from flexo_lab import BadSpec, LabSpec, Profile
 from flexo_lab.layout import Layout, labs_root
@@ -19,30 +20,30 @@ def test_inference_nodes_have_as_many_gpus_as_training_nodes_unless_said() -> No
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("field", "value", "allowed"),
     [
-        ("nodes", 0, "nodes = 0: 1 to 256 are allowed"),
-        ("nodes", 257, "nodes = 257: 1 to 256 are allowed"),
-        ("gpus_per_node", 1000, "gpus_per_node = 1000: 1 to 64 are allowed"),
-        ("cpus_per_node", 0, "cpus_per_node = 0: 1 to 1024 are allowed"),
-        ("infer_nodes", -1, "infer_nodes = -1: 0 to 256 are allowed"),
-        ("infer_gpus", 0, "infer_gpus = 0: 1 to 64 are allowed"),
+        ("nodes", 0, "1 to 256"),
+        ("nodes", 257, "1 to 256"),
+        ("gpus_per_node", 1000, "1 to 64"),
+        ("cpus_per_node", 0, "1 to 1024"),
+        ("infer_nodes", -1, "0 to 256"),
+        ("infer_gpus", 0, "1 to 64"),
     ],
 )
-def test_a_number_that_cannot_be_is_named_with_what_is_allowed(field: str, value: int, message: str) -> None:
+def test_a_number_that_cannot_be_is_named_with_what_is_allowed(field: str, value: int, allowed: str) -> None:
     with pytest.raises(BadSpec) as refusal:
         LabSpec(**{field: value})  # type: ignore[arg-type]
-    assert str(refusal.value) == message
+    assert says(str(refusal.value), f"{field} = {value}", allowed)
 
 
 @pytest.mark.parametrize("name", ["", "Lab", "a/b", "..", "-a", "a-", "a" * 25, "a b", "ü"])
 def test_a_name_that_cannot_be_a_directory_and_a_cluster_is_refused(name: str) -> None:
-    with pytest.raises(BadSpec, match="cannot name a lab: 1 to 24 of a-z"):
+    with pytest.raises(BadSpec, match="1 to 24 of a-z, 0-9"):
         LabSpec(name=name)
 
 
 def test_an_unknown_profile_is_refused_with_the_profiles_that_are() -> None:
-    with pytest.raises(BadSpec, match="no profile 'fast'; the profiles are: quick, production, accounting"):
+    with pytest.raises(BadSpec, match=r"'fast'.*: quick, production, accounting$"):
         LabSpec(profile="fast")  # type: ignore[arg-type]
 
 
@@ -59,13 +60,13 @@ def test_a_gpu_type_that_slurm_would_misread_is_refused() -> None:
 
 def test_servers_are_lent_only_where_flexod_may_edit_partitions() -> None:
     assert LabSpec(loans=True).flexod_account == "slurm"
-    with pytest.raises(BadSpec, match="loans are allowed in the other profiles"):
+    with pytest.raises(BadSpec, match=r"loans\b.*other profiles.*accounting"):
         LabSpec(loans=True, profile=Profile.ACCOUNTING)
 
 
 def test_satellites_are_preempted_by_qos_only_where_there_is_one() -> None:
     LabSpec(by_qos=True, profile=Profile.ACCOUNTING)
-    with pytest.raises(BadSpec, match="by_qos is allowed in the profile accounting"):
+    with pytest.raises(BadSpec, match=r"by_qos\b.*profile accounting"):
         LabSpec(by_qos=True)
 
 
@@ -84,5 +85,5 @@ def test_a_root_too_long_for_sockets_or_not_absolute_is_refused(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLEXO_LABS", root)
-    with pytest.raises(BadSpec, match="allowed is an absolute path"):
+    with pytest.raises(BadSpec, match="absolute path"):
         labs_root()

@@ -1,6 +1,6 @@
 """A little Slurm cluster for tests of lending: servers, a queue, two clocks, and a partition that is edited.
 
-`turn` asks the Lending under test and carries out what comes back, as the controller and Slurm would: edits
+`cycle` asks the Lending under test and carries out what comes back, as the controller and Slurm would: edits
 take effect at once, satellites that are scaled in are gone after `leaves_after_s`, bases when preempted.
 """
 
@@ -12,11 +12,11 @@ from flat_records import change_job, make_job, make_node
 from slurm_says import job_as_slurm_says, node_as_slurm_says
 
 from flexo.control.clock_watch import ClockWatch
-from flexo.loaning.demand import CallBack, DemandMissing, DemandSource
+from flexo.loaning.demand import DemandMissing, DemandSource, ReclaimRequest
 from flexo.loaning.lending import Lending
+from flexo.loaning.lending_cycle import LendingPlan, LendingSettings, View
 from flexo.loaning.orchestrator import Rules
-from flexo.loaning.turn import LendingPlan, LendingSettings, View
-from flexo.loaning.vacating import Saving
+from flexo.loaning.reclaim_steps import Saving
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.loans import Demand, Loan
 from flexo.model.nodes import Node, NodeCondition, Partition
@@ -34,7 +34,7 @@ class Said(DemandSource):
     def __init__(self, servers: float | None = 0.0) -> None:
         self.servers = servers
         self.at: float | None = None
-        self.calls: tuple[CallBack, ...] = ()
+        self.calls: tuple[ReclaimRequest, ...] = ()
         self.heeded: list[tuple[str, ...]] = []
 
     def read(self, now, nodes, jobs) -> Demand:
@@ -42,7 +42,7 @@ class Said(DemandSource):
             raise DemandMissing("the last push is 300 s old")
         return Demand(now if self.at is None else self.at, self.servers, "the test")
 
-    def call_backs(self, now) -> tuple[CallBack, ...]:
+    def reclaim_requests(self, now) -> tuple[ReclaimRequest, ...]:
         return self.calls
 
     def heed(self, now, loans) -> None:
@@ -90,18 +90,18 @@ class World:
         self.leaves_after_s = 2.0
         self.gone_at: dict[int, float] = {}
         self.saving = Saving()
-        self.outlook = None
+        self.forecast = None
         self.plans: list[LendingPlan] = []
         self.empty: set[str] = set()
         """Servers on loan that nothing ran on when the last turn was made."""
         self.restart()
 
     def restart(self, remembered: tuple[Loan, ...] | None = None) -> None:
-        """flexod begins anew, with what its journal says: `remembered`, and of hand edits the last plan."""
+        """flexod restarts, with what its event store says: `remembered`, and of hand edits the last plan."""
         self.lending = Lending(
             self.settings,
             self.demand,
-            outlook=self.outlook,
+            forecast=self.forecast,
             remembered=self.remembered if remembered is None else remembered,
             left_alone=self.plans[-1].left_alone if self.plans else (),
             dry_run=self.dry_run,
@@ -211,11 +211,11 @@ class World:
 
     # What happens.
 
-    def turn(self, seconds: float = 0.0) -> LendingPlan:
+    def cycle(self, seconds: float = 0.0) -> LendingPlan:
         self.pass_time(seconds)
         if jump := self.clock_watch.jump():
             self.lending.clock_was_set(jump)
-        plan = self.lending.turn(self.view())
+        plan = self.lending.cycle(self.view())
         self.plans.append(plan)
         held = {name for job in self.jobs.values() for name in job.nodes}
         self.empty = self.lent - held
@@ -246,11 +246,11 @@ class World:
         self.gone_at.pop(job_id, None)
         self.grants.pop(f"g{job_id}", None)
 
-    def turns(self, seconds: float, step_s: float = 2.0) -> None:
+    def cycles(self, seconds: float, step_s: float = 2.0) -> None:
         """Turns every `step_s`, until `seconds` are over."""
         until = self.now + seconds
         while self.now < until:
-            self.turn(min(step_s, until - self.now))
+            self.cycle(min(step_s, until - self.now))
 
     # What is asked.
 

@@ -7,8 +7,8 @@ import pytest
 from diurnal_loads import STEP_S, history, load, times
 
 from flexo.loaning.backtest import Rival, TooShort, backtest, peaks
-from flexo.loaning.band import Band, bins_between
 from flexo.loaning.forecast import learn
+from flexo.loaning.forecast_interval import ForecastInterval, bins_between
 from flexo.loaning.history import History
 from flexo.loaning.last_value import LastValue
 
@@ -25,12 +25,14 @@ class Says:
         self.learnt.append(past.last)
         return self
 
-    def predict(self, past: History, now: float, until: float) -> Band:
+    def predict(self, past: History, now: float, until: float) -> ForecastInterval:
         self.seen.append(past.last)
         numbers = bins_between(past, now, until)
         places = np.minimum(numbers - self.truth.first, len(self.truth) - 1)
         expected = self.truth.values[places] + self.off
-        return Band(numbers * STEP_S, expected - self.width, expected, expected + self.width, 0.95, "told")
+        return ForecastInterval(
+            numbers * STEP_S, expected - self.width, expected, expected + self.width, 0.95, "told"
+        )
 
 
 def test_a_perfect_forecast_makes_no_mistakes():

@@ -11,9 +11,10 @@ import pytest
 from diurnal_loads import BEGIN, DAY_S, STEP_S, history, load, times
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
-from flexo.loaning.band import Band
 from flexo.loaning.forecast import Predictor, learn
+from flexo.loaning.forecast_interval import ForecastInterval
 from flexo.loaning.history import History
 from flexo.loaning.in_background import InBackground
 from flexo.loaning.last_value import LastValue
@@ -21,7 +22,7 @@ from flexo.loaning.last_value import LastValue
 QUIET = {"noise": 0.0, "bursts_per_day": 0.0}
 
 
-def forecast(past: History, days: float, quantile: float = 0.95) -> Band:
+def forecast(past: History, days: float, quantile: float = 0.95) -> ForecastInterval:
     now = (past.last + 1) * past.seasons.step_s
     return learn(past, quantile).predict(past, now, now + days * DAY_S - 1)
 
@@ -70,6 +71,7 @@ def test_what_is_unusual_now_goes_on_for_a_while_and_then_fades():
     assert abs(burst[-1]) < 1
 
 
+@pytest.mark.thorough
 def test_the_band_holds_about_as_much_as_it_says_and_is_wider_further_ahead():
     at, servers = load(24, seed=3)
     inside, above, widths = [], [], []
@@ -156,7 +158,7 @@ def test_constant_demand_is_forecast_as_such():
     assert nothing.highest == pytest.approx(0, abs=0.05)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.tuples(st.integers(0, 3 * 288), st.floats(0, 1e4)), min_size=1, max_size=300),
     st.floats(0.5, 0.99),

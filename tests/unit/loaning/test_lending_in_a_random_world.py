@@ -7,9 +7,10 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lent_world import World
+from thorough import examples
 
-from flexo.loaning.book import Cause
-from flexo.loaning.demand import CallBack
+from flexo.loaning.demand import ReclaimRequest
+from flexo.loaning.loan_ledger import Cause
 
 NODES = [f"i{index}" for index in range(1, 7)]
 
@@ -61,12 +62,12 @@ def _demand(world: World, servers: float | None) -> None:
 
 
 def _call(world: World, servers: int, seconds: float, number: int) -> None:
-    what = CallBack(f"c{number}", world.now, world.now + seconds, "a test", servers=servers)
+    what = ReclaimRequest(f"c{number}", world.now, world.now + seconds, "a test", servers=servers)
     world.demand.calls = (*world.demand.calls, what)
 
 
 def _call_node(world: World, name: str, seconds: float, number: int) -> None:
-    what = CallBack(f"c{number}", world.now, world.now + seconds, "a test", nodes=(name,))
+    what = ReclaimRequest(f"c{number}", world.now, world.now + seconds, "a test", nodes=(name,))
     world.demand.calls = (*world.demand.calls, what)
 
 
@@ -119,7 +120,7 @@ def check(world: World, steady_edits: list[float]) -> None:
             assert world.steady - steady_edits[-1] >= 59.9
         steady_edits.append(world.steady)
     for order in plan.preempt:
-        entry = world.lending._book.get(order.node)
+        entry = world.lending._ledger.get(order.node)
         assert entry is not None
         # one that was empty already is inference's by then, whatever has started there since
         was_back = any(text.startswith(f"{order.node} is empty") for text in world.events("returned"))
@@ -127,17 +128,17 @@ def check(world: World, steady_edits: list[float]) -> None:
             assert not world.empty, "a base was preempted although an empty server could have gone back"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(actions, st.sampled_from([0.5, 2.0, 30.0, 61.0])), max_size=40))
-def test_whatever_happens_all_servers_come_back_in_the_end(happenings):
+def test_whatever_happens_all_servers_come_back_in_the_end(counters):
     world = World()
     edits: list[float] = []
-    for action, seconds in happenings:
+    for action, seconds in counters:
         before = world.lending
         action(world)
         if world.lending is not before and not world.borrowed:
             edits.clear()
-        world.turn(seconds)
+        world.cycle(seconds)
         check(world, edits)
     # in the end inference needs all that it has, and nobody interferes any more
     world.unusable.clear()
@@ -146,7 +147,7 @@ def test_whatever_happens_all_servers_come_back_in_the_end(happenings):
     world.demand.servers = 6.0
     edits.clear()
     for _ in range(350):
-        world.turn(2.0)
+        world.cycle(2.0)
         check(world, edits)
     assert world.plans[-1].loans == ()
     assert not world.borrowed & set(NODES)

@@ -9,12 +9,12 @@ import pytest
 from diurnal_loads import DAY_S, history, load
 
 from flexo.loaning import lstm
-from flexo.loaning.band import Band
+from flexo.loaning.forecast_interval import ForecastInterval
 from flexo.loaning.history import History
 from flexo.loaning.lstm import LstmMethod, TorchMissing
 
 
-def tomorrow(method: LstmMethod, past: History) -> Band:
+def tomorrow(method: LstmMethod, past: History) -> ForecastInterval:
     now = (past.last + 1) * past.seasons.step_s
     return method(past, 0.9).predict(past, now, now + DAY_S - 1)
 
@@ -33,9 +33,10 @@ def test_a_short_history_gives_the_last_value():
     assert band.note
 
 
+@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_forecast_and_nobody_elses_numbers_change(monkeypatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(lstm, "_STEPS", 20)
+    monkeypatch.setattr(lstm, "STEPS", 20)
     past = history(*load(3))
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
     one, same, other = (tomorrow(LstmMethod(seed), past) for seed in (3, 3, 4))
@@ -45,9 +46,10 @@ def test_the_same_seed_gives_the_same_forecast_and_nobody_elses_numbers_change(m
     assert (one.upper != other.upper).any()
 
 
+@pytest.mark.thorough
 def test_it_learns_the_course_of_a_day_and_a_band(monkeypatch):
     pytest.importorskip("torch")
-    monkeypatch.setattr(lstm, "_STEPS", 150)
+    monkeypatch.setattr(lstm, "STEPS", 150)
     at, servers = load(8, weekend=1.0, bursts_per_day=1.0)
     band = tomorrow(LstmMethod(seed=3), history(at[: 7 * 288], servers[: 7 * 288]))
     truth = servers[7 * 288 :]

@@ -178,7 +178,7 @@ def test_what_is_no_answer_of_prometheus_is_missing_demand(answers, status, body
 
 
 @pytest.mark.parametrize("text", ["\x1b[2Jgone", "half \ud800 of a character", "two\nlines", "\u202etxet"])
-def test_what_a_journal_or_a_terminal_cannot_take_is_not_repeated(answers, text):
+def test_what_a_event_store_or_a_terminal_cannot_take_is_not_repeated(answers, text):
     answers.say({"status": "error", "error": text}, 400)
     with pytest.raises(DemandMissing, match="refuses") as told:
         ask(query(answers), NOW)

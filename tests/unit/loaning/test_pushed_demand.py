@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inference_world import NOW, SERVERS, loans, server
+from says import says
 
 from flexo.loaning.demand import DemandMissing
 from flexo.loaning.pushed import (
     KEEP_DONE_S,
-    MAX_CALL_BACKS,
     MAX_CALLED_SERVERS,
+    MAX_RECLAIM_REQUESTS,
     MAX_SKEW_S,
     BadPush,
     Called,
@@ -111,7 +112,7 @@ def test_before_the_cluster_was_seen_nothing_can_be_judged():
     fresh = PushedDemand("infer", STALE_S)
     for push in (
         lambda: fresh.push(1, NOW, "x", NOW),
-        lambda: fresh.call_back(asked("i1"), NOW),
+        lambda: fresh.reclaim(asked("i1"), NOW),
         fresh.standing,
     ):
         with pytest.raises(BadPush) as refused:
@@ -121,14 +122,14 @@ def test_before_the_cluster_was_seen_nothing_can_be_judged():
 
 def test_servers_called_back_by_name_are_open_until_each_is_back():
     pushed = source("i1", "i2", "i3")
-    pushed.call_back(asked("i1", "i3"), NOW)
-    (call,) = pushed.call_backs(NOW)
+    pushed.reclaim(asked("i1", "i3"), NOW)
+    (call,) = pushed.reclaim_requests(NOW)
     assert (call.nodes, call.servers, call.deadline_at) == (("i1", "i3"), 0, NOW + 300)
     pushed.heed(NOW + 20, loans("i2", "i3"))
-    (call,) = pushed.call_backs(NOW + 20)
+    (call,) = pushed.reclaim_requests(NOW + 20)
     assert call.nodes == ("i3",)
     pushed.heed(NOW + 30, loans("i2"))
-    assert pushed.call_backs(NOW + 30) == ()
+    assert pushed.reclaim_requests(NOW + 30) == ()
     (told,) = pushed.standing().called
     assert [(each.node, each.at) for each in told.empty] == [("i1", NOW + 20), ("i3", NOW + 30)]
     assert told.done_at == NOW + 30
@@ -136,49 +137,49 @@ def test_servers_called_back_by_name_are_open_until_each_is_back():
 
 def test_servers_called_back_by_number_are_counted_as_they_come():
     pushed = source("i1", "i2", "i3")
-    pushed.call_back(asked(servers=2), NOW)
-    assert pushed.call_backs(NOW)[0].servers == 2
+    pushed.reclaim(asked(servers=2), NOW)
+    assert pushed.reclaim_requests(NOW)[0].servers == 2
     pushed.heed(NOW + 10, loans("i1", "i2"))
-    assert pushed.call_backs(NOW + 10)[0].servers == 1
+    assert pushed.reclaim_requests(NOW + 10)[0].servers == 1
     pushed.heed(NOW + 20, loans("i2"))
-    assert pushed.call_backs(NOW + 20) == ()
+    assert pushed.reclaim_requests(NOW + 20) == ()
 
 
 def test_the_most_urgent_number_has_the_next_server_and_names_come_first():
     pushed = source("i1", "i2", "i3")
-    pushed.call_back(asked(servers=1, call_id="later", deadline=NOW + 500), NOW)
-    pushed.call_back(asked(servers=1, call_id="soon", deadline=NOW + 100), NOW)
-    pushed.call_back(asked("i3", call_id="named", deadline=NOW + 900), NOW)
-    assert [call.call_id for call in pushed.call_backs(NOW)] == ["soon", "later", "named"]
+    pushed.reclaim(asked(servers=1, call_id="later", deadline=NOW + 500), NOW)
+    pushed.reclaim(asked(servers=1, call_id="soon", deadline=NOW + 100), NOW)
+    pushed.reclaim(asked("i3", call_id="named", deadline=NOW + 900), NOW)
+    assert [call.call_id for call in pushed.reclaim_requests(NOW)] == ["soon", "later", "named"]
     pushed.heed(NOW + 1, loans("i1", "i2"))
-    assert [call.call_id for call in pushed.call_backs(NOW)] == ["soon", "later"]
+    assert [call.call_id for call in pushed.reclaim_requests(NOW)] == ["soon", "later"]
     pushed.heed(NOW + 2, loans("i1"))
-    assert [call.call_id for call in pushed.call_backs(NOW)] == ["later"]
+    assert [call.call_id for call in pushed.reclaim_requests(NOW)] == ["later"]
 
 
 def test_what_is_not_lent_is_there_already():
     pushed = source("i1")
-    taken = pushed.call_back(asked("i1", "i2"), NOW)
+    taken = pushed.reclaim(asked("i1", "i2"), NOW)
     assert [each.node for each in taken.empty] == ["i2"]
-    assert pushed.call_backs(NOW)[0].nodes == ("i1",)
-    assert pushed.call_back(asked("i4", call_id="home"), NOW).done_at == NOW
+    assert pushed.reclaim_requests(NOW)[0].nodes == ("i1",)
+    assert pushed.reclaim(asked("i4", call_id="home"), NOW).done_at == NOW
 
 
 def test_a_number_is_cut_to_what_is_lent_and_not_promised():
     pushed = source("i1", "i2", "i3")
-    assert pushed.call_back(asked(servers=2, call_id="a"), NOW).servers == 2
-    assert pushed.call_back(asked(servers=6, call_id="b"), NOW).servers == 1
-    assert pushed.call_back(asked(servers=1, call_id="c"), NOW).done_at is not None
+    assert pushed.reclaim(asked(servers=2, call_id="a"), NOW).servers == 2
+    assert pushed.reclaim(asked(servers=6, call_id="b"), NOW).servers == 1
+    assert pushed.reclaim(asked(servers=1, call_id="c"), NOW).done_at is not None
 
 
 def test_saying_it_twice_is_saying_it_once():
     pushed = source("i1", "i2")
-    first = pushed.call_back(asked(servers=5), NOW)
-    assert pushed.call_back(asked(servers=5, why="still"), NOW + 1) == first
+    first = pushed.reclaim(asked(servers=5), NOW)
+    assert pushed.reclaim(asked(servers=5, why="still"), NOW + 1) == first
     with pytest.raises(BadPush, match="stands with other words") as refused:
-        pushed.call_back(asked(servers=5, deadline=NOW + 400), NOW + 1)
+        pushed.reclaim(asked(servers=5, deadline=NOW + 400), NOW + 1)
     assert refused.value.fault is Fault.OUTDATED
-    assert len(pushed.call_backs(NOW)) == 1
+    assert len(pushed.reclaim_requests(NOW)) == 1
 
 
 @pytest.mark.parametrize(
@@ -201,25 +202,25 @@ def test_saying_it_twice_is_saying_it_once():
 )
 def test_a_call_back_that_cannot_be_is_refused_and_changes_nothing(call, words):
     pushed = source("i1", "i2")
-    pushed.call_back(asked("i2", call_id="before"), NOW)
+    pushed.reclaim(asked("i2", call_id="before"), NOW)
     before = pushed.standing()
     with pytest.raises(BadPush, match=words):
-        pushed.call_back(call, NOW)
+        pushed.reclaim(call, NOW)
     assert pushed.standing() == before
 
 
 def test_a_call_back_can_be_withdrawn_once():
     pushed = source("i1")
-    pushed.call_back(asked("i1"), NOW)
+    pushed.reclaim(asked("i1"), NOW)
     pushed.withdraw("c1")
-    assert pushed.call_backs(NOW) == ()
+    assert pushed.reclaim_requests(NOW) == ()
     with pytest.raises(BadPush, match="no call back 'c1'"):
         pushed.withdraw("c1")
 
 
 def test_what_is_done_is_told_for_an_hour():
     pushed = source("i1")
-    pushed.call_back(asked("i1"), NOW)
+    pushed.reclaim(asked("i1"), NOW)
     pushed.heed(NOW + 10, ())
     pushed.heed(NOW + KEEP_DONE_S, ())
     assert pushed.standing().called
@@ -229,18 +230,19 @@ def test_what_is_done_is_told_for_an_hour():
 
 def test_what_is_done_makes_room_and_what_is_open_does_not():
     pushed = source("i1")
-    for number in range(MAX_CALL_BACKS):
-        pushed.call_back(asked("i2", call_id=f"done{number}"), NOW)
-    for number in range(MAX_CALL_BACKS):
-        pushed.call_back(asked("i1", call_id=f"open{number}"), NOW)
+    for number in range(MAX_RECLAIM_REQUESTS):
+        pushed.reclaim(asked("i2", call_id=f"done{number}"), NOW)
+    for number in range(MAX_RECLAIM_REQUESTS):
+        pushed.reclaim(asked("i1", call_id=f"open{number}"), NOW)
     with pytest.raises(BadPush) as refused:
-        pushed.call_back(asked("i1"), NOW)
+        pushed.reclaim(asked("i1"), NOW)
     assert refused.value.fault is Fault.TOO_MANY
-    assert "100 call backs stand already, for 100 servers in all, and this one is for 1" in str(refused.value)
-    assert "at most 100, for 10000 servers in all" in str(refused.value)
-    assert len(pushed.call_backs(NOW)) == MAX_CALL_BACKS
+    assert says(str(refused.value), 100, "100 servers", 1)
+    assert says(str(refused.value), 100, "10000 servers")
+    assert len(pushed.reclaim_requests(NOW)) == MAX_RECLAIM_REQUESTS
 
 
+@pytest.mark.thorough
 def test_servers_in_call_backs_are_bounded_and_those_that_came_back_make_room():
     names = [f"s{number}" for number in range(MAX_CALLED_SERVERS)]
     pushed = PushedDemand("infer", STALE_S)
@@ -248,12 +250,12 @@ def test_servers_in_call_backs_are_bounded_and_those_that_came_back_make_room():
         pushed.read(NOW, [server(name) for name in names], ())
     pushed.heed(NOW, loans(*names))
     half = MAX_CALLED_SERVERS // 2
-    pushed.call_back(asked(*names[:half], call_id="first"), NOW)
-    pushed.call_back(asked(servers=half, call_id="second"), NOW)
-    with pytest.raises(BadPush, match="for 10000 servers in all, and this one is for 1;"):
-        pushed.call_back(asked(names[0], call_id="third"), NOW)
+    pushed.reclaim(asked(*names[:half], call_id="first"), NOW)
+    pushed.reclaim(asked(servers=half, call_id="second"), NOW)
+    with pytest.raises(BadPush, match=r"for 10000 servers\b.*\bfor 1\b"):
+        pushed.reclaim(asked(names[0], call_id="third"), NOW)
     pushed.heed(NOW + 1, loans(*names[half:]))
-    pushed.call_back(asked(names[-1], call_id="third"), NOW)
+    pushed.reclaim(asked(names[-1], call_id="third"), NOW)
     assert {called.call_id for called in pushed.standing().called} == {"second", "third"}
 
 
@@ -263,7 +265,7 @@ def test_listeners_hear_of_changes_until_they_go():
         pushed.heed(NOW + 1, loans("i1"))
         assert not heard
         pushed.heed(NOW + 2, ())
-        pushed.call_back(asked("i1"), NOW)
+        pushed.reclaim(asked("i1"), NOW)
         pushed.withdraw("c1")
         assert len(heard) == 3
     pushed.heed(NOW + 3, loans("i1"))
@@ -291,11 +293,11 @@ def test_whatever_happens_no_more_is_missing_than_is_lent(steps):
             pushed.heed(now, loans(*sorted(lent)))
             continue
         try:
-            pushed.call_back(asked(*names, servers=0 if names else servers, call_id=f"c{number}"), NOW)
+            pushed.reclaim(asked(*names, servers=0 if names else servers, call_id=f"c{number}"), NOW)
         except BadPush:
             continue
-    open_ones = pushed.call_backs(now)
+    open_ones = pushed.reclaim_requests(now)
     assert all(set(call.nodes) <= lent for call in open_ones)
     assert sum(call.servers for call in open_ones) <= len(lent)
     pushed.heed(now + 1, ())
-    assert pushed.call_backs(now + 1) == ()
+    assert pushed.reclaim_requests(now + 1) == ()

@@ -7,6 +7,7 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from flexo.loaning.reclaim import (
     BaseOn,
@@ -111,7 +112,7 @@ def fewest(servers: tuple[Server, ...], wanted: int) -> int:
 
 
 @pytest.mark.parametrize("choose", [heuristic, exact, smallest_jobs_first, random_choice(1)])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(servers=clusters(), wanted=st.integers(0, 9))
 def test_every_choice_vacates_what_was_asked_where_there_is_so_much(choose: Chooser, servers, wanted):
     chosen = choose(servers, wanted)
@@ -119,7 +120,7 @@ def test_every_choice_vacates_what_was_asked_where_there_is_so_much(choose: Choo
     assert set(chosen) <= {each.name for each in servers}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(servers=clusters(), wanted=st.integers(0, 7))
 def test_the_exact_choice_preempts_as_few_as_trying_all_and_the_heuristic_no_fewer(servers, wanted):
     least = fewest(servers, wanted)
@@ -127,7 +128,7 @@ def test_the_exact_choice_preempts_as_few_as_trying_all_and_the_heuristic_no_few
     assert len(preempted_by(servers, heuristic(servers, wanted))) >= least
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(servers=clusters(), wanted=st.integers(1, 7))
 def test_no_base_is_preempted_while_scaling_in_is_enough(servers, wanted):
     free = sum(not each.bases for each in servers)
@@ -135,7 +136,7 @@ def test_no_base_is_preempted_while_scaling_in_is_enough(servers, wanted):
         assert not preempted_by(servers, heuristic(servers, wanted))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(servers=clusters(), wanted=st.integers(1, 7))
 def test_the_order_in_which_servers_are_named_does_not_matter(servers, wanted):
     assert set(heuristic(servers, wanted)) == set(heuristic(servers[::-1], wanted))

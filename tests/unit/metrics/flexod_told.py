@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flexo.clusters.base import ClusterState
 from flexo.control.views import ControllerStatus, JobView, LoansView, View
-from flexo.loaning.turn import LendingSettings, Reading
-from flexo.metrics.happenings import Happenings
+from flexo.loaning.lending_cycle import LendingSettings, Reading
+from flexo.metrics.counters import Counters
 from flexo.metrics.itself import Itself
 from flexo.metrics.present import Present
 from flexo.model.loans import Demand, Loan, LoanState
@@ -23,7 +23,7 @@ LENDING = LoansView(
 
 @dataclass
 class Told:
-    """What the controller and the journal say."""
+    """What the controller and the event store say."""
 
     state: ClusterState | None = None
     jobs: tuple[JobView, ...] = ()
@@ -34,7 +34,7 @@ class Told:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
-        self.happenings = Happenings(self.registry)
+        self.counters = Counters(self.registry)
         ProcessCollector(registry=self.registry)
         self.registry.register(Itself(lambda: True))
         self.registry.register(Present(self, self))

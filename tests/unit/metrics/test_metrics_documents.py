@@ -23,7 +23,7 @@ WIDTH = 24
 @pytest.fixture(scope="module")
 def told() -> Told:
     made = Told(loans=LENDING)
-    made.happenings.command_ended("squeue", "done", 0.1)
+    made.counters.command_ended("squeue", "done", 0.1)
     return made
 
 

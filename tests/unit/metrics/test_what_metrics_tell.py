@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry
 
 from flexo.clusters.base import ClusterUnreachable
 from flexo.clusters.slurm.commands import SlurmCommands
-from flexo.control.refusals import Refusals
+from flexo.control.recent_errors import RecentErrors
 from flexo.controller import Controller
 from flexo.events import KINDS
-from flexo.metrics.happenings import Happenings
+from flexo.metrics.counters import Counters
 from flexo.metrics.present import Present
 from flexo.model.loans import PastLoan
 from flexo.model.queue import JobState
@@ -37,11 +37,11 @@ def registry(world):
         world.settings,
         world.cluster,
         world.leaders,
-        world.journal,
+        world.event_store,
         clock=world.cluster.clock,
-        watch=Happenings(made),
+        watch=Counters(made),
     )
-    made.register(Present(world.controller, world.journal))
+    made.register(Present(world.controller, world.event_store))
     return made
 
 
@@ -108,10 +108,10 @@ def test_slurm_away_and_our_own_mistakes_are_counted_apart_and_are_trouble(world
     assert value(registry, "flexo_cycles_total", outcome="mistake") == 1
 
 
-def test_a_journal_that_cannot_be_written_is_counted_with_what_was_lost(world, registry):
+def test_a_event_store_that_cannot_be_written_is_counted_with_what_was_lost(world, registry):
     world.go(2)
     before = value(registry, "flexo_journal_write_failures_total")
-    world.journal.close()
+    world.event_store.close()
     (world.directory / "journal.sqlite").unlink()
     (world.directory / "journal.sqlite").mkdir()
     world.job(workers="1-4")
@@ -132,7 +132,7 @@ def test_loans_are_told_where_servers_are_lent_and_nowhere_else():
 
 def test_reclaims_are_counted_with_how_long_they_took_and_whether_they_were_late():
     told = Told()
-    told.happenings.loans_ended(
+    told.counters.loans_ended(
         [
             PastLoan("i1", 0.0, "", 100.0, 280.0, "demand", 112.0, 115.0, 3, 0),
             PastLoan("i2", 0.0, "", 100.0, 280.0, "demand", 290.0, 295.0, 0, 1),
@@ -153,7 +153,7 @@ def test_slurms_commands_are_counted_by_what_they_ask_and_how_they_end(tmp_path,
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     told = Told()
-    commands = SlurmCommands(None, 0.5, told.happenings.command_ended)
+    commands = SlurmCommands(None, 0.5, told.counters.command_ended)
     commands.read("scontrol", "show", "node", "-a", "-d", "-o")
     commands.act("scontrol", "update", "JobId=7", "EndTime=now+60seconds")
     for name in ("squeue", "sdiag"):
@@ -184,7 +184,7 @@ def test_every_kind_of_event_that_flexod_writes_is_in_the_list_of_kinds():
 
 
 def test_refusals_of_slurm_are_events_of_trouble():
-    (event,) = Refusals("Slurm").note("Access denied", None, 1.0)
+    (event,) = RecentErrors("Slurm").note("Access denied", None, 1.0)
     assert event.kind in KINDS
 
 

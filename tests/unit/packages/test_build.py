@@ -51,8 +51,8 @@ def test_every_word_in_a_control_file_is_filled_by_the_builder(name: str) -> Non
 
 def test_the_next_release_of_slurm_is_after_all_patches_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CPPFLAGS", "-DSLURM_VERSION_NUMBER=0x180b05")
-    monkeypatch.setattr(build_debs, "_HEADER", "stddef.h")
+    monkeypatch.setattr(build_debs, "HEADER", "stddef.h")
     assert build_debs.slurm_release() == ("24.11", "24.12")
-    monkeypatch.setattr(build_debs, "_HEADER", "no/such/header.h")
+    monkeypatch.setattr(build_debs, "HEADER", "no/such/header.h")
     with pytest.raises(build_debs.CannotBuild, match="libslurm-dev"):
         build_debs.slurm_release()

@@ -82,6 +82,7 @@ def test_what_the_environment_says_of_cuda_and_horovod_does_not_reach_the_build(
     assert built_in["PATH"] == with_cuda["PATH"], "what else is on PATH may be needed"
 
 
+@pytest.mark.thorough
 def test_horovod_is_told_that_pytorch_is_for_cpus(with_cuda: dict[str, str], tmp_path: Path) -> None:
     """It asks in a process of its own: there PyTorch looks at PATH and at /usr/local/cuda."""
     pytest.importorskip("torch")
@@ -112,6 +113,7 @@ def test_cmake_neither_finds_nor_tries_a_compiler_for_cuda(with_cuda: dict[str, 
     assert "nvcc" not in without.stdout
 
 
+@pytest.mark.thorough
 def test_the_wheel_of_python_files_compiles_nothing_and_is_called_so(
     with_cuda: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

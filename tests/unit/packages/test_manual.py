@@ -58,8 +58,8 @@ def test_the_page_of_the_configuration_has_every_key_with_its_default_and_what_i
         part = text.split(f".SH [{section}]")[1].split("\n.SH ")[0]
         for key in field.annotation.model_fields:
             assert f"\\fB{key}\\fR = " in part
-    assert "\\fBlease_s\\fR = 300\n" in text
-    assert "Takes whole seconds, from 60 to 86400" in text
+    assert "\\fBtime_limit_s\\fR = 300\n" in text
+    assert "seconds, from 60 to 86400" in text
 
 
 def test_the_page_of_the_helper_that_runs_under_sudo_has_its_one_command_its_exit_codes_and_its_keys(

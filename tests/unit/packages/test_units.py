@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flexo.service import standstill
+from flexo.service import watchdog
 
 SYSTEMD = Path(__file__).resolve().parents[3] / "packages" / "systemd"
 IMPLY_NO_NEW_PRIVILEGES = (
@@ -71,7 +71,7 @@ def test_systemd_calls_the_unit_well_protected(analyze: str, unit: Path) -> None
 
 def test_systemds_watchdog_waits_for_many_looks_so_that_a_busy_flexod_lives_and_leaves_no_core() -> None:
     plain = settings((SYSTEMD / "flexod.service").read_text())
-    assert float(plain["WatchdogSec"]) >= 10 * standstill.LOOK_S
+    assert float(plain["WatchdogSec"]) >= 10 * watchdog.LOOK_S
     assert plain["LimitCORE"] == "0"
 
 

@@ -14,7 +14,7 @@ from flexo.model.nodes import Node, Partition
 from flexo.model.plans import Grow, Plan, Shrink, Snapshot
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.placement import Placement
 from flexo_protos.resources import Resources
@@ -35,7 +35,7 @@ class Wishing(Policy):
         self.shown.append((jobs, placement))
         targets = []
         for job_id, wanted in self.wanted.items():
-            workers = placement.put(JobKey(job_id), (Share("n1", wanted),))
+            workers = placement.put(JobKey(job_id), (NodeShare("n1", wanted),))
             targets.append(Target(JobKey(job_id), workers, f"{workers} it is", samples=workers * 10))
         return Targets(tuple(targets))
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_clusters import NOW
+from thorough import examples
 from training_jobs import after, check_plan, job, node, pending_order, planned, snapshot, snapshots, workers
 
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.queue import JobKey
-from flexo.model.training import Quota, Share, TrainingJob
+from flexo.model.training import NodeShare, Quota, TrainingJob
 from flexo.policies.antman import AntMan
 from flexo_protos.resources import Resources
 
@@ -78,8 +79,8 @@ def test_an_opportunistic_job_that_is_taken_goes_on_elsewhere_if_it_can():
     plan = planned(AntMan(), before)
     check_plan(before, plan)
     assert {each.job: each.shares for each in plan.allocations} == {
-        JobKey(2): (Share("n", 1),),
-        JobKey(1): (Share("m", 2),),
+        JobKey(2): (NodeShare("n", 1),),
+        JobKey(1): (NodeShare("m", 2),),
     }
 
 
@@ -163,7 +164,7 @@ def test_a_job_that_was_declared_opportunistic_never_uses_the_quota():
 def test_opportunistic_jobs_go_to_the_freest_nodes():
     before = cluster([node("n", 4, gpus_allocated=1), node("m", 8)], [of("b", 1, 3)])
     (start,) = planned(AntMan(), before).allocations
-    assert start.shares == (Share("m", 3),)
+    assert start.shares == (NodeShare("m", 3),)
 
 
 def test_in_the_queue_jobs_within_their_quotas_come_first_and_what_is_reserved_holds_up_its_tenant_alone():
@@ -194,7 +195,7 @@ def tenancies(draw: st.DrawFn) -> Snapshot:
 
 
 @given(before=tenancies())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_plans_are_safe_keep_to_quotas_take_no_guaranteed_job_and_come_to_rest(before: Snapshot):
     for _ in range(6):
         plan = planned(AntMan(), before)
@@ -209,7 +210,7 @@ def test_plans_are_safe_keep_to_quotas_take_no_guaranteed_job_and_come_to_rest(b
     raise AssertionError(f"still changing: {plan.allocations}")
 
 
-def shares_of(seen: Snapshot) -> dict[JobKey, tuple[Share, ...]]:
+def shares_of(seen: Snapshot) -> dict[JobKey, tuple[NodeShare, ...]]:
     return {each.key: each.shares for each in seen.training}
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
+from thorough import examples
 from training_jobs import NOW, TableSpeed, after, job, node, planned, snapshot, snapshots, workers
 
 from flexo.model.plans import Snapshot
@@ -105,7 +106,7 @@ def test_speeds_decide_when_a_job_ends():
 
 
 @given(before=snapshots(gpus_per_worker=2))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_backfilling_never_delays_the_head_of_the_queue(before: Snapshot):
     head_first = Backfill(depth=_until_held_up(before))
     alone = after(before, planned(head_first, before))

@@ -9,10 +9,11 @@ from typing import ClassVar
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from thorough import examples
 from training_jobs import after, check_plan, job, node, planned, snapshot, snapshots, workers
 
 from flexo.model.queue import JobKey
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.greedy import Greedy
 from flexo.policies.placement import Placement
@@ -50,7 +51,7 @@ def test_a_job_that_runs_keeps_what_it_has_before_an_earlier_one_gets_more():
 def test_a_job_grows_beside_what_it_has():
     before = snapshot([node("n", 4), node("m", 8)], [job(1, "1-4", {"n": 2})])
     (grown,) = planned(Wanting({1: 4}), before).allocations
-    assert grown.shares == (Share("n", 4),)
+    assert grown.shares == (NodeShare("n", 4),)
 
 
 def test_a_job_that_does_not_fit_even_with_its_least_waits_and_others_start():
@@ -76,7 +77,7 @@ def test_greedy_lets_running_jobs_share_evenly_and_starts_nobody():
 
 @pytest.mark.parametrize("evenly", [False, True])
 @given(before=snapshots(types=("v100", "t4")), data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_is_wanted_nothing_is_over_committed_and_no_job_leaves_its_range(evenly, before, data):
     sizes = {each.key.job_id: data.draw(st.integers(0, 12)) for each in before.training}
     plan = planned(Wanting(sizes, evenly), before)

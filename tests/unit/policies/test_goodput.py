@@ -8,6 +8,7 @@ import pytest
 from flat_records import change_node, make_node
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from thorough import examples
 from training_jobs import after, check_plan, planned, snapshots
 
 from flexo.clusters.simulated.nodes import NodeGroup
@@ -15,7 +16,7 @@ from flexo.model.nodes import Node
 from flexo.model.plans import Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.goodput import Goodput
 from flexo_protos.resources import Resources
 from flexo_simulation.costs import Costs
@@ -62,7 +63,7 @@ def seen(machine: tuple[Node, ...], *jobs: TrainingJob) -> Snapshot:
     return Snapshot(NOW, counted, (), (), (), "flex", training=jobs)
 
 
-def given_to(policy: Goodput, snapshot: Snapshot) -> dict[int, tuple[Share, ...]]:
+def given_to(policy: Goodput, snapshot: Snapshot) -> dict[int, tuple[NodeShare, ...]]:
     return {each.job.job_id: each.shares for each in planned(policy, snapshot).allocations}
 
 
@@ -91,7 +92,12 @@ def test_a_job_that_gets_no_faster_leaves_gpus_to_nobody_rather_than_take_them()
 
 def test_a_running_job_is_not_changed_for_less_than_the_change_costs():
     running = job(
-        1, speed=Power(0.1), shares=(Share("n1", 4),), most_workers=4, started_at=0.0, change_cost_s=30.0
+        1,
+        speed=Power(0.1),
+        shares=(NodeShare("n1", 4),),
+        most_workers=4,
+        started_at=0.0,
+        change_cost_s=30.0,
     )
     assert given_to(Goodput(), seen(nodes(8), running)) == {}
     assert given_to(Goodput(), seen(nodes(8), replace(running, change_cost_s=0.0))) != {}
@@ -101,13 +107,13 @@ def test_a_job_grows_by_its_factor_at_most_because_larger_sizes_were_never_tried
     unknown = job(1, "1-64", speed=None)
     policy = Goodput(first_workers=4, growth=2)
     assert sizes(policy, seen(nodes(*[4] * 16), unknown)) == {1: 4}
-    tried = replace(unknown, shares=(Share("n1", 4),), most_workers=4, started_at=0.0)
+    tried = replace(unknown, shares=(NodeShare("n1", 4),), most_workers=4, started_at=0.0)
     assert sizes(policy, seen(nodes(*[4] * 16), tried)) == {1: 8}
 
 
 def test_workers_lie_on_as_few_nodes_as_possible():
     (shares,) = given_to(Goodput(first_workers=8), seen(nodes(4, 8, 4), job(1))).values()
-    assert shares == (Share("n2", 8),)
+    assert shares == (NodeShare("n2", 8),)
 
 
 def test_a_scattered_job_moves_together_where_that_pays():
@@ -117,12 +123,12 @@ def test_a_scattered_job_moves_together_where_that_pays():
         work=1e6,
         requested_workers=4,
         speed=Power(1.0, between=0.3),
-        shares=(Share("n1", 2), Share("n2", 2)),
+        shares=(NodeShare("n1", 2), NodeShare("n2", 2)),
         most_workers=4,
         started_at=0.0,
         change_cost_s=30.0,
     )
-    assert given_to(Goodput(), seen(nodes(2, 2, 4), scattered)) == {1: (Share("n3", 4),)}
+    assert given_to(Goodput(), seen(nodes(2, 2, 4), scattered)) == {1: (NodeShare("n3", 4),)}
 
 
 def test_whoever_waits_long_enough_is_served():
@@ -138,7 +144,7 @@ def test_whoever_waits_long_enough_is_served():
 
 
 def test_what_cannot_be_taken_stays_and_others_share_the_rest():
-    base = (Share("n1", 2),)
+    base = (NodeShare("n1", 2),)
     kept = job(1, "2-8", base=base, shares=base, preemptible=False, started_at=0.0, most_workers=2)
     got = given_to(Goodput(), seen(nodes(4), kept, job(2, work=10.0)))
     assert all(
@@ -155,7 +161,7 @@ def test_without_any_word_of_what_is_left_a_job_counts_by_what_it_has_had():
             service_gpu_s=s,
             speed=Power(0.7),
             most_workers=8,
-            shares=(Share("n1", 2),),
+            shares=(NodeShare("n1", 2),),
             started_at=0.0,
         )
         for n, s in ((1, 1e6), (2, 600.0))
@@ -165,7 +171,7 @@ def test_without_any_word_of_what_is_left_a_job_counts_by_what_it_has_had():
 
 
 @given(before=snapshots(types=("v100", "t4")))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_plan_over_commits_nor_drops_a_base_nor_leaves_a_range(before: Snapshot):
     plan = planned(Goodput(), before)
     check_plan(before, plan)
@@ -173,7 +179,7 @@ def test_no_plan_over_commits_nor_drops_a_base_nor_leaves_a_range(before: Snapsh
 
 
 @given(before=snapshots(gpus_per_worker=1), seconds=st.sampled_from([60.0, 900.0]))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_plans_stay_right_round_after_round(before: Snapshot, seconds: float):
     for _ in range(4):
         plan = planned(Goodput(), before)
@@ -183,14 +189,14 @@ def test_plans_stay_right_round_after_round(before: Snapshot, seconds: float):
 
 def test_a_job_is_not_preempted_before_it_has_trained_for_as_long_as_its_start_took():
     long_ago = {"work": 10.0, "workers": "1-1", "waiting_since": NOW - 1e6}
-    started = job(1, "1-1", 1e6, shares=(Share("n1", 1),), start_cost_s=100.0, started_at=NOW - 150.0)
+    started = job(1, "1-1", 1e6, shares=(NodeShare("n1", 1),), start_cost_s=100.0, started_at=NOW - 150.0)
     for resumes_at, kept in ((NOW + 10.0, 1), (NOW - 99.0, 1), (NOW - 100.0, 0)):
         snapshot = seen(nodes(1), replace(started, resumes_at=resumes_at), job(2, **long_ago))
         assert sizes(Goodput(), snapshot)[1] == kept
 
 
 def test_a_job_that_would_have_to_begin_anew_is_not_preempted():
-    running = job(1, "1-1", 1e6, shares=(Share("n1", 1),), started_at=NOW - 1e4)
+    running = job(1, "1-1", 1e6, shares=(NodeShare("n1", 1),), started_at=NOW - 1e4)
     waiting = job(2, "1-1", 10.0, waiting_since=NOW - 1e6)
     assert sizes(Goodput(), seen(nodes(1), running, waiting))[1] == 0
     assert sizes(Goodput(), seen(nodes(1), replace(running, checkpoints=False), waiting))[1] == 1

@@ -9,6 +9,7 @@ import pytest
 from exact_knapsack import best_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from flexo.policies.gpu_optimizer import Choices, optimize
 
@@ -72,7 +73,7 @@ SIZES = st.dictionaries(st.integers(1, 6), st.floats(0, 8, allow_nan=False).map(
 
 
 @given(tables=st.lists(SIZES, max_size=5), gpus=st.integers(0, 20))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_it_equals_brute_force(tables: list[dict[int, float]], gpus: int):
     jobs = tuple(Choices.of(table.items()) for table in tables)
     every = [[size for size, value in table.items() if value > 0] for table in tables]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_clusters import elastic, node
 from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
+from thorough import examples
 
 from flexo.model.plans import Plan, Shrink, Snapshot
 from flexo.policies import satellites
@@ -18,7 +19,7 @@ def greedily(seen: Snapshot) -> Plan:
     return satellites.plan(Greedy(), seen, REST_S)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.data())
 def test_it_never_overcommits_and_always_comes_to_rest(data):
     nodes = data.draw(nodes_of())
@@ -43,7 +44,7 @@ def test_it_never_overcommits_and_always_comes_to_rest(data):
     run(world, 150, greedily)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     gpus=st.lists(st.integers(1, 8), min_size=1, max_size=5),
     arrivals=st.lists(st.integers(0, 20), min_size=2, max_size=5),
@@ -77,7 +78,7 @@ def test_like_jobs_end_up_even_within_the_granularity_of_satellites(gpus, arriva
             assert all(each.name in own for each in world.snapshot().nodes if each.gpus_idle)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_satellites_are_taken_only_for_jobs_that_can_then_start(data):
     nodes = data.draw(nodes_of())

@@ -9,6 +9,7 @@ import pytest
 from exact_knapsack import best_value
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from flexo.policies import knapsack
 from flexo.policies.knapsack import Choice, Group, choose
@@ -81,7 +82,7 @@ small_groups = st.lists(
 
 
 @given(groups=small_groups, capacity=st.integers(0, 30))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_it_equals_brute_force(groups: list[Group], capacity: int):
     choice = choose(groups, capacity)
     check(groups, capacity, choice)
@@ -100,11 +101,11 @@ def test_it_equals_brute_force(groups: list[Group], capacity: int):
     capacity=11,
     core=1,
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_however_small_the_cores_it_equals_brute_force(groups: list[Group], capacity: int, core: int):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(knapsack, "_FIRST_CORE", core)
-        patch.setattr(knapsack, "_CORE_GROWTH", 2)
+        patch.setattr(knapsack, "FIRST_CORE", core)
+        patch.setattr(knapsack, "CORE_GROWTH", 2)
         choice = choose(groups, capacity)
     assert choice.value == pytest.approx(brute_force(groups, capacity), abs=1e-9)
 
@@ -133,6 +134,7 @@ def hard(seed: int, many: int, each: int) -> list[Group]:
     return groups
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("groups", "capacity"),
     [

@@ -11,7 +11,7 @@ from training_jobs import after, check_plan, job, node, pending_order, planned, 
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.lyra import Lyra
 from flexo_protos.resources import Resources
 
@@ -245,7 +245,7 @@ def test_it_says_in_which_order_pending_jobs_are_to_start():
 
 
 def test_an_order_that_there_is_not_is_refused():
-    with pytest.raises(ValueError, match="'policy' or 'cluster', not 'fifo'"):
+    with pytest.raises(ValueError, match=r"'policy' or 'cluster'.*'fifo'"):
         Lyra(order="fifo")
 
 
@@ -259,7 +259,7 @@ def test_flexible_demand_goes_to_inference_servers_first_and_bases_to_training_s
     nodes = [node("lent", partitions=frozenset({"train", "borrowed"})), node("own")]
     before = snapshot(nodes, [job(1, "2-4", remaining_work=4000.0)])
     (start,) = planned(Lyra(), before).allocations
-    assert start.shares == (Share("own", 2), Share("lent", 2))
+    assert start.shares == (NodeShare("own", 2), NodeShare("lent", 2))
 
 
 def test_what_is_taken_back_leaves_training_servers_first():
@@ -269,14 +269,17 @@ def test_what_is_taken_back_leaves_training_servers_first():
     plan = planned(Lyra(), before)
     check_plan(before, plan)
     shares = {each.job.job_id: each.shares for each in plan.allocations}
-    assert shares == {1: (Share("own", 2), Share("lent", 2)), 2: (Share("own", 2),)}
+    assert shares == {
+        1: (NodeShare("own", 2), NodeShare("lent", 2)),
+        2: (NodeShare("own", 2),),
+    }
 
 
 def test_flexible_demand_lies_on_servers_without_base_demand_where_that_takes_no_more_nodes():
     jobs = [job(1, 2, {"a": 2}, remaining_work=1e6), job(2, "2-4", {"b": 2}, remaining_work=1e6)]
     before = snapshot([node("a"), node("b"), node("c")], jobs)
     (grown,) = planned(Lyra(), before).allocations
-    assert grown.shares == (Share("b", 2), Share("c", 2))
+    assert grown.shares == (NodeShare("b", 2), NodeShare("c", 2))
 
 
 def test_a_job_stays_on_its_gpu_type_unless_it_says_otherwise():
@@ -286,7 +289,7 @@ def test_a_job_stays_on_its_gpu_type_unless_it_says_otherwise():
     assert workers(planned(Lyra(), before), before) == {1: 0}
     fungible = replace(before, training=(replace(plain, fungible=True),))
     (start,) = planned(Lyra(), fungible).allocations
-    assert start.shares == (Share("t", 4),)
+    assert start.shares == (NodeShare("t", 4),)
 
 
 def beside_v100s(waits: TrainingJob, *others: TrainingJob) -> Snapshot:
@@ -340,7 +343,7 @@ def test_a_heterogeneous_job_rather_has_some_fast_gpus_than_slow_ones_alone():
     nodes = [node("v", 2, gpu_type="V100"), node("t", 4, gpu_type="T4", features=frozenset({"borrowed"}))]
     mixed = job(1, 4, shape=V100, remaining_work=4000.0, heterogeneous=True)
     (start,) = planned(Lyra(), snapshot(nodes, [mixed])).allocations
-    assert start.shares == (Share("v", 2), Share("t", 2))
+    assert start.shares == (NodeShare("v", 2), NodeShare("t", 2))
 
 
 def test_a_fungible_job_has_one_gpu_type_at_a_time_and_a_heterogeneous_one_may_have_several():
@@ -350,7 +353,7 @@ def test_a_fungible_job_has_one_gpu_type_at_a_time_and_a_heterogeneous_one_may_h
     assert workers(planned(Lyra(), before), before) == {1: 2}
     mixed = replace(before, training=(replace(fungible, fungible=False, heterogeneous=True),))
     (start,) = planned(Lyra(), mixed).allocations
-    assert start.shares == (Share("v", 2), Share("t", 4))
+    assert start.shares == (NodeShare("v", 2), NodeShare("t", 4))
 
 
 def test_a_slow_gpu_counts_for_less():
@@ -377,7 +380,7 @@ def test_gpus_that_add_less_than_mixing_them_costs_are_left_alone():
 
 
 def test_an_impossible_speed_is_refused():
-    with pytest.raises(ValueError, match="above 0, that of T4 is 0"):
+    with pytest.raises(ValueError, match=r"above 0\b.*\bT4\b.*\b0\b"):
         Lyra(gpu_speeds={"T4": 0})
     with pytest.raises(ValueError, match="at most 1"):
         Lyra(mixed_efficiency=1.1)

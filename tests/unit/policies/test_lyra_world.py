@@ -8,6 +8,7 @@ from dataclasses import replace
 from flat_records import change_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 from training_jobs import after, check_plan, planned, snapshots
 
 from flexo.model.plans import Plan, Snapshot
@@ -40,7 +41,7 @@ def check_bases(before: Snapshot, plan: Plan) -> None:
 
 
 @given(before=worlds())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_plan_of_lyra_is_safe_and_preempts_nobody(before: Snapshot):
     plan = planned(Lyra(), before)
     check_plan(before, plan)
@@ -48,7 +49,7 @@ def test_a_plan_of_lyra_is_safe_and_preempts_nobody(before: Snapshot):
 
 
 @given(before=worlds())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_lyra_comes_to_rest_while_nothing_happens(before: Snapshot):
     for _ in range(8):
         plan = planned(Lyra(), before)
@@ -60,7 +61,7 @@ def test_lyra_comes_to_rest_while_nothing_happens(before: Snapshot):
 
 
 @given(before=worlds(), steps=st.lists(st.sampled_from([1.0, 300.0, 5_000.0]), min_size=1, max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_lyra_stays_safe_while_time_goes_by_and_jobs_end(before: Snapshot, steps: list[float]):
     for seconds in steps:
         plan = planned(Lyra(), before)
@@ -83,13 +84,13 @@ def ended(now: Snapshot) -> Snapshot:
 
 
 @given(before=worlds())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_equal_snapshots_have_equal_plans_of_lyra(before: Snapshot):
     assert planned(Lyra(), before) == planned(Lyra(), before)
 
 
 @given(before=snapshots(gpus_per_worker=1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_lyra_leaves_nothing_idle_that_a_waiting_base_could_use(before: Snapshot):
     """With flexible workers counted as idle, because they are taken back. Unless room is kept for one."""
     now = after(before, planned(Lyra(patience_s=math.inf), before))

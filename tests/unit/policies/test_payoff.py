@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexo.policies.payoff import pays, work_if_grown
+from flexo.policies.resize_benefit import pays, work_if_grown
 
 RATES = st.floats(0.01, 1e4)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from flat_records import change_job
+from says import says
 from small_clusters import (
     NOW,
     elastic,
@@ -77,8 +78,8 @@ def test_a_satellite_is_taken_back_when_a_pending_job_could_then_start():
     assert shrunk(decided) == ["g1-1"]
     (action,) = decided.actions
     assert isinstance(action, Shrink)
-    assert action.why == "pending job 7 (bob) can start on t2 once these 4 workers on t2 have left"
-    assert sentence(decided, 1) == "1 of 16 workers: gives workers back now"
+    assert says(action.why, "job 7", "bob", "t2", "4 workers")
+    assert says(sentence(decided, 1), "1 of 16 workers", "back")
 
 
 def test_giving_back_never_waits_for_the_rest_between_resizes():
@@ -238,6 +239,7 @@ def test_a_running_job_claims_nothing():
     assert decide([node("t1", used=4), node("t2", used=4)], [elastic(1)], [running]).set_aside == ()
 
 
+@pytest.mark.thorough
 def test_thousands_of_like_pending_jobs_are_planned_for_in_a_moment():
     nodes = [node(f"n{number:04}", 8, used=8) for number in range(500)]
     job = elastic(1, "1-4000", base="n0000")

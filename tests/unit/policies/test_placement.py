@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_jobs import ONE_GPU, job, node, snapshot
 
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.policies.placement import FreeGpus, Placement, dearest_first
 from flexo_protos.resources import Resources
 
@@ -21,51 +21,67 @@ def sheet(*gpus: int, **changes) -> FreeGpus:
 
 
 def test_a_job_goes_to_the_one_node_that_holds_it_with_the_least_left_over():
-    assert sheet(8, 3, 4, 3).place(ONE_GPU, 3) == (Share("n1", 3),)
+    assert sheet(8, 3, 4, 3).place(ONE_GPU, 3) == (NodeShare("n1", 3),)
 
 
 def test_a_job_too_large_for_one_node_goes_to_few_and_its_last_part_where_it_fits_best():
-    assert sheet(2, 8, 8, 3).place(ONE_GPU, 10) == (Share("n0", 2), Share("n1", 8))
+    assert sheet(2, 8, 8, 3).place(ONE_GPU, 10) == (NodeShare("n0", 2), NodeShare("n1", 8))
 
 
 def test_the_last_part_may_go_to_another_of_the_fullest_nodes():
-    assert sheet(4, 4, 4).place(ONE_GPU, 10) == (Share("n0", 4), Share("n1", 4), Share("n2", 2))
+    assert sheet(4, 4, 4).place(ONE_GPU, 10) == (
+        NodeShare("n0", 4),
+        NodeShare("n1", 4),
+        NodeShare("n2", 2),
+    )
 
 
 def test_workers_are_never_split_over_nodes():
     free = sheet(3, 3)
     assert free.workers(TWO_GPUS) == 2
-    assert free.place(TWO_GPUS, 2) == (Share("n0", 1), Share("n1", 1))
+    assert free.place(TWO_GPUS, 2) == (NodeShare("n0", 1), NodeShare("n1", 1))
     assert free.place(TWO_GPUS, 3) is None
 
 
 def test_what_is_kept_stays_and_more_goes_beside_it():
     free = sheet(8, 4, 4)
-    assert free.place(ONE_GPU, 3, keep=(Share("n1", 2),)) == (Share("n1", 3),)
-    assert free.place(ONE_GPU, 6, keep=(Share("n1", 2),)) == (Share("n1", 4), Share("n2", 2))
+    assert free.place(ONE_GPU, 3, keep=(NodeShare("n1", 2),)) == (NodeShare("n1", 3),)
+    assert free.place(ONE_GPU, 6, keep=(NodeShare("n1", 2),)) == (
+        NodeShare("n1", 4),
+        NodeShare("n2", 2),
+    )
 
 
 def test_of_what_is_kept_the_first_counts_first():
-    assert sheet(8, 4).place(ONE_GPU, 2, keep=(Share("n1", 2), Share("n0", 4))) == (Share("n1", 2),)
+    assert sheet(8, 4).place(ONE_GPU, 2, keep=(NodeShare("n1", 2), NodeShare("n0", 4))) == (
+        NodeShare("n1", 2),
+    )
 
 
 def test_what_does_not_fit_any_more_is_not_kept():
     free = sheet(4, 4)
-    free.take(ONE_GPU, (Share("n0", 3),))
-    assert free.place(ONE_GPU, 2, keep=(Share("n0", 2),)) == (Share("n0", 1), Share("n1", 1))
+    free.take(ONE_GPU, (NodeShare("n0", 3),))
+    assert free.place(ONE_GPU, 2, keep=(NodeShare("n0", 2),)) == (
+        NodeShare("n0", 1),
+        NodeShare("n1", 1),
+    )
 
 
 def test_taken_and_given_back_gpus_are_counted():
     free = sheet(4, 4)
-    free.take(TWO_GPUS, (Share("n0", 2),))
+    free.take(TWO_GPUS, (NodeShare("n0", 2),))
     assert (free.total, free.of_node("n0"), free.of_node("n1")) == (4, 0, 4)
-    free.give(TWO_GPUS, (Share("n0", 1),))
+    free.give(TWO_GPUS, (NodeShare("n0", 1),))
     assert (free.total, free.of_node("n0")) == (6, 2)
 
 
 def test_the_widest_placement_starts_with_the_node_with_most_free_and_the_first_of_equals():
-    assert sheet(3, 4, 4).place_widest(ONE_GPU, 2) == (Share("n1", 2),)
-    assert sheet(3, 4, 4).place_widest(ONE_GPU, 9) == (Share("n1", 4), Share("n2", 4), Share("n0", 1))
+    assert sheet(3, 4, 4).place_widest(ONE_GPU, 2) == (NodeShare("n1", 2),)
+    assert sheet(3, 4, 4).place_widest(ONE_GPU, 9) == (
+        NodeShare("n1", 4),
+        NodeShare("n2", 4),
+        NodeShare("n0", 1),
+    )
     assert sheet(1, 1).place_widest(ONE_GPU, 3) is None
 
 
@@ -74,7 +90,7 @@ def test_a_placement_is_of_one_gpu_type():
     free = FreeGpus(nodes)
     assert free.workers(ONE_GPU) == 8
     assert free.place(ONE_GPU, 10) is None
-    assert free.place(Resources(1, 1, gpu_type="v100"), 6) == (Share("a", 4), Share("c", 2))
+    assert free.place(Resources(1, 1, gpu_type="v100"), 6) == (NodeShare("a", 4), NodeShare("c", 2))
     assert free.place(Resources(1, 1, gpu_type="a100"), 1) is None
 
 
@@ -83,7 +99,7 @@ def test_a_job_keeps_what_it_has_on_an_unusable_node_and_nobody_else_gets_it():
     nodes = snapshot([node("n0", unusable="DRAIN"), node("n1")], [running]).nodes
     free = Placement(nodes).free([running])
     assert (free.total, free.of_node("n0")) == (4, 0)
-    assert free.place(ONE_GPU, 3, keep=running.shares) == (Share("n0", 2), Share("n1", 1))
+    assert free.place(ONE_GPU, 3, keep=running.shares) == (NodeShare("n0", 2), NodeShare("n1", 1))
     assert free.place(ONE_GPU, 5) is None
 
 
@@ -95,8 +111,13 @@ def test_a_job_that_was_running_may_be_counted_as_free():
 
 
 def test_the_base_is_dearest_then_the_largest_share():
-    held = job(1, "1-8", on={"a": 1, "b": 2, "c": 3}, base=(Share("b", 1),))
-    assert dearest_first(held) == (Share("b", 1), Share("c", 3), Share("a", 1), Share("b", 1))
+    held = job(1, "1-8", on={"a": 1, "b": 2, "c": 3}, base=(NodeShare("b", 1),))
+    assert dearest_first(held) == (
+        NodeShare("b", 1),
+        NodeShare("c", 3),
+        NodeShare("a", 1),
+        NodeShare("b", 1),
+    )
 
 
 @given(
@@ -132,9 +153,9 @@ def test_the_sheet_tells_the_same_as_a_new_one_however_often_it_was_changed(data
         index = data.draw(st.integers(0, len(gpus) - 1))
         less = data.draw(st.integers(left[index] - gpus[index], left[index]))
         if less >= 0:
-            free.take(ONE_GPU, (Share(f"n{index}", less),))
+            free.take(ONE_GPU, (NodeShare(f"n{index}", less),))
         else:
-            free.give(ONE_GPU, (Share(f"n{index}", -less),))
+            free.give(ONE_GPU, (NodeShare(f"n{index}", -less),))
         left[index] -= less
         wanted = data.draw(st.integers(1, 12))
         shape = data.draw(st.sampled_from([ONE_GPU, TWO_GPUS]))

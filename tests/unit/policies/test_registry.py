@@ -25,18 +25,16 @@ def test_settings_are_passed_on():
 
 
 def test_an_unknown_name_is_refused_with_all_names_and_the_nearest():
-    with pytest.raises(
-        registry.UnknownPolicy, match=r"no policy 'tiresas'; did you mean tiresias\? There are: .*lyra"
-    ):
+    with pytest.raises(registry.UnknownPolicy, match=r"'tiresas'.*\btiresias\?.*\blyra\b"):
         registry.make("tiresas")
-    with pytest.raises(registry.UnknownPolicy, match=r"no policy 'xyz'; There are"):
+    with pytest.raises(registry.UnknownPolicy, match=r"'xyz'[^?]*\blyra\b"):
         registry.make("xyz")
 
 
 def test_an_unknown_setting_is_refused_with_those_that_there_are():
-    with pytest.raises(registry.BadSetting, match="backfill has no setting 'speed'; its settings: depth"):
+    with pytest.raises(registry.BadSetting, match=r"backfill\b.*'speed'.*\bdepth\b"):
         registry.make("backfill", speed=3)
-    with pytest.raises(registry.BadSetting, match="greedy has no setting 'speed'; it has no settings"):
+    with pytest.raises(registry.BadSetting, match=r"greedy\b.*'speed'.*no settings"):
         registry.make("greedy", speed=3)
 
 

@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from says import says
 from small_clusters import NOW, Wishing, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 from small_worlds import REST_S, World, elastic_jobs, nodes_of, queues, run
+from thorough import examples
 
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.ranges import Range
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies import satellites
 from flexo.policies.throughput import Throughput
 from flexo_protos.resources import Resources
@@ -38,7 +40,7 @@ def test_a_due_below_the_base_leaves_the_base_alone():
     seen = snapshot([node("n1", 8), node("t1", 8, used=8)], [elastic(1, "2-8")])
     plan = planned(seen, {1: 0})
     assert not plan.actions
-    assert sentence(plan, 1) == "2 of 8 workers: 0 it is"
+    assert says(sentence(plan, 1), "2 of 8 workers", "0 it is")
 
 
 def test_satellites_wholly_above_the_due_are_given_back_and_the_reason_is_told():
@@ -110,8 +112,8 @@ def test_a_policy_is_shown_what_pending_jobs_leave_over_and_what_jobs_hold():
     ((jobs, placement),) = policy.shown
     assert sum(each.gpus_idle for each in placement.nodes) == 6  # four of ten are kept for the pending job
     (about,) = jobs.training
-    assert about.base == (Share("t1", 1),)
-    assert about.shares == (Share("t1", 1), Share("n1", 2))
+    assert about.base == (NodeShare("t1", 1),)
+    assert about.shares == (NodeShare("t1", 1), NodeShare("n1", 2))
     assert not about.preemptible
 
 
@@ -157,7 +159,7 @@ def test_a_job_of_which_the_policy_says_nothing_keeps_what_it_has():
     assert not satellites.plan(Wishing({}), seen, REST_S).actions
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_whatever_is_due_it_never_overcommits_and_comes_to_rest(data):
     nodes = data.draw(nodes_of())

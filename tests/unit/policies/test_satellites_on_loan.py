@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from flat_records import change_node
+from says import says
 from small_clusters import NOW, elastic, granted, grown, node, pending, sentence, shrunk, snapshot
 
 from flexo.model.elastic import ElasticJob
@@ -14,7 +15,7 @@ from flexo.model.nodes import Partition
 from flexo.model.plans import Grow, Plan, Snapshot
 from flexo.model.queue import QueuedJob
 from flexo.policies.greedy import Greedy
-from flexo.policies.rooms import lent_nodes, satellite_partition
+from flexo.policies.node_capacity import lent_nodes, satellite_partition
 from flexo.policies.satellites import plan
 from flexo_protos.resources import Resources
 
@@ -52,7 +53,7 @@ def planned(seen: Snapshot) -> Plan:
     return plan(Greedy(), seen, 0.0)
 
 
-def back(name: str, state: LoanState = LoanState.CALLED_BACK) -> Loan:
+def back(name: str, state: LoanState = LoanState.RECLAIMING) -> Loan:
     return Loan(name, 0.0, "spare", state, NOW, NOW + 100, "demand")
 
 
@@ -62,7 +63,7 @@ def test_a_job_grows_onto_servers_on_loan_by_the_borrowed_partition():
     assert {grow.partition for grow in found.actions if isinstance(grow, Grow)} == {"borrowed"}
 
 
-@pytest.mark.parametrize("state", [LoanState.CALLED_BACK, LoanState.PREEMPTING, LoanState.ESCALATED])
+@pytest.mark.parametrize("state", [LoanState.RECLAIMING, LoanState.PREEMPTING, LoanState.ESCALATED])
 def test_nothing_is_put_on_a_server_that_is_on_its_way_back(state):
     seen = lending([elastic(1, "4-12")], (LENT[0], back("i2", state)))
     assert grown(planned(seen)) == [(1, "i1", 4)]
@@ -89,7 +90,7 @@ def test_satellites_go_to_servers_of_the_type_that_the_job_runs_on():
 def test_a_job_that_may_only_grow_onto_another_type_is_told_so():
     found = planned(lending([elastic(1, "4-12")], t1="V100", i1="T4", i2="T4"))
     assert grown(found) == []
-    assert "i1, on loan, has idle GPUs, but they are T4" in sentence(found, 1)
+    assert says(sentence(found, 1), "i1", "on loan", "T4")
 
 
 def test_a_heterogeneous_job_gets_servers_of_any_type_in_the_same_run():
@@ -107,9 +108,7 @@ def test_a_base_on_a_server_on_loan_gets_no_other_type_of_the_training_cluster_u
     ]
     seen = replace(seen, nodes=tuple(idle_and_full))
     assert grown(planned(seen)) == []
-    assert "t1 has idle GPUs, but they are V100 and the job runs on another type" in sentence(
-        planned(seen), 1
-    )
+    assert says(sentence(planned(seen), 1), "t1", "V100", "another type")
     mixed = replace(seen, elastic=(replace(job, heterogeneous=True),))
     assert grown(planned(mixed)) == [(1, "t1", 4)]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from training_jobs import after, job, node, pending_order, planned, snapshot, workers
 
 from flexo.model.ranges import Range
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.policies.tiresias import Tiresias
 from flexo_protos.resources import Resources
 
@@ -47,7 +47,7 @@ def test_a_job_that_is_not_preemptible_gives_back_what_is_beyond_its_base():
         job(1, 1, on={"n0": 4}, service_gpu_s=OLD),
         workers=Range(1, 4),
         requested_workers=4,
-        base=(Share("n0", 1),),
+        base=(NodeShare("n0", 1),),
         preemptible=False,
     )
     before = snapshot([node("n0", 4)], [grown, job(2, 2)])

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from says import says
 from traces import needs_traces
 from training_jobs import NOW, TableSpeed, after, job, node, pending_order, planned, snapshot, workers
 
 from flexo.model.plans import Snapshot
-from flexo.model.training import Held, Share, TrainingJob
+from flexo.model.training import Held, NodeShare, TrainingJob
 from flexo.policies.elastic_tiresias import ElasticTiresias
 from flexo.policies.srtf import Srtf
 from flexo.policies.tiresias import Tiresias
@@ -53,7 +54,7 @@ def test_a_new_job_takes_the_gpus_of_one_of_a_lower_queue():
     plan = planned(Tiresias(), before)
     assert workers(plan, before) == {1: 0, 2: 2}
     assert pending_order(Tiresias(), after(before, plan)) == [1]
-    assert "it is in queue 1" in next(each.why for each in plan.allocations if each.job.job_id == 1)
+    assert says(next(each.why for each in plan.allocations if each.job.job_id == 1), "queue 1")
 
 
 def test_within_a_queue_nobody_is_preempted():
@@ -70,7 +71,7 @@ def test_nobody_is_preempted_while_there_are_idle_gpus_enough():
     before = snapshot([node("n0"), node("n1")], [job(1, 4, on={"n0": 4}, service_gpu_s=Q2), job(2, 4)])
     plan = planned(Tiresias(), before)
     assert [each.job.job_id for each in plan.allocations] == [2]
-    assert plan.allocations[0].shares == (Share("n1", 4),)
+    assert plan.allocations[0].shares == (NodeShare("n1", 4),)
 
 
 def test_a_job_that_has_waited_long_for_what_it_had_comes_into_the_first_queue():
@@ -91,7 +92,7 @@ def test_a_promoted_job_stays_until_it_has_had_the_quantum_again():
 
 
 def test_what_cannot_be_taken_is_not():
-    fixed = running(1, "2-4", 2, Q2, base=(Share("n0", 2),), preemptible=False)
+    fixed = running(1, "2-4", 2, Q2, base=(NodeShare("n0", 2),), preemptible=False)
     before = cluster(4, [fixed, job(2, 4)])
     assert workers(planned(Tiresias(), before), before) == {1: 2, 2: 0}
 
@@ -160,7 +161,7 @@ def test_resized_jobs_stay_where_they_are():
     grown = job(1, "1-8", on={"n0": 1, "n1": 3}, requested_workers=2)
     before = snapshot([node("n0"), node("n1")], [grown, job(2, 6)])
     plan = planned(ElasticTiresias(), before)
-    assert {each.job.job_id: each.shares for each in plan.allocations}[1] == (Share("n1", 2),)
+    assert {each.job.job_id: each.shares for each in plan.allocations}[1] == (NodeShare("n1", 2),)
 
 
 def test_r2_gives_no_gpus_that_go_back_before_the_resize_has_paid():
@@ -212,7 +213,7 @@ def test_the_second_queue_is_in_the_order_in_which_jobs_came_into_it():
 
 def test_pollux_variant_takes_gpus_from_the_node_with_most_free():
     before = snapshot([node("n0", 2), node("n1", 4)], [job(1, 2)])
-    assert planned(TiresiasPollux(), before).allocations[0].shares == (Share("n1", 2),)
+    assert planned(TiresiasPollux(), before).allocations[0].shares == (NodeShare("n1", 2),)
 
 
 # Shortest remaining time first.

@@ -14,7 +14,7 @@ from flexo.model.nodes import Node
 from flexo.model.plans import Plan, Snapshot
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
-from flexo.model.training import Held, Share, TrainingJob
+from flexo.model.training import Held, NodeShare, TrainingJob
 from flexo.policies import allocating
 from flexo.policies.base import Jobs, Policy
 from flexo.policies.placement import Placement
@@ -54,7 +54,7 @@ def job(job_id: int, workers: str | int = 1, on: Shares | None = None, **changes
         shape=ONE_GPU,
         submitted_at=submitted_at,
         waiting_since=submitted_at,
-        shares=tuple(Share(name, count) for name, count in (on or {}).items()),
+        shares=tuple(NodeShare(name, count) for name, count in (on or {}).items()),
         started_at=submitted_at if on else None,
     )
     return replace(plain, **changes)
@@ -108,7 +108,7 @@ def after(before: Snapshot, plan: Plan, seconds: float = 0.0) -> Snapshot:
     return replace(before, at=at, nodes=tuple(nodes), training=tuple(jobs))
 
 
-def _changed(job: TrainingJob, shares: tuple[Share, ...], at: float) -> TrainingJob:
+def _changed(job: TrainingJob, shares: tuple[NodeShare, ...], at: float) -> TrainingJob:
     held = Held(at, sum(share.workers for share in shares), len(shares))
     now = replace(job, shares=shares, last_change_at=at, history=(*job.history, held))
     if not shares:
@@ -156,7 +156,7 @@ def _check_job(was: TrainingJob, now: Shares) -> None:
         assert now.get(share.node, 0) >= share.workers, f"the base of job {was.key} was moved"
 
 
-def _check_types(before: Snapshot, was: TrainingJob, shares: tuple[Share, ...]) -> None:
+def _check_types(before: Snapshot, was: TrainingJob, shares: tuple[NodeShare, ...]) -> None:
     types = {each.name: each.gpu_type for each in before.nodes}
     kept = {share.node for share in was.shares}
     for share in shares:
@@ -241,7 +241,7 @@ def _drawn_place(
         return replace(job, history=_earlier(job, job.service_gpu_s, job.waiting_since))
     for name, count in on.items():
         free[name] -= count * job.shape.gpus
-    shares = tuple(Share(name, count) for name, count in on.items())
+    shares = tuple(NodeShare(name, count) for name, count in on.items())
     started_at = NOW - draw(st.sampled_from([0.0, 100.0, 4_000.0]))
     fixed = draw(st.sampled_from([False, False, True]))
     base = _part(shares, job.workers.min) if fixed else ()
@@ -268,11 +268,11 @@ def _earlier(job: TrainingJob, service_gpu_s: float, until: float) -> tuple[Held
     return Held(until - seconds, job.workers.min, 1), Held(until, 0, 0)
 
 
-def _part(shares: tuple[Share, ...], count: int) -> tuple[Share, ...]:
+def _part(shares: tuple[NodeShare, ...], count: int) -> tuple[NodeShare, ...]:
     part = []
     for share in shares:
         here = min(share.workers, count)
         if here:
-            part.append(Share(share.node, here))
+            part.append(NodeShare(share.node, here))
             count -= here
     return tuple(part)

@@ -58,8 +58,8 @@ def test_an_old_listing_of_the_folder_wins_nothing(tmp_path: Path, monkeypatch: 
     active, late = store_in(tmp_path), store_in(tmp_path)
     for beat in range(10):
         assert active.swap(beat, A) == Found(A, beat + 1)
-    old, true = iter([3, 3]), late._newest
-    monkeypatch.setattr(late, "_newest", lambda: next(old, None) or true())
+    old, true = iter([3, 3]), late.newest
+    monkeypatch.setattr(late, "newest", lambda: next(old, None) or true())
     assert late.swap(3, B) == Found(A, 10), "4 was thrown away, and can be made again"
     assert active.read() == Found(A, 10)
     assert sorted(path.name for path in tmp_path.iterdir()) == [

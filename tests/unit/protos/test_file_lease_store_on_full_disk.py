@@ -103,8 +103,8 @@ def test_an_earlier_writers_name_for_the_same_file_is_no_sign_of_having_won(
     late = beaten(disk, 4)
     for path in disk.glob("active.*"):
         os.link(path, disk / f".{path.name}")
-    old, true = iter([[1, 2, 3]] * 3), late._versions
-    monkeypatch.setattr(late, "_versions", lambda: next(old, None) or true())
+    old, true = iter([[1, 2, 3]] * 3), late.versions
+    monkeypatch.setattr(late, "versions", lambda: next(old, None) or true())
     assert late.swap(3, B).lease == replace(A, beat=3)
     assert late.read().version == 4
 
@@ -170,6 +170,7 @@ def _dies_at(line: int, disk: Path, version: int) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
+@pytest.mark.thorough
 def test_whoever_is_killed_at_any_line_leaves_a_whole_record_and_room_for_the_next(disk: Path) -> None:
     for line in range(LINES):
         for path in disk.iterdir():

@@ -104,6 +104,7 @@ def test_both_ends_miss_a_peer_that_has_vanished_long_before_grpc_would(talks: d
         assert talk.why.startswith("StatusCode.UNAVAILABLE"), name
 
 
+@pytest.mark.thorough
 def test_a_stream_on_which_nothing_is_said_lasts(talks: dict[str, Talk]) -> None:
     for name, (channel, server) in PAIRS.items():
         patient = PINGS - ANSWERS  # pings as often, but all the time to answer them: the machine may be busy

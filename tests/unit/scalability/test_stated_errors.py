@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from fit_errors import by_kind, root_mean_square
 from traces import needs_traces
 
 
+@pytest.mark.thorough
 def test_stated_errors_are_within_a_factor_of_two_of_the_true_ones():
     for what, found in by_kind(needs_traces("pollux/profiles")).items():
         if len(found) > 100:

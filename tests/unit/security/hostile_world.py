@@ -18,7 +18,7 @@ from flexo.controller import Controller
 from flexo.model.elastic import FailureReason, GrantFailure, LeaderReport, SatelliteReport
 from flexo.model.queue import JobKey, JobState, QueuedJob, SatelliteTag
 
-LEASE_S: Final = 60
+TIME_LIMIT_S: Final = 60
 CYCLE_S: Final = 5.0
 VICTIM, HIS = JobKey(1), JobKey(2)
 FIRST_OF_HIS: Final = 100_000
@@ -81,7 +81,7 @@ class HostileWorld(World):
         self.honest = honest
         self.extended: dict[tuple[JobKey, str], int] = {}
         self.numbers = 0
-        super().__init__(directory, min_resize_interval_s=0.0, lease_s=LEASE_S, start_within_s=15)
+        super().__init__(directory, min_resize_interval_s=0.0, time_limit_s=TIME_LIMIT_S, start_within_s=15)
         self.cluster.sizes = dict.fromkeys(NODES, 1)
         self.cluster.starts_in_a_turn = 4
         self.victims = [self.job(1, "1-12", "t1"), self.job(3, "1-3", "t2")]
@@ -97,9 +97,9 @@ class HostileWorld(World):
         self.numbers += 1
         return super().new_controller(new_grant_id=lambda: f"{life}-{next(ids)}", **more)
 
-    def lose_journal(self) -> None:
+    def lose_event_store(self) -> None:
         """flexod begins anew, and has only what leaders show it."""
-        self.journal.close()
+        self.event_store.close()
         for path in self.directory.glob("journal.sqlite*"):
             path.unlink()
         self.restart()
@@ -115,7 +115,7 @@ class HostileWorld(World):
             reason="None",
             submitted_at=self.cluster.now,
             started_at=None,
-            time_limit_s=LEASE_S,
+            time_limit_s=TIME_LIMIT_S,
             required_nodes=frozenset({node}),
             gpus=gpus,
             cpus=max(1, gpus),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,8 @@ import structlog
 
 from flexo.config import ConfigError, LogSettings, load
 from flexo.control.slow_gpus import MOST_OF_A_JOB, SlowGpus
+from flexo.event_store.store import EventStore
 from flexo.events import Event
-from flexo.journal import Journal
 from flexo.model.measured import SlowGpuReport
 from flexo.model.queue import JobKey
 from flexo.service import logs
@@ -23,18 +23,12 @@ from flexo_protos.leader_leases.lease import OF_FLEXODS, StoreAway
 LIAR = JobKey(7)
 
 
-@pytest.fixture(autouse=True)
-def _logging_of_its_own() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
-
-
-def test_the_journal_is_not_for_others_to_read(tmp_path: Path) -> None:
+def test_the_event_store_is_not_for_others_to_read(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
-    journal = Journal(path, 30)
-    journal.record(1.0, (Event(1.0, "grow", LIAR, "2 workers"),))
+    event_store = EventStore(path, 30)
+    event_store.record(1.0, (Event(1.0, "grow", LIAR, "2 workers"),))
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
-    journal.close()
+    event_store.close()
     assert path.name in modes
     assert not [name for name, mode in modes.items() if mode & 0o027], modes
 
@@ -140,8 +134,8 @@ def test_whatever_a_user_has_named_stays_on_its_line(form: str, capsys: pytest.C
 
 
 def test_a_leader_that_finds_everything_slow_is_believed_within_bounds(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.sqlite", 30)
-    slow = SlowGpus(journal, 1800.0, 0.0)
+    event_store = EventStore(tmp_path / "journal.sqlite", 30)
+    slow = SlowGpus(event_store, 1800.0, 0.0)
     held = {LIAR: frozenset({"n1"})}
     told = 0
     for second in range(100):
@@ -150,15 +144,15 @@ def test_a_leader_that_finds_everything_slow_is_believed_within_bounds(tmp_path:
         told += len(slow.take(reports + elsewhere, held, {LIAR: "liar"}, float(second)))
     assert told <= MOST_OF_A_JOB
     assert len(slow.known) <= MOST_OF_A_JOB
-    journal.close()
+    event_store.close()
 
 
 def test_who_says_the_same_again_at_once_says_nothing_new(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.sqlite", 30)
-    slow = SlowGpus(journal, 1800.0, 0.0)
+    event_store = EventStore(tmp_path / "journal.sqlite", 30)
+    slow = SlowGpus(event_store, 1800.0, 0.0)
     report = SlowGpuReport(LIAR, "n1", (1,), 2.0)
     events = [
         slow.take([report], {LIAR: frozenset({"n1"})}, {LIAR: "liar"}, at) for at in (0.0, 1.0, 299.0, 300.0)
     ]
     assert [len(each) for each in events] == [1, 0, 0, 1]
-    journal.close()
+    event_store.close()

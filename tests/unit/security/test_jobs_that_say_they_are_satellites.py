@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from controller_world import BOB, KEY, LEASE_S, FakeLeader, World, slurm_job
+from controller_world import BOB, KEY, TIME_LIMIT_S, FakeLeader, World, slurm_job
 from flat_records import change_job
 
 from flexo.clusters.slurm.marks import satellite_tag
@@ -36,7 +36,7 @@ def cluster_of_two(directory: Path, **controller: object) -> tuple[World, FakeLe
 
 def tagged(world: World, grant_id: str, node: str, workers: int, **changes: object) -> int:
     """One of Bob's jobs, with the comment of a satellite of his own base."""
-    job_id = world.cluster.submit(HIS, BOB, grant_id, node, workers, LEASE_S)
+    job_id = world.cluster.submit(HIS, BOB, grant_id, node, workers, TIME_LIMIT_S)
     world.cluster.add(change_job(world.cluster.queue[job_id], **changes))
     return job_id
 
@@ -52,7 +52,7 @@ def test_held_jobs_with_a_satellites_comment_take_no_node(tmp_path: Path) -> Non
 def test_a_job_with_a_satellites_comment_that_waits_is_cancelled_within_a_lease(tmp_path: Path) -> None:
     world, _, _ = cluster_of_two(tmp_path)
     held = [tagged(world, f"g{number}", "t2", 1, reason="JobHeldUser", priority=0) for number in range(20)]
-    world.go(LEASE_S)
+    world.go(TIME_LIMIT_S)
     assert world.cluster.queue.keys().isdisjoint(held)
     assert set(world.cluster.cancelled) == set(held)
 
@@ -65,23 +65,23 @@ def test_comments_write_nothing_into_the_history_of_the_job_that_they_name(tmp_p
         del world.cluster.queue[job_id]
     del world.leaders.attached[KEY]
     world.go(30)
-    before = world.journal.events(KEY.job_id, 100)
+    before = world.event_store.events(KEY.job_id, 100)
     assert before[0].kind == "end"
     cancelled = len(world.cluster.cancelled)
     for number, base in enumerate([KEY, *(JobKey(50_000 + number) for number in range(20))]):
-        job_id = world.cluster.submit(base, BOB, f"g{number}", "t2", 1, LEASE_S)
+        job_id = world.cluster.submit(base, BOB, f"g{number}", "t2", 1, TIME_LIMIT_S)
         world.cluster.add(replace(world.cluster.queue[job_id], reason="JobHeldUser", priority=0))
     world.go(120)
     assert len(world.cluster.cancelled) == cancelled + 21
-    assert world.journal.events(KEY.job_id, 100) == before
-    assert not any(world.journal.events(50_000 + number, 10) for number in range(20))
-    assert world.journal.unended(0.0) == ()
+    assert world.event_store.events(KEY.job_id, 100) == before
+    assert not any(world.event_store.events(50_000 + number, 10) for number in range(20))
+    assert world.event_store.unended(0.0) == ()
     last = world.cluster.cancelled[-1]
     assert world.kinds(last) == ["cancel"]
-    world.journal.close()
+    world.event_store.close()
     world.restart()
     world.go(10)
-    assert world.journal.events(KEY.job_id, 100) == before
+    assert world.event_store.events(KEY.job_id, 100) == before
     assert "end" not in world.kinds(last)
 
 
@@ -97,7 +97,7 @@ def test_thousands_of_them_cost_a_few_commands_a_cycle(tmp_path: Path) -> None:
         world.go(2)
         assert len(world.cluster.cancelled) - before <= 3
     assert victim.report().training_workers == DUE
-    assert len(world.journal.events(None, 1000)) < 300
+    assert len(world.event_store.events(None, 1000)) < 300
 
 
 def test_a_leader_s_word_alone_is_no_grant(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_jobs_with_a_satellites_comment_take_no_place_of_max_satellites(tmp_path
 def test_a_running_job_that_flexod_never_granted_is_not_extended(tmp_path: Path, workers: int) -> None:
     world, victim, _ = cluster_of_two(tmp_path)
     job_id = tagged(world, "g1", "t3", workers, gpus=4, cpus=4)
-    world.go(LEASE_S - 20)
+    world.go(TIME_LIMIT_S - 20)
     assert victim.report().training_workers == DUE - 4, "what he really holds is his"
     world.go(40)
     assert job_id not in world.cluster.queue
@@ -179,22 +179,22 @@ def test_a_satellite_that_is_not_what_was_granted_does_not_count(
     world.go(2)
     assert not [grant for view in world.controller.jobs() for grant in view.job.grants]
     extended = list(world.cluster.extended)
-    world.go(LEASE_S - 40)
+    world.go(TIME_LIMIT_S - 40)
     assert world.cluster.extended == extended
 
 
 def test_one_slurm_job_counts_for_a_grant(tmp_path: Path) -> None:
     world, hostile, grant_id, job_id = granted(tmp_path)
-    second = world.cluster.submit(HIS, BOB, grant_id, "t2", 3, LEASE_S)
+    second = world.cluster.submit(HIS, BOB, grant_id, "t2", 3, TIME_LIMIT_S)
     world.cluster.sizes["t2"] = 8
-    world.go(LEASE_S + 60)
+    world.go(TIME_LIMIT_S + 60)
     assert second not in world.cluster.queue
     assert {extended for extended, _ in world.cluster.extended} == {job_id}
     # nor does it after the first has ended, nor in a later life of flexod
     hostile.submits = False
     del world.cluster.queue[hostile.own.pop(grant_id)]
     world.go(10)
-    third = world.cluster.submit(HIS, BOB, grant_id, "t2", 3, LEASE_S)
+    third = world.cluster.submit(HIS, BOB, grant_id, "t2", 3, TIME_LIMIT_S)
     world.go(10)
     world.restart()
     world.go(20)
@@ -211,9 +211,9 @@ def test_a_grant_that_was_withdrawn_is_not_good_again(tmp_path: Path) -> None:
     assert job_id not in world.cluster.queue
     world.controller.scale(HIS, None)
     hostile.submits, hostile.says = False, {"satellites": report.satellites}
-    again = world.cluster.submit(HIS, BOB, grant_id, "t2", 3, LEASE_S)
+    again = world.cluster.submit(HIS, BOB, grant_id, "t2", 3, TIME_LIMIT_S)
     world.restart()
-    world.go(LEASE_S + 20)
+    world.go(TIME_LIMIT_S + 20)
     assert all(extended != again for extended, _ in world.cluster.extended)
 
 
@@ -228,7 +228,7 @@ def test_a_satellite_that_waits_counts_for_less_than_a_lease(tmp_path: Path) -> 
     for job_id in held.values():
         world.cluster.add(replace(world.cluster.queue[job_id], reason="JobHeldUser", priority=0))
     world.cluster.starts = True
-    world.go(LEASE_S)
+    world.go(TIME_LIMIT_S)
     grants = [grant for view in world.controller.jobs() if view.job.key == HIS for grant in view.job.grants]
     assert not {grant.satellite_job_id for grant in grants} & set(held.values())
 
@@ -242,6 +242,7 @@ def test_a_leader_that_never_submits_is_granted_ever_less_often(tmp_path: Path) 
     assert world.kinds(2).count("grow") < 30  # 76 if each node rested by itself
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "reason", [reason for reason in FailureReason if reason is not FailureReason.REFUSED]
 )
@@ -315,7 +316,7 @@ def test_somebody_elses_job_is_never_cancelled_for_a_comment(tmp_path: Path) -> 
     # Bob copies the comment of Ada's satellite, and names bases that are not there
     world.cluster.add(replace(mine, satellite=SatelliteTag(KEY, first[0], 1)))
     world.cluster.add(replace(mine, job_id=501, satellite=SatelliteTag(JobKey(77), first[0], 1)))
-    world.go(LEASE_S + 60)
+    world.go(TIME_LIMIT_S + 60)
     assert set(world.cluster.cancelled) <= {500, 501}
     assert victim.report().training_workers == DUE
     assert all(job.state is JobState.RUNNING for job in world.cluster.queue.values())
@@ -360,4 +361,4 @@ def test_satellites_that_a_user_gives_back_again_and_again_are_no_sign_that_gpus
             world.leaders.failures.append(GrantFailure(HIS, grant_id, FailureReason.PREEMPTED, "he says"))
     assert world.kinds(2).count("shrink") >= 5
     assert world.kinds(2).count("failure") >= 5
-    assert math.isinf(world.controller._stays.likely_s(world.cluster.now))
+    assert math.isinf(world.controller._residency.likely_s(world.cluster.now))

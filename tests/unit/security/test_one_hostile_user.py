@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import structlog
 from controller_world import BOB, FakeLeader
-from hostile_world import FIRST_OF_HIS, HELD, HIS, LEASE_S, NODES, VICTIM, HostileLeader, HostileWorld
+from hostile_world import FIRST_OF_HIS, HELD, HIS, NODES, TIME_LIMIT_S, VICTIM, HostileLeader, HostileWorld
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from thorough import examples
 
 from flexo.grant_signatures import GrantSigner
 from flexo.issued_grants import IssuedGrant
@@ -41,11 +42,9 @@ bases = st.sampled_from([HIS, HIS, HIS, HIS, VICTIM, JobKey(77), JobKey(2, 5)])
 states = st.sampled_from(SatelliteState)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quiet() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield
-    structlog.reset_defaults()
 
 
 class HostileUser(RuleBasedStateMachine):
@@ -66,7 +65,7 @@ class HostileUser(RuleBasedStateMachine):
             self.compare()
         finally:
             for world in self.worlds:
-                world.journal.close()
+                world.event_store.close()
             self.folder.cleanup()
 
     @property
@@ -105,7 +104,7 @@ class HostileUser(RuleBasedStateMachine):
         held=st.booleans(),
         tasks=st.sampled_from([1, 1, 3, 12]),
         spread=st.integers(0, 1),
-        limit_s=st.sampled_from([LEASE_S, 3600, None]),
+        limit_s=st.sampled_from([TIME_LIMIT_S, 3600, None]),
     )
     def submit_jobs_with_a_tag(
         self, base, kind, pick, node, gpus, workers, held, tasks, spread, limit_s
@@ -213,7 +212,7 @@ class HostileUser(RuleBasedStateMachine):
         if signed == 2:  # of another of his grants
             return next(iter(self.his.signatures.values()), b"")
         forged = IssuedGrant(HIS, grant_id, BOB, node, workers, "flex", Resources(workers, workers), 0.0)
-        return GrantSigner(b"his own key" * 3).sign(forged, self.hostile.cluster.now + LEASE_S)
+        return GrantSigner(b"his own key" * 3).sign(forged, self.hostile.cluster.now + TIME_LIMIT_S)
 
     @rule()
     def report_the_truth(self) -> None:
@@ -256,9 +255,9 @@ class HostileUser(RuleBasedStateMachine):
     def flexod_begins_anew(self, lost) -> None:
         for world in self.worlds:
             if lost:
-                world.lose_journal()
+                world.lose_event_store()
             else:
-                world.journal.close()
+                world.event_store.close()
                 world.restart()
         self.cycle(1)
 
@@ -293,7 +292,7 @@ class HostileUser(RuleBasedStateMachine):
 
 
 HostileUser.TestCase.settings = settings(
-    max_examples=30,
+    max_examples=examples(30),
     stateful_step_count=15,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),  # shrinking would take many minutes
@@ -308,7 +307,9 @@ def grant_nothing_to(user: HostileUser) -> None:
 def held_jobs(user: HostileUser) -> None:
     grant_nothing_to(user)
     where = {"node": "t1", "tasks": 12, "spread": 1}
-    user.submit_jobs_with_a_tag(HIS, "invented", 3, gpus=1, workers=1, held=True, limit_s=LEASE_S, **where)
+    user.submit_jobs_with_a_tag(
+        HIS, "invented", 3, gpus=1, workers=1, held=True, limit_s=TIME_LIMIT_S, **where
+    )
 
 
 def invented_grants(user: HostileUser) -> None:
@@ -320,7 +321,9 @@ def invented_grants(user: HostileUser) -> None:
 def running_jobs(user: HostileUser) -> None:
     grant_nothing_to(user)
     where = {"node": "t4", "tasks": 9, "spread": 1}
-    user.submit_jobs_with_a_tag(HIS, "invented", 3, gpus=1, workers=1, held=False, limit_s=LEASE_S, **where)
+    user.submit_jobs_with_a_tag(
+        HIS, "invented", 3, gpus=1, workers=1, held=False, limit_s=TIME_LIMIT_S, **where
+    )
     user.cycle(30)
 
 
@@ -328,7 +331,7 @@ def copies_of_a_satellite(user: HostileUser) -> None:
     user.cycle(6)
     for pick in range(4):
         user.copy_a_real_satellite(pick)
-        user.submit_jobs_with_a_tag(HIS, "mine", pick, f"t{6 + pick}", 1, 1, False, 3, 0, LEASE_S)
+        user.submit_jobs_with_a_tag(HIS, "mine", pick, f"t{6 + pick}", 1, 1, False, 3, 0, TIME_LIMIT_S)
     user.cycle(30)
 
 

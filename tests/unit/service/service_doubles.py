@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 import grpc.aio
 from flat_records import make_job, make_node
 
-from flexo.availability.mandate import ALONE, Mandate
+from flexo.availability.leadership_guard import ALONE, LeadershipGuard
 from flexo.clusters.base import ClusterState
 from flexo.model.queue import ElasticRequest, JobState, Principal, QueuedJob, WaitReason
 from flexo.model.ranges import Range
 from flexo.service.authentication import Authentication
 from flexo.service.budgets import STANDARD, Budgets
-from flexo.service.jobs_service import JobService, Pace
-from flexo.service.leaders import LeaderDesk
+from flexo.service.jobs_service import JobService, ServiceTimeouts
+from flexo.service.leader_registry import LeaderRegistry
 from flexo.service.server import MAX_MESSAGE_BYTES
 from flexo_protos.credentials import METADATA_KEY, Caller, NotAuthentic
 from flexo_protos.v1 import jobs_pb2, jobs_pb2_grpc
 
 ATTACH = "/flexo.v1.JobService/Attach"
-QUICK = Pace(report_interval_s=5, hello_within_s=5, observed_within_s=1)
+QUICK = ServiceTimeouts(report_interval_s=5, hello_within_s=5, observed_within_s=1)
 
 
 class PlainAuthenticator:
@@ -86,7 +86,7 @@ def hello(job_id: int = 7, **changes: object) -> jobs_pb2.FromLeader:
 class House:
     """A running JobService with what stands around it."""
 
-    desk: LeaderDesk
+    registry: LeaderRegistry
     observed: Observed
     service: JobService
     stub: jobs_pb2_grpc.JobServiceAsyncStub
@@ -101,11 +101,14 @@ class House:
 
 @contextlib.asynccontextmanager
 async def house(
-    *jobs: QueuedJob, pace: Pace = QUICK, mandate: Mandate = ALONE, budgets: Budgets = STANDARD
+    *jobs: QueuedJob,
+    timeouts: ServiceTimeouts = QUICK,
+    leadership: LeadershipGuard = ALONE,
+    budgets: Budgets = STANDARD,
 ) -> AsyncIterator[House]:
     """A JobService over a cluster in which `jobs` run."""
-    desk, observed = LeaderDesk(), Observed(cluster(*jobs))
-    service = JobService(desk, observed, pace, mandate, budgets)
+    registry, observed = LeaderRegistry(), Observed(cluster(*jobs))
+    service = JobService(registry, observed, timeouts, leadership, budgets)
     server = grpc.aio.server(
         interceptors=[Authentication(PlainAuthenticator(), budgets)],
         options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)],
@@ -115,7 +118,7 @@ async def house(
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield House(desk, observed, service, jobs_pb2_grpc.JobServiceStub(channel))
+            yield House(registry, observed, service, jobs_pb2_grpc.JobServiceStub(channel))
     finally:
         await server.stop(None)
 

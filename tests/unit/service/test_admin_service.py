@@ -20,14 +20,16 @@ from flat_records import make_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_in_thread import LoopThread
+from says import says
 from service_doubles import PlainAuthenticator
+from thorough import examples
 
 from flexo.clusters.base import ClusterState
+from flexo.control.scale_overrides import BadScale, Busy, NotSteered
 from flexo.control.views import ControllerStatus, JobView, TimeLeft, UnknownJob, View
-from flexo.control.wishes import BadScale, Busy, NotSteered
+from flexo.event_store.search import Search
+from flexo.event_store.store import EventStore, Found
 from flexo.events import KINDS, Event
-from flexo.journal import Found, Journal
-from flexo.journal_search import Search
 from flexo.model.elastic import ElasticJob, Grant, SatelliteState
 from flexo.model.loans import Demand
 from flexo.model.measured import ScalingPoint, SlowGpu, Source
@@ -38,8 +40,16 @@ from flexo.service import admin_service
 from flexo.service.admin_service import AdminService, event_message
 from flexo.service.authentication import Authentication
 from flexo.service.budgets import STANDARD, Budgets
-from flexo.service.errands import CheckpointOrder, Errand, Order, Outcome, ProfileOrder, Progress, Result
-from flexo.service.leaders import LeaderBusy, NoLeader
+from flexo.service.leader_registry import LeaderBusy, NoLeader
+from flexo.service.pending_commands import (
+    CheckpointOrder,
+    CommandOutcome,
+    Order,
+    PendingCommand,
+    ProfileOrder,
+    Progress,
+    Result,
+)
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.resources import Resources, of_message
 from flexo_protos.v1 import admin_pb2 as pb
@@ -52,32 +62,32 @@ POINT = ScalingPoint(2, 90.0, 0.1, 0.01, 1.0, 20, 5.0)
 
 
 class Answers:
-    """The controller's and the journal's place: one running job, 7, and one that has ended, 6."""
+    """The controller's and the event store's place: one running job, 7, and one that has ended, 6."""
 
     def __init__(self) -> None:
         self.scaled: list[tuple[JobKey, int | None]] = []
         self.steered: list[tuple[object, ...]] = []
         self.noted: list[str] = []
         self.refusal: Exception | None = None
-        self.words: list[Progress | Outcome] = []
-        self.given_up: list[Errand] = []
+        self.words: list[Progress | CommandOutcome] = []
+        self.given_up: list[PendingCommand] = []
 
     # The leader's line, which says `words` to whatever it is told to do; nothing more after them.
 
-    def line_of(self, key: JobKey) -> Answers:
+    def connection_of(self, key: JobKey) -> Answers:
         if self.refusal:
             raise self.refusal
         return self
 
-    def begin(self, order: Order) -> Errand:
+    def begin(self, order: Order) -> PendingCommand:
         self.steered.append((order,))
-        errand = Errand(order)
+        pending = PendingCommand(order)
         for word in self.words:
-            errand.hear(word)
-        return errand
+            pending.hear(word)
+        return pending
 
-    def give_up(self, errand: Errand) -> None:
-        self.given_up.append(errand)
+    def give_up(self, pending: PendingCommand) -> None:
+        self.given_up.append(pending)
 
     # The controller.
 
@@ -326,7 +336,7 @@ def test_calls_that_steer_others_jobs_count_and_the_log_names_some_of_them(limit
         codes = [limited.refused("ScaleJob", request, STRANGER)[0] for _ in range(40)]
     assert codes[:3] == [grpc.StatusCode.PERMISSION_DENIED] * 3
     assert set(codes[3:]) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
-    assert len([line for line in logged if line["log_level"] == "warning"]) < 30
+    assert len([connection for connection in logged if connection["log_level"] == "warning"]) < 30
 
 
 def test_a_picture_of_the_cluster_is_made_once_for_all_who_ask(
@@ -335,14 +345,16 @@ def test_a_picture_of_the_cluster_is_made_once_for_all_who_ask(
     view = answers.view()
     made = []
     monkeypatch.setattr(answers, "view", lambda: view)
-    monkeypatch.setattr(admin_service, "_node", lambda node: made.append(node) or pb.NodeView(name=node.name))
+    monkeypatch.setattr(
+        admin_service, "node_view", lambda node: made.append(node) or pb.NodeView(name=node.name)
+    )
     with ThreadPoolExecutor(8) as callers:
         replies = list(callers.map(lambda _: client.call("ListNodes", pb.ListNodesRequest()), range(200)))
     assert [node.name for node in replies[-1].nodes] == ["n2"]
     assert len(made) == 1
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     at=st.floats(allow_nan=False),
     job=st.none() | st.builds(JobKey, st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 63) - 1)),
@@ -351,10 +363,10 @@ def test_a_picture_of_the_cluster_is_made_once_for_all_who_ask(
 )
 def test_whatever_the_store_holds_can_be_listed(at: float, job: JobKey | None, kind: str, text: str) -> None:
     with TemporaryDirectory() as folder:
-        journal = Journal(Path(folder) / "journal.sqlite", 36_500)
-        journal.record(0.0, (Event(at, kind, job, text), Event(1.0, "grow", JobKey(6), "3 workers")))
-        found = journal.find(Search(routine=True)).events
-        journal.close()
+        event_store = EventStore(Path(folder) / "journal.sqlite", 36_500)
+        event_store.record(0.0, (Event(at, kind, job, text), Event(1.0, "grow", JobKey(6), "3 workers")))
+        found = event_store.find(Search(routine=True)).events
+        event_store.close()
     listed = [
         pb.Event.FromString(event_message(event, number).SerializeToString()) for number, event in found
     ]
@@ -519,7 +531,7 @@ def test_a_profile_tells_how_it_goes_and_is_kept(client: Client, answers: Answer
     answers.words = [
         Progress("begins"),
         Progress("", (POINT,)),
-        Outcome(Result.DONE, "none left out", (POINT,)),
+        CommandOutcome(Result.DONE, "none left out", (POINT,)),
     ]
     replies = client.stream("ProfileJob", pb.ProfileJobRequest(job_id=7, min=1, max=4, batches=9), OWNER)
     assert [(reply.text, len(reply.points), reply.done) for reply in replies] == [
@@ -551,11 +563,12 @@ def test_a_profile_whose_caller_hangs_up_is_given_up(client: Client, answers: An
 
 
 def test_a_checkpoint_answers_when_it_is_written_and_is_noted(client: Client, answers: Answers) -> None:
-    answers.words = [Outcome(Result.DONE, "written to /a/b on n1")]
+    answers.words = [CommandOutcome(Result.DONE, "written to /a/b on n1")]
     reply = client.call("CheckpointJob", pb.CheckpointJobRequest(job_id=7, path="/a/b"), OWNER)
-    assert reply.text == "written to /a/b on n1"
+    assert reply.text == answers.words[0].text
     assert answers.steered == [(CheckpointOrder("/a/b"),)]
-    assert answers.noted == ["checkpoint 7.r1: written to /a/b on n1"]
+    [note] = answers.noted
+    assert says(note, "checkpoint", "7.r1", "/a/b", "n1")
 
 
 @pytest.mark.parametrize("path", ["", "model.pt", "/a\n/b", "/" + "a" * 5000])
@@ -576,9 +589,10 @@ def test_a_checkpoint_needs_an_absolute_path(client: Client, answers: Answers, p
 def test_what_the_leader_could_not_do_is_an_error_in_its_words(
     client: Client, answers: Answers, result: Result, code: grpc.StatusCode
 ) -> None:
-    answers.words = [Outcome(result, "the disk is full")]
+    why = "the disk is full"
+    answers.words = [CommandOutcome(result, why)]
     for method, request in STEERING[2:]:
-        assert client.refused(method, request, OWNER) == (code, "job 7.r1: the disk is full")
+        assert client.refused(method, request, OWNER) == (code, f"job 7.r1: {why}")
     assert answers.noted == []
 
 

@@ -8,21 +8,19 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from service_doubles import Observed, PlainAuthenticator
 
-from flexo.availability.mandate import ALONE
+from flexo.availability.leadership_guard import ALONE
 from flexo.service import active, flexod
 from flexo.service.admin_service import AdminService
 from flexo.service.inference_service import InferenceService
-from flexo.service.jobs_service import JobService, Pace
-from flexo.service.leaders import LeaderDesk
+from flexo.service.jobs_service import JobService, ServiceTimeouts
+from flexo.service.leader_registry import LeaderRegistry
 from flexo.service.process import CannotServe
-from flexo.service.server import AddressUnusable, Switchboard, all_services, check_address, listen
+from flexo.service.server import AddressUnusable, ServiceRouter, all_services, check_address, listen
 
 HOLD_LOCK = """
 import sys
@@ -33,12 +31,6 @@ with flexod._only_flexod_of(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
-
-
-@pytest.fixture(autouse=True)
-def _logging_of_its_own() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 def flexod_ends(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
@@ -80,7 +72,7 @@ def test_without_munge_flexod_does_not_start_and_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "flexo.toml"
-    file.write_text(f'[service]\nmunge_socket = "{tmp_path}/none"\n[journal]\npath = "{tmp_path}/j"\n')
+    file.write_text(f'[service]\nmunge_socket = "{tmp_path}/none"\n[event_store]\npath = "{tmp_path}/j"\n')
     assert flexod_ends(monkeypatch, "--config", str(file)) == 1
     said = capsys.readouterr().err
     assert "MUNGE" in said
@@ -91,22 +83,22 @@ def test_an_unknown_option_is_exit_2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert flexod_ends(monkeypatch, "--fast") == 2
 
 
-def test_a_second_flexod_on_one_journal_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
-    journal = tmp_path / "journal.sqlite"
+def test_a_second_flexod_on_one_event_store_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    event_store = tmp_path / "journal.sqlite"
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD_LOCK, str(journal)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLD_LOCK, str(event_store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == b"held\n"
-        with pytest.raises(CannotServe, match=rf"another flexod \(pid {first.pid}\).*{journal}"):  # noqa: SIM117
-            with flexod._only_flexod_of(journal):
+        with pytest.raises(CannotServe, match=rf"another flexod \(pid {first.pid}\).*{event_store}"):  # noqa: SIM117
+            with flexod._only_flexod_of(event_store):
                 pass
         first.communicate()
-    with flexod._only_flexod_of(journal):
-        assert journal.with_name("journal.sqlite.lock").read_text() == f"{os.getpid()}\n"
+    with flexod._only_flexod_of(event_store):
+        assert event_store.with_name("journal.sqlite.lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_journal_in_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_event_store_in_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotServe, match="nowhere"):  # noqa: SIM117
         with flexod._only_flexod_of(tmp_path / "nowhere" / "journal.sqlite"):
             pass
@@ -126,12 +118,12 @@ def test_a_host_that_does_not_exist_is_named() -> None:
 
 def test_a_port_in_use_is_refused_and_named() -> None:
     async def start(port: int) -> None:
-        service = JobService(LeaderDesk(), Observed(), Pace())
-        admin = AdminService(None, None, LeaderDesk(), ())  # type: ignore[arg-type]
+        service = JobService(LeaderRegistry(), Observed(), ServiceTimeouts())
+        admin = AdminService(None, None, LeaderRegistry(), ())  # type: ignore[arg-type]
         inference = InferenceService(None, frozenset(), lambda: None)
-        switchboard = Switchboard()
-        switchboard.activate(all_services(service, admin, inference), ALONE)
-        await listen(f"127.0.0.1:{port}", PlainAuthenticator(), switchboard)
+        router = ServiceRouter()
+        router.activate(all_services(service, admin, inference), ALONE)
+        await listen(f"127.0.0.1:{port}", PlainAuthenticator(), router)
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -149,7 +141,7 @@ def test_a_controller_that_falls_over_ends_flexod_and_is_logged(capsys: pytest.C
     async def story() -> bool:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
-        async with active.controller_thread(Broken(), LeaderDesk(), loop, ended) as failed:  # type: ignore[arg-type]
+        async with active.controller_thread(Broken(), LeaderRegistry(), loop, ended) as failed:  # type: ignore[arg-type]
             await asyncio.wait_for(ended.wait(), 60)
         return failed.is_set()
 
@@ -167,7 +159,7 @@ def test_the_controller_is_told_to_stop_and_waited_for() -> None:
 
     async def story(controller: Working) -> bool:
         loop = asyncio.get_running_loop()
-        async with active.controller_thread(controller, LeaderDesk(), loop, asyncio.Event()) as failed:  # type: ignore[arg-type]
+        async with active.controller_thread(controller, LeaderRegistry(), loop, asyncio.Event()) as failed:  # type: ignore[arg-type]
             pass
         return failed.is_set()
 
@@ -198,7 +190,7 @@ def test_the_event_loop_goes_on_while_the_controller_still_waits_for_slurm() -> 
 
         leaving: list[bool] = []
         telling = asyncio.create_task(tell())
-        thread = active.controller_thread(controller, LeaderDesk(), loop, asyncio.Event())  # type: ignore[arg-type]
+        thread = active.controller_thread(controller, LeaderRegistry(), loop, asyncio.Event())  # type: ignore[arg-type]
         async with thread:
             leaving.append(True)
         await telling
@@ -217,7 +209,7 @@ def test_a_controller_that_is_ended_in_any_other_way_ends_flexod_too(error: Base
     async def story() -> bool:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
-        thread = active.controller_thread(Broken(), LeaderDesk(), loop, ended)  # type: ignore[arg-type]
+        thread = active.controller_thread(Broken(), LeaderRegistry(), loop, ended)  # type: ignore[arg-type]
         async with thread as failed:
             await asyncio.wait_for(ended.wait(), 60)
         return failed.is_set()

@@ -14,12 +14,6 @@ from flexo.config import LogSettings
 from flexo.service import logs
 
 
-@pytest.fixture(autouse=True)
-def _logging_of_its_own() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
-
-
 @pytest.fixture
 def full_disk() -> Iterator[TextIO]:
     """A file that takes nothing, not even when it is closed."""

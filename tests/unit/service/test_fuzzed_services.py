@@ -1,4 +1,4 @@
-"""Random bytes and random messages to every method of flexod, before a real controller and journal.
+"""Random bytes and random messages to every method of flexod, before a real controller and event store.
 
 Whatever comes: the call ends with a status that somebody has chosen, nothing is raised that nobody expects
 (gRPC would answer UNKNOWN and log it), and flexod's own next cycle is in order. FLEXO_FUZZ=100 in the
@@ -28,11 +28,12 @@ from hypothesis import strategies as st
 from loop_in_thread import LoopThread
 from protobuf_strategies import messages
 from service_doubles import PlainAuthenticator
+from thorough import examples
 
-from flexo.availability.mandate import ALONE
+from flexo.availability.leadership_guard import ALONE
 from flexo.config import ControllerSettings, Settings
 from flexo.controller import Controller
-from flexo.journal import Journal
+from flexo.event_store.store import EventStore
 from flexo.loaning.pushed import PushedDemand
 from flexo.model.elastic import FailureReason, GrantFailure
 from flexo.model.measured import SlowGpuReport
@@ -40,9 +41,9 @@ from flexo.model.queue import JobKey
 from flexo.service.admin_service import AdminService
 from flexo.service.budgets import Budgets
 from flexo.service.inference_service import InferenceService
-from flexo.service.jobs_service import JobService, Pace
-from flexo.service.leaders import MOST_WAITING, LeaderDesk
-from flexo.service.server import FILES_OF_ITS_OWN, Switchboard, all_services, listen
+from flexo.service.jobs_service import JobService, ServiceTimeouts
+from flexo.service.leader_registry import MOST_WAITING, LeaderRegistry
+from flexo.service.server import FILES_OF_ITS_OWN, ServiceRouter, all_services, listen
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.v1 import admin_pb2, inference_pb2, jobs_pb2, leases_pb2
 
@@ -58,7 +59,7 @@ SINGLE = [method for method in METHODS if not method.client_streaming]
 ATTACH = next(method for method in METHODS if method.client_streaming)
 CHOSEN = frozenset(grpc.StatusCode) - {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}
 TIMES = int(os.environ.get("FLEXO_FUZZ", "1"))
-QUICK = Pace(report_interval_s=5, hello_within_s=2.0, observed_within_s=0.05)
+QUICK = ServiceTimeouts(report_interval_s=5, hello_within_s=2.0, observed_within_s=0.05)
 uids = st.sampled_from((OWNER, STRANGER, 0))
 
 
@@ -126,14 +127,14 @@ class _Noting(logging.Handler):
 
 @pytest.fixture(scope="module")
 def flexod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flexod]:
-    cluster, desk = FakeCluster(), LeaderDesk()
+    cluster, registry = FakeCluster(), LeaderRegistry()
     cluster.base(JOB_ID, "1-8")
-    journal = Journal(tmp_path_factory.mktemp("flexod") / "journal.sqlite", 30)
+    event_store = EventStore(tmp_path_factory.mktemp("flexod") / "journal.sqlite", 30)
     controller = Controller(
         Settings(controller=ControllerSettings(min_resize_interval_s=0.0)),
         cluster,
-        desk,
-        journal,
+        registry,
+        event_store,
         clock=cluster.clock,
     )
     controller.cycle()
@@ -147,14 +148,14 @@ def flexod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flexod]:
             steering_burst=1 << 20,
             job_steering_burst=1 << 20,
         )
-        jobs = JobService(desk, controller, QUICK, budgets=budgets)
-        admin = AdminService(controller, journal, desk, (), budgets=budgets)
+        jobs = JobService(registry, controller, QUICK, budgets=budgets)
+        admin = AdminService(controller, event_store, registry, (), budgets=budgets)
         pushed = PushedDemand("infer", stale_s=120.0)
-        inference = InferenceService(pushed, frozenset(), desk.wake.set, budgets=budgets)
+        inference = InferenceService(pushed, frozenset(), registry.wake.set, budgets=budgets)
         port = _free_port()
-        switchboard = Switchboard()
-        switchboard.activate(all_services(jobs, admin, inference), ALONE)
-        server = await listen(f"127.0.0.1:{port}", PlainAuthenticator(), switchboard, budgets=budgets)
+        router = ServiceRouter()
+        router.activate(all_services(jobs, admin, inference), ALONE)
+        server = await listen(f"127.0.0.1:{port}", PlainAuthenticator(), router, budgets=budgets)
         return server, jobs, inference, port
 
     with LoopThread() as loop, contextlib.ExitStack() as stack:
@@ -204,7 +205,7 @@ def damaged(draw: st.DrawFn, method: MethodDescriptor) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=200 * TIMES)
+@settings(max_examples=examples(200 * TIMES))
 @given(data=st.data(), uid=st.one_of(st.none(), uids))
 def test_any_bytes_to_any_method_end_with_a_status_that_somebody_chose(
     flexod: Flexod, data: st.DataObject, uid: int | None
@@ -217,7 +218,7 @@ def test_any_bytes_to_any_method_end_with_a_status_that_somebody_chose(
     flexod.go_on()
 
 
-@settings(max_examples=300 * TIMES)
+@settings(max_examples=examples(300 * TIMES))
 @given(data=st.data(), uid=uids)
 def test_any_message_to_any_method_ends_with_a_status_that_somebody_chose(
     flexod: Flexod, data: st.DataObject, uid: int
@@ -228,7 +229,7 @@ def test_any_message_to_any_method_ends_with_a_status_that_somebody_chose(
     flexod.go_on()
 
 
-@settings(max_examples=12 * TIMES)
+@settings(max_examples=examples(12 * TIMES))
 @given(data=st.data(), uid=uids)
 def test_so_do_methods_that_answer_for_longer(flexod: Flexod, data: st.DataObject, uid: int) -> None:
     method = data.draw(st.sampled_from([method for method in SINGLE if method.server_streaming]))
@@ -237,7 +238,7 @@ def test_so_do_methods_that_answer_for_longer(flexod: Flexod, data: st.DataObjec
     flexod.go_on()
 
 
-@settings(max_examples=150 * TIMES)
+@settings(max_examples=examples(150 * TIMES))
 @given(
     greeted=st.booleans(),
     said=st.lists(messages(ATTACH.input_type), max_size=5),
@@ -268,14 +269,14 @@ def test_a_message_that_grows_when_it_is_unpacked_is_refused_at_its_limit(flexod
 
 
 def test_what_one_job_has_waiting_for_the_controller_is_bounded() -> None:
-    desk, job, other = LeaderDesk(), JobKey(1), JobKey(2)
+    registry, job, other = LeaderRegistry(), JobKey(1), JobKey(2)
     for number in range(MOST_WAITING + 100):
-        desk.give_back(GrantFailure(job, f"g{number}", FailureReason.LOST, ""))
-        desk.note_slow_gpu(SlowGpuReport(job, "t1", (number,), 2.0))
-    desk.give_back(GrantFailure(other, "g1", FailureReason.LOST, ""))
-    assert len(desk.take_failures()) == MOST_WAITING + 1, "and another job's is not lost by it"
-    assert len(desk.take_slow_gpus()) == MOST_WAITING
-    assert not desk.take_failures()
+        registry.give_back(GrantFailure(job, f"g{number}", FailureReason.LOST, ""))
+        registry.note_slow_gpu(SlowGpuReport(job, "t1", (number,), 2.0))
+    registry.give_back(GrantFailure(other, "g1", FailureReason.LOST, ""))
+    assert len(registry.take_failures()) == MOST_WAITING + 1, "and another job's is not lost by it"
+    assert len(registry.take_slow_gpus()) == MOST_WAITING
+    assert not registry.take_failures()
 
 
 def test_who_only_connects_cannot_take_all_of_flexods_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +284,7 @@ def test_who_only_connects_cannot_take_all_of_flexods_files(monkeypatch: pytest.
 
     async def crowd(address: tuple[str, int]) -> int:
         """Of how many connections the server keeps, that say nothing."""
-        server = await listen(f"127.0.0.1:{address[1]}", PlainAuthenticator(), Switchboard())
+        server = await listen(f"127.0.0.1:{address[1]}", PlainAuthenticator(), ServiceRouter())
         connections = [socket.create_connection(address) for _ in range(400)]
         kept = await asyncio.to_thread(lambda: sum(_is_kept(each) for each in connections))
         for each in connections:

@@ -15,10 +15,11 @@ import grpc.aio
 import pytest
 import structlog
 from flat_records import make_node
+from says import says
 from service_doubles import PlainAuthenticator
 
 from flexo.loaning.demand import DemandMissing
-from flexo.loaning.pushed import MAX_CALL_BACKS, MAX_CALLED_SERVERS, Called, PushedDemand
+from flexo.loaning.pushed import MAX_CALLED_SERVERS, MAX_RECLAIM_REQUESTS, Called, PushedDemand
 from flexo.model.loans import Loan, LoanState
 from flexo.service.authentication import Authentication
 from flexo.service.inference_service import InferenceService
@@ -65,7 +66,7 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def desk(*, seen: bool = True, push: bool = True) -> AsyncIterator[Desk]:
+async def registry(*, seen: bool = True, push: bool = True) -> AsyncIterator[Desk]:
     """A service whose flexod has lent i1 and i2."""
     woken: list[int] = []
     pushed = PushedDemand("infer", stale_s=120.0)
@@ -105,7 +106,7 @@ async def refusal(call: Coroutine[object, object, object]) -> tuple[grpc.StatusC
 
 def test_a_push_becomes_the_demand_and_wakes_lending():
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             now = time.time()
             reply = await here.push(2.5, now)
             assert reply.stale_at == pytest.approx(now + 120)
@@ -119,15 +120,16 @@ def test_a_push_becomes_the_demand_and_wakes_lending():
 @pytest.mark.parametrize("uid", [0, os.getuid()])
 def test_root_and_flexods_own_account_may_push(uid):
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             await here.push(1, uid=uid)
 
     run(test())
 
 
+@pytest.mark.thorough
 def test_who_may_not_push_and_tries_again_and_again_waits_and_the_log_names_some() -> None:
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             began = time.monotonic()
             refused = await asyncio.gather(*(refusal(here.push(1, uid=STRANGER)) for _ in range(60)))
             assert {code for code, _ in refused} == {grpc.StatusCode.PERMISSION_DENIED}
@@ -143,7 +145,7 @@ def test_who_may_not_push_and_tries_again_and_again_waits_and_the_log_names_some
 
 def test_others_may_neither_push_nor_watch():
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             code, text = await refusal(here.push(1, uid=STRANGER))
             assert code is grpc.StatusCode.PERMISSION_DENIED
             assert "inference_users" in text
@@ -158,7 +160,7 @@ def test_others_may_neither_push_nor_watch():
 
 def test_a_call_without_proof_of_who_calls_is_refused():
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             call = here.stub.PushDemand(pb.PushDemandRequest(servers=1, at=time.time()))
 
             async def made() -> None:
@@ -175,7 +177,7 @@ def test_a_call_without_proof_of_who_calls_is_refused():
 )
 def test_a_bad_push_is_refused_by_name_and_loses_nothing(servers, skew_s, words):
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             await here.push(2)
             code, text = await refusal(here.push(servers, time.time() + skew_s))
             assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -187,11 +189,11 @@ def test_a_bad_push_is_refused_by_name_and_loses_nothing(servers, skew_s, words)
 
 def test_an_older_push_and_one_before_the_cluster_was_seen_have_codes_of_their_own():
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             await here.push(2)
             code, _ = await refusal(here.push(1, time.time() - 20))
             assert code is grpc.StatusCode.FAILED_PRECONDITION
-        async with desk(seen=False) as here:
+        async with registry(seen=False) as here:
             assert (await refusal(here.push(1)))[0] is grpc.StatusCode.UNAVAILABLE
             assert (await refusal(here.watch().read()))[0] is grpc.StatusCode.UNAVAILABLE
 
@@ -200,7 +202,7 @@ def test_an_older_push_and_one_before_the_cluster_was_seen_have_codes_of_their_o
 
 def test_where_demand_comes_from_elsewhere_pushes_are_refused():
     async def test() -> None:
-        async with desk(push=False) as here:
+        async with registry(push=False) as here:
             code, text = await refusal(here.push(1))
             assert code is grpc.StatusCode.FAILED_PRECONDITION
             assert 'source = "push"' in text
@@ -210,15 +212,15 @@ def test_where_demand_comes_from_elsewhere_pushes_are_refused():
 
 def test_a_call_back_says_what_happens_and_is_watched_until_each_server_is_empty():
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             watch = here.watch()
             first = await watch.read()
             assert [server.node for server in first.lent] == ["i1", "i2"]
             reply = await here.call_back("i1", "i3")
-            assert reply.text == "1 lent server comes back; 1 of those named is not lent"
+            assert says(reply.text, "1 lent server", "1 of those named")
             told = await watch.read()
             assert [each.node for each in told.call_backs[0].empty] == ["i3"]
-            closed = lent("i1", state=LoanState.CALLED_BACK, deadline_at=2000.0)
+            closed = lent("i1", state=LoanState.RECLAIMING, deadline_at=2000.0)
             here.heed(closed, lent("i2"))
             told = await watch.read()
             assert (told.lent[0].state, told.lent[0].deadline_at) == ("called back", 2000.0)
@@ -233,9 +235,9 @@ def test_a_call_back_says_what_happens_and_is_watched_until_each_server_is_empty
 
 def test_call_backs_by_number_say_when_fewer_are_lent():
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             reply = await here.call_back(servers=3)
-            assert reply.text == "2 lent servers come back; no more are lent that do not come back already"
+            assert says(reply.text, "2 lent servers", "no more")
             assert reply.call_back.servers == 2
 
     run(test())
@@ -253,58 +255,58 @@ def test_call_backs_by_number_say_when_fewer_are_lent():
 )
 def test_a_bad_call_back_is_refused_by_name(nodes, servers, ahead_s, words):
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             code, text = await refusal(here.call_back(*nodes, servers=servers, ahead_s=ahead_s))
             assert code is grpc.StatusCode.INVALID_ARGUMENT
             assert words in text
             assert text.isprintable()
-            assert here.pushed.call_backs(time.time()) == ()
+            assert here.pushed.reclaim_requests(time.time()) == ()
 
     run(test())
 
 
 def test_the_largest_state_that_can_be_fits_into_one_message_and_more_is_refused():
     names = [f"{number:064d}" for number in range(MAX_CALLED_SERVERS)]
-    each = MAX_CALLED_SERVERS // MAX_CALL_BACKS
+    each = MAX_CALLED_SERVERS // MAX_RECLAIM_REQUESTS
 
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             with contextlib.suppress(DemandMissing):
                 here.pushed.read(time.time(), [replace(NODES[0], name=name) for name in names], ())
             here.heed()
-            for number in range(MAX_CALL_BACKS):
+            for number in range(MAX_RECLAIM_REQUESTS):
                 nodes = tuple(names[number * each : (number + 1) * each])
                 now = time.time()
                 asked = Called(f"{number:064d}", now, now + 300, "w" * MAX_TEXT, nodes, 0)
-                here.pushed.call_back(asked, now)
-            here.heed(*(lent(name, state=LoanState.CALLED_BACK, deadline_at=2.0) for name in names))
+                here.pushed.reclaim(asked, now)
+            here.heed(*(lent(name, state=LoanState.RECLAIMING, deadline_at=2.0) for name in names))
             told = await here.watch().read()
             assert sum(len(call.empty) for call in told.call_backs) == len(told.lent) == MAX_CALLED_SERVERS
             assert 2**21 < told.ByteSize() < 4 * 2**20
-            for number in range(MAX_CALL_BACKS):
+            for number in range(MAX_RECLAIM_REQUESTS):
                 now = time.time()
-                here.pushed.call_back(Called(f"n{number}", now, now + 300, "", (names[-1],), 0), now)
+                here.pushed.reclaim(Called(f"n{number}", now, now + 300, "", (names[-1],), 0), now)
             code, text = await refusal(here.call_back(names[-1]))
             assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "100 call backs stand already, for 100 servers" in text
+            assert says(text, 100, "100 servers")
 
     run(test())
 
 
 def test_a_call_back_is_withdrawn():
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             await here.call_back("i1")
             request = pb.WithdrawCallBackRequest(call_id="c1")
             await here.stub.WithdrawCallBack(request, metadata=here.proof("WithdrawCallBack"))
-            assert here.pushed.call_backs(time.time()) == ()
+            assert here.pushed.reclaim_requests(time.time()) == ()
 
     run(test())
 
 
 def test_watchers_are_told_when_flexod_stops_and_forgotten_when_they_hang_up():
     async def test() -> None:
-        async with desk() as here:
+        async with registry() as here:
             gone, watch = here.watch(), here.watch()
             await gone.read()
             await watch.read()

@@ -17,11 +17,11 @@ from flexo.control.leaders import GrantOffer, Orders
 from flexo.model.elastic import FailureReason
 from flexo.model.queue import JobKey, JobState, Principal, QueuedJob, SatelliteTag
 from flexo.model.ranges import Range
-from flexo.service import leaders
+from flexo.service import leader_registry
 from flexo.service.budgets import STANDARD, Budgets, TokenBucket
-from flexo.service.errands import CheckpointOrder, Errand, Outcome, Progress, Result
-from flexo.service.jobs_service import Pace
-from flexo.service.leaders import LeaderBusy, NoLeader
+from flexo.service.jobs_service import ServiceTimeouts
+from flexo.service.leader_registry import LeaderBusy, NoLeader
+from flexo.service.pending_commands import CheckpointOrder, CommandOutcome, PendingCommand, Progress, Result
 from flexo_protos.v1 import jobs_pb2 as pb
 
 KEY = JobKey(7)
@@ -61,9 +61,9 @@ def test_a_leader_is_welcomed_and_its_hello_counts_as_a_report() -> None:
             await call.write(hello())
             welcome = (await call.read()).welcome
             assert welcome.report_interval_s == 5
-            (report,) = h.desk.reports()
+            (report,) = h.registry.reports()
             assert (report.key, report.owner, report.training_workers) == (KEY, Principal("1000"), 2)
-            assert h.desk.wake.is_set()
+            assert h.registry.wake.is_set()
 
     run(story)
 
@@ -75,7 +75,7 @@ def test_another_users_job_is_refused_also_to_root(uid: int) -> None:
             code, text = await refusal(h, hello(), uid)
             assert code is grpc.StatusCode.PERMISSION_DENIED
             assert f"uid {uid}" in text
-            assert h.desk.reports() == ()
+            assert h.registry.reports() == ()
 
     run(story)
 
@@ -118,7 +118,7 @@ def test_a_job_that_slurm_does_not_have_is_refused_once_the_cluster_has_been_loo
         async with house(slurm_job()) as h:
             call = h.dial()
             await call.write(hello(99))
-            await until(h.desk.wake.is_set)
+            await until(h.registry.wake.is_set)
             await asyncio.sleep(0.3)
             assert not call.done()
             h.observed.observation = cluster(at=time.time() + 1)
@@ -178,7 +178,7 @@ def test_the_range_that_slurm_recorded_wins_over_the_leaders_word() -> None:
             call = h.dial()
             await call.write(hello(workers=pb.WorkerRange(min=1, max=5000)))
             await call.read()
-            (report,) = h.desk.reports()
+            (report,) = h.registry.reports()
             assert report.workers == Range(2, 8)
 
     run(story)
@@ -200,7 +200,7 @@ def test_the_nodes_of_the_base_are_slurms_not_the_leaders() -> None:
             call = h.dial()
             await call.write(hello(base_nodes=["n1", "n3"]))
             await call.read()
-            (report,) = h.desk.reports()
+            (report,) = h.registry.reports()
             assert report.base_nodes == ("n1",)
             code, text = await refusal(h, hello(base_nodes=["elsewhere"]))
             assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -221,7 +221,7 @@ def test_a_stream_that_does_not_begin_with_a_proper_hello_is_refused(first: pb.F
 
 def test_a_stream_without_hello_is_closed() -> None:
     async def story() -> None:
-        async with house(slurm_job(), pace=Pace(hello_within_s=0.1)) as h:
+        async with house(slurm_job(), timeouts=ServiceTimeouts(hello_within_s=0.1)) as h:
             code, text = await end_of(h.dial())
             assert code is grpc.StatusCode.DEADLINE_EXCEEDED
             assert "Hello" in text
@@ -255,8 +255,8 @@ def test_one_look_at_the_cluster_is_sorted_once_for_all_streams_that_wait() -> N
             return super().__iter__()
 
     async def story() -> None:
-        pace = Pace(observed_within_s=1.0)
-        async with house(slurm_job(), pace=pace) as h:
+        timeouts = ServiceTimeouts(observed_within_s=1.0)
+        async with house(slurm_job(), timeouts=timeouts) as h:
             h.observed.observation = replace(cluster(at=0.0), jobs=Counted([slurm_job()]))
             ends = await asyncio.gather(*(refusal(h, hello(99)) for _ in range(20)))
             assert {code for code, _ in ends} == {grpc.StatusCode.DEADLINE_EXCEEDED}
@@ -265,15 +265,16 @@ def test_one_look_at_the_cluster_is_sorted_once_for_all_streams_that_wait() -> N
     run(story)
 
 
+@pytest.mark.thorough
 def test_a_leader_that_spoke_while_flexod_was_busy_is_not_dropped() -> None:
     async def story() -> None:
-        async with house(slurm_job(), pace=Pace(report_interval_s=0.3)) as h:
+        async with house(slurm_job(), timeouts=ServiceTimeouts(report_interval_s=0.3)) as h:
             call = await attached(h)
             for workers in (3, 4):
                 await call.write(pb.FromLeader(report=pb.Report(workers=workers)))
                 await asyncio.sleep(0)
                 time.sleep(1.5)
-            await until(lambda: [report.training_workers for report in h.desk.reports()] == [4])
+            await until(lambda: [report.training_workers for report in h.registry.reports()] == [4])
 
     run(story)
 
@@ -287,12 +288,13 @@ def test_bytes_of_a_leader_beyond_its_budget_wait_and_the_leader_stays() -> None
             why = "x" * 4000
             for workers in range(10):
                 await call.write(pb.FromLeader(report=pb.Report(workers=workers, unscalable_why=why)))
-            await until(lambda: [report.training_workers for report in h.desk.reports()] == [9])
+            await until(lambda: [report.training_workers for report in h.registry.reports()] == [9])
             assert time.monotonic() - began > 1.0
 
     run(story)
 
 
+@pytest.mark.thorough
 def test_who_says_nonsense_again_and_again_waits_before_he_is_heard_and_others_do_not() -> None:
     async def story() -> None:
         budgets = Budgets(misbehaved_burst=2, misbehaved_per_s=1.0)
@@ -408,7 +410,7 @@ def test_a_second_leader_of_the_same_job_replaces_the_first_which_is_told_so() -
             assert code is grpc.StatusCode.ABORTED
             assert "another leader of job 7" in text
             await second.write(pb.FromLeader(report=pb.Report(workers=6)))
-            await until(lambda: [report.training_workers for report in h.desk.reports()] == [6])
+            await until(lambda: [report.training_workers for report in h.registry.reports()] == [6])
 
     run(story)
 
@@ -439,7 +441,7 @@ def test_a_leader_of_a_lower_fencing_term_does_not_displace_the_one_that_leads(
             assert code is grpc.StatusCode.ABORTED
             assert counts == "the second" or ("term 5" in text and "term 4" in text)
             workers = 3 if counts == "the first" else 4
-            assert [report.training_workers for report in h.desk.reports()] == [workers]
+            assert [report.training_workers for report in h.registry.reports()] == [workers]
 
     run(story)
 
@@ -451,10 +453,10 @@ def test_a_stale_leader_is_refused_also_while_no_other_one_is_attached() -> None
             await newer.write(hello(run="r", term=5))
             await newer.read()
             await newer.done_writing()
-            await until(lambda: h.desk.reports() == ())
+            await until(lambda: h.registry.reports() == ())
             code, _ = await refusal(h, hello(run="r", term=4))
             assert code is grpc.StatusCode.ABORTED
-            assert h.desk.reports() == ()
+            assert h.registry.reports() == ()
 
     run(story)
 
@@ -466,9 +468,9 @@ def test_the_fences_of_jobs_long_gone_are_forgotten(monkeypatch: pytest.MonkeyPa
                 call = h.dial()
                 await call.write(hello(number, run="r", term=5))
                 await call.read()
-            assert sorted(h.desk._fences) == [JobKey(8), JobKey(9)]
+            assert sorted(h.registry._fences) == [JobKey(8), JobKey(9)]
 
-    monkeypatch.setattr(leaders, "MOST_FENCES", 2)
+    monkeypatch.setattr(leader_registry, "MOST_FENCES", 2)
     run(story)
 
 
@@ -476,12 +478,12 @@ def test_grants_are_told_whenever_they_change_and_only_then() -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:
             call = await attached(h)
-            await asyncio.to_thread(h.desk.tell, KEY, Orders((OFFER,), 64))
+            await asyncio.to_thread(h.registry.tell, KEY, Orders((OFFER,), 64))
             grants = (await call.read()).grants
-            told = [(grant.grant_id, grant.workers, grant.lease_s) for grant in grants.grants]
+            told = [(grant.grant_id, grant.workers, grant.time_limit_s) for grant in grants.grants]
             assert (told, grants.batch) == ([("g1", 3, 300)], 64)
-            await asyncio.to_thread(h.desk.tell, KEY, Orders((OFFER,), 64))
-            await asyncio.to_thread(h.desk.tell, KEY, Orders(()))
+            await asyncio.to_thread(h.registry.tell, KEY, Orders((OFFER,), 64))
+            await asyncio.to_thread(h.registry.tell, KEY, Orders(()))
             message = await call.read()
             assert message.WhichOneof("body") == "grants"
             assert list(message.grants.grants) == []
@@ -502,7 +504,7 @@ def test_a_leader_hears_no_grants_before_the_controller_knows_its_job() -> None:
 def test_telling_a_leader_that_has_gone_is_no_error() -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:
-            h.desk.tell(JobKey(99), Orders((OFFER,)))
+            h.registry.tell(JobKey(99), Orders((OFFER,)))
 
     run(story)
 
@@ -514,10 +516,10 @@ def test_a_grant_that_failed_reaches_the_controller_once() -> None:
             failed = pb.GrantFailed(grant_id="g1", reason=pb.GrantFailed.REASON_NOT_STARTED, message="slow")
             await call.write(pb.FromLeader(grant_failed=failed))
             found: list[object] = []
-            await until(lambda: bool(found.extend(h.desk.take_failures()) or found))
+            await until(lambda: bool(found.extend(h.registry.take_failures()) or found))
             (failure,) = found
             assert failure.reason is FailureReason.NOT_STARTED  # type: ignore[attr-defined]
-            assert h.desk.take_failures() == ()
+            assert h.registry.take_failures() == ()
 
     run(story)
 
@@ -526,36 +528,36 @@ def test_a_slow_gpu_reaches_the_controller_once() -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:
             call = await attached(h)
-            h.desk.wake.clear()
+            h.registry.wake.clear()
             await call.write(pb.FromLeader(slow_gpu=pb.SlowGpu(node="n1", gpus=[2], ratio=1.9)))
-            await until(h.desk.wake.is_set)
-            (slow,) = h.desk.take_slow_gpus()
+            await until(h.registry.wake.is_set)
+            (slow,) = h.registry.take_slow_gpus()
             assert (slow.job, slow.node, slow.gpus) == (KEY, "n1", (2,))
-            assert h.desk.take_slow_gpus() == ()
+            assert h.registry.take_slow_gpus() == ()
 
     run(story)
 
 
-async def told_to_checkpoint(h: House) -> tuple[grpc.aio.StreamStreamCall, Errand]:
+async def told_to_checkpoint(h: House) -> tuple[grpc.aio.StreamStreamCall, PendingCommand]:
     call = await attached(h)
-    errand = h.desk.line_of(KEY).begin(CheckpointOrder("/a/b"))
+    pending = h.registry.connection_of(KEY).begin(CheckpointOrder("/a/b"))
     command = (await call.read()).command
-    assert (command.id, command.checkpoint.path) == (errand.command.command_id, "/a/b")
-    return call, errand
+    assert (command.id, command.checkpoint.path) == (pending.command.command_id, "/a/b")
+    return call, pending
 
 
 def test_a_command_goes_to_the_leader_and_its_words_come_back() -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:
-            call, errand = await told_to_checkpoint(h)
-            number = errand.command.command_id
+            call, pending = await told_to_checkpoint(h)
+            number = pending.command.command_id
             await call.write(pb.FromLeader(command_progress=pb.CommandProgress(id=number + 1, text="other")))
             await call.write(pb.FromLeader(command_progress=pb.CommandProgress(id=number, text="at it")))
             done = pb.CommandDone(id=number, outcome=pb.CommandDone.OUTCOME_DONE, text="written")
             await call.write(pb.FromLeader(command_done=done))
-            assert await errand.next_word() == Progress("at it")
-            assert await errand.next_word() == Outcome(Result.DONE, "written")
-            h.desk.line_of(KEY).begin(CheckpointOrder("/a/c"))
+            assert await pending.next_word() == Progress("at it")
+            assert await pending.next_word() == CommandOutcome(Result.DONE, "written")
+            h.registry.connection_of(KEY).begin(CheckpointOrder("/a/c"))
 
     run(story)
 
@@ -565,7 +567,7 @@ def test_a_leader_has_one_thing_to_do_at_a_time() -> None:
         async with house(slurm_job()) as h:
             await told_to_checkpoint(h)
             with pytest.raises(LeaderBusy, match="try again later"):
-                h.desk.line_of(KEY).begin(CheckpointOrder("/a/c"))
+                h.registry.connection_of(KEY).begin(CheckpointOrder("/a/c"))
 
     run(story)
 
@@ -573,10 +575,10 @@ def test_a_leader_has_one_thing_to_do_at_a_time() -> None:
 def test_a_command_that_nobody_waits_for_any_more_is_cancelled() -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:
-            call, errand = await told_to_checkpoint(h)
-            h.desk.line_of(KEY).give_up(errand)
+            call, pending = await told_to_checkpoint(h)
+            h.registry.connection_of(KEY).give_up(pending)
             command = (await call.read()).command
-            assert (command.id, command.WhichOneof("body")) == (errand.command.command_id, "cancel")
+            assert (command.id, command.WhichOneof("body")) == (pending.command.command_id, "cancel")
 
     run(story)
 
@@ -584,13 +586,13 @@ def test_a_command_that_nobody_waits_for_any_more_is_cancelled() -> None:
 def test_whoever_waits_for_a_leader_that_goes_is_told_so() -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:
-            call, errand = await told_to_checkpoint(h)
+            call, pending = await told_to_checkpoint(h)
             call.cancel()
-            word = await errand.next_word()
-            assert isinstance(word, Outcome)
+            word = await pending.next_word()
+            assert isinstance(word, CommandOutcome)
             assert word.result is Result.LOST
             with pytest.raises(NoLeader, match="job 7"):
-                h.desk.line_of(KEY)
+                h.registry.connection_of(KEY)
 
     run(story)
 
@@ -602,7 +604,7 @@ def test_goodbye_ends_the_stream_well_and_the_leader_is_gone() -> None:
             await call.write(pb.FromLeader(goodbye=pb.Goodbye(reason="trained")))
             code, _ = await end_of(call)
             assert code is grpc.StatusCode.OK
-            assert h.desk.reports() == ()
+            assert h.registry.reports() == ()
 
     run(story)
 
@@ -611,22 +613,22 @@ def test_a_leader_whose_connection_breaks_is_gone() -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:
             call = await attached(h)
-            h.desk.wake.clear()
+            h.registry.wake.clear()
             call.cancel()
-            await until(lambda: h.desk.reports() == ())
-            assert h.desk.wake.is_set()
+            await until(lambda: h.registry.reports() == ())
+            assert h.registry.wake.is_set()
 
     run(story)
 
 
 def test_a_leader_that_goes_quiet_for_three_intervals_is_dropped() -> None:
     async def story() -> None:
-        async with house(slurm_job(), pace=Pace(report_interval_s=0.1)) as h:
+        async with house(slurm_job(), timeouts=ServiceTimeouts(report_interval_s=0.1)) as h:
             call = await attached(h)
             code, text = await end_of(call)
             assert code is grpc.StatusCode.DEADLINE_EXCEEDED
             assert "no report" in text
-            assert h.desk.reports() == ()
+            assert h.registry.reports() == ()
 
     run(story)
 
@@ -641,9 +643,9 @@ def test_a_leader_that_floods_is_closed_and_the_others_go_on() -> None:
                     await bad.write(pb.FromLeader(report=pb.Report(workers=3)))
             # gRPC's client says INTERNAL when one of its own writes meets the closed stream first.
             assert await bad.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL)
-            assert [report.key for report in h.desk.reports()] == [JobKey(8)]
+            assert [report.key for report in h.registry.reports()] == [JobKey(8)]
             await good.write(pb.FromLeader(report=pb.Report(workers=5)))
-            await until(lambda: [report.training_workers for report in h.desk.reports()] == [5])
+            await until(lambda: [report.training_workers for report in h.registry.reports()] == [5])
 
     run(story)
 
@@ -666,7 +668,7 @@ def test_a_message_that_makes_no_sense_ends_the_stream_and_says_why(again: pb.Fr
             code, text = await end_of(call)
             assert code is grpc.StatusCode.INVALID_ARGUMENT
             assert text
-            assert h.desk.reports() == ()
+            assert h.registry.reports() == ()
 
     run(story)
 
@@ -687,12 +689,12 @@ def test_a_report_that_changes_nothing_for_a_policy_wakes_nobody() -> None:
     async def story() -> None:
         async with house(slurm_job()) as h:
             call = await attached(h)
-            h.desk.wake.clear()
+            h.registry.wake.clear()
             await call.write(pb.FromLeader(report=pb.Report(workers=2, batches_committed=9)))
-            await until(lambda: [report.batches_committed for report in h.desk.reports()] == [9])
-            assert not h.desk.wake.is_set()
+            await until(lambda: [report.batches_committed for report in h.registry.reports()] == [9])
+            assert not h.registry.wake.is_set()
             await call.write(pb.FromLeader(report=pb.Report(workers=2, scalable=True)))
-            await until(h.desk.wake.is_set)
+            await until(h.registry.wake.is_set)
 
     run(story)
 

@@ -6,14 +6,14 @@ from service_doubles import slurm_job
 
 from flexo.clusters.base import ClusterState
 from flexo.control.views import LoansView
-from flexo.loaning.turn import LendingSettings, Reading
+from flexo.loaning.lending_cycle import LendingSettings, Reading
 from flexo.model.loans import Demand, LeftAlone, Loan, LoanState, PastLoan
 from flexo.model.queue import JobKey, SatelliteTag
 from flexo.service.loans_reply import loans_reply
 
 LOANS = (
     Loan("i1", 100.0, "spare"),
-    Loan("i2", 100.0, "spare", LoanState.CALLED_BACK, 150.0, 330.0, "demand", 4, 2, 1),
+    Loan("i2", 100.0, "spare", LoanState.RECLAIMING, 150.0, 330.0, "demand", 4, 2, 1),
 )
 
 

@@ -21,17 +21,17 @@ from controller_world import ADA, BOB, FakeCluster
 from loop_in_thread import LoopThread
 from service_doubles import PlainAuthenticator
 
-from flexo.availability.mandate import ALONE
+from flexo.availability.leadership_guard import ALONE
 from flexo.config import Settings
 from flexo.controller import Controller
+from flexo.event_store.store import EventStore
 from flexo.events import Event
-from flexo.journal import Journal
 from flexo.service.admin_service import AdminService
 from flexo.service.budgets import Budgets
 from flexo.service.inference_service import InferenceService
-from flexo.service.jobs_service import JobService, Pace
-from flexo.service.leaders import LeaderDesk
-from flexo.service.server import Switchboard, all_services, listen
+from flexo.service.jobs_service import JobService, ServiceTimeouts
+from flexo.service.leader_registry import LeaderRegistry
+from flexo.service.server import ServiceRouter, all_services, listen
 from flexo.service.standing_by import StandingBy
 from flexo_bench.abuse.raw_http2 import RawConnection, frame
 from flexo_protos.connections import ConnectionGuard
@@ -85,22 +85,22 @@ def _free_port() -> int:
 @contextmanager
 def running(folder: Path, *, active: bool = True) -> Iterator[Flexod]:
     """A flexod with one elastic job of ADA's and a long event store; or one that stands by."""
-    cluster, desk = FakeCluster(), LeaderDesk()
+    cluster, registry = FakeCluster(), LeaderRegistry()
     cluster.base(1, "1-8")
-    journal = Journal(folder / "journal.sqlite", 30)
-    journal.record(1.0, tuple(Event(1.0, "grow", None, "x" * 500) for _ in range(3000)))
-    controller = Controller(Settings(), cluster, desk, journal, clock=cluster.clock)
+    event_store = EventStore(folder / "journal.sqlite", 30)
+    event_store.record(1.0, tuple(Event(1.0, "grow", None, "x" * 500) for _ in range(3000)))
+    controller = Controller(Settings(), cluster, registry, event_store, clock=cluster.clock)
     controller.cycle()
     port = _free_port()
     guard = ConnectionGuard(BUDGETS.silent_connections_of_a_host, BUDGETS.connections)
 
     async def start() -> grpc.aio.Server:
-        jobs = JobService(desk, controller, Pace(observed_within_s=0.05))
-        admin = AdminService(controller, journal, desk, (), budgets=BUDGETS)
-        board = Switchboard(StandingBy(lambda: admin_pb2.Availability(address="here")))
+        jobs = JobService(registry, controller, ServiceTimeouts(observed_within_s=0.05))
+        admin = AdminService(controller, event_store, registry, (), budgets=BUDGETS)
+        board = ServiceRouter(StandingBy(lambda: admin_pb2.Availability(address="here")))
         if active:
             board.activate(
-                all_services(jobs, admin, InferenceService(None, frozenset(), desk.wake.set)), ALONE
+                all_services(jobs, admin, InferenceService(None, frozenset(), registry.wake.set)), ALONE
             )
         return await listen(f"127.0.0.1:{port}", PlainAuthenticator(), board, guard=guard, budgets=BUDGETS)
 
@@ -108,7 +108,7 @@ def running(folder: Path, *, active: bool = True) -> Iterator[Flexod]:
         server = loop.do(start())
         yield Flexod(port, guard)
         loop.do(server.stop(None))
-    journal.close()
+    event_store.close()
 
 
 @pytest.fixture
@@ -262,6 +262,7 @@ def test_one_user_has_so_many_open_reads_and_is_told_which_limit_that_is(flexod:
         flexod.honest()
 
 
+@pytest.mark.thorough
 def test_who_does_not_read_its_answers_loses_the_connection(flexod: Flexod) -> None:
     request = admin_pb2.ListEventsRequest(limit=1000).SerializeToString()
     with flexod.dial(window=1, generous=False) as connection:
@@ -271,6 +272,7 @@ def test_who_does_not_read_its_answers_loses_the_connection(flexod: Flexod) -> N
         assert connection.closed
 
 
+@pytest.mark.thorough
 def test_who_opens_more_streams_than_allowed_gets_no_more(flexod: Flexod) -> None:
     with heedless(flexod.dial()) as connection:
         assert connection.most_streams is not None

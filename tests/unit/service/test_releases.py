@@ -37,7 +37,7 @@ def test_a_newer_leader_may_say_more_than_flexod_knows() -> None:
             report.report.MergeFromString(UNKNOWN)
             await call.write(report)
             async with asyncio.timeout(30):
-                while [said.training_workers for said in h.desk.reports()] != [5]:
+                while [said.training_workers for said in h.registry.reports()] != [5]:
                     await asyncio.sleep(0.01)
 
     run(story)

@@ -18,7 +18,7 @@ from flexo.service.active import Active
 from flexo.service.process import Process
 from flexo.service.reloading import AT_ONCE, Configuration, Reloading, compare
 
-GOOD = '[service]\naddress = "127.0.0.1:7000"\n[controller]\nlease_s = 120\n'
+GOOD = '[service]\naddress = "127.0.0.1:7000"\n[controller]\ntime_limit_s = 120\n'
 
 
 @pytest.fixture
@@ -75,16 +75,16 @@ def test_a_good_change_is_taken_over_and_the_rest_waits_for_a_restart(file: Path
         taken = Taken(Configuration(file))
         file.write_text(
             '[service]\naddress = "127.0.0.1:7001"\nadministrators = ["ada"]\n'
-            "[controller]\nlease_s = 240\ndry_run = true\n[journal]\nkeep_days = 3\n"
+            "[controller]\ntime_limit_s = 240\ndry_run = true\n[event_store]\nkeep_days = 3\n"
         )
         await taken.hup()
-        assert taken.settings.controller.lease_s == 240
+        assert taken.settings.controller.time_limit_s == 240
         assert taken.settings.service.administrators == ("ada",)
         assert taken.settings.service.address == "127.0.0.1:7000"
         assert not taken.settings.controller.dry_run
-        waits = "needs a restart of flexod: [service] address, [controller] dry_run, [journal] keep_days"
+        waits = "needs a restart of flexod: [service] address, [controller] dry_run, [event_store] keep_days"
         assert taken.unheeded == waits
-        over = "taken over: [service] administrators, [controller] lease_s"
+        over = "taken over: [service] administrators, [controller] time_limit_s"
         assert taken.news == [f"configuration read again: {over}; {waits}"]
         file.write_text(GOOD)
         await taken.hup()
@@ -97,8 +97,8 @@ def test_a_good_change_is_taken_over_and_the_rest_waits_for_a_restart(file: Path
     ("text", "said"),
     [
         (
-            "[controller]\nlease_s = 7\nslow_gpu_s = 60\n",
-            "flexo.toml:2: [controller] lease_s = 7 is not",
+            "[controller]\ntime_limit_s = 7\nslow_gpu_s = 60\n",
+            "flexo.toml:2: [controller] time_limit_s = 7 is not",
         ),
         ("[controler]\n", "[controler] is not a section; did you mean controller?"),
         ("[controller\n", "flexo.toml:1: not TOML"),
@@ -128,11 +128,11 @@ def test_a_dry_run_of_the_command_line_stays_one_whatever_the_file_says(file: Pa
     async def story() -> None:
         taken = Taken(Configuration(file, dry_run=True))
         file.write_text(
-            "[controller]\ndry_run = false\nlease_s = 240\n[service]\naddress = '127.0.0.1:7000'\n"
+            "[controller]\ndry_run = false\ntime_limit_s = 240\n[service]\naddress = '127.0.0.1:7000'\n"
         )
         await taken.hup()
         assert taken.settings.controller.dry_run
-        assert taken.settings.controller.lease_s == 240
+        assert taken.settings.controller.time_limit_s == 240
         assert taken.unheeded == ""
 
     asyncio.run(story())
@@ -165,11 +165,11 @@ def test_signals_have_it_read_again_and_do_not_end_flexod(file: Path) -> None:
     async def story() -> None:
         configuration = Configuration(file)
         process = Process(configuration, configuration.read())
-        file.write_text("[controller]\nlease_s = 61\n")
+        file.write_text("[controller]\ntime_limit_s = 61\n")
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGHUP)
         async with asyncio.timeout(60):
-            while process.settings.controller.lease_s != 61:
+            while process.settings.controller.time_limit_s != 61:
                 await asyncio.sleep(0.01)
         assert not process.ended.is_set()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -182,9 +182,9 @@ def test_signals_have_it_read_again_and_do_not_end_flexod(file: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "news"),
     [
-        ("lease_s = 61\n", "configuration read again: taken over: [controller] lease_s"),
-        ("lease_s = 120\ndry_run = true\n", "configuration read again: needs a restart of flexod: "),
-        ("lease_s = 7\n", "the configuration is not taken over, nothing of it: "),
+        ("time_limit_s = 61\n", "configuration read again: taken over: [controller] time_limit_s"),
+        ("time_limit_s = 120\ndry_run = true\n", "configuration read again: needs a restart of flexod: "),
+        ("time_limit_s = 7\n", "the configuration is not taken over, nothing of it: "),
     ],
 )
 def test_what_is_read_while_nobody_acts_is_told_to_the_one_who_acts_next(
@@ -204,7 +204,7 @@ def test_what_is_read_while_nobody_acts_is_told_to_the_one_who_acts_next(
         process.begin_to_act(cast(Active, undisturbed), before)
         assert undisturbed.told == []
         process.stand_by()
-        file.write_text(GOOD.replace("lease_s = 120\n", more))
+        file.write_text(GOOD.replace("time_limit_s = 120\n", more))
         os.kill(os.getpid(), signal.SIGHUP)
         async with asyncio.timeout(60):
             while not next_one.told:
@@ -213,7 +213,7 @@ def test_what_is_read_while_nobody_acts_is_told_to_the_one_who_acts_next(
                 process.stand_by()
         ((settings, said, unheeded),) = next_one.told
         assert said.startswith(news)
-        assert settings.controller.lease_s == (61 if "61" in more else 120)
+        assert settings.controller.time_limit_s == (61 if "61" in more else 120)
         assert bool(unheeded) == ("61" not in more)
         process.begin_to_act(cast(Active, last := Acts()), settings)
         assert last.told == ([(settings, f"as before: {unheeded}", unheeded)] if unheeded else [])

@@ -33,15 +33,15 @@ class Turn:
 def test_each_message_says_of_which_epoch_it_is_and_none_comes_after_the_turn() -> None:
     async def story() -> None:
         turn = Turn()
-        async with house(slurm_job(), mandate=turn) as h:
+        async with house(slurm_job(), leadership=turn) as h:
             call = h.dial()
             await call.write(hello())
             assert (await call.read()).epoch == 7
-            h.desk.tell(JobKey(7), Orders((OFFER,), 0))
+            h.registry.tell(JobKey(7), Orders((OFFER,), 0))
             granted = await call.read()
             assert (granted.epoch, len(granted.grants.grants)) == (7, 1)
             turn.held = False
-            h.desk.tell(JobKey(7), Orders((), 0))
+            h.registry.tell(JobKey(7), Orders((), 0))
             code, text = await end_of(call)
             assert (code, "not the active one" in text) == (grpc.StatusCode.UNAVAILABLE, True)
 

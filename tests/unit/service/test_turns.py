@@ -18,15 +18,15 @@ import pytest
 from service_doubles import PlainAuthenticator
 
 from flexo.availability.leader_elector import LeaderElector
-from flexo.availability.mandate import Mandate
+from flexo.availability.leadership_guard import LeadershipGuard
 from flexo.config import Settings
-from flexo.journal import Journal
+from flexo.event_store.store import EventStore
 from flexo.model.queue import JobKey
-from flexo.service import turns
+from flexo.service import failover_loop
+from flexo.service.failover_loop import FailoverLoop
 from flexo.service.process import CannotServe, Process
 from flexo.service.reloading import Configuration
 from flexo.service.server import Services, listen
-from flexo.service.turns import Turns
 from flexo_protos import flexods
 from flexo_protos.credentials import METADATA_KEY
 from flexo_protos.leader_leases.lease import OF_FLEXODS, LeaderLease
@@ -39,8 +39,8 @@ BOUND_S = 60.0
 class Acting(admin_pb2_grpc.AdminServiceServicer):
     """What stands where `Active` stood."""
 
-    journal: Journal
-    mandate: Mandate
+    event_store: EventStore
+    leadership: LeadershipGuard
     about: Any
     falls_over: bool = False
     services: Services = field(default_factory=Services)
@@ -77,14 +77,18 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Acting]:
     all_of_them: list[Acting] = []
 
     def begin(
-        settings: Settings, journal: Journal, mandate: Mandate, happenings: object, about: object
+        settings: Settings,
+        event_store: EventStore,
+        leadership: LeadershipGuard,
+        counters: object,
+        about: object,
     ) -> Acting:
-        acting = Acting(journal, mandate, about, falls_over=settings.slurm.timeout_s == 13)
+        acting = Acting(event_store, leadership, about, falls_over=settings.slurm.timeout_s == 13)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(acting, acting.services)  # type: ignore[arg-type]
         all_of_them.append(acting)
         return acting
 
-    monkeypatch.setattr(turns.Active, "begin", begin)
+    monkeypatch.setattr(failover_loop.Active, "begin", begin)
     return all_of_them
 
 
@@ -128,14 +132,14 @@ def free_addresses() -> tuple[str, str]:
 async def running(folder: Path, address: str, both: tuple[str, str], more: str = "") -> AsyncIterator[One]:
     text = (
         f'[high_availability]\nhosts = ["{both[0]}", "{both[1]}"]\nlease = "file://{folder}"\nlease_s = 2\n'
-        f'[journal]\npath = "{folder}/journal.sqlite"\n{more}'
+        f'[event_store]\npath = "{folder}/journal.sqlite"\n{more}'
     )
     file = folder / f"{address}.toml"
     file.write_text(text)
     configuration = Configuration(file, address=address)
     process = Process(configuration, configuration.read())
-    mine = Turns(process)
-    server = await listen(address, PlainAuthenticator(), mine.switchboard)
+    mine = FailoverLoop(process)
+    server = await listen(address, PlainAuthenticator(), mine.router)
     task = asyncio.create_task(mine.take())
     async with grpc.aio.insecure_channel(address) as channel:
         yield One(address, process, task, admin_pb2_grpc.AdminServiceStub(channel))
@@ -151,7 +155,7 @@ async def until(what: Any, sentence: str) -> None:
     assert sentence
 
 
-def test_one_serves_the_other_names_it_and_follows_it_with_its_journal(
+def test_one_serves_the_other_names_it_and_follows_it_with_its_event_store(
     tmp_path: Path, begun: list[Acting]
 ) -> None:
     both = free_addresses()
@@ -160,7 +164,7 @@ def test_one_serves_the_other_names_it_and_follows_it_with_its_journal(
         async with running(tmp_path, both[0], both) as a:
             assert not await a.serves(), "the folder was empty: it has to wait"
             await until(a.serves, "the first is active")
-            begun[0].journal.set_cap(JobKey(7), 3)
+            begun[0].event_store.set_cap(JobKey(7), 3)
             async with running(tmp_path, both[1], both) as b:
                 await until(_knows(b, both[0]), "the second knows the first")
                 assert not await b.serves()
@@ -170,10 +174,12 @@ def test_one_serves_the_other_names_it_and_follows_it_with_its_journal(
                 assert not begun[0].open
                 await until(b.serves, "the second follows")
                 assert (await b.about()).active
-                assert begun[1].journal.caps() == {JobKey(7): 3}
-                assert begun[1].mandate.epoch > begun[0].mandate.epoch
+                assert begun[1].event_store.caps() == {JobKey(7): 3}
+                assert begun[1].leadership.epoch > begun[0].leadership.epoch
                 assert not await a.serves()
-                kinds = [event.text for event in begun[1].journal.events(None, 10) if event.kind == "daemon"]
+                kinds = [
+                    event.text for event in begun[1].event_store.events(None, 10) if event.kind == "daemon"
+                ]
                 assert kinds[0].startswith(f"the flexod at {both[1]} becomes the active one (epoch ")
 
     asyncio.run(story())
@@ -225,10 +231,10 @@ def test_one_that_loses_its_lease_stands_by_again_in_the_same_process_and_forget
             await until(_knows(a, "other:1"), "it stands by")
             await until(_closed(begun[0]), "its streams end")
             await until(a.serves, "and is active again, when the other says no more")
-            assert begun[1].mandate.epoch == 4000000001
+            assert begun[1].leadership.epoch == 4000000001
 
     asyncio.run(story())
-    waits = "needs a restart of flexod: [journal] keep_days"
+    waits = "needs a restart of flexod: [event_store] keep_days"
     news = f"configuration read again: {waits}"
     assert [acting.told for acting in begun] == [[(news, waits)], [(f"as before: {waits}", waits)]]
 

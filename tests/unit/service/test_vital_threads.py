@@ -11,18 +11,18 @@ STORY = """
 import asyncio, sys, threading, time
 from prometheus_client import CollectorRegistry
 from flexo.config import LogSettings
-from flexo.metrics.happenings import Happenings
-from flexo.service import logs, metrics_endpoint, standstill
+from flexo.metrics.counters import Counters
+from flexo.service import logs, metrics_endpoint, watchdog
 
 logs.set_up(LogSettings())
-standstill.LOOK_S = 0.01
+watchdog.LOOK_S = 0.01
 
 def fail(*_):
     raise ZeroDivisionError("as the test says")
 
 async def watching():
-    standstill.Standstill.look = fail
-    with standstill.none_allowed(Happenings(CollectorRegistry()), asyncio.get_running_loop(), 0.1):
+    watchdog.Watchdog.look = fail
+    with watchdog.none_allowed(Counters(CollectorRegistry()), asyncio.get_running_loop(), 0.1):
         await asyncio.sleep(60)
 
 def measuring():
@@ -30,12 +30,12 @@ def measuring():
     with metrics_endpoint.metrics_served("127.0.0.1:0", CollectorRegistry()):
         time.sleep(60)
 
-asyncio.run(watching()) if sys.argv[1] == "standstill" else measuring()
+asyncio.run(watching()) if sys.argv[1] == "watchdog" else measuring()
 print("went on", flush=True)
 """
 
 
-@pytest.mark.parametrize("name", ["standstill", "metrics"])
+@pytest.mark.parametrize("name", ["watchdog", "metrics"])
 def test_its_error_ends_the_process_with_1_and_stands_in_the_log(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", STORY, name], capture_output=True, text=True, timeout=120, check=False

@@ -13,7 +13,7 @@ from flexo.model.elastic import FailureReason, SatelliteState
 from flexo.model.queue import JobKey, Principal
 from flexo.model.ranges import Range
 from flexo.service import wire
-from flexo.service.errands import CancelOrder, CheckpointOrder, Command, ProfileOrder, Result
+from flexo.service.pending_commands import CancelOrder, CheckpointOrder, Command, ProfileOrder, Result
 from flexo_protos.resources import Devices, Resources, to_message
 from flexo_protos.v1 import jobs_pb2 as pb
 
@@ -120,11 +120,11 @@ def test_satellites_that_are_still_being_submitted_have_no_number_yet() -> None:
 def test_a_progress_that_is_no_part_of_a_whole_is_refused(progress: float) -> None:
     job = wire.introduction(hello())
     assert wire.leader_report(job, 1, pb.Report(progress=0.25), NODES).progress == 0.25
-    with pytest.raises(wire.Malformed, match=r"progress is .*: a number from 0 to 1 is allowed"):
+    with pytest.raises(wire.Malformed, match=r"progress\b.*from 0 to 1\b"):
         wire.leader_report(job, 1, pb.Report(progress=progress), NODES)
 
 
-def test_counts_that_the_journal_cannot_keep_are_refused() -> None:
+def test_counts_that_the_event_store_cannot_keep_are_refused() -> None:
     job = wire.introduction(hello())
     with pytest.raises(wire.Malformed, match="batches_committed"):
         wire.leader_report(job, 1, pb.Report(batches_committed=1 << 63), NODES)
@@ -158,7 +158,12 @@ def test_grants_are_told_with_every_field() -> None:
     offer = GrantOffer("g1", "n2", 3, "flex", 300, 40, "spare")
     (grant,) = wire.to_leader(Orders((offer,), 64)).grants.grants
     assert (grant.grant_id, grant.node, grant.workers) == ("g1", "n2", 3)
-    assert (grant.partition, grant.lease_s, grant.start_within_s, grant.qos) == ("flex", 300, 40, "spare")
+    assert (grant.partition, grant.time_limit_s, grant.start_within_s, grant.qos) == (
+        "flex",
+        300,
+        40,
+        "spare",
+    )
 
 
 def test_speeds_are_told_beside_the_grants_and_a_leader_without_any_hears_none() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 
 COLUMNS = (
     "JobID",
@@ -65,7 +65,7 @@ def dump(lines: Iterable[str]) -> str:
     return "\n".join(["|".join(COLUMNS), *lines]) + "\n"
 
 
-def dump_of(outcome: Outcome, gpus_per_node: int) -> str:
+def dump_of(outcome: SimulatedRun, gpus_per_node: int) -> str:
     """What sacct would have said if the simulation had been a cluster. Times are cut to seconds, as there."""
     lines = []
     for record in outcome.records:

@@ -10,7 +10,7 @@ from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model.plans import Allocate, Drop
 from flexo.model.queue import JobKey
 from flexo.model.ranges import Range
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
 from flexo.policies.placement import Placement
 from flexo_protos.resources import Resources
@@ -18,7 +18,7 @@ from flexo_simulation.engine import simulate
 from flexo_simulation.estimates import Estimates, Mode
 from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.records import JobRecord
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import TraceJob, Workload
 
@@ -85,7 +85,7 @@ class Script:
 
 
 def allocate(number: int, workers: int, node: str = NODE) -> Allocate:
-    return Allocate(JobKey(number), (Share(node, workers),) if workers else (), "the test says so")
+    return Allocate(JobKey(number), (NodeShare(node, workers),) if workers else (), "the test says so")
 
 
 def greedy_fifo(jobs: Jobs, placement: Placement) -> list[Allocate]:
@@ -97,7 +97,7 @@ def greedy_fifo(jobs: Jobs, placement: Placement) -> list[Allocate]:
         node = next((name for name, gpus in free.items() if gpus >= workers * job.shape.gpus), None)
         if not job.shares and node is not None:
             free[node] -= workers * job.shape.gpus
-            started.append(Allocate(job.key, (Share(node, workers),), "it fits"))
+            started.append(Allocate(job.key, (NodeShare(node, workers),), "it fits"))
     return started
 
 
@@ -107,11 +107,11 @@ def on_one_node(
     gpus: int = 8,
     mode: Mode = Mode.ORACLE,
     **scenario,
-) -> Outcome:
+) -> SimulatedRun:
     """The outcome on one node."""
     place = Scenario((NodeGroup(1, gpus),), estimates=Estimates(mode), **scenario)
     return simulate(Workload("test", tuple(jobs)), Doing(what), place)
 
 
-def by_number(outcome: Outcome) -> dict[int, JobRecord]:
+def by_number(outcome: SimulatedRun) -> dict[int, JobRecord]:
     return {record.job.job_id: record for record in outcome.records}

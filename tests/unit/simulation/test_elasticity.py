@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from little_simulations import trace_job
+from says import says
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model.ranges import Range
@@ -110,7 +111,7 @@ def test_any_model_is_drawn_where_none_is_named(tables):
 
 
 def test_a_model_that_is_in_no_table_is_refused(tables):
-    with pytest.raises(BadTrace, match="no table of 'gpt9'; there are fast, slow"):
+    with pytest.raises(BadTrace, match=r"'gpt9'.*\bfast, slow\b"):
         with_tables(workload(), tables, "gpt9", seed=1)
 
 
@@ -130,5 +131,6 @@ def test_on_a_cluster_without_types_any_gpu_does_and_that_is_said():
     jobs = Workload("test", (typed, trace_job(2)))
     found = for_cluster(jobs, (NodeGroup(2, 4),))
     assert [job.shape.gpu_type for job in found.jobs] == ["", ""]
-    assert found.notes == ("jobs that asked for a type of GPU, where here any one does: 1",)
+    [note] = found.notes
+    assert says(note, "type of GPU", 1)
     assert for_cluster(jobs, (NodeGroup(2, 4, "v100"),)) is jobs

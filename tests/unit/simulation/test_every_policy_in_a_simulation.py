@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_simulations import trace_job
+from thorough import examples
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model.training import Quota, TrainingJob
@@ -79,7 +80,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     costs=st.sampled_from([Costs(), Costs(start_s=30.0, resize_s=30.0)]),
     interval_s=st.sampled_from([None, 64.0]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_its_plans_can_be_and_are_the_same_for_a_job_last_looked_at_earlier(
     name, workload, mode, costs, interval_s
 ):

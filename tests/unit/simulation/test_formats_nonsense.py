@@ -8,6 +8,7 @@ import pytest
 from dumps import COLUMNS, dump, line
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from flexo_simulation.formats import itp, own, philly, tiresias
 from flexo_simulation.formats.errors import BadTrace
@@ -46,7 +47,7 @@ def path(tmp_path_factory):
 
 @pytest.mark.parametrize("name", GOOD_LINES)
 @given(bad=st.lists(st.lists(WORDS, max_size=18), min_size=1, max_size=4), junk=st.binary(max_size=60))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_csv_of_nonsense_is_refused_or_skipped_and_the_good_line_is_read(path, name, bad, junk):
     columns, good = GOOD_LINES[name]
     lines = [",".join(columns), good, *(",".join(cells) for cells in bad)]
@@ -58,7 +59,7 @@ def test_a_csv_of_nonsense_is_refused_or_skipped_and_the_good_line_is_read(path,
 
 
 @given(bad=st.lists(st.lists(WORDS, max_size=18), min_size=1, max_size=4), junk=st.binary(max_size=60))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_a_dump_of_nonsense_likewise(path, bad, junk):
     text = dump([line("1"), *("|".join(cells) for cells in bad)])
     path.write_bytes(text.encode("utf-8", "replace") + junk)
@@ -67,14 +68,14 @@ def test_a_dump_of_nonsense_likewise(path, bad, junk):
 
 
 @given(places=st.dictionaries(st.sampled_from(COLUMNS), WORDS, min_size=1, max_size=4))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_one_good_line_of_sacct_with_cells_of_nonsense_likewise(path, places):
     path.write_bytes(dump([line("1"), line("2", **places)]).encode("utf-8", "replace"))
     outcome(path, "sacct", skip_bad=True)
 
 
 @given(junk=st.binary(max_size=200))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_files_that_are_no_text_are_refused(path, junk):
     path.write_bytes(junk)
     for name in (*GOOD_LINES, "sacct"):

@@ -7,7 +7,7 @@ from small_application import write_application
 from traces import needs_traces
 
 from flexo.model.ranges import Range
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo_simulation.costs import POLLUX
 from flexo_simulation.formats import pollux
 from flexo_simulation.formats.errors import BadTrace
@@ -51,7 +51,7 @@ def test_times_are_not_counted_from_the_first_job_because_rounds_are_not(workloa
 
 def test_profiles_lie_beside_the_workloads_or_where_it_is_said(workloads, tmp_path):
     elsewhere = write(tmp_path, HEADER + GOOD)
-    with pytest.raises(BadTrace, match="say where they are with --profiles"):
+    with pytest.raises(BadTrace, match="--profiles"):
         pollux.read(elsewhere, ReadOptions())
     assert pollux.read(elsewhere, ReadOptions(profiles=tmp_path / "profiles")).jobs
 
@@ -94,7 +94,7 @@ def test_a_cautious_job_expects_less_of_sizes_that_it_has_not_tried(workloads):
     for caution in (0.0, 1.0):
         (job,) = pollux.adapted(found, choose_batch=False, declare=True, caution=caution).jobs
         run = job.training.begin()
-        run.advance(100.0, (Share("n1", 1),), 0)
+        run.advance(100.0, (NodeShare("n1", 1),), 0)
         speed = run.speed()
         assert speed is not None
         rates.append(speed.rate(2, 1))

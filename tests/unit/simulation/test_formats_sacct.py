@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from dumps import COLUMNS, dump, line, stamp
+from says import says
 
 from flexo_simulation.formats import sacct, sacct_words
 from flexo_simulation.formats.errors import BadTrace
@@ -98,7 +99,8 @@ def test_jobs_that_never_started_are_left_out(read, start):
 def test_jobs_that_still_run_end_when_the_dump_was_made_and_that_is_said(read):
     found = read(dump([line(End="Unknown", State="RUNNING", elapsed=77)]))
     assert found.runs[0].elapsed_s == 77
-    assert found.notes == ("jobs that still ran, taken to end when the dump was made: 1",)
+    [note] = found.notes
+    assert says(note, "still ran", 1)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_columns_may_stand_in_any_order_and_be_more(read):
 
 def test_a_bar_in_a_job_name_is_understood_in_the_last_column_only(read):
     assert read(dump([line(JobName="a|b|c")])).runs[0].job_name == "a|b|c"
-    with pytest.raises(BadTrace, match=r"dump\.txt:2: has 7 cells where the header has 6"):
+    with pytest.raises(BadTrace, match=r"dump\.txt:2\b.*\b7 cells\b.*\b6\b"):
         read(f"JobName|JobID|Submit|Start|Elapsed|AllocTRES\na|b|7|{stamp(0)}|{stamp(1)}|5|gres/gpu=1\n")
 
 
@@ -218,7 +220,8 @@ def test_a_windows_file_with_a_byte_order_mark_and_empty_lines_is_read(tmp_path)
 def test_components_of_a_heterogeneous_job_are_one_job(read):
     found = read(dump([line("9+0", gpus=1, elapsed=50), line("9+1", gpus=8, elapsed=60), line("10")]))
     assert [(run.job_id, run.gpus, run.elapsed_s) for run in found.runs] == [("9", 9, 60), ("10", 4, 600)]
-    assert found.notes == ("components of heterogeneous jobs, joined to the others: 1",)
+    [note] = found.notes
+    assert says(note, "heterogeneous", 1)
 
 
 def test_each_run_of_a_requeued_job_is_a_job_that_waits_from_the_end_of_the_run_before(read):
@@ -229,7 +232,8 @@ def test_each_run_of_a_requeued_job_is_a_job_that_waits_from_the_end_of_the_run_
         ("9", 10, 100),
         ("9", 190, 50),
     ]
-    assert found.notes == ("later runs of requeued jobs, each taken as a job: 1",)
+    [note] = found.notes
+    assert says(note, "requeued", 1)
 
 
 def test_a_run_that_stands_in_two_dumps_put_together_counts_once_with_what_the_later_one_says(read):
@@ -300,7 +304,7 @@ def test_a_partition_that_ran_nothing_is_answered_with_those_that_did(tmp_path):
     with pytest.raises(BadTrace) as error:
         sacct.read(path, ReadOptions(partitions=frozenset({"gpus"})))
     (problem,) = error.value.problems
-    assert "of its lines, 1 ran in partition gpu, 1 ran in partition debug" in problem
+    assert says(problem, "1 ran in partition gpu", "1 ran in partition debug")
     assert "AccountingStorageTRES" not in problem
 
 
@@ -309,7 +313,7 @@ def test_a_dump_in_utf_16_says_what_to_do(tmp_path, encoding):
     path = tmp_path / "dump.txt"
     mark = "" if encoding == "utf-16" else "\ufeff"
     path.write_bytes((mark + dump([line("1")])).encode(encoding))
-    with pytest.raises(BadTrace, match="is text in UTF-16; it takes UTF-8, as iconv -f UTF-16"):
+    with pytest.raises(BadTrace, match=r"UTF-16\b.*\bUTF-8\b.*iconv -f UTF-16"):
         read_dump(path, ReadOptions())
 
 

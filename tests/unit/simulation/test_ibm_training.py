@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.scalability.jsa import AllReduceTimes, JobScalability
 from flexo_simulation.ibm_training import (
     CATEGORIES,
@@ -51,12 +51,14 @@ def test_category_4_has_one_batch():
 def test_a_job_takes_its_printed_length_on_one_gpu(category: Category):
     workload = generate(Arrivals(60.0, categories=(category,)), GPUS, 1)
     run = workload.jobs[0].training.begin()
-    assert run.time_left_s((Share("n", 1),), category.largest_per_gpu) == pytest.approx(category.minutes * 60)
+    assert run.time_left_s((NodeShare("n", 1),), category.largest_per_gpu) == pytest.approx(
+        category.minutes * 60
+    )
 
 
 def test_a_job_does_the_same_work_with_any_batch():
     job = generate(Arrivals(60.0, categories=CATEGORIES[:1]), GPUS, 1).jobs[0]
-    on_two = (Share("n", 2),)
+    on_two = (NodeShare("n", 2),)
     small, large = (job.training.begin().time_left_s(on_two, samples) for samples in (22, 64))
     assert small / large == pytest.approx(1.66 / 1.06, rel=0.03)
 

@@ -7,11 +7,11 @@ import math
 import pytest
 
 from flexo.model.measured import Source
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.scalability.table import TableSpeed
 from flexo_simulation.linear_training import LinearTraining
 
-THREE = (Share("a", 1), Share("b", 2))
+THREE = (NodeShare("a", 1), NodeShare("b", 2))
 
 
 def test_without_a_speed_work_is_seconds_of_one_worker():
@@ -39,7 +39,7 @@ def test_what_sums_of_times_leave_over_is_no_work():
 def test_with_a_table_it_goes_as_fast_as_that_says():
     speed = TableSpeed.of({1: 10.0, 2: 15.0, 4: 20.0})
     run = LinearTraining(300.0, speed).begin()
-    assert run.time_left_s((Share("a", 2),), 0) == pytest.approx(20.0)
+    assert run.time_left_s((NodeShare("a", 2),), 0) == pytest.approx(20.0)
     assert run.speed() == speed
 
 

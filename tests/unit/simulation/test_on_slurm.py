@@ -113,6 +113,7 @@ def test_a_satellite_is_given_up_that_would_hold_up_a_waiting_job() -> None:
     assert growing.end is End.FINISHED
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["backfill", "fifo", "greedy", "lyra", "elastic-tiresias", "goodput"])
 def test_every_job_ends_and_no_gpu_is_held_twice(policy: str) -> None:
     of = random.Random(policy)

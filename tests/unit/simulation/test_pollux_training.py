@@ -14,14 +14,14 @@ from small_application import small_application
 from traces import needs_traces
 
 from flexo.model.measured import Source
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.scalability.goodput import GoodputSpeed
 from flexo_simulation.pollux_profiles import Application, load_application
 from flexo_simulation.pollux_training import PolluxRun, PolluxTraining
 
-ONE = (Share("a", 1),)
-TWO = (Share("a", 2),)
-APART = (Share("a", 1), Share("b", 2))
+ONE = (NodeShare("a", 1),)
+TWO = (NodeShare("a", 2),)
+APART = (NodeShare("a", 1), NodeShare("b", 2))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def small() -> Application:
         return application
 
 
-def run_to_end(run: PolluxRun, shares: tuple[Share, ...], tick: float = 60.0, samples: int = 0) -> float:
+def run_to_end(run: PolluxRun, shares: tuple[NodeShare, ...], tick: float = 60.0, samples: int = 0) -> float:
     """Training time, in ticks."""
     trained = 0.0
     while not run.finished:
@@ -163,7 +163,7 @@ def test_looking_changes_nothing(small: Application):
 @pytest.mark.parametrize("name", ["bert", "cifar10", "deepspeech2", "yolov3"])
 def test_choosing_its_batch_a_job_is_hardly_slower_than_with_the_best_fixed_one(name: str):
     application = load_application(needs_traces("pollux/profiles"), name)
-    for shares in ((Share("a", 4),), (Share("a", 4), Share("b", 4))):
+    for shares in ((NodeShare("a", 4),), (NodeShare("a", 4), NodeShare("b", 4))):
         fixed = [
             PolluxTraining(application, batch).begin().time_left_s(shares, 0)
             for batch in application.epochs.batches
@@ -179,6 +179,6 @@ def test_every_job_of_the_workloads_can_train_with_what_its_user_chose():
             application = load_application(profiles, row["application"])
             run = PolluxTraining(application, int(row["batch_size"])).begin()
             gpus = int(row["num_replicas"])
-            shares = tuple(Share(f"n{node}", min(4, gpus - 4 * node)) for node in range(-(-gpus // 4)))
+            shares = tuple(NodeShare(f"n{node}", min(4, gpus - 4 * node)) for node in range(-(-gpus // 4)))
             left_s = run.time_left_s(shares, 0)
             assert run_to_end(run, shares) == pytest.approx(left_s, abs=0.5)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_simulations import said, trace_job
+from thorough import examples
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.model.plans import Allocate
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Targets
 from flexo.policies.placement import Placement
 from flexo_simulation.costs import Costs
@@ -52,7 +53,7 @@ class Whimsical(Policy):
 
 def _anywhere(
     job: TrainingJob, free: dict[str, int], whim: random.Random, preempts: bool
-) -> tuple[Share, ...]:
+) -> tuple[NodeShare, ...]:
     """Other shares for the job, or none, in what is free and what it has; `free` is what is left."""
     for share in job.shares:
         free[share.node] += share.workers
@@ -63,7 +64,7 @@ def _anywhere(
     for name in whim.sample(sorted(free), len(free)):
         workers = min(wanted, free[name])
         if workers:
-            shares.append(Share(name, workers))
+            shares.append(NodeShare(name, workers))
             wanted -= workers
     if sum(share.workers for share in shares) < job.workers.min:
         shares = list(job.shares)
@@ -107,7 +108,7 @@ def trained(record: JobRecord, costs: Costs) -> float:
 
 
 @given(workload=workloads(), place=places, seed=st.integers(0, 1000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_job_does_exactly_its_work_and_no_gpu_is_held_twice(workload, place, seed):
     outcome = simulate(workload, Whimsical(seed), place)
     for record in outcome.records:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_simulations import Doing, by_number, greedy_fifo, trace_job
+from thorough import examples
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo.loaning.orchestrator import Rules
 from flexo.loaning.reclaim import exact, random_choice
-from flexo.loaning.vacating import Timing
+from flexo.loaning.reclaim_steps import Timing
 from flexo.model.plans import Allocate
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.policies.base import Jobs, Policy
 from flexo.policies.lyra import Lyra
 from flexo.policies.placement import Placement
@@ -24,7 +25,7 @@ from flexo_simulation.engine import simulate
 from flexo_simulation.estimates import Estimates, Mode
 from flexo_simulation.inference import Inference
 from flexo_simulation.records import End
-from flexo_simulation.results import Outcome
+from flexo_simulation.results import SimulatedRun
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.workload import TraceJob, Workload
 
@@ -53,7 +54,9 @@ def inference(demand: DemandTrace = NO_DEMAND, **changes) -> Inference:
     return Inference(NodeGroup(SERVERS, GPUS, "", "i"), demand, **(usual | changes))
 
 
-def run(jobs: list[TraceJob], beside: Inference | None, policy: Policy | None = None, **scenario) -> Outcome:
+def run(
+    jobs: list[TraceJob], beside: Inference | None, policy: Policy | None = None, **scenario
+) -> SimulatedRun:
     """On one training node n1."""
     place = Scenario((NodeGroup(1, GPUS),), estimates=Estimates(Mode.ORACLE), inference=beside, **scenario)
     return simulate(Workload("test", tuple(jobs)), policy or Doing(greedy_fifo), place)
@@ -152,7 +155,7 @@ def test_a_server_emptied_because_its_job_went_for_another_is_counted():
     def across_two(jobs: Jobs, placement: Placement) -> list[Allocate]:
         lent = {node.name for node in placement.nodes if node.gpus_idle} - {"n1"}
         waits = [job.key for job in jobs.training if not job.shares]
-        shares = (Share("i1", 2), Share("i2", 2))
+        shares = (NodeShare("i1", 2), NodeShare("i2", 2))
         return [Allocate(key, shares, "it fits") for key in waits if {"i1", "i2"} <= lent]
 
     rush = DemandTrace("two, then none", (0.0, 500.0, 2000.0), (0.0, 2.0, 0.0))
@@ -166,7 +169,7 @@ def test_a_server_emptied_because_its_job_went_for_another_is_counted():
 
 
 def test_equal_simulations_have_equal_outcomes():
-    def once() -> Outcome:
+    def once() -> SimulatedRun:
         chooser = random_choice(3)
         return run(four(700.0), inference(busy_from(300.0, 900.0), chooser=chooser), Lyra())
 
@@ -222,7 +225,7 @@ def stories(draw: st.DrawFn) -> tuple[list[TraceJob], DemandTrace, bool]:
     return jobs, trace, draw(st.booleans())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(stories())
 def test_no_server_is_ever_used_by_both_sides_and_every_deadline_is_met(
     story: tuple[list[TraceJob], DemandTrace, bool],

@@ -10,7 +10,7 @@ import pytest
 from little_simulations import Script, by_number, greedy_fifo, on_one_node, trace_job
 
 from flexo.model.measured import Source
-from flexo.model.training import Share
+from flexo.model.training import NodeShare
 from flexo.policies.base import Jobs
 from flexo.policies.placement import Placement
 from flexo_simulation.costs import Costs
@@ -37,20 +37,20 @@ class TwoPacesRun:
     def finished(self) -> bool:
         return self._done >= 2 * self._each - 1e-9
 
-    def _pace(self, shares: Sequence[Share]) -> float:
+    def _poll_interval(self, shares: Sequence[NodeShare]) -> float:
         return sum(share.workers for share in shares) * (1.0 if self._done < self._each - 1e-9 else 0.5)
 
-    def time_left_s(self, shares: Sequence[Share], samples: int) -> float:
+    def time_left_s(self, shares: Sequence[NodeShare], samples: int) -> float:
         if not shares:
             return math.inf
         end = self._each if self._done < self._each - 1e-9 else 2 * self._each
-        return (end - self._done) / self._pace(shares)
+        return (end - self._done) / self._poll_interval(shares)
 
-    def advance(self, seconds: float, shares: Sequence[Share], samples: int) -> float:
+    def advance(self, seconds: float, shares: Sequence[NodeShare], samples: int) -> float:
         left = seconds
         while left > 0 and not self.finished:
             step = min(left, self.time_left_s(shares, samples))
-            self._done += step * self._pace(shares)
+            self._done += step * self._poll_interval(shares)
             left -= step
         return seconds - left
 

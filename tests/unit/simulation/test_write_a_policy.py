@@ -131,7 +131,7 @@ def test_a_policy_that_cannot_be_used_is_named_with_its_package_and_the_reason(
 
 def test_the_name_of_a_policy_of_flexos_own_cannot_be_taken(offer: Offer) -> None:
     offer("greedy_package", "1 / 0\n", "lyra = greedy_package:Mine")
-    with pytest.warns(RuntimeWarning, match=r"'lyra' of greedy_package 1\.2 is left out"):
+    with pytest.warns(RuntimeWarning, match=r"'lyra' .*greedy_package 1\.2\b"):
         assert registry.names() == registry.built_in()
     assert registry.make("lyra") == registry.make("lyra")
 
@@ -139,5 +139,5 @@ def test_the_name_of_a_policy_of_flexos_own_cannot_be_taken(offer: Offer) -> Non
 def test_of_two_packages_that_offer_the_same_name_one_is_used_and_the_other_named(offer: Offer) -> None:
     offer("one_package", shown("python"), "smallest-first = one_package:SmallestFirst")
     offer("two_package", "1 / 0\n", "smallest-first = two_package:Mine")
-    with pytest.warns(RuntimeWarning, match=r"two_package 1\.2 is left out: one_package 1\.2 has"):
+    with pytest.warns(RuntimeWarning, match=r"two_package 1\.2\b.*one_package 1\.2\b"):
         assert registry.make("smallest-first").name == "smallest-first"

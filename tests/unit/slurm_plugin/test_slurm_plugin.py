@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from flexo.model.ranges import BadRange, Range
 
@@ -78,7 +79,10 @@ value = st.one_of(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(25),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(values=st.lists(value, min_size=40, max_size=60))
 def test_c_lua_and_the_daemon_read_every_range_alike(range_check: Path, values: list[str]) -> None:
     in_c = readings(range_check, values=values, limit=NO_LIMIT)

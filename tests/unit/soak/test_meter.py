@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from soak import meter
+
+pytestmark = pytest.mark.thorough
 
 PAGE = """\
 # TYPE flexo_cycles_total counter
@@ -51,6 +55,20 @@ def test_memory_that_is_written_to_is_resident_and_belongs_to_no_file() -> None:
     after = meter.memory_mib(os.getpid())
     assert [now - then for now, then in zip(after, before, strict=True)] == pytest.approx([64, 64], abs=4)
     assert block
+
+
+def test_what_a_process_holds_names_its_files_its_connections_and_its_commands(tmp_path: Path) -> None:
+    held = meter.Meter(psutil.Process(), 0, tmp_path)
+    with (
+        (tmp_path / "open").open("w"),
+        socket.create_server(("127.0.0.1", 0)) as server,
+        subprocess.Popen(["sleep", "60"]) as command,
+    ):
+        found, port = held._holds(), server.getsockname()[1]
+        command.kill()
+    assert str(tmp_path / "open") in found
+    assert f"socket LISTEN 127.0.0.1:{port}" in found
+    assert "runs sleep 60" in found
 
 
 def test_pages_of_the_event_store_that_hold_nothing_do_not_count(tmp_path: Path) -> None:

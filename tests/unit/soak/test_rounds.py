@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from chaos.system.plan import OF_A_JOB, Target
 from soak.rounds import LASTS_S, End, Restart, round_of
+
+pytestmark = pytest.mark.thorough
 
 ROUNDS = [round_of(1, number, flexod_too=False) for number in range(1, 31)]
 WARM_UP = [round_of(1, number, flexod_too=True) for number in range(1, 5)]

@@ -8,6 +8,8 @@ import random
 import pytest
 from soak.slopes import FEWEST, Slope, fit, samples_needed
 
+pytestmark = pytest.mark.thorough
+
 MINUTE_S, HOUR_S = 60.0, 3600.0
 
 

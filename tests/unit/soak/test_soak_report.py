@@ -11,9 +11,20 @@ from soak import picture, report
 from soak.meter import Sample
 from soak.report import MEASURES, Soak
 
+pytestmark = pytest.mark.thorough
+
 QUIET = tuple(
     Sample(
-        1.8e9 + 90 * number, 71 + 0.1 * (number % 2), 40.0, 38, 21, 0.030 + 0.0001 * (number % 3), 10, 4096
+        at=1.8e9 + 90 * number,
+        memory_mib=71 + 0.1 * (number % 2),
+        anonymous_mib=40.0,
+        descriptors=38,
+        threads=21,
+        cycle_cpu_s=0.030 + 0.0001 * (number % 3),
+        cycles=10,
+        reference_cpu_s=0.004,
+        event_store_bytes=4096,
+        holds=(),
     )
     for number in range(33)
 )
@@ -54,6 +65,17 @@ def test_each_thing_that_grows_is_found_and_is_the_only_one(name: str, tmp_path:
     assert not soak.well
     assert [each for each, slope in soak.slopes.items() if not slope.flat] == [name]
     assert any(name in line and "GROWS" in line for line in report.table(soak))
+
+
+def test_a_machine_that_becomes_slower_is_no_growth_of_flexod() -> None:
+    slowed = tuple(
+        replace(
+            sample, cycle_cpu_s=sample.cycle_cpu_s * (1 + number / 33),
+            reference_cpu_s=sample.reference_cpu_s * (1 + number / 33),
+        )
+        for number, sample in enumerate(QUIET)
+    )  # fmt: skip
+    assert replace(FLAT, samples=slowed).well
 
 
 def test_a_violation_or_an_interruption_is_no_success(tmp_path: Path) -> None:

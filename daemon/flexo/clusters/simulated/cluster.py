@@ -1,7 +1,7 @@
-"""SimulatedCluster: nodes and jobs in virtual time, behind the interface that real clusters are behind too.
+"""SimulatedCluster: nodes and jobs in virtual time, behind the same interface as real clusters.
 
-It keeps what policies see and checks what they ask for. What jobs really do, and what a change costs them,
-is the simulator's (`Trainer`).
+It keeps the state that policies see, and checks their plans. The simulator (`Trainer`) decides what jobs
+really do, and what a change costs them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _TRAITS: Final = ClusterTraits("simulated", "", StartBounds(0.0), software="the 
 
 
 class Trainer(Protocol):
-    """What becomes of jobs when a plan is carried out."""
+    """Carries out a plan on the simulated jobs."""
 
     def reshare(self, job: TrainingJob, allocation: Allocate) -> TrainingJob:
-        """`job` has what `allocation` says from now on; how it looks then."""
+        """Give `job` the shares of `allocation` from now on. Returns the job as it is then."""
         ...
 
     def drop(self, job: TrainingJob) -> None:
-        """`job` is refused for good."""
+        """Note that `job` is refused for good."""
         ...
 
 
@@ -65,14 +65,14 @@ class SimulatedCluster:
         self._queue = Queue()
         self._ended = 0
 
-    # What the controller does.
+    # For the controller.
 
     def traits(self) -> ClusterTraits:
-        """The same for all of them."""
+        """The traits, which all simulated clusters share."""
         return _TRAITS
 
     def observe(self) -> ClusterState:
-        """The nodes and jobs of this instant; what has not changed is the same object as before."""
+        """The nodes and jobs of this instant. Unchanged parts are the same objects as before."""
         return ClusterState(
             self._clock(),
             self._ledger.nodes,
@@ -100,22 +100,22 @@ class SimulatedCluster:
             self._trainer.drop(job)
 
     def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
-        """There are no satellites here."""
+        """Refuse: there are no satellites here."""
         named = ", ".join(time_limits)
         raise ActionRefused(f"there is no satellite {named}: this cluster allocates itself")
 
     def cancel(self, job: str) -> None:
-        """There are no satellites here."""
+        """Refuse: there are no satellites here."""
         raise ActionRefused(f"there is no satellite {job}: this cluster allocates itself")
 
     def lend(self, nodes: frozenset[str]) -> None:
-        """Exactly these servers of the inference cluster are lent. Raises ActionRefused."""
+        """Lend exactly these servers of the inference cluster. Raises ActionRefused."""
         if self.inference is None:
             raise ActionRefused("there is no inference cluster that could lend its servers")
         self.inference.lend(nodes)
         self._partitions = self._all_partitions()
 
-    # What the simulator does.
+    # For the simulator.
 
     @property
     def gpus_held_on_loan(self) -> Amount:
@@ -123,20 +123,21 @@ class SimulatedCluster:
         return self._ledger.held_apart
 
     def submit(self, job: TrainingJob) -> None:
-        """A new job waits, behind all that are there."""
+        """Put a new job at the end of the queue."""
         self._queue.add(job)
 
     def renew(self, job: TrainingJob) -> None:
-        """The same job, of which something else is known now; what it has is the same."""
+        """Replace a job of which something else is known now. Its shares are the same."""
         self._queue.replace(job)
 
     def end(self, key: JobKey) -> None:
-        """A job is over; what it held is free."""
+        """End a job, and free the GPUs that it held."""
         self._ledger.free(self._queue.remove(key))
         self._ended += 1
 
     def take_back(self, name: str) -> tuple[JobKey, ...]:
-        """The inference cluster takes a server whatever is on it; jobs that are preempted for it."""
+        """Take a server for the inference cluster, whatever is on it. Returns the jobs that are preempted for
+        it."""
         assert self.inference is not None
         there = [job for job in self._queue.jobs if any(share.node == name for share in job.shares)]
         why = f"the inference cluster takes {name} back"
@@ -148,7 +149,7 @@ class SimulatedCluster:
         return tuple(job.key for job in there)
 
     def _all_partitions(self) -> tuple[Partition, ...]:
-        """The same object until one of them changes, as `observe` says."""
+        """All partitions. `observe` returns the same object until one of them changes."""
         return (self._training,) if self.inference is None else (self._training, *self.inference.partitions)
 
     def _known(self, key: JobKey) -> TrainingJob:

@@ -1,7 +1,8 @@
-"""The servers of a simulated inference cluster: which it uses itself, and which are lent to training.
+"""The servers of a simulated inference cluster: those that it uses itself, and those that are lent to
+training.
 
-A server that is lent is in the partition `borrowed` and stays in its own, as on real clusters. The inference
-cluster uses only servers that are not lent and that training has left: no server is ever used by both.
+A lent server is in the partition `borrowed` and stays in its own, as on real clusters. The inference cluster
+uses only servers that are not lent and that training has left: no server is ever used by both.
 """
 
 from __future__ import annotations
@@ -17,43 +18,43 @@ from flexo_protos.resources import Amount
 
 
 class InferenceServers:
-    """Mutable: belongs to the cluster. What is held there is in its ledger."""
+    """The state of the inference servers. Mutable: belongs to the cluster, whose ledger has their jobs."""
 
     def __init__(self, nodes: Sequence[Node], ledger: Ledger) -> None:
         self._ledger = ledger
         self._gpus = {node.name: node.gpus for node in nodes}
         self._lent: frozenset[str] = frozenset()
         self._left_behind: frozenset[str] = frozenset()
-        """Not lent any more, and training may still hold GPUs there."""
+        """Servers that are not lent any more, and on which training may still hold GPUs."""
         self._busy: dict[str, None] = {}
-        """Those that the inference cluster uses, in the order in which it took them."""
+        """The servers that the inference cluster uses, in the order in which it took them."""
         self.times_lent = 0
-        """Servers lent, each time."""
+        """The number of times that servers were lent: each loan counts."""
 
     @property
     def lent(self) -> frozenset[str]:
-        """Those in the partition `borrowed`."""
+        """The servers in the partition `borrowed`."""
         return self._lent
 
     @property
     def busy(self) -> frozenset[str]:
-        """Those that the inference cluster uses."""
+        """The servers that the inference cluster uses."""
         return frozenset(self._busy)
 
     @property
     def away(self) -> int:
-        """How many the inference cluster cannot use: lent, or not yet left by training."""
+        """The number of servers that the inference cluster cannot use: lent, or not yet left by training."""
         self._left_behind = frozenset(filter(self._ledger.held, self._left_behind))
         return len(self._lent) + len(self._left_behind)
 
     def held(self, name: str) -> Amount:
-        """GPUs of a server that jobs hold."""
+        """The GPUs of a server that jobs hold."""
         return 0 if name in self._busy else self._ledger.held(name)
 
     def lend(self, names: frozenset[str]) -> None:
-        """Exactly these are lent from now on; training keeps what it holds on others until it leaves.
+        """Lend exactly these servers from now on. Training keeps what it holds on others until it leaves.
 
-        Raises ActionRefused for unknown servers, and for those that the inference cluster uses.
+        Raises ActionRefused for unknown servers, and for servers that the inference cluster uses.
         """
         if unknown := names - self._gpus.keys():
             raise ActionRefused(f"no servers of the inference cluster: {', '.join(sorted(unknown))}")
@@ -67,9 +68,10 @@ class InferenceServers:
             self._ledger.change(replace(self._ledger.node(name), partitions=partitions))
 
     def use(self, servers: int) -> int:
-        """The inference cluster uses so many, or as many as it has; how many those are.
+        """Let the inference cluster use this number of servers, or as many as it has. Returns the number in
+        use.
 
-        It keeps those that it has, and gives the last ones up first.
+        It keeps the servers that it has, and gives the last ones up first.
         """
         while len(self._busy) > servers:
             name, _ = self._busy.popitem()
@@ -86,7 +88,7 @@ class InferenceServers:
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """Inference goes first (a higher tier), as on real clusters."""
+        """Both partitions. Inference goes first (a higher tier), as on real clusters."""
         return (
             Partition(INFERENCE, 10, frozenset(self._gpus)),
             Partition(BORROWED, 1, self._lent),

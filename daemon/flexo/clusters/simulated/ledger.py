@@ -1,6 +1,6 @@
-"""Who holds how many GPUs of which node of a simulated cluster: the one place where a plan is checked.
+"""Records who holds GPUs on each node of a simulated cluster: the one place where a plan is checked.
 
-What a policy asks for is carried out or refused as a whole, with a sentence that names job, node and numbers.
+A policy's plan is carried out or refused as a whole, with a sentence that names job, node and numbers.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from flexo.clusters.base import ImpossiblePlan
 from flexo.clusters.simulated.nodes import BORROWED, INFERENCE
 from flexo.model.nodes import Node
 from flexo.model.plans import Allocate
-from flexo.model.training import Share, TrainingJob
+from flexo.model.training import NodeShare, TrainingJob
 from flexo_protos.resources import Amount, Resources, rounded_up
 
 Change = tuple[TrainingJob, Allocate]
-"""A job as it is, and what it is to have."""
+"""A job as it is, and its new allocation."""
 
 
 class Ledger:
-    """GPUs held by node. Mutable: belongs to the cluster."""
+    """The number of GPUs held on each node. Mutable: belongs to the cluster."""
 
     def __init__(self, nodes: Sequence[Node], apart: Sequence[Node] = ()) -> None:
-        """`apart`: more nodes, on which GPUs that jobs hold are counted."""
+        """`apart`: further nodes. The GPUs that jobs hold there are counted in `held_apart`."""
         nodes = (*nodes, *apart)
         self._apart = frozenset(node.name for node in apart)
         self.held_apart: Amount = 0
-        """GPUs that jobs hold on those."""
+        """The GPUs that jobs hold on the nodes of `apart`."""
         self._nodes = {node.name: node for node in nodes}
         self._held: dict[str, Amount] = dict.fromkeys(self._nodes, 0)
         self._seen: dict[str, dict[Amount, Node]] = {name: {0: node} for name, node in self._nodes.items()}
-        """Each node as it looks with so many GPUs held: there are few such pictures, each made once."""
+        """Each node, by its number of held GPUs. There are few such objects, and each is made once."""
         self._current = dict(self._nodes)
         self._tuple: tuple[Node, ...] | None = None
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """As they are now."""
+        """All nodes, as they are now."""
         if self._tuple is None:
             self._tuple = tuple(self._current.values())
         return self._tuple
@@ -59,27 +59,28 @@ class Ledger:
         self._move(delta)
 
     def held(self, name: str) -> Amount:
-        """GPUs of a node that somebody holds."""
+        """The GPUs of a node that somebody holds."""
         return self._held[name]
 
     def node(self, name: str) -> Node:
-        """A node, as it looks with nothing held."""
+        """The node of this name, as it is with nothing held."""
         return self._nodes[name]
 
     def change(self, node: Node) -> None:
-        """A node looks otherwise from now on, whatever is held there: `node` is it with nothing held."""
+        """Replace a node from now on, whatever is held there. `node`: the node with nothing held."""
         self._nodes[node.name] = node
         self._seen[node.name] = {0: node}
         self._current[node.name] = self._picture(node.name, self._held[node.name])
         self._tuple = None
 
     def hold(self, name: str, gpus: Amount) -> None:
-        """Somebody who is no job holds so many GPUs more, or fewer; there must be room."""
+        """Hold this number of GPUs more for somebody who is no job; fewer if it is negative. There must be
+        room."""
         assert 0 <= self._held[name] + gpus <= self._nodes[name].gpus
         self._hold(name, gpus)
 
     def free(self, job: TrainingJob) -> None:
-        """What `job` held is nobody's any more."""
+        """Free everything that `job` holds."""
         self._move(_gpus_of(job.shares, -job.shape.gpus))
 
     def _move(self, delta: Mapping[str, Amount]) -> None:
@@ -102,7 +103,7 @@ class Ledger:
         return node
 
     def _check(self, job: TrainingJob, allocation: Allocate) -> None:
-        """All that can be wrong with what one job is to have, but for what others have."""
+        """Check the allocation of one job, apart from what other jobs hold. Raises ImpossiblePlan."""
         shares = allocation.shares
         if not shares:
             _check_preemption(job)
@@ -122,7 +123,7 @@ class Ledger:
                 )
         self._check_types(job, shares)
 
-    def _check_share(self, job: TrainingJob, share: Share) -> None:
+    def _check_share(self, job: TrainingJob, share: NodeShare) -> None:
         node = self._nodes.get(share.node)
         if node is None or share.workers < 1:
             raise ImpossiblePlan(f"job {job.key} is to have {share.workers} workers on node '{share.node}'")
@@ -137,7 +138,7 @@ class Ledger:
                 f" which has {node.gpu_type or 'another type'}"
             )
 
-    def _check_types(self, job: TrainingJob, shares: Sequence[Share]) -> None:
+    def _check_types(self, job: TrainingJob, shares: Sequence[NodeShare]) -> None:
         if job.heterogeneous or len(shares) < 2:
             return
         types = {self._nodes[share.node].gpu_type for share in shares}
@@ -166,16 +167,16 @@ def _check_preemption(job: TrainingJob) -> None:
         raise ImpossiblePlan(f"job {job.key} is not preemptible, and is to have nothing: {_text(job.shares)}")
 
 
-def _has(job: TrainingJob, share: Share) -> bool:
+def _has(job: TrainingJob, share: NodeShare) -> bool:
     return any(own.node == share.node and own.workers >= share.workers for own in job.shares)
 
 
-def _gpus_of(shares: Iterable[Share], gpus: Amount) -> Mapping[str, Amount]:
+def _gpus_of(shares: Iterable[NodeShare], gpus: Amount) -> Mapping[str, Amount]:
     counts: defaultdict[str, Amount] = defaultdict(int)
     for share in shares:
         counts[share.node] += share.workers * gpus
     return counts
 
 
-def _text(shares: Iterable[Share]) -> str:
+def _text(shares: Iterable[NodeShare]) -> str:
     return ", ".join(f"{share.workers} on {share.node}" for share in shares)

@@ -1,4 +1,4 @@
-"""The nodes of a simulated cluster, by groups of equals."""
+"""Makes the nodes of a simulated cluster, from groups of equal nodes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from flexo.model.nodes import Node
 from flexo_protos.resources import Resources
 
 PARTITION = "all"
-"""Of all training nodes."""
+"""The partition of all training nodes."""
 INFERENCE = "infer"
-"""The partition of the inference cluster's servers, where there is one."""
+"""The partition of the inference cluster's servers, if there is one."""
 BORROWED = "borrowed"
-"""The partition of those of its servers that training may use."""
+"""The partition of the inference cluster's servers that training may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +22,16 @@ class NodeGroup:
 
     count: int
     gpus: int
-    """Of each node."""
+    """The number of GPUs of each node."""
     gpu_type: str = ""
     name: str = "n"
-    """What the names of its nodes begin with; a number follows."""
+    """The prefix of its nodes' names; a number follows."""
     features: frozenset[str] = frozenset()
-    """As policies look for them: "inference" marks servers on loan."""
+    """The features that policies look for: "inference" marks servers on loan."""
 
 
 def make_nodes(groups: Sequence[NodeGroup], partition: str = PARTITION) -> tuple[Node, ...]:
-    """Idle nodes, in the order of the groups. Raises ValueError where two would have one name.
+    """Make idle nodes, in the order of the groups. Raises ValueError if two would have the same name.
 
     CPUs and memory are not simulated: a node has one CPU for each GPU, so that they never decide anything.
     """

@@ -1,7 +1,7 @@
 """The jobs of a simulated cluster in the order of submission, changed one at a time and read as a whole.
 
-A list beside the order of arrival, because a tuple of thousands of waiting jobs is copied from a list several
-times as fast as from a dictionary, and that happens at every event.
+A list has the jobs, and a dictionary their order of arrival. Copying a tuple of thousands of waiting jobs
+from a list is several times as fast as from a dictionary, and that happens at every event.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flexo.model.training import TrainingJob
 
 
 class Queue:
-    """Mutable. Finding a job takes the logarithm of their number."""
+    """The queue. Mutable. The time to find a job grows with the logarithm of the number of jobs."""
 
     def __init__(self) -> None:
         self._arrival: dict[JobKey, int] = {}
@@ -24,7 +24,7 @@ class Queue:
 
     @property
     def jobs(self) -> tuple[TrainingJob, ...]:
-        """All, in the order of submission."""
+        """All jobs, in the order of submission."""
         if self._tuple is None:
             self._tuple = tuple(self._list)
         return self._tuple
@@ -42,7 +42,7 @@ class Queue:
         self._tuple = None
 
     def replace(self, job: TrainingJob) -> None:
-        """The job of this key looks like `job` now."""
+        """Replace the job with the key of `job`."""
         self._list[self._place(job.key)] = job
         self._tuple = None
 

@@ -1,7 +1,7 @@
-"""SlurmCluster: what the controller needs of a Slurm cluster, put together from a Reader and commands.
+"""SlurmCluster: a Slurm cluster for the controller, put together from a Reader and commands.
 
-Reads come from pyslurm where it fits, else from Slurm's commands; changes always go through commands,
-which every administrator can replay by hand.
+Reads come from pyslurm where it fits, else from Slurm's commands. Changes always go through commands, which
+every administrator can replay by hand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from flexo.model.nodes import Node, NodeCondition, Partition
 from flexo.model.queue import JobKey, QueuedJob
 
 _PARTITIONS_STAY_S = 60.0
-"""How long a partition's tier and state are taken as read; its nodes are read with the nodes each time."""
+"""The time for which a partition's tier and state are reused. Its nodes are read with the nodes each time."""
 
 
 class SlurmCluster:
@@ -47,9 +47,10 @@ class SlurmCluster:
     def __init__(
         self, settings: SlurmSettings | None = None, site: Site | None = None, reader: Reader | None = None
     ) -> None:
-        """`settings` None: those of an empty file. `site` None: no servers are lent, and nobody counts.
+        """`settings` None: the settings of an empty file. `site` None: no servers are lent, and calls are not
+        counted.
 
-        `reader` None: Slurm's commands.
+        `reader` None: a reader that uses Slurm's commands.
         """
         self._settings = SlurmSettings() if settings is None else settings
         site = Site() if site is None else site
@@ -61,12 +62,12 @@ class SlurmCluster:
         self._partitions: tuple[Partition, ...] = ()
         self._partitions_read_at = 0.0
         self._jobs: tuple[QueuedJob, ...] = ()
-        """Of the last look."""
+        """The jobs of the last poll."""
         self.read_with = self._reader.name
-        """What reads the cluster's state, for people."""
+        """The reader of the cluster's state, for people."""
 
     def traits(self) -> ClusterTraits:
-        """What holds while slurmctld runs."""
+        """The properties that hold while slurmctld runs."""
         config = self._commands.read("scontrol", "show", "config")
         return replace(
             parse_traits(config, self._commands.read("sdiag")),
@@ -77,7 +78,7 @@ class SlurmCluster:
         )
 
     def observe(self) -> ClusterState:
-        """One look, as the reader takes it."""
+        """Poll Slurm with the reader."""
         at, started = time.time(), time.monotonic()
         jobs, nodes = self._reader.look()
         jobs = self._jobs = with_earlier_records(jobs, self._jobs)
@@ -88,9 +89,9 @@ class SlurmCluster:
         )
 
     def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
-        """Set jobs' ends: each has a time limit of its own here.
+        """Set the ends of jobs: in Slurm each job has a time limit of its own.
 
-        Slurm refuses it for a job that has ended or is being preempted, and so does this.
+        Slurm refuses it for a job that has ended or is being preempted, and so does this method.
         """
         jobs = ",".join(time_limits)
         self._commands.act("scontrol", "update", f"JobId={jobs}", f"EndTime=now+{seconds_from_now}seconds")
@@ -100,25 +101,26 @@ class SlurmCluster:
         self._commands.act("scancel", "--quiet", job)
 
     def requeue(self, job: str) -> None:
-        """Preempt a running base. Slurm's own word keeps a job that has just ended from running again."""
+        """Preempt a running base job. Slurm's word `Incomplete` keeps a job that has just ended from running
+        again."""
         self._commands.act("scontrol", "requeue", "Incomplete", job)
 
     def ends(self, keys: Collection[JobKey]) -> Mapping[JobKey, JobEnd]:
-        """How jobs ended, as far as slurmctld or accounting knows."""
+        """The ends of the jobs in `keys`, as far as slurmctld or accounting knows them."""
         return read_ends(self._commands, keys)
 
     def lend(self, nodes: frozenset[str]) -> None:
-        """Edit the borrowed partition; a reconfigure or restart of slurmctld forgets it."""
+        """Edit the borrowed partition. A reconfigure or restart of slurmctld forgets the edit."""
         if self._borrowed is None or self._borrowed.static:
             raise ActionRefused("no partition is set up to lend servers into")
         let_have(self._commands, self._borrowed, nodes)
 
     def in_band(self, priority: int) -> bool:
-        """Whether flexod may have set it."""
+        """Whether flexod may have set `priority`."""
         return priority_band.in_band(priority)
 
     def arrange(self, now: Sequence[int]) -> list[int]:
-        """The priorities of jobs in the order in which they are to start."""
+        """The new priorities of jobs in their start order."""
         return priority_band.arrange(now)
 
     def prioritize(self, priorities: Sequence[Priority]) -> None:
@@ -146,13 +148,13 @@ class SlurmCluster:
 
 
 def satellite_partitions(settings: SlurmSettings, site: Site) -> frozenset[str]:
-    """Where satellites are submitted: a tag in a job's comment counts only there."""
+    """The partitions to which satellites are submitted. A tag in a job's comment counts only there."""
     lent = site.borrowed.partitions if site.borrowed is not None else ()
     return frozenset({settings.satellite_partition, *lent})
 
 
 def without_exclusive_nodes(nodes: Iterable[Node], jobs: Iterable[QueuedJob]) -> tuple[Node, ...]:
-    """The nodes, those that a job holds for itself alone made unusable."""
+    """The nodes. A node that a job holds for itself alone is made unusable."""
     holders = {name: job.job_id for job in jobs if job.exclusive for name in job.nodes}
     return tuple(
         replace(
@@ -167,7 +169,7 @@ def without_exclusive_nodes(nodes: Iterable[Node], jobs: Iterable[QueuedJob]) ->
 
 
 def with_earlier_records(jobs: tuple[QueuedJob, ...], before: Iterable[QueuedJob]) -> tuple[QueuedJob, ...]:
-    """The jobs, those that cannot be read as the look before had them."""
+    """The jobs. For a job that cannot be read, the record of the poll before takes its place."""
     unread = {job.job_id for job in jobs if job.unreadable}
     if not unread:
         return jobs
@@ -179,9 +181,9 @@ def with_earlier_records(jobs: tuple[QueuedJob, ...], before: Iterable[QueuedJob
 
 
 def without_foreign_tags(jobs: tuple[QueuedJob, ...]) -> tuple[QueuedJob, ...]:
-    """The jobs, without the tags of those that name another user's job as their base.
+    """The jobs, without the tags of jobs that name another user's job as their base.
 
-    A base that is gone has no user any more: that tag stays, so that the satellite can be cleaned up.
+    If the base job is gone, its user is not known: the tag stays, so that the satellite can be cleaned up.
     """
     owners = {job.job_id: job.owner for job in jobs}
     return tuple(

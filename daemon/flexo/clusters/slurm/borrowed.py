@@ -1,4 +1,4 @@
-"""The edit that puts lent servers into the borrowed partitions, and takes them out."""
+"""Edits the borrowed partitions: puts lent servers in, and takes them out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from flexo.clusters.base import ActionRefused, Borrowed
 from flexo.clusters.slurm.commands import SlurmCommands
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""Nothing that Slurm reads as more than one node."""
+"""The pattern of a node's name. It excludes all that Slurm reads as more than one node."""
 
 
 def let_have(commands: SlurmCommands, borrowed: Borrowed, nodes: frozenset[str]) -> None:
-    """Set the nodes of all of them. Raises ActionRefused, ClusterUnreachable."""
+    """Set the nodes of all borrowed partitions. Raises ActionRefused, ClusterUnreachable."""
     if odd := sorted(name for name in nodes if _NODE_NAME.fullmatch(name) is None):
         raise ActionRefused(f"'{odd[0][:80]}' cannot be the name of a node")
     listed = ",".join(sorted(nodes))

@@ -29,8 +29,8 @@ from flexo.clusters.base import (
     nobody_counts,
 )
 
-# What a caller's shell may have set for Slurm's commands would change what they print (SQUEUE_STATES,
-# SLURM_CLUSTERS, ...), so all of it goes, except how to find the cluster and how to prove who one is.
+# Variables of a caller's shell would change what Slurm's commands print (SQUEUE_STATES,
+# SLURM_CLUSTERS, ...). So flexod removes them, except those that name the cluster or prove the caller.
 _FOREIGN_PREFIXES = ("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SDIAG_", "SBATCH_")
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
 
@@ -57,22 +57,22 @@ _UNREACHABLE_WORDS = (
 )
 
 _ASKED_EVERY_S: Final = 0.1
-"""How often a command that runs is checked: it is killed when flexod may not act any more."""
+"""The interval at which a running command is checked: it is killed when flexod may not act any more."""
 
 _JOB: Final = re.compile(r"\bfor job (\d+)$")
 
 
 def nobody_waits() -> None:
-    """The `answered` where nothing is to be done before a command has ended."""
+    """The `answered` callback that does nothing."""
 
 
 class CommandFailed(Exception):
-    """A command ended with an error: `said` are its own words, the message holds the command too."""
+    """A command ended with an error. `said`: the command's own words. The message holds the command, too."""
 
     def __init__(self, replay: str, lines: Sequence[str]) -> None:
         self.replay = replay
         self.lines = lines
-        """Its words, line by line."""
+        """The command's words, line by line."""
         self.said = " ".join(lines)
         super().__init__(f"`{replay}` failed: {self.said}")
 
@@ -87,7 +87,7 @@ class SlurmCommands:
         ended: CallEnded = nobody_counts,
         may_act: MayAct = always,
     ) -> None:
-        """`slurm_conf` None: as the environment and Slurm's own default say."""
+        """`slurm_conf` None: the environment and Slurm's default decide. `ended`: told of each command."""
         self._ended = ended
         self._may_act = may_act
         self._slurm_conf = slurm_conf
@@ -99,9 +99,9 @@ class SlurmCommands:
         variables: Mapping[str, str] | None = None,
         answered: Callable[[], None] = nobody_waits,
     ) -> str:
-        """What a command that changes nothing prints. Raises ClusterUnreachable for every failure.
+        """The output of a command that changes nothing. Raises ClusterUnreachable for every failure.
 
-        `answered` is called once Slurm has answered it, which it then still has to print.
+        `answered` is called once Slurm has answered the command, which then still has to print the answer.
         """
         try:
             return self.run(argv, variables or {}, answered=answered)
@@ -111,9 +111,9 @@ class SlurmCommands:
     def act(self, *argv: str, lines: str = "", harmless: Sequence[str] = ()) -> str:
         """Run a command that Slurm may refuse. Raises ActionRefused when it does.
 
-        `lines` are for its standard input. What Slurm says in `harmless` words, in small letters, refuses
-        nothing. After ClusterUnreachable it may still be carried out: slurmctld answers late what it
-        received in time. Raises MayNotAct where another flexod does instead.
+        `lines`: text for the standard input. `harmless`: words, in small letters; an answer of Slurm with one
+        of them is no refusal. After ClusterUnreachable the command may still be carried out: slurmctld
+        answers late what it received in time. Raises MayNotAct if another flexod acts instead.
         """
         self._may_act()
         try:
@@ -133,10 +133,11 @@ class SlurmCommands:
         lines: str = "",
         answered: Callable[[], None] = nobody_waits,
     ) -> str:
-        """Run one command. Raises CommandFailed when it says no, ClusterUnreachable when it cannot say.
+        """Run one command. Raises CommandFailed if it ends with an error, ClusterUnreachable if it gives no
+        answer.
 
-        `variables` are set in the environment of this command alone, `lines` are for its standard input.
-        `answered` is called once, when its first words are there or it has ended well without any.
+        `variables`: set in the environment of this command alone. `lines`: text for the standard input.
+        `answered` is called once, when the first output is there or the command has ended well without any.
         """
         begun, outcome = time.monotonic(), SILENT
         try:
@@ -177,7 +178,7 @@ class SlurmCommands:
         lines: str,
         answered: Callable[[], None],
     ) -> subprocess.CompletedProcess[bytes]:
-        """Raises TimeoutExpired and MayNotAct, having ended the command, and OSError."""
+        """Run the process to its end. Raises TimeoutExpired and MayNotAct, after killing it, and OSError."""
         until, go_on = time.monotonic() + self._timeout_s, self._while_it_may_act()
         pipe = subprocess.PIPE
         with subprocess.Popen(
@@ -196,7 +197,8 @@ class SlurmCommands:
         return subprocess.CompletedProcess(process.args, process.returncode, said, words)
 
     def _while_it_may_act(self) -> MayAct:
-        """What is asked while a command runs. Who has no right to act at its beginning only reads."""
+        """The check to make while a command runs. A flexod without the right to act at its beginning only
+        reads, and needs no check."""
         try:
             self._may_act()
         except MayNotAct:
@@ -220,9 +222,9 @@ class SlurmCommands:
 
 
 def _prints_by(until: float, process: subprocess.Popen[bytes], go_on: MayAct) -> bool:
-    """Whether it has printed something by then, and not just closed its output."""
+    """Whether the process has printed something by `until`, and has not just closed its output."""
     assert process.stdout is not None
-    output = select.poll()  # unlike select, which ends at 1,024 files: each leader is one
+    output = select.poll()  # select handles 1,024 files only, and each leader is one
     output.register(process.stdout, select.POLLIN)
     while True:
         left_s = max(0.0, until - time.monotonic())
@@ -235,7 +237,7 @@ def _prints_by(until: float, process: subprocess.Popen[bytes], go_on: MayAct) ->
 def _communicate(
     process: subprocess.Popen[bytes], lines: bytes, until: float, go_on: MayAct
 ) -> tuple[bytes, bytes]:
-    """Its output. Raises TimeoutExpired, and MayNotAct when another flexod asks Slurm instead."""
+    """The output of the process. Raises TimeoutExpired, and MayNotAct when another flexod acts instead."""
     told: bytes | None = lines
     while True:
         left_s = max(0.0, until - time.monotonic())
@@ -245,11 +247,11 @@ def _communicate(
             if not left_s:
                 raise
         go_on()
-        told = None  # it goes on with what it was given
+        told = None  # later calls go on with the first input
 
 
 def _kind(argv: Sequence[str]) -> str:
-    """``squeue``, ``scontrol show node``: without what it is about."""
+    """The name of a command without its arguments: ``squeue``, ``scontrol show node``."""
     name = Path(argv[0]).name
     if name != "scontrol":
         return name
@@ -258,7 +260,7 @@ def _kind(argv: Sequence[str]) -> str:
 
 
 def _jobs_in(lines: Sequence[str]) -> frozenset[str]:
-    """The jobs that scontrol's words name, as it goes on after a job that it may not change."""
+    """The jobs that scontrol's words name: scontrol goes on after a job that it may not change."""
     found = (_JOB.search(line) for line in lines)
     return frozenset(match[1] for match in found if match)
 

@@ -1,4 +1,5 @@
-"""Chooses what reads a Slurm cluster: pyslurm where that is installed, fits and is enough; else commands."""
+"""Chooses how to read a Slurm cluster: with pyslurm if it is installed, fits and shows enough; else with
+commands."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ _log = structlog.get_logger("flexo.clusters")
 
 
 def connect(settings: SlurmSettings, site: Site) -> SlurmCluster:
-    """The cluster. Needs no slurmctld: while it is away, commands read.
+    """Connect to the cluster. slurmctld need not answer: while it is away, flexod reads with commands.
 
-    `read_with` of what is returned says what reads, and why.
+    `read_with` of the result names the reader, and why it was chosen.
     """
     cluster = _connect(settings, site)
     _log.info(f"the cluster is read with {cluster.read_with}")

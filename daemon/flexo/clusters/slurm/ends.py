@@ -1,4 +1,5 @@
-"""How jobs ended: slurmctld knows for MinJobAge, after that only Slurm's accounting, where there is one."""
+"""Finds out how jobs ended. slurmctld knows for MinJobAge, after that only Slurm's accounting, where there is
+one."""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ _LASTING = frozenset({"PENDING", "RUNNING", "SUSPENDED", "STOPPED", "COMPLETING"
 
 
 def read_ends(commands: SlurmCommands, keys: Collection[JobKey]) -> Mapping[JobKey, JobEnd]:
-    """Of those of `keys` of which it is known. Raises ClusterUnreachable if slurmctld does not answer."""
+    """The ends of the jobs in `keys`, as far as known. Raises ClusterUnreachable if slurmctld does not
+    answer."""
     found = _by_slurmctld(commands, keys)
     missing = [key for key in keys if key not in found]
     return {**_by_accounting(commands, missing), **found} if missing else found
 
 
 def _by_slurmctld(commands: SlurmCommands, keys: Collection[JobKey]) -> dict[JobKey, JobEnd]:
-    """No user writes any of these fields."""
+    """The ends that slurmctld knows. No user writes any of these fields."""
     fields = ",".join(f"{name}:0|" for name in _QUEUE)
     jobs = ",".join(sorted({str(key.job_id) for key in keys}))
     options = ("--all", "--local", "--noheader", "--states=all", f"--jobs={jobs}", f"--Format={fields}")
@@ -40,11 +42,11 @@ def _by_accounting(commands: SlurmCommands, keys: Collection[JobKey]) -> dict[Jo
     try:
         return parse_accounts(commands.run(("sacct", *options, f"--format={_ACCOUNTS}"), {}), keys)
     except (CommandFailed, ClusterUnreachable):
-        return {}  # there is none, or it does not answer
+        return {}  # there is no accounting, or it does not answer
 
 
 def parse_queue(text: str, keys: Collection[JobKey]) -> dict[JobKey, JobEnd]:
-    """``5|0|CANCELLED|1795461181|1795461184|15|``. A job of which a later run is listed was requeued."""
+    """Parse ``5|0|CANCELLED|1795461181|1795461184|15|``. A job with a later run in the list was requeued."""
     found: dict[JobKey, JobEnd] = {}
     for line in text.splitlines():
         words = line.strip().split("|")
@@ -67,7 +69,7 @@ def parse_queue(text: str, keys: Collection[JobKey]) -> dict[JobKey, JobEnd]:
 
 
 def parse_accounts(text: str, keys: Collection[JobKey]) -> dict[JobKey, JobEnd]:
-    """``5|CANCELLED by 0|1795461181|1795461184|0:15``, one line for each run of a job, in their order."""
+    """Parse ``5|CANCELLED by 0|1795461181|1795461184|0:15``: one line for each run of a job, in order."""
     runs: dict[int, list[Sequence[str]]] = {}
     for line in text.splitlines():
         words = line.strip().split("|")
@@ -86,7 +88,7 @@ def parse_accounts(text: str, keys: Collection[JobKey]) -> dict[JobKey, JobEnd]:
 
 
 def exit_code(text: str) -> str:
-    """Exit status and signal as Slurm writes them, ``3:0``; squeue prints what wait(2) returns."""
+    """Exit status and signal as Slurm writes them, ``3:0``. squeue prints what wait(2) returns instead."""
     if text.isdecimal():
         return f"{int(text) >> 8}:{int(text) & 0x7F}"
     return or_empty(text)

@@ -1,4 +1,4 @@
-"""pyslurm's objects as flexo's types. Written for the API of pyslurm 25.11; pure functions.
+"""Converts pyslurm's objects to flexo's types. Written for the API of pyslurm 25.11; pure functions.
 
 pyslurm shows less than Slurm's commands do, so it is used only where that is enough (`why_not_enough`):
 
@@ -28,7 +28,7 @@ from flexo_protos.resources import Devices, Resources
 
 
 def why_not_enough(config: Any, nodes: Iterable[Any]) -> str:
-    """ "" if pyslurm shows all that flexo needs of this cluster; else what is missing."""
+    """What pyslurm does not show of this cluster although flexo needs it; "" if it shows all."""
     tracked = set(config.accounting_storage_tres or ())
     for node in nodes:
         for name in node.configured_gres:
@@ -41,7 +41,7 @@ def why_not_enough(config: Any, nodes: Iterable[Any]) -> str:
 
 
 def to_node(node: Any) -> Node:
-    """One node."""
+    """Convert one node."""
     state, *flags = node.state.split("+")
     return Node(
         name=node.name,
@@ -62,7 +62,7 @@ def to_node(node: Any) -> Node:
 
 
 def to_partition(partition: Any) -> Partition:
-    """One partition."""
+    """Convert one partition."""
     return Partition(
         name=partition.name,
         priority_tier=partition.priority_tier or 0,
@@ -72,7 +72,7 @@ def to_partition(partition: Any) -> Partition:
 
 
 def to_jobs(jobs: Iterable[Any], satellites: frozenset[str]) -> tuple[QueuedJob, ...]:
-    """The jobs that wait, run or are ending: pyslurm has those that ended too."""
+    """The jobs that wait, run or are ending. pyslurm also has jobs that have ended."""
     there = (job for job in jobs if job.state in STATES)
     return tuple(readable(job.id, partial(_to_job, job, satellites)) for job in there)
 
@@ -118,7 +118,7 @@ def _to_job(job: Any, satellites: frozenset[str]) -> QueuedJob:
 
 
 def _written(read: Callable[[], str | None]) -> str:
-    """What somebody wrote freely; "" where it is not even text, which pyslurm does not stand."""
+    """Free text of a user; "" if it is no valid text, for which pyslurm raises an error."""
     try:
         return read() or ""
     except UnicodeDecodeError:
@@ -126,14 +126,14 @@ def _written(read: Callable[[], str | None]) -> str:
 
 
 def _generic_resources(counts: Mapping[str, int]) -> Resources:
-    """What a node has or a job asks for: `{"gpu:v100": 4}`, `{"gres/gpu": 1}`."""
+    """The resources of a node or of a job's request: `{"gpu:v100": 4}`, `{"gres/gpu": 1}`."""
     by_kind = _by_kind(counts)
     gpus = by_kind.pop("gpu", {})
     return Resources(gpus=sum(gpus.values()), gpu_type=_only(gpus), devices=_devices(by_kind))
 
 
 def _tracked(counts: Mapping[str, int]) -> Resources:
-    """Tracked resources, where `gpu` counts all of them and `gpu:v100` some of them again."""
+    """Tracked resources: `gpu` counts all GPUs, and `gpu:v100` counts some of them again."""
     by_kind = _by_kind(counts)
     gpus = by_kind.pop("gpu", {})
     total = gpus.pop("", 0)
@@ -152,7 +152,8 @@ def _by_kind(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
 
 
 def _devices(by_kind: Mapping[str, dict[str, int]], *, tracked: bool = False) -> tuple[Devices, ...]:
-    """Of `tracked` ones, that of no type counts all of its kind again where there are typed ones."""
+    """The devices by kind and type. Among `tracked` devices, the entry without a type counts all of its kind
+    again if there are typed ones."""
     return tuple(
         Devices(name, device_type, count)
         for name, by_type in sorted(by_kind.items())
@@ -162,12 +163,12 @@ def _devices(by_kind: Mapping[str, dict[str, int]], *, tracked: bool = False) ->
 
 
 def _only(by_type: Mapping[str, int]) -> str:
-    """The type, where all are of one."""
+    """The type, if all are of one type; else ""."""
     return next(iter(by_type)) if len(by_type) == 1 else ""
 
 
 def _gres(tres: Any) -> dict[str, int]:
-    """The generic resources among tracked ones, counted; none for a job that has no such list."""
+    """The counts of the generic resources among tracked ones; none for a job that has no such list."""
     return {} if tres is None else {name: gres.count for name, gres in tres.gres.items()}
 
 

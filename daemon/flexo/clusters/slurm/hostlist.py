@@ -1,7 +1,8 @@
-"""Slurm's short form for lists of nodes: `t[1-3,07-09],i1` in, names out.
+"""Expands Slurm's short form for lists of nodes: `t[1-3,07-09],i1` in, names out.
 
-Own code: ClusterShell's NodeSet sorts the names, takes `&`, `!` and `^` for operators, expands a list of any
-length (10 million names: 20 s, 1.6 GiB), and takes up to thirty times as long for an ordinary one.
+flexo uses this code instead of ClusterShell's NodeSet. NodeSet sorts the names, and takes `&`, `!` and `^`
+for operators. It expands a list of any length (10 million names: 20 s, 1.6 GiB). For an ordinary list it
+needs up to thirty times as long.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _split_outside_brackets(text: str) -> list[str]:
 
 
 def _expand_word(word: str, text: str) -> Iterator[str]:
-    """One word, whose brackets may be several: `r[1-2]n[1-4]` (the last changes fastest)."""
+    """Expand one word, which may have several brackets: `r[1-2]n[1-4]` (the last changes fastest)."""
     before, bracket, rest = word.partition("[")
     if not bracket:
         yield word

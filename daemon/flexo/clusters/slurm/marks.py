@@ -1,7 +1,7 @@
-"""What flexo writes into Slurm's two comment fields, read back: elastic ranges and satellites' tags.
+"""Reads the text that flexo writes into Slurm's two comment fields: elastic ranges and satellites' tags.
 
-AdminComment is written by the site alone (slurm_plugin); Comment by whoever owns the job, so a tag is a
-claim until the adapter has compared its user with the base's.
+Only the site writes AdminComment (slurm_plugin). The job's owner writes Comment, so a tag is a claim until
+the adapter has compared its user with the base's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ _TAG = re.compile(
 )
 
 _LARGEST = (1 << 32) - 1
-"""Slurm's job ids and restart counts, and the messages that name them, have 32 bits."""
+"""The largest number: Slurm's job ids and restart counts, and the messages that name them, have 32 bits."""
 
 
 def elastic_request(admin_comment: str) -> ElasticRequest | None:
-    """The token `flexo{workers=2-8;fungible;heterogeneous;batch=32-256}` in AdminComment, if one is good."""
+    """The request in the token `flexo{workers=2-8;fungible;heterogeneous;batch=32-256}` of AdminComment; None
+    if there is no good token."""
     tokens = _ELASTIC.findall(admin_comment)
     return _request(tokens[-1]) if tokens else None
 

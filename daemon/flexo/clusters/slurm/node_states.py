@@ -1,4 +1,4 @@
-"""Whether Slurm would start a job on a node now, from its compound state (IDLE+CLOUD+POWERED_DOWN)."""
+"""Decides whether Slurm would start a job on a node now, by the node's state (IDLE+CLOUD+POWERED_DOWN)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 from flexo.model.nodes import NodeCondition
 
 _GOOD_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
-# A list of what is harmless and not of what is harmful: every release adds flags, and a node that we take
-# for unusable costs idle GPUs, while one that we take for usable costs grants that never become real.
+# The list names harmless flags, not harmful ones: every release adds flags. A node that flexod takes
+# for unusable costs idle GPUs. A node that flexod takes for usable costs grants that never become real.
 # COMPLETING is missing on purpose: its GPUs count as free already, but Slurm starts nothing on the node
 # before the epilog has ended (tried on 22.05, on a node that is partly in use too).
 _HARMLESS_FLAGS = frozenset({"CLOUD", "DYNAMIC_NORM"})
@@ -23,17 +23,18 @@ _CONDITIONS: Final[Mapping[str, NodeCondition]] = {
     "RESERVED": NodeCondition.RESERVED,
     "REBOOT_REQUESTED": NodeCondition.REBOOT,
 }
-"""Of flags; every other one that is not harmless puts a node out of service."""
+"""The conditions of flags. Every other flag that is not harmless puts a node out of service."""
 
 
 def first_line(reason: str) -> str:
-    """What an administrator gave as a reason, short enough to stand in a sentence."""
+    """The first line of an administrator's reason, short enough to stand in a sentence."""
     lines = reason.splitlines()
     return " ".join(lines[0].split())[:_LONGEST_REASON] if lines else ""
 
 
 def why_unusable(state: str, flags: Iterable[str], reason: str, owner: str) -> str:
-    """ "" for a node on which jobs start; else its state and, where somebody gave one, the reason."""
+    """The reason why jobs do not start on a node: its state and, if somebody gave one, the reason for it; ""
+    if jobs start."""
     bad = [flag for flag in flags if flag not in _HARMLESS_FLAGS]
     if state in _GOOD_STATES and not bad:
         return f"exclusive to user {owner}" if owner else ""
@@ -42,7 +43,8 @@ def why_unusable(state: str, flags: Iterable[str], reason: str, owner: str) -> s
 
 
 def conditions(state: str, flags: Iterable[str], owner: str) -> frozenset[NodeCondition]:
-    """What keeps jobs from starting there; nothing exactly where `why_unusable` says ""."""
+    """The conditions that keep jobs from starting on a node. There are none exactly if `why_unusable` returns
+    ""."""
     bad = [flag for flag in flags if flag not in _HARMLESS_FLAGS]
     if state == "UNKNOWN":  # slurmctld has just begun
         found = {NodeCondition.UNKNOWN}

@@ -1,4 +1,4 @@
-"""`scontrol show config` and `sdiag`: what Slurm says of itself. Pure functions."""
+"""Parses `scontrol show config` and `sdiag`, Slurm's description of itself. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from flexo.clusters.base import ClusterTraits, StartBounds
 from flexo.clusters.slurm.text import or_empty
 
 _DEFAULT_BACKFILL_INTERVAL_S = 30
-"""slurm.conf(5), SchedulerParameters, bf_interval."""
+"""The default of bf_interval (slurm.conf(5), SchedulerParameters)."""
 
 
 def parse_traits(config: str, diagnosis: str) -> ClusterTraits:
-    """Name, release, how long one turn of backfill takes, its interval and its slowest cycle so far, and how
-    many jobs of a partition it looks at.
-    """
+    """The traits: name, release, the duration of one turn of backfill (its interval and its slowest cycle so
+    far), and how many jobs of a partition backfill looks at."""
     parameters = words(setting(config, "SchedulerParameters"))
     interval_s = parameter(parameters, "bf_interval", _DEFAULT_BACKFILL_INTERVAL_S)
     return ClusterTraits(
@@ -30,18 +29,18 @@ def parse_traits(config: str, diagnosis: str) -> ClusterTraits:
 
 
 def setting(config: str, name: str) -> str:
-    """Of `scontrol show config`; "" where it is not said, or (null)."""
+    """The value of a setting in `scontrol show config`; "" if it is missing or (null)."""
     match = re.search(rf"^{name}\s*=\s*(.*?)\s*$", config, re.MULTILINE)
     return or_empty(match[1]) if match else ""
 
 
 def words(text: str) -> tuple[str, ...]:
-    """What stands between commas."""
+    """The words between commas."""
     return tuple(word for word in or_empty(text).split(",") if word)
 
 
 def parameter(parameters: tuple[str, ...], name: str, default: int) -> int:
-    """The number of `name=N` among Slurm's parameters; the default where it is not said or no number."""
+    """The number of `name=N` among Slurm's parameters; `default` if it is missing or no number."""
     for word in parameters:
         key, _, value = word.partition("=")
         if key == name and value.isdecimal():

@@ -1,4 +1,4 @@
-"""`squeue -O ...` as QueuedJobs. Pure functions.
+"""Parses the output of `squeue -O ...` into QueuedJobs. Pure functions.
 
 Users write some of the fields (Comment) with whatever bytes they like. So every field ends with a separator
 made up for this one call, which nobody who writes a comment can know, and line ends mean nothing.
@@ -59,14 +59,14 @@ class QueueRecord(NamedTuple):
     comment: Annotated[str, "Comment"]
     admin_comment: Annotated[str, "admin_comment"]
     account: Annotated[str, "Account"]
-    # Not in every release, in the order in which releases brought them.
+    # Fields that not every release has, in the order in which releases brought them.
     excluded_nodes: Annotated[str, "ExcNodes"] = ""
     exclusive: Annotated[str, "Exclusive"] = ""
 
 
 _HINTS = get_type_hints(QueueRecord, include_extras=True)
 _NAMES: dict[str, str] = {name: hint.__metadata__[0] for name, hint in _HINTS.items()}
-"""squeue's names for them."""
+"""squeue's names of the fields."""
 _OPTIONAL = tuple(_NAMES[name] for name in QueueRecord._field_defaults)
 _REQUIRED = tuple(name for name in _NAMES.values() if name not in _OPTIONAL)
 EXCLUDED_NODES = "ExcNodes"
@@ -90,12 +90,12 @@ STATES = {
 }
 _NOT_EXCLUSIVE = frozenset({"OK", "YES"})
 _NUL = "\0"
-"""Between the fields of one job, where the separator of one call would make every look a new one. No field of
-Slurm's can hold it."""
+"""The separator between the fields of one job in memory. The separator of one call would make every poll's
+text new. No field of Slurm's can hold it."""
 
 
 def fields_to_ask(help_format: str) -> tuple[str, ...]:
-    """The fields to ask this squeue for, by what `squeue --helpFormat` prints ("" up to 22.05)."""
+    """The fields to ask this squeue for, according to what `squeue --helpFormat` prints ("" up to 22.05)."""
     offered = {name.lower() for name in help_format.split()}
     return (*_REQUIRED, *takewhile(lambda name: name.lower() in offered, _OPTIONAL))
 
@@ -109,7 +109,8 @@ def format_for(names: tuple[str, ...], separator: str) -> str:
 
 
 def parse_queue(text: str, names: tuple[str, ...], separator: str) -> list[str]:
-    """Each job as it was printed, for `to_record`. Raises BadValue when the output is not whole jobs."""
+    """Split the output into jobs as printed, for `to_record`. Raises BadValue if the output is not whole
+    jobs."""
     width = len(names)
     if _NUL in text:
         raise BadValue("squeue printed a NUL character")
@@ -124,18 +125,18 @@ def parse_queue(text: str, names: tuple[str, ...], separator: str) -> list[str]:
 
 
 def to_record(printed: str) -> QueueRecord:
-    """The fields of one job."""
+    """Split one printed job into its fields."""
     return QueueRecord(*printed.split(_NUL))
 
 
 def parse_excluded_nodes(text: str) -> dict[int, frozenset[str]]:
-    """`squeue -o '%A %x'`, neither of which a user can write freely: job id -> nodes it must not have."""
+    """Parse `squeue -o '%A %x'`, which no user writes freely: job id -> nodes that the job must not have."""
     pairs = (line.split(" ", 1) for line in text.splitlines() if line.strip())
     return {number(job_id): frozenset(expand(nodes[0].strip() if nodes else "")) for job_id, *nodes in pairs}
 
 
 def to_job(record: QueueRecord, satellites: frozenset[str]) -> QueuedJob:
-    """One job; `satellites` are the partitions in which a satellite's tag counts. Raises BadValue."""
+    """Convert one job. `satellites`: the partitions in which a satellite's tag counts. Raises BadValue."""
     state = STATES.get(record.state, JobState.OTHER)
     partitions = tuple(record.partitions.split(","))
     num_nodes = number(record.num_nodes)
@@ -171,7 +172,7 @@ def to_job(record: QueueRecord, satellites: frozenset[str]) -> QueuedJob:
 
 
 def readable(job_id: int, read: Callable[[], QueuedJob]) -> QueuedJob:
-    """What `read` makes of the record of one job. A record that it cannot read costs that job alone."""
+    """The job that `read` returns for one record. A record that cannot be read costs that job alone."""
     try:
         return read()
     except Exception as error:
@@ -179,7 +180,7 @@ def readable(job_id: int, read: Callable[[], QueuedJob]) -> QueuedJob:
 
 
 def unreadable_job(job_id: int, why: str) -> QueuedJob:
-    """A job of which only its number is known."""
+    """A job of which only the number is known."""
     return QueuedJob(
         job_id=job_id,
         owner=Principal(""),
@@ -200,14 +201,14 @@ def unreadable_job(job_id: int, why: str) -> QueuedJob:
 
 
 def tag_in(comment: str, partitions: tuple[str, ...], satellites: frozenset[str]) -> SatelliteTag | None:
-    """The tag in a job's comment, if every partition of the job is one in which satellites live."""
+    """The tag in a job's comment, if every partition of the job is one of satellites."""
     return satellite_tag(comment) if satellites.issuperset(partitions) else None
 
 
 def _is_exclusive(record: QueueRecord) -> bool:
     """Whether the job's nodes are its own, its user's, or its security class's alone.
 
-    OverSubscribe says NO for such jobs as long as no field Exclusive does (NO, NODE, USER, MCS, TOPO).
+    Releases without the field Exclusive (NO, NODE, USER, MCS, TOPO) print OverSubscribe=NO for such jobs.
     """
     if record.exclusive:
         return record.exclusive != "NO"
@@ -227,7 +228,7 @@ def request_of(
     exclusive: bool,
     required_nodes: frozenset[str],
 ) -> Request:
-    """What a job asks for: Slurm starts all of it at once. `on_each`: the devices asked for by node."""
+    """The request of a job: Slurm starts all of it at once. `on_each`: the devices requested by node."""
     nodes = max(1, num_nodes)
     if not (on_each.gpus or on_each.devices or exclusive):
         return Request.in_all(total, nodes, required_nodes)
@@ -238,7 +239,7 @@ def request_of(
 
 
 def _resources(record: QueueRecord, num_nodes: int) -> Resources:
-    """What a job holds, or asks for in all."""
+    """The resources that a job holds, or requests in all."""
     asked, held = _gpus_asked(record, num_nodes), tres(record.tres)
     return Resources(
         gpus=held.gpus or asked.gpus,
@@ -250,7 +251,7 @@ def _resources(record: QueueRecord, num_nodes: int) -> Resources:
 
 
 def _gpus_asked(record: QueueRecord, num_nodes: int) -> Resources:
-    """All GPUs that the job asks for, for sites that do not track GPUs (else tres-alloc has the sum)."""
+    """All GPUs that the job requests, for sites that do not track GPUs (else tres-alloc has the sum)."""
     sockets = int(record.sockets) if record.sockets.isdecimal() else 1
     requests = (
         (record.tres_per_job, 1),

@@ -1,7 +1,8 @@
-"""`scontrol show node -d -o` and `scontrol show partition -o` as Nodes and Partitions. Pure functions.
+"""Parses `scontrol show node -d -o` and `scontrol show partition -o` into Nodes and Partitions. Pure
+functions.
 
-What users write is in neither; what administrators write freely (Reason, Comment, Extra) is, always after
-the fields that are read here, of which the first occurrence counts.
+Neither output has text of users. Free text of administrators (Reason, Comment, Extra) always follows the
+fields that are read here. If a field occurs twice, the first occurrence counts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def parse_partitions(text: str) -> tuple[Partition, ...]:
 
 
 def _fields(line: str) -> dict[str, str]:
-    # Of several the first: reversed, because the last one put into a dictionary stays.
+    # The first of several counts: reversed, because the last one put into a dictionary stays.
     return dict(reversed(_PAIR.findall(line)))
 
 
@@ -84,7 +85,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _owner(text: str) -> str:
-    """`root(0)` -> root; "" for a node that is nobody's."""
+    """The owner of a node: `root(0)` -> root; "" for a node without an owner."""
     return or_empty(text).partition("(")[0]
 
 

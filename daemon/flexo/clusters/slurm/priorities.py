@@ -1,7 +1,7 @@
-"""Sets priorities of pending jobs with one scontrol, however many there are.
+"""Sets priorities of pending jobs with one scontrol, however many jobs there are.
 
-scontrol takes commands from its standard input too, one on a line, and goes on after one that fails. So a
-hundred priorities take one process instead of a hundred; for slurmctld they are a hundred small requests.
+scontrol also takes commands from its standard input, one on a line, and goes on after one that fails. So a
+hundred priorities take one process instead of a hundred. For slurmctld they are a hundred small requests.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _TOO_LATE = (
 
 
 def set_priorities(commands: SlurmCommands, priorities: Sequence[Priority]) -> None:
-    """Raises ActionRefused where Slurm refuses what has not come too late, ClusterUnreachable."""
+    """Set the priorities. Raises ClusterUnreachable, and ActionRefused if Slurm refuses for any reason but
+    that a job has started or ended."""
     lines = "".join(f"update JobId={each.job} Priority={each.priority}\n" for each in priorities)
     commands.act("scontrol", lines=lines, harmless=_TOO_LATE)

@@ -1,9 +1,9 @@
-"""Which Slurm priorities put pending jobs in an order, with as few changes as possible.
+"""Computes Slurm priorities that put pending jobs in an order, with as few changes as possible.
 
-Slurm's own priorities are below the band, whatever its plugin: `priority/basic` counts down from 4294901760
-(0xffff0000), weights of `priority/multifactor` add up to less. So what flexod has put in order comes before
-what it has not, and nobody overtakes by being new. Slurm's limit is above the band, with room for
-priorities that administrators set by hand.
+Slurm's own priorities are below the band, whichever plugin sets them: `priority/basic` counts down from
+4294901760 (0xffff0000), and weights of `priority/multifactor` add up to less. So jobs that flexod has put in
+order come before all others, and no job overtakes them by being new. Slurm's limit is above the band, with
+room for priorities that administrators set by hand.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Final
 LOWEST: Final = 4_294_910_000
 HIGHEST: Final = 4_294_960_000
 _STEP: Final = 32
-"""Between two neighbours where there is room, so that newcomers find a place between them."""
+"""The distance between two neighbours if there is room, so that newcomers find a place between them."""
 
 
 def in_band(priority: int) -> bool:
-    """Whether flexod may have set it."""
+    """Whether flexod may have set `priority`."""
     return LOWEST <= priority <= HIGHEST
 
 
 def arrange(now: Sequence[int]) -> list[int]:
-    """The priorities of jobs in the order in which they are to start, from those that they have `now`.
+    """The new priorities of jobs in their start order, from the priorities that they have `now`.
 
-    Strictly falling, all in the band. As many as possible keep theirs; where a newcomer finds no room
-    between its neighbours, all get new ones. At most HIGHEST - LOWEST jobs.
+    They fall strictly, and all are in the band. As many jobs as possible keep theirs. If a newcomer finds no
+    room between its neighbours, all jobs get new ones. At most HIGHEST - LOWEST jobs.
     """
     kept = _longest_falling(now)
     return _fill(now, kept) or _spread(len(now))
 
 
 def _longest_falling(now: Sequence[int]) -> list[int]:
-    """Positions of as many jobs of the band as possible whose priorities fall from each to the next."""
-    lasts: list[int] = []  # of the best chain of each length: minus its last priority, rising
+    """The positions of as many jobs of the band as possible whose priorities fall from each to the next."""
+    lasts: list[int] = []  # for the best chain of each length: minus its last priority, rising
     ends: list[int] = []
     before: dict[int, int] = {}
     for position, priority in enumerate(now):
@@ -57,7 +57,7 @@ def _longest_falling(now: Sequence[int]) -> list[int]:
 
 
 def _fill(now: Sequence[int], kept: Sequence[int]) -> list[int]:
-    """Priorities for all around those that are kept; [] where some find no room."""
+    """Priorities for all jobs around those that are kept; [] if some jobs find no room."""
     if not kept:
         return []
     first, last = kept[0], kept[-1]
@@ -71,13 +71,13 @@ def _fill(now: Sequence[int], kept: Sequence[int]) -> list[int]:
 
 
 def _between(high: int, low: int, count: int) -> list[int]:
-    """`count` priorities below `high` and above `low`, evenly spread; [] where there are not so many."""
+    """`count` priorities below `high` and above `low`, evenly spread; [] if there are not so many."""
     step = (high - low) // (count + 1)
     return [high - step * number for number in range(1, count + 1)] if step else []
 
 
 def _spread(count: int) -> list[int]:
-    """All anew, about the middle of the band."""
+    """New priorities for all jobs, about the middle of the band."""
     step = min(_STEP, (HIGHEST - LOWEST) // max(1, count))
     highest = (HIGHEST + LOWEST) // 2 + step * count // 2
     return [highest - step * number for number in range(count)]

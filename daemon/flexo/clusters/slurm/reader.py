@@ -1,4 +1,4 @@
-"""The seam between the adapter and its two ways of reading Slurm: commands and pyslurm."""
+"""The interface between the adapter and its two ways of reading Slurm: commands and pyslurm."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from flexo.model.queue import QueuedJob
 
 
 class Reader(Protocol):
-    """Reads one kind of thing a call. Every call raises ClusterUnreachable."""
+    """Reads Slurm's jobs, nodes and partitions. Every call may raise ClusterUnreachable."""
 
     @property
     def name(self) -> str:
-        """What reads, with its release, for people: `pyslurm 25.11.0`."""
+        """The name of the reader, with its release, for people: `pyslurm 25.11.0`."""
         ...
 
     def partitions(self) -> tuple[Partition, ...]:

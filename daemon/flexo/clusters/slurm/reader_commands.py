@@ -1,9 +1,9 @@
 """Reads Slurm with its own commands: one process for the nodes, one for the jobs, one for the partitions.
 
-As text and not as JSON, because of what it costs the controller: all of 20,000 jobs take 86 ms under its
-lock as text and 6.8 s as JSON (docs/architecture.md, "Reading costs too").
+The reader asks for text and not for JSON, because JSON costs the controller more. All of 20,000 jobs take 86
+ms under its lock as text and 6.8 s as JSON (docs/architecture.md, "Reading costs too").
 
-How releases differ in what they print: releases.py.
+releases.py says how the output differs between releases.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from flexo.model.queue import JobState, QueuedJob
 T = TypeVar("T")
 
 _SQUEUE = ("squeue", "--all", "--local", "--noheader")
-_ONE_BY_ONE = 8
-"""Jobs to ask about each by itself: one costs the controller 0.3 ms, any list of jobs as much as all jobs."""
+ONE_BY_ONE = 8
+"""The most jobs that are asked about one by one. One costs the controller 0.3 ms, any list of jobs as much as
+all jobs."""
 
 
 class CommandReader:
@@ -49,19 +50,21 @@ class CommandReader:
         self._satellite_partitions = satellite_partitions
         self._excluded_nodes: dict[int, frozenset[str]] = {}
         self._seen: dict[str, QueuedJob] = {}
-        """By what the last look printed: most of a long queue is printed as before, and not read again."""
+        """The jobs of the last poll, by their printed text. Most of a long queue is printed as before, and
+        not parsed again."""
 
     @property
     def name(self) -> str:
-        """`Slurm's commands`."""
+        """The name of this reader: `Slurm's commands`."""
         return "Slurm's commands"
 
     def look(self) -> tuple[tuple[QueuedJob, ...], tuple[Node, ...]]:
         """All jobs that wait, run or are ending; all nodes, with the GPUs in use (-d), hidden ones too (-a).
 
-        What waits of a job array is one job. Nodes are asked for as soon as slurmctld has told of the jobs,
-        while those are printed and read: not earlier, so that GPUs of a job that starts in between are taken,
-        and not later, because slurmctld may answer between two stretches of backfill that last for seconds.
+        The waiting part of a job array is one job. The reader asks for nodes as soon as slurmctld has sent
+        the jobs, while squeue prints the jobs and flexod parses them. If it asked earlier, GPUs of a job that
+        starts in between would count as free. If it asked later, slurmctld might answer between two stretches
+        of backfill, which last for seconds.
         """
         asked: list[Future[tuple[Node, ...]]] = []
         with ThreadPoolExecutor(1) as beside:
@@ -69,7 +72,7 @@ class CommandReader:
                 printed = _understood(lambda: self._queue(lambda: asked.append(beside.submit(self._nodes))))
                 return _understood(lambda: self._jobs(printed)), asked[0].result()
             finally:
-                asked.clear()  # its error, raised here, would hold this frame, and this frame it: all it read
+                asked.clear()  # else its error and this frame would hold each other, and all it read
 
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions, hidden ones too."""
@@ -97,7 +100,7 @@ class CommandReader:
 
     def _queue(self, answered: Callable[[], None]) -> list[str]:
         names = self._fields
-        # In the environment and not in an argument, where every user of this host could read it in time.
+        # The environment has the separator: every user of this host could read an argument in time.
         separator = f"|{secrets.token_urlsafe(6)}"
         variables = {"SQUEUE_FORMAT2": format_for(names, separator)}
         output = self._commands.read(*_SQUEUE, "--noconvert", variables=variables, answered=answered)
@@ -105,7 +108,8 @@ class CommandReader:
 
     @cached_property
     def _fields(self) -> tuple[str, ...]:
-        """What this squeue can print: a new release of Slurm is noticed when flexod starts again."""
+        """The fields that this squeue can print. flexod notices a new release of Slurm only when it starts
+        again."""
         try:
             return fields_to_ask(self._commands.run(("squeue", "--helpFormat"), {}))
         except CommandFailed as failure:
@@ -114,10 +118,11 @@ class CommandReader:
             return fields_to_ask("")
 
     def _learn_excluded_nodes(self, jobs: tuple[QueuedJob, ...]) -> None:
-        """Ask for the waiting jobs not known yet, and forget those that wait no more.
+        """Ask for the excluded nodes of new waiting jobs, and forget the jobs that wait no more.
 
-        Not for held jobs (of priority 0), which want nothing yet, nor for satellites, of which many may be
-        new at once: each names its one node. A tag alone says nothing: its user wrote it.
+        The reader does not ask for held jobs (of priority 0), which cannot start yet. Nor does it ask for
+        satellites, of which many may be new at once: each names its one node. A tag alone says nothing,
+        because its user wrote it.
         """
         waiting = {
             job.job_id
@@ -128,7 +133,7 @@ class CommandReader:
         }
         known = {job_id: nodes for job_id, nodes in self._excluded_nodes.items() if job_id in waiting}
         new = sorted(waiting - known.keys())
-        asked = [f"--jobs={job_id}" for job_id in new] if len(new) <= _ONE_BY_ONE else ["--states=PENDING"]
+        asked = [f"--jobs={job_id}" for job_id in new] if len(new) <= ONE_BY_ONE else ["--states=PENDING"]
         for which in asked:
             known |= parse_excluded_nodes(self._excluded_nodes_of(which))
         self._excluded_nodes = {job_id: known.get(job_id, frozenset()) for job_id in waiting}
@@ -143,7 +148,7 @@ class CommandReader:
 
 
 def _understood(parse: Callable[[], T]) -> T:
-    """What `parse` makes of Slurm's words. An answer that makes no sense is no answer."""
+    """The result of `parse` for Slurm's answer. An answer that makes no sense raises ClusterUnreachable."""
     try:
         return parse()
     except (BadValue, BadHostlist) as error:

@@ -1,7 +1,8 @@
 """Reads Slurm with pyslurm, in a process of its own.
 
 libslurm retries for minutes while slurmctld is away, holds Python's lock meanwhile, and ends the process on
-some errors: flexod must not wait for it, nor end with it. So pyslurm lives in a child that can be killed.
+some errors. flexod must not wait for it, nor end with it. So pyslurm runs in a child process that can be
+killed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def is_installed() -> bool:
 
 
 class PyslurmReader:
-    """The Reader that works where pyslurm does."""
+    """The Reader for hosts where pyslurm works."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class PyslurmReader:
 
     @property
     def name(self) -> str:
-        """`pyslurm 25.11.2`."""
+        """The name of this reader, as in `pyslurm 25.11.2`."""
         return f"pyslurm {self.version()}"
 
     def version(self) -> str:
@@ -60,7 +61,8 @@ class PyslurmReader:
         return self._version
 
     def why_not_enough(self) -> str:
-        """ "" if pyslurm shows all that is needed of this cluster. Raises ClusterUnreachable."""
+        """What pyslurm does not show of this cluster; "" if it shows all that is needed. Raises
+        ClusterUnreachable."""
         return str(self._ask("why_not_enough"))
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -125,14 +127,15 @@ class PyslurmReader:
 
 
 class _Failure:
-    """An answer that says why there is none."""
+    """An answer that says why there is no result."""
 
     def __init__(self, error: BaseException) -> None:
         self.words = f"{type(error).__name__}: {error}"
 
 
 def _serve(pipe: Connection, slurm_conf: Path | None, satellites: frozenset[str]) -> None:
-    """The child: answers questions until the pipe is closed, which it is when flexod ends in whatever way."""
+    """The child process: answers questions until the pipe is closed. The pipe closes when flexod ends,
+    however it ends."""
     if slurm_conf is not None:
         os.environ["SLURM_CONF"] = str(slurm_conf)  # libslurm reads it while pyslurm is imported
     try:

@@ -1,7 +1,7 @@
-"""Slurm's releases: which ones flexo is tested with, and everything in which they differ for it.
+"""Slurm's releases: those that flexo is tested with, and all differences between them that matter to it.
 
-Whoever depends on one of these differences does it by what Slurm prints or offers, where that can be asked
-for, and by `Release` where it cannot. tests/unit/clusters/captured has what each release really printed,
+Code that depends on one of these differences goes by what Slurm prints or offers, where flexo can ask for
+that, and by `Release` where it cannot. tests/unit/clusters/captured has what each release really printed,
 tests/slurm/matrix runs flexo on each, docs/slurm-releases.md says with what result.
 
 22.05: `squeue -O` has no ExcNodes, and no --helpFormat: excluded nodes are read with `squeue -o %x`, once for
@@ -33,7 +33,8 @@ class Release:
 
     @classmethod
     def found_in(cls, text: str) -> Release | None:
-        """Of `slurm-wlm 24.11.5` (`slurmctld -V`) or `24.11.5`; None where there is no release in it."""
+        """The release named in a text such as `slurm-wlm 24.11.5` (`slurmctld -V`) or `24.11.5`; None if it
+        names none."""
         match = re.search(r"(?<![\d.])(\d\d)\.(\d\d)(?!\d)", text)
         return cls(int(match[1]), int(match[2])) if match else None
 
@@ -47,4 +48,4 @@ class Release:
 
 
 TESTED: Final = (Release(22, 5), Release(24, 11), Release(26, 5))
-"""The oldest first, the newest last."""
+"""The tested releases, the oldest first, the newest last."""

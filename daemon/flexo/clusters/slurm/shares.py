@@ -1,6 +1,6 @@
 """Reads users' fairshare factors with sshare, which asks slurmctld and not the database.
 
-What it prints is one line for each association. A user with several accounts counts with the best of them.
+It prints one line for each association. A user with several accounts counts with the best of them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ _COLUMNS = "User,FairShare"
 
 
 def read_shares(commands: SlurmCommands) -> tuple[UserShare, ...]:
-    """All users', by name. Raises ActionRefused where this cluster keeps no shares, ClusterUnreachable."""
+    """The shares of all users, by name. Raises ClusterUnreachable, and ActionRefused if this cluster keeps no
+    shares."""
     argv = ("sshare", "--all", "--parsable2", "--noheader", f"--format={_COLUMNS}")
     return parse_shares(commands.act(*argv))
 
 
 def parse_shares(text: str) -> tuple[UserShare, ...]:
-    """`sshare -P -n -o User,FairShare`. Raises ActionRefused where there is no factor in it."""
+    """Parse the output of `sshare -P -n -o User,FairShare`. Raises ActionRefused if it has no factor."""
     factors: dict[str, float] = {}
     for line in text.splitlines():
         user, _, word = line.strip().partition("|")

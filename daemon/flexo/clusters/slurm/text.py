@@ -1,4 +1,4 @@
-"""Slurm's spellings of single values (times, memory, GPUs) as numbers. Pure functions."""
+"""Parses Slurm's spellings of single values (times, memory, GPUs) into numbers. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flexo_protos.resources import Devices, Resources, total
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown"})
 _MIB_PER_UNIT = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _PIECES = frozenset({"shard", "mps"})
-"""In these a GPU is handed out in pieces."""
+"""The generic resources that hand a GPU out in pieces."""
 _LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
@@ -30,7 +30,7 @@ def or_empty(text: str) -> str:
 
 
 def number(text: str) -> int:
-    """`"16"` -> 16; of a range `"2-4"` the first. Raises BadValue."""
+    """`"16"` -> 16; the first number of a range `"2-4"`. Raises BadValue."""
     first = text.partition("-")[0]
     if not first.isdecimal():
         raise BadValue(f"'{text[:40]}' is not a number")
@@ -38,7 +38,7 @@ def number(text: str) -> int:
 
 
 def epoch(text: str) -> float | None:
-    """A time printed with SLURM_TIME_FORMAT=%s; None where Slurm has none."""
+    """A time printed with SLURM_TIME_FORMAT=%s; None if Slurm has none."""
     return float(text) if text.isdecimal() and text != "0" else None
 
 
@@ -82,13 +82,13 @@ def generic_resources(text: str) -> Resources:
 
 @functools.lru_cache(maxsize=4096)
 def shared_gpus_in_use(text: str) -> bool:
-    """Whether a node's GresUsed shows GPUs handed out in pieces (shard, mps): they count as no gpu there."""
+    """Whether a node's GresUsed shows GPUs handed out in pieces (shard, mps): it counts no gpu for them."""
     pieces = (word.split(":") for word in _words(text))
     return any(parts[0] in _PIECES and parts[-1].strip("0") for parts in pieces)
 
 
 def _words(text: str) -> list[str]:
-    """The list without what stands in brackets: sockets, indices, (null)."""
+    """The words of the list, without the text in brackets: sockets, indices, (null)."""
     return re.sub(r"\([^()]*\)", "", text).split(",")
 
 
@@ -105,9 +105,10 @@ def _devices(word: str) -> Devices | None:
 
 @functools.lru_cache(maxsize=4096)
 def tres(text: str) -> Resources:
-    """`cpu=2,mem=200M,node=1,billing=2,gres/gpu=2,gres/gpu:v100=2`, in which typed GPUs count twice.
+    """Parse `cpu=2,mem=200M,node=1,billing=2,gres/gpu=2,gres/gpu:v100=2`, in which typed GPUs count twice.
 
-    No GPUs where the site does not track them (AccountingStorageTRES). CPUs and other devices are left out.
+    The result has no GPUs if the site does not track them (AccountingStorageTRES). CPUs and other devices are
+    left out.
     """
     memory, whole, typed = 0, 0, {}
     for word in text.split(","):

@@ -1,4 +1,4 @@
-"""Slurm's reasons for which a job waits, as flexo tells them apart."""
+"""Maps Slurm's reasons why a job waits to the reasons that flexo tells apart."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _RESOURCES: Final = frozenset(
         "Unknown",
     }
 )
-"""What Slurm says up to the first comma. The long one goes on "DRAINED or reserved for jobs in higher
-priority partitions", and is said to those behind a job that is to have the same node, too."""
+"""The reasons of jobs that wait for resources, up to the first comma. The long reason goes on "DRAINED or
+reserved for jobs in higher priority partitions". Slurm also gives it to the jobs behind a job that is to have
+the same node."""
 _BEGINNINGS: Final[Mapping[WaitReason, str]] = {
     WaitReason.HELD: "JobHeld|JobHold",
     WaitReason.DEPENDENCY: "Dependency",
@@ -31,12 +32,13 @@ _BEGINNINGS: Final[Mapping[WaitReason, str]] = {
     WaitReason.LICENSES: "Licenses",
     WaitReason.RESERVATION: "Reservation",
 }
-"""How the others begin. A QOS's limits for each account are called MaxGRESPerAccount and the like."""
+"""The beginnings of the other reasons. A QOS's limits for each account are called MaxGRESPerAccount and the
+like."""
 _WAITS: Final = tuple((reason, re.compile(words)) for reason, words in _BEGINNINGS.items())
 
 
 def wait_reason(state: JobState, reason: str) -> WaitReason:
-    """Why a job in this state waits, by the reason that Slurm gives."""
+    """The reason why a job in this state waits, from the reason that Slurm gives."""
     return _of_pending(reason) if state is JobState.PENDING else WaitReason.NONE
 
 

@@ -1,0 +1,180 @@
+"""Owners' limits for their jobs: caps on workers, and satellites to give up.
+
+Resizes of one job are sequential (Amoeba, section 5.2), so a request may have to wait for the one before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Container, Mapping
+from typing import Final
+
+from flexo.control.state_store import StateStore
+from flexo.control.views import JobView
+from flexo.model.elastic import ElasticJob
+from flexo.model.queue import JobKey
+from flexo.words import workers as workers_of
+
+_CAP_OUTLIVES_JOB_S: Final = 600.0
+"""The time that a cap outlives its job in the queue. A job that one poll does not show may be there in the
+next, as when the cluster's controller restarts."""
+
+
+class BadScale(ValueError):
+    """A request outside of what the job can have; the message says what is allowed."""
+
+
+class Busy(Exception):
+    """The job is being resized or profiled. Such operations are sequential: try again later."""
+
+
+class NotSteered(Exception):
+    """The job cannot be resized now, and a retry soon will not help; the message says why."""
+
+
+class ScaleOverrides:
+    """The requests of owners that stand. May be used from any thread but for `take_given_up` and
+    `forget_old`."""
+
+    def __init__(self, event_store: StateStore, started_at: float) -> None:
+        self._event_store = event_store
+        self._started_at = started_at
+        self._steering = threading.Lock()
+        """Held by one owner's request from its checks until its cap is in the event store."""
+        self._lock = threading.Lock()
+        """Held for a moment, also by the loop, which waits for no disk here."""
+        self._caps = event_store.caps()
+        self._given_up: dict[JobKey, str] = {}
+        """Grants that their owners give back (`scale_in` with a node), until the loop takes them."""
+        self._capped_at: dict[JobKey, float] = {}
+        """The time when each capped job was last in the queue."""
+
+    # Requests of owners.
+
+    def scale(self, job: ElasticJob, workers: int | None) -> str:
+        """Cap `job` at `workers`; None: remove the cap. Returns what happens now. Raises BadScale."""
+        if workers is not None and job.workers.clamp(workers) != workers:
+            raise BadScale(f"job {job.key} can have {job.workers} workers, not {workers}")
+        with self._steering:
+            self._cap(job.key, workers)
+        return _scaled(job, workers)
+
+    def scale_out(self, view: JobView, workers: int) -> str:
+        """Give the job `workers` more. Returns what happens now. Raises BadScale, Busy, NotSteered.
+
+        If two requests come at the same time or in a row, the second raises Busy, so that none is lost.
+        """
+        with self._steering:
+            self.check_resizable(view)
+            job = view.job
+            have, most = job.granted_workers, job.workers.max
+            if workers < 1 or have + workers > most:
+                name = f"job {job.key} has {have} workers"
+                text = f"{name} and can have {most}: 1 to {most - have} more are allowed"
+                raise BadScale(text if have < most else f"{name}, which is its maximum")
+            self._cap(job.key, have + workers)
+        return _scaled(job, have + workers)
+
+    def scale_in(self, view: JobView, workers: int, node: str) -> str:
+        """Take `workers` from the job or, with `node`, its satellite there. Returns and raises as
+        `scale_out`."""
+        with self._steering:
+            self.check_resizable(view)
+            job = view.job
+            if node:
+                return self._give_up(job, node)
+            have, least = job.granted_workers, job.base_workers
+            if workers < 1 or have - workers < least:
+                name = f"job {job.key} has"
+                text = f"{name} {have} workers, {least} in its base: 1 to {have - least} fewer are allowed"
+                raise BadScale(text if have > least else f"{name} only its base of {workers_of(least)}")
+            self._cap(job.key, have - workers)
+        return _scaled(job, have - workers)
+
+    def _give_up(self, job: ElasticJob, node: str) -> str:
+        grant = next((grant for grant in job.grants if grant.node == node), None)
+        if grant is None:
+            raise BadScale(f"job {job.key} has no satellite on '{node}': {_where(job)}")
+        with self._lock:
+            self._given_up[job.key] = grant.grant_id
+        self._cap(job.key, job.granted_workers - grant.workers)
+        return f"job {job.key} gives back its {workers_of(grant.workers)} on {node}"
+
+    def cap_of(self, key: JobKey) -> int | None:
+        """The owner's cap; None: there is none."""
+        with self._lock:
+            return self._caps.get(key)
+
+    def _cap(self, key: JobKey, workers: int | None) -> None:
+        with self._lock:
+            if self._caps.get(key) == workers:
+                return
+            if workers is None:
+                self._caps.pop(key, None)
+            else:
+                self._caps[key] = workers
+        self._event_store.set_cap(key, workers)
+
+    def check_resizable(self, view: JobView) -> None:
+        """Check that the job may be resized now. Raises Busy, NotSteered."""
+        job = view.job
+        if job.workers.min == job.workers.max:
+            only = workers_of(job.workers.min)
+            raise NotSteered(f"job {job.key} has {only} and keeps them: its range is {job.workers}")
+        if job.suspended:
+            raise NotSteered(f"job {job.key} is suspended: it can be steered again once it is resumed")
+        if not view.attached:
+            raise NotSteered(f"job {job.key} has no leader attached to flexod, which could resize it")
+        if not job.scalable:
+            why = job.unscalable_why or "the script has not entered hvd.elastic.run yet"
+            raise NotSteered(f"job {job.key}: {why}")
+        with self._lock:
+            asked = self._caps.get(job.key) != job.wanted
+        moving = [
+            f"{grant.workers} on {grant.node} {grant.state.value}" for grant in job.grants if grant.moving
+        ]
+        if asked or moving or job.changing:
+            text = ", ".join(moving) or "it has only just begun"
+            raise Busy(f"job {job.key} is being resized ({text}): try again later")
+        if job.pending_command:
+            raise Busy(
+                f"job {job.key} is not resized while a {job.pending_command} is under way: try again later"
+            )
+
+    # Methods for the loop.
+
+    def caps(self) -> Mapping[JobKey, int]:
+        """All caps that stand."""
+        with self._lock:
+            return dict(self._caps)
+
+    def take_given_up(self) -> Mapping[JobKey, str]:
+        """The grants that owners have given back since the last call."""
+        with self._lock:
+            given_up, self._given_up = self._given_up, {}
+        return given_up
+
+    def forget_old(self, queued: Container[JobKey], now: float) -> None:
+        """Forget the caps of jobs that have not been in the queue for long."""
+        self._capped_at = {
+            key: now if key in queued else self._capped_at.get(key, self._started_at) for key in self.caps()
+        }
+        for key, seen_at in self._capped_at.items():
+            if now - seen_at > _CAP_OUTLIVES_JOB_S:
+                with self._steering:
+                    self._cap(key, None)
+
+
+def _where(job: ElasticJob) -> str:
+    return ", ".join(grant.node for grant in job.grants) or "it has only its base"
+
+
+def _scaled(job: ElasticJob, workers: int | None) -> str:
+    if workers is None:
+        return f"job {job.key} may have all of {job.workers} workers again"
+    now = job.granted_workers
+    if now > workers:
+        return (
+            f"job {job.key} has {now} workers and gives back whole satellites until it has at most {workers}"
+        )
+    return f"job {job.key} has {now} workers and grows to at most {workers}"

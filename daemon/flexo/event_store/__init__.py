@@ -1,0 +1,1 @@
+"""flexod's observations, decisions and actions, in one SQLite file."""
