@@ -10,8 +10,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
 export MPLBACKEND := Agg
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Tests mostly wait: more of them than cores go side by side.
-SIDE_BY_SIDE := --numprocesses=4
-LABS_SIDE_BY_SIDE := --numprocesses=$(or $(LABS),3) --dist=loadfile
+SIDE_BY_SIDE := --numprocesses=3
+LABS_SIDE_BY_SIDE := --numprocesses=$(or $(LABS),4) --dist=loadfile --no-loadscope-reorder
 ON_LABS := slurm training chaos
 WITHOUT_LABS := etcd prometheus packages
 # Horovod with its native library, before the one that set-up installs, which has none.
@@ -59,9 +59,9 @@ test test-all:
 	wait $$lint || failed=1; cat build/lint.log; \
 	exit $$failed
 
-test-unit: ## tests that need neither Slurm nor training (under two minutes on two cores)
+test-unit: ## tests that start no process (a minute on two cores)
 	@./setup.sh unit
-	$(BIN)/pytest tests/unit -m 'not thorough' $(SIDE_BY_SIDE)
+	$(BIN)/pytest tests/unit -m 'not (thorough or processes)' $(SIDE_BY_SIDE)
 
 coverage: ## unit tests, and the lines and branches that they do not reach (build/coverage/html)
 	@./setup.sh unit

@@ -148,7 +148,7 @@ def _keep(platform: Platform, base: BaseJob, folder: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0
-    open_files.allow_most()
+    open_files.raise_limit()
     here = platform.allocation().node or base.nodes[0].name
     site = platform.site()
     address = network.own_address(platform.node_address(here), site.controller)

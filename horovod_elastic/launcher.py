@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from flexo_protos.credentials import new_authenticator
-from flexo_protos.leader_leases.lease import StoreAway
+from flexo_protos.leader_leases.lease import StoreUnavailable
 from flexo_protos.lease_place import Kind, LeasePlace
 from horovod_elastic import network, open_files, progress, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
@@ -107,7 +107,7 @@ def _take_options(arguments: Sequence[str]) -> list[str]:
 
 def run_job(platform: Platform, base: BaseJob, command: list[str]) -> int:
     """Run the job of this allocation. Returns its exit code."""
-    open_files.allow_most()
+    open_files.raise_limit()
     here = platform.allocation().node or base.nodes[0].name
     site = platform.site()
     address = network.own_address(platform.node_address(here), site.controller)
@@ -251,7 +251,7 @@ class BaseAgents:
             return code
         try:
             of_job = wire.exit_code_of(self._lease.look().holder)
-        except StoreAway:
+        except StoreUnavailable:
             of_job = (
                 code if code < 128 and code not in (EXIT_CANNOT_WORK, EXIT_TRY_AGAIN, EXIT_CRASHED) else None
             )

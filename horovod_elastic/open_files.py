@@ -11,10 +11,10 @@ import resource
 MOST_CONNECTIONS = 1 << 13
 """Most connections of a server, whatever the system allows. They cost memory; a job has far fewer agents."""
 _first: int | None = None
-"""The soft limit that this process was started with; None until `allow_most` has raised the limit."""
+"""The soft limit that this process was started with; None until `raise_limit` has raised the limit."""
 
 
-def allow_most() -> None:
+def raise_limit() -> None:
     """Raise this process's soft limit of open files to the hard limit."""
     global _first
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -224,7 +224,7 @@ class Controller:
     def _rest(self, begun: float, stop: threading.Event) -> None:
         """Wait for the next cycle. A leader's news shortens the wait, but never below what the cost of
         reading allows."""
-        earliest, latest = begun + self._poll_interval.shortest_s, begun + self.interval_s
+        earliest, latest = begun + self._poll_interval.least_interval_s, begun + self.interval_s
         while not stop.is_set() and (left := latest - time.monotonic()) > 0:
             if time.monotonic() < earliest:
                 stop.wait(min(_NAP_S, earliest - time.monotonic()))
@@ -239,7 +239,7 @@ class Controller:
         if loans is None:
             return self._poll_interval.interval_s(busy=busy)
         interval_s = self._poll_interval.interval_s(busy=busy or bool(loans.coming_back))
-        return max(self._poll_interval.shortest_s, min(interval_s, loans.settings.rules.interval_s))
+        return max(self._poll_interval.least_interval_s, min(interval_s, loans.settings.rules.interval_s))
 
     # Requests of other threads.
 
@@ -480,7 +480,7 @@ class Controller:
             training=state.training,
             quotas=state.quotas,
             decided_at=self._decided_at,
-            ended_since=state.ended - self._ended_before,
+            ended_count=state.ended - self._ended_before,
             stay_s=self._residency.likely_s(state.at),
             loans=() if self._loans is None else self._loans.view.loans,
             borrowed_partition="" if self._loans is None else self._loans.satellite_partition,
@@ -544,7 +544,7 @@ class Controller:
             self._record((ended.event,), ended.facts)
         reconciled = self._take_from_suspended(state, reconciled)
         self._record(self._fair_shares.look(state.at))
-        self._poll_interval.record_read_cost(state.read_cost_s + self._fair_shares.cost_s)
+        self._poll_interval.record_poll_cost(state.read_cost_s + self._fair_shares.cost_s)
         reconciled = self._lend(state, reconciled, reports)
         decided = self._decide_safely(state, reconciled, reports, traits)
         plan = decided.plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
-from flexo_protos.leader_leases.lease import StoreAway
+from flexo_protos.leader_leases.lease import StoreUnavailable
 from horovod_elastic import wire
 from horovod_elastic.election.election import Election
 from horovod_elastic.election.lease_client import LeaseClient
@@ -46,5 +46,5 @@ class AgentLeaseHandle:
         """Note in the lease that the job is over."""
         note = wire.over(exit_code)
         if self._election.resign(note):
-            with contextlib.suppress(StoreAway):
+            with contextlib.suppress(StoreUnavailable):
                 self._lease.acquire(note, note, OVER_FOR_S)  # for longer than a leader's lease lasts

@@ -1,4 +1,4 @@
-"""The agent's process: its command line, the reasons why it cannot work, and its exit codes."""
+"""Runs an agent in a process: reads its command line, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from flexo_protos.credentials import NotAuthentic, new_authenticator
-from flexo_protos.leader_leases.lease import StoreAway
+from flexo_protos.leader_leases.lease import StoreUnavailable
 from horovod_elastic import job_plan, network, open_files
 from horovod_elastic.agent.agent import Agent, AgentOptions
 from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, EXIT_CRASHED, EXIT_TRY_AGAIN
@@ -21,7 +21,7 @@ from horovod_elastic.trace import say, say_error
 def end_process(run: Callable[[], int]) -> NoReturn:
     """Call `run`, and end this process at once with the code that it returns.
 
-    Python's own exit would wait for the threads of its pools, and one of them may wait for the cluster.
+    Python's own exit would wait for all threads of its pools. One of those may wait for the cluster.
     """
     try:
         code = run()
@@ -36,10 +36,18 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="horovod_elastic agent")
     parser.add_argument("--slots", type=int, required=True, help="workers that fit here")
     parser.add_argument("--job", required=True, help="the job's plan (job_plan.py)")
-    parser.add_argument("--base", action="store_true", help="this node belongs to the base")
-    parser.add_argument("--grant", default="", help="the grant that this satellite makes real")
-    parser.add_argument("--again", action="store_true", help="the agent that was here has ended")
-    parser.add_argument("--pass-signals", action="store_true", help="the cluster signals the agent alone")
+    parser.add_argument("--base", action="store_true", help="this node belongs to the base job")
+    parser.add_argument(
+        "--grant", default="", help="the grant that this satellite was submitted for; empty in the base job"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="an earlier agent of this job ran on this node and ended"
+    )
+    parser.add_argument(
+        "--pass-signals",
+        action="store_true",
+        help="pass signals on to the workers, because the cluster signals the agent alone",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the training command")
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -52,14 +60,15 @@ def main(arguments: list[str]) -> int:
         command=tuple(command),
     )
     restarted = False
-    open_files.allow_most()
+    open_files.raise_limit()
     try:
         supervisor = SupervisorLink()
         restarted = supervisor.again or agent_options.again
         plan, platform = job_plan.from_text(options.job), registry.find(os.environ)
         agent = Agent(plan, agent_options, platform, new_authenticator(), supervisor)
-    except (NotAuthentic, StoreAway, network.NoAddress) as error:
-        # MUNGE, an address or a client library is missing; an earlier agent may have had it here.
+    except (NotAuthentic, StoreUnavailable, network.NoAddress) as error:
+        # MUNGE, an address or a client library is missing. If an earlier agent could work on this node, the
+        # fault may pass.
         code, why = EXIT_TRY_AGAIN if restarted else EXIT_CANNOT_WORK, str(error)
     except (NoSupervisor, ValueError, NotInAJob) as error:
         code, why = EXIT_CANNOT_WORK, str(error)

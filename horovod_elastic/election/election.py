@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flexo_protos.leader_leases.lease import HeldLease, LeaderLease, StoreAway
+from flexo_protos.leader_leases.lease import HeldLease, LeaderLease, StoreUnavailable
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic import threads, wire
 from horovod_elastic.election.lease_client import LeaseClient
@@ -277,7 +277,7 @@ class Election:
             with self._speaking:  # wait for a refresh under way, which would take the lease again
                 if led:
                     self._store.release(self._holder, successor)
-        except StoreAway as error:
+        except StoreUnavailable as error:
             self._say(f"{error}; the leader's lease runs out by itself")
             return False
         return True
@@ -298,7 +298,7 @@ class Election:
         asking = candidate.wants_it(asked_at)
         try:
             lease = self._acquire(candidate.claim) if asking else self._store.look()
-        except StoreAway as error:
+        except StoreUnavailable as error:
             self._now_away(error)
             return candidate.away(self._clock())
         self._now_there()
@@ -324,7 +324,7 @@ class Election:
         asked_at = self._clock()
         try:
             lease = self._acquire(pb.CLAIM_HOLDER)
-        except StoreAway as error:
+        except StoreUnavailable as error:
             self._now_away(error)
             return None
         self._now_there()
@@ -341,7 +341,7 @@ class Election:
     def _acquire(self, claim: pb.Claim.ValueType) -> LeaderLease:
         return self._store.acquire(self._holder, self._own_address(), self._ttl_s, claim, self._seen)
 
-    def _now_away(self, error: StoreAway) -> None:
+    def _now_away(self, error: StoreUnavailable) -> None:
         if not self._away:
             self._away = True
             self._say(f"{error}; until it is back the leader stays who it is")

@@ -28,7 +28,7 @@ class JobRun:
 
 
 class LeaseClient(Protocol):
-    """One job's lease, for any thread. A call without an answer raises StoreAway after ANSWER_WITHIN_S."""
+    """One job's lease, for any thread. Without an answer, a call raises StoreUnavailable in time."""
 
     def acquire(
         self, holder: str, address: str, ttl_s: float, claim: pb.Claim.ValueType = ..., seen: int = 0

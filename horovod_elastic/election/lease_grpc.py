@@ -21,7 +21,7 @@ from flexo_protos import tls
 from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
 from flexo_protos.leader_leases import table
-from flexo_protos.leader_leases.lease import LeaderLease, StoreAway
+from flexo_protos.leader_leases.lease import LeaderLease, StoreUnavailable
 from flexo_protos.lease_place import Kind, LeasePlace
 from flexo_protos.v1 import leases_pb2 as pb
 from flexo_protos.v1 import leases_pb2_grpc as rpc
@@ -46,7 +46,7 @@ _NAMES = {Kind.FLEXOD: "flexod", Kind.RUN: "flexo run"}
 class GrpcLease:
     """The LeaseClient of one job, with one connection to each flexod that may be active.
 
-    Raises StoreAway if TLS is configured and cannot be used.
+    Raises StoreUnavailable if TLS is configured and cannot be used.
     """
 
     def __init__(self, place: LeasePlace, job: JobRun, authenticator: Authenticator) -> None:
@@ -87,11 +87,11 @@ class GrpcLease:
 
     def _ask(self, name: str, request: object) -> LeaderLease:
         """The answer of the first server that answers. That server is asked first the next time."""
-        trouble: StoreAway | None = None
+        trouble: StoreUnavailable | None = None
         for stub in list(self._stubs):
             try:
                 answer = self._ask_one(stub, name, request)
-            except StoreAway as error:
+            except StoreUnavailable as error:
                 trouble = error
             else:
                 self._stubs = [stub, *(other for other in self._stubs if other is not stub)]
@@ -105,13 +105,13 @@ class GrpcLease:
             method: Callable[..., pb.Lease] = getattr(stub, name)
             return table.from_message(method(request, metadata=metadata, timeout=self._within_s))
         except NotAuthentic as error:
-            raise StoreAway(str(error)) from error
+            raise StoreUnavailable(str(error)) from error
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                raise StoreAway(f"{self._server} is an older one, without leases") from error
-            raise StoreAway(f"{self._server} serves no leases now: {error.details()}") from error
+                raise StoreUnavailable(f"{self._server} is an older one, without leases") from error
+            raise StoreUnavailable(f"{self._server} serves no leases now: {error.details()}") from error
         except ValueError as error:  # gRPC raises it for a channel that was closed meanwhile
-            raise StoreAway(f"{self._server}: {error}") from error
+            raise StoreUnavailable(f"{self._server}: {error}") from error
 
 
 def _channel(kind: Kind, host: str) -> grpc.Channel:
@@ -122,7 +122,7 @@ def _channel(kind: Kind, host: str) -> grpc.Channel:
     try:
         return tls.channel(host, options)
     except tls.AuthorityUnusable as error:
-        raise StoreAway(f"flexod at {host}: {error}") from error
+        raise StoreUnavailable(f"flexod at {host}: {error}") from error
 
 
 class LeaseServer:

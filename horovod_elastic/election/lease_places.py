@@ -18,7 +18,7 @@ from pathlib import Path
 from flexo_protos import flexods, lease_place
 from flexo_protos.credentials import Authenticator
 from flexo_protos.installing import how_to_install
-from flexo_protos.leader_leases.lease import OF_JOBS, StoreAway
+from flexo_protos.leader_leases.lease import OF_JOBS, StoreUnavailable
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from horovod_elastic.daemon_address import CONFIG, daemon_address
 from horovod_elastic.election.lease_client import ANSWER_WITHIN_S, JobRun, LeaseClient, StoredLease
@@ -42,14 +42,14 @@ def configured(environment: Mapping[str, str]) -> LeasePlace:
 def open_lease(
     place: LeasePlace, job: JobRun, authenticator: Authenticator, environment: Mapping[str, str] = os.environ
 ) -> LeaseClient:
-    """A client of the lease at `place`; it asks nothing yet. Raises StoreAway if its library is missing."""
+    """A client of the lease at `place`; it asks nothing yet. Raises StoreUnavailable without its library."""
     if not place.etcd:
         return GrpcLease(place, job, authenticator)
     try:
         from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
     except ImportError as error:
         text = f"{place.kind.value} keeps the leases, but its client is not installed here ({error})."
-        raise StoreAway(f"{text} {how_to_install('etcd')}") from error
+        raise StoreUnavailable(f"{text} {how_to_install('etcd')}") from error
     # One key for a run of a job, so that a site can give each user a role for their own part.
     key = f"{place.prefix}/{os.getuid()}/{job.job_id}.{job.restart_count}.{place.run}"
     return StoredLease(EtcdLeaseStore(place, key, _etcd_access(environment), ANSWER_WITHIN_S, OF_JOBS))
@@ -101,7 +101,7 @@ def _answers(
             lease.look()
         finally:
             lease.close()
-    except StoreAway as error:
+    except StoreUnavailable as error:
         say(f"{error}; this job keeps its leader's lease itself")
         return False
     return True

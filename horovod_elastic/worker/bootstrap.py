@@ -10,7 +10,14 @@ from collections.abc import Callable
 
 from horovod_elastic import patching
 from horovod_elastic.core import choice
-from horovod_elastic.worker import departure, gradients, left_out, plain_samplers, plain_torch, sigterm
+from horovod_elastic.worker import (
+    departure,
+    gradients,
+    left_out,
+    plain_samplers,
+    sigterm,
+    torch_refusal,
+)
 
 _PATCHED = {
     "horovod.common.basics": "patch_basics",
@@ -36,7 +43,7 @@ def install() -> None:
     departure.install()
     patching.after_import({module: _hook(name) for module, name in _PATCHED.items()})
     patching.after_import({"torch.utils.data.distributed": lambda: plain_samplers.patch_distributed})
-    patching.after_import({"torch.distributed.rendezvous": lambda: plain_torch.patch_rendezvous})
+    patching.after_import({"torch.distributed.rendezvous": lambda: torch_refusal.patch_rendezvous})
     patching.after_import({module: lambda: left_out.patch for module in _MAKE_SCHEDULERS_AND_SCALERS})
     patching.after_import({"horovod.torch.optimizer": lambda: gradients.patch})
     if choice.chosen() == choice.TORCH:

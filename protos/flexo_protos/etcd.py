@@ -29,7 +29,7 @@ _LEAST_S = 0.5
 _T = TypeVar("_T")
 
 
-class EtcdAway(Exception):
+class EtcdUnavailable(Exception):
     """No member can be asked now, or its answer cannot be read; the message says which, and why."""
 
 
@@ -53,7 +53,7 @@ class Seen:
 
 
 class EtcdKey:
-    """The key `name` in the etcd at `place`. Every call raises EtcdAway in about `answer_within_s`."""
+    """The key `name` in the etcd at `place`. Every call raises EtcdUnavailable in about `answer_within_s`."""
 
     def __init__(self, place: LeasePlace, name: str, access: EtcdAccess, answer_within_s: float) -> None:
         self.name = name
@@ -101,7 +101,7 @@ class EtcdKey:
             return _seen(answer)
         except (KeyError, ValueError, TypeError) as error:
             text = f"{self.server} says what cannot be read under {self.name}: {error!r}"
-            raise EtcdAway(text) from error
+            raise EtcdUnavailable(text) from error
 
     def _ask(self, what: Callable[[Etcd3Client], _T]) -> _T:
         """Ask members for `what` until one answers. That member is asked first the next time."""
@@ -117,7 +117,7 @@ class EtcdKey:
                 self._members.remove(member)
                 self._members.insert(0, member)
                 return answer
-        raise EtcdAway(f"{self.server} serves no leases now: {trouble}")
+        raise EtcdUnavailable(f"{self.server} serves no leases now: {trouble}")
 
     def _ask_member(self, member: Etcd3Client, what: Callable[[Etcd3Client], _T]) -> _T:
         try:

@@ -15,7 +15,7 @@ import pytest
 
 from flexo_bench.etcd_process import Etcd, running
 from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
-from flexo_protos.leader_leases.lease import OF_JOBS, StoreAway
+from flexo_protos.leader_leases.lease import OF_JOBS, StoreUnavailable
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election.election import Election, Following, Leading, Role
@@ -126,7 +126,7 @@ def test_what_another_program_left_under_the_key_is_reported(etcd: Etcd) -> None
     key = f"flexo-test/{os.getuid()}/7.0.{place.run}"
     body = {"key": base64.b64encode(key.encode()).decode(), "value": base64.b64encode(b"hello").decode()}
     etcd.post("kv/put", dict(body))
-    with pytest.raises(StoreAway, match=key):
+    with pytest.raises(StoreUnavailable, match=key):
         store_at(place).look()
 
 
@@ -136,7 +136,7 @@ def test_an_etcd_that_is_gone_is_away_within_the_bound_and_its_leases_outlive_it
     term = store.acquire("a", "a:1", 5.0).term
     own_etcd.stop()
     began = time.monotonic()
-    with pytest.raises(StoreAway, match=f"etcd at {own_etcd.host}"):
+    with pytest.raises(StoreUnavailable, match=f"etcd at {own_etcd.host}"):
         store.acquire("a", "a:1", 5.0, pb.CLAIM_HOLDER, term)
     assert time.monotonic() - began < 10
     time.sleep(3)
@@ -180,7 +180,7 @@ def test_passwords_are_shown_again_whenever_etcd_forgets_who_asks(own_etcd: Etcd
     own_etcd.let_in("flexo", "correct horse", "flexo-test/")
     own_etcd.require_passwords()
     place = a_run(own_etcd)
-    with pytest.raises(StoreAway, match="user name is empty"):
+    with pytest.raises(StoreUnavailable, match="user name is empty"):
         store_at(place).look()
     store = store_at(place, EtcdAccess(user="flexo", password_file=str(password)))
     assert store.acquire("a", "a:1", LASTING_S).holder == "a"
@@ -188,12 +188,12 @@ def test_passwords_are_shown_again_whenever_etcd_forgets_who_asks(own_etcd: Etcd
     own_etcd.start()  # tokens are in memory
     assert store.look().holder in ("a", "")
     elsewhere = LeasePlace(Kind.ETCD, place.hosts, "other", place.run)
-    with pytest.raises(StoreAway, match="permission denied"):
+    with pytest.raises(StoreUnavailable, match="permission denied"):
         store_at(elsewhere, EtcdAccess(user="flexo", password_file=str(password))).look()
     password.write_text("wrong")
-    with pytest.raises(StoreAway, match="authentication failed"):
+    with pytest.raises(StoreUnavailable, match="authentication failed"):
         store_at(place, EtcdAccess(user="flexo", password_file=str(password))).look()
-    with pytest.raises(StoreAway, match="nowhere"):
+    with pytest.raises(StoreUnavailable, match="nowhere"):
         store_at(place, EtcdAccess(user="flexo", password_file=str(tmp_path / "nowhere"))).look()
 
 
@@ -208,7 +208,7 @@ def test_over_tls_the_sites_own_authority_is_believed_and_no_other(tmp_path: Pat
     with running(tmp_path, tls=(certificate, key)) as etcd:
         place = LeasePlace(Kind.ETCD_OVER_TLS, (etcd.host,), run="r")
         assert store_at(place, EtcdAccess(ca=str(certificate))).acquire("a", "a:1", LASTING_S).holder == "a"
-        with pytest.raises(StoreAway, match="certificate"):
+        with pytest.raises(StoreUnavailable, match="certificate"):
             store_at(place).look()
 
 

@@ -16,7 +16,7 @@ from flexo.model.queue import JobKey, Principal
 from flexo.service.grant_key import grant_signer
 from flexo_bench.etcd_process import Etcd
 from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
-from flexo_protos.leader_leases.lease import OF_FLEXODS, OF_JOBS, LeaderLease, StoreAway
+from flexo_protos.leader_leases.lease import OF_FLEXODS, OF_JOBS, LeaderLease, StoreUnavailable
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from flexo_protos.resources import Resources
 
@@ -48,17 +48,17 @@ def test_a_users_role_does_not_reach_the_key_that_says_which_flexod_is_active_no
     assert store.swap(0, A).lease == A
     found = store.read()
     assert found.lease == A
-    with pytest.raises(StoreAway, match="permission denied"):
+    with pytest.raises(StoreUnavailable, match="permission denied"):
         hers.read()
     for version in (0, found.version):
-        with pytest.raises(StoreAway, match="permission denied"):
+        with pytest.raises(StoreUnavailable, match="permission denied"):
             hers.swap(version, replace(A, address="ada:1"))
-    with pytest.raises(StoreAway, match="user name is empty"):
+    with pytest.raises(StoreUnavailable, match="user name is empty"):
         active(EtcdAccess()).swap(found.version, replace(A, address="nobody:1"))
     assert store.read() == found
     leads = LeaderLease("a", "a:1", 1, expires_in_s=60.0)
     assert of_a_job(ada).swap(0, leads).lease == leads
-    with pytest.raises(StoreAway, match="permission denied"):
+    with pytest.raises(StoreUnavailable, match="permission denied"):
         of_a_job(flexod).read()
 
 

@@ -16,7 +16,7 @@ from flexo.doctor.etcd import check_etcd
 from flexo.doctor.finding import Level
 from flexo_bench.etcd_process import Etcd
 from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
-from flexo_protos.leader_leases.lease import OF_FLEXODS, LeaderLease, StoreAway
+from flexo_protos.leader_leases.lease import OF_FLEXODS, LeaderLease, StoreUnavailable
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 
 A = LeaderLease("ta", "a:1", 1, since_at=5.0)
@@ -59,7 +59,7 @@ def test_another_member_is_asked_where_one_is_gone_and_an_etcd_that_is_gone_is_n
     place: LeasePlace,
 ) -> None:
     assert store_at(replace(place, hosts=("127.0.0.1:1", *place.hosts))).swap(0, A).lease == A
-    with pytest.raises(StoreAway, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
         store_at(replace(place, hosts=("127.0.0.1:1",))).read()
 
 

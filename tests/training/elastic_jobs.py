@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -80,6 +81,16 @@ class Job:
         """What scontrol says of it."""
         return self.lab.run(["scontrol", "show", "job", str(self.job_id), "--oneliner"]).stdout
 
+    def findings(self) -> str:
+        """What is known of a job that does not go on: output, state, last events, stacks of its processes."""
+        now = time.time()
+        last = [
+            f"{event['time'] - now:.1f} s: {event['event']} by {event['log']}, step {event.get('step')}, "
+            f"rank {event.get('rank')} of {event.get('size')}"
+            for event in self.events()[-20:]
+        ]
+        return "\n".join([self.output()[-6000:], self.shown(), *last, *map(_stack, self.processes())])
+
     def satellites(self) -> list[tuple[int, str]]:
         """(job id, node) of satellites that Slurm still has in its queue."""
         listed = self.lab.run(["squeue", "--noheader", "--format=%i|%N|%k"]).stdout
@@ -92,9 +103,7 @@ class Job:
         while not condition():
             ended = self.exit_code() if time.monotonic() < deadline else -1
             if ended is not None and not condition():
-                raise AssertionError(
-                    f"waiting for {what}; job: {ended}\n{self.output()[-6000:]}\n{self.shown()}"
-                )
+                raise AssertionError(f"waiting for {what}; job: {ended}\n{self.findings()}")
             time.sleep(0.2)
 
     def wait_for_size(self, size: int, after: float = 0.0) -> None:
@@ -137,7 +146,7 @@ class Job:
         """Wait for its end; its exit code."""
         deadline = time.monotonic() + bound_s
         while (code := self.exit_code()) is None:
-            assert time.monotonic() < deadline, f"job does not end\n{self.output()[-6000:]}\n{self.shown()}"
+            assert time.monotonic() < deadline, f"job does not end\n{self.findings()}"
             time.sleep(0.3)
         return code
 
@@ -285,3 +294,10 @@ def agent_called(job: Job, name: str) -> psutil.Process:
 def agents_of_satellites(job: Job) -> list[psutil.Process]:
     """Those of them that do not belong to the base."""
     return agents(job, but="--base")
+
+
+def _stack(pid: int) -> str:
+    """The stacks of a process's Python threads, as far as they can be read."""
+    command = [str(Path(sys.executable).parent / "py-spy"), "dump", "--pid", str(pid)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout or f"process {pid}: {done.stderr.strip()}"

@@ -1,9 +1,17 @@
-"""What unit tests share: this folder on the path (for helpers like `traces.py`), and a plain log."""
+"""What unit tests share: this folder on the path (for helpers like `traces.py`), a plain log, no process."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 import structlog
+
+STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+"""Python's audit events of a process that starts."""
+_started: list[str] = []
+sys.addaudithook(lambda event, _: _started.append(event) if event in STARTS else None)
 
 
 @pytest.fixture(autouse=True)
@@ -18,3 +26,12 @@ def plain_log() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(0),
         logger_factory=structlog.PrintLoggerFactory(),
     )
+
+
+@pytest.fixture(autouse=True)
+def no_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A process costs as much as a hundred unit tests: make test-unit leaves out tests that start one."""
+    before = len(_started)
+    yield
+    if len(_started) > before and not request.node.get_closest_marker("processes"):
+        pytest.fail(f"{_started[before]} in a test without the mark `processes` (see pyproject.toml)")

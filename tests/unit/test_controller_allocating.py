@@ -132,7 +132,7 @@ def test_a_policy_sees_when_it_last_changed_something_and_how_many_have_ended_si
     world.do()
     world.do(give(1, n1=3))
     world.do()
-    told = [(seen.decided_at, seen.ended_since) for seen in world.policy.seen]
+    told = [(seen.decided_at, seen.ended_count) for seen in world.policy.seen]
     assert told == [(0.0, 0), (0.0, 0), (120.0, 0), (120.0, 1), (120.0, 1), (150.0, 0)]
 
 

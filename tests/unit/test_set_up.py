@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
 ODD_NAMES = ["it's a clone", 'a "clone" of\tit', "$HOME `id` & more;"]

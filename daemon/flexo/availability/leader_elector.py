@@ -16,7 +16,7 @@ import structlog
 
 from flexo.availability.lease_protocol import LeaseProtocol
 from flexo.clusters.base import MayNotAct
-from flexo_protos.leader_leases.lease import LeaderLease, LeaseStore, StoreAway
+from flexo_protos.leader_leases.lease import LeaderLease, LeaseStore, StoreUnavailable
 
 _BEATS: Final = 5
 """The renewals in the time of one lease."""
@@ -99,7 +99,7 @@ class LeaderElector:
                 began = self._clock()
                 if self._store.swap(found.version, wanted).lease == wanted:
                     self._protocol.wrote(wanted, began)
-        except StoreAway as error:
+        except StoreUnavailable as error:
             self._note(str(error))
         except Exception as error:  # whatever it is: without this thread a standby never takes over
             self._note(f"{self._store.name}: {type(error).__name__}: {error}", error)
@@ -128,7 +128,7 @@ class LeaderElector:
             farewell = self._protocol.farewell(found.lease, self._clock())
             if farewell is not None:
                 self._store.swap(found.version, farewell)
-        except StoreAway as error:
+        except StoreUnavailable as error:
             self._note(str(error))
 
     def _note(self, trouble: str, error: Exception | None = None) -> None:

@@ -8,7 +8,7 @@ from flexo.config import LeaseSettings, Settings
 from flexo_protos import lease_place
 from flexo_protos.installing import how_to_install
 from flexo_protos.leader_leases.file_store import FileLeaseStore
-from flexo_protos.leader_leases.lease import OF_FLEXODS, LeaseStore, StoreAway
+from flexo_protos.leader_leases.lease import OF_FLEXODS, LeaseStore, StoreUnavailable
 from flexo_protos.lease_place import EtcdAccess
 
 KEY: Final = "active-flexod"
@@ -18,7 +18,7 @@ _ANSWER_PART: Final = 0.25
 
 
 def open_store(settings: Settings) -> LeaseStore:
-    """Open the store, without a request to it. Raises StoreAway if a client library is missing."""
+    """Open the store, without a request to it. Raises StoreUnavailable if a client library is missing."""
     available = settings.high_availability
     if available.folder is not None:
         return FileLeaseStore(available.folder, OF_FLEXODS)
@@ -26,7 +26,7 @@ def open_store(settings: Settings) -> LeaseStore:
         from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore
     except ImportError as error:
         text = f"[high_availability] lease is in etcd, but its client is not installed here ({error})"
-        raise StoreAway(f"{text}. {how_to_install('daemon', 'etcd')}") from error
+        raise StoreUnavailable(f"{text}. {how_to_install('daemon', 'etcd')}") from error
     place = lease_place.parse(available.lease)
     within_s = available.lease_s * _ANSWER_PART
     return EtcdLeaseStore(place, f"{place.prefix}/{KEY}", etcd_access(settings.lease), within_s, OF_FLEXODS)

@@ -10,7 +10,7 @@ from flexo.availability.places import etcd_access, open_store
 from flexo.config import Settings
 from flexo.doctor.finding import Finding, not_checked, ok, problem
 from flexo_protos import lease_place
-from flexo_protos.leader_leases.lease import StoreAway
+from flexo_protos.leader_leases.lease import StoreUnavailable
 from flexo_protos.lease_place import EtcdAccess, LeasePlace
 
 _ANSWER_WITHIN_S: Final = 2.0
@@ -42,7 +42,7 @@ def _flexods(settings: Settings) -> Finding:
     try:
         store = open_store(settings)
         store.read()
-    except StoreAway as error:
+    except StoreUnavailable as error:
         return problem(check, f"flexods cannot learn which of them is active: {error}", _FIX)
     store.close()
     return ok(check, f"{store.name}, answers")
@@ -51,13 +51,13 @@ def _flexods(settings: Settings) -> Finding:
 def _leaders(place: LeasePlace, access: EtcdAccess) -> Finding:
     check = "etcd.leaders"
     try:
-        from flexo_protos.etcd import EtcdAway, EtcdKey
+        from flexo_protos.etcd import EtcdKey, EtcdUnavailable
     except ImportError as error:
         return not_checked(check, f"etcd's client is not installed here ({error})")
     key = EtcdKey(place, f"{place.prefix}/{os.getuid()}/doctor", access, _ANSWER_WITHIN_S)
     try:
         key.look()
-    except EtcdAway as error:
+    except EtcdUnavailable as error:
         return problem(check, f"jobs cannot keep their leaders' leases: {error}", _FIX)
     finally:
         key.close()

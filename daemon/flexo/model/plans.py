@@ -35,7 +35,7 @@ class Snapshot:
     """Quotas of tenants; a tenant that is not named has none."""
     decided_at: float = 0.0
     """Time when a plan last changed something."""
-    ended_since: int = 0
+    ended_count: int = 0
     """Jobs that have ended since `decided_at`."""
     loans: tuple[Loan, ...] = ()
     """Inference servers that are lent to training at this instant, or being reclaimed."""

@@ -5,11 +5,11 @@ of the running and the admitted jobs. Then it shares the remaining GPUs so that 
 largest. A job's speed-up is how many times faster it trains than on one GPU (`scaling_factors`).
 
 The algorithm is figure 4 of Saxena et al., "Effective Elastic Scaling of Deep Learning Workloads" (section
-III-D). docs/papers.md compares results. Differences from the figure (1 and 2 correct slips of the paper):
+III-D). docs/papers.md compares results. Differences from the figure (1 and 2 correct errors of the paper):
 
 1. After a job has been admitted, the next waiting job is at the same position of the list. The position
    advances only past a job that does not fit.
-2. The platform gets the last *feasible* allocation.
+2. The last *feasible* allocation is carried out. The figure carries out the last one that was tried.
 3. The optimizer runs once, for all admitted jobs, and not for each waiting job. A set of jobs is feasible
    exactly if the smallest sizes of all fit together.
 """
@@ -24,10 +24,10 @@ from typing import ClassVar
 from flexo.model.plans import Drop, Note
 from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
-from flexo.policies.demand import least
+from flexo.policies.demand import fewest_workers
 from flexo.policies.gpu_optimizer import Choices, optimize
-from flexo.policies.placement import FreeGpus, Placement, dearest_first
-from flexo.policies.scaling_factors import Cluster, choices
+from flexo.policies.placement import FreeGpus, Placement, shares_to_keep
+from flexo.policies.scaling_factors import GpuTypeSize, choices
 from flexo_protos.resources import Amount
 
 
@@ -36,9 +36,9 @@ class Autoscaler(Policy):
     """Decides at most every `delta_s` seconds which jobs run, and with how many GPUs each.
 
     The policies that extend this class differ in the batch that a job trains with (`batch_of`). The
-    autoscaler never preempts: a running job keeps at least its smallest size. Each GPU type is a cluster of
-    its own (section II-D). A job that names no type belongs to the type with the most GPUs. The autoscaler
-    leaves alone jobs without GPUs, and jobs with workers on unusable nodes.
+    autoscaler never preempts: a running job keeps at least its smallest size. The GPUs of each type are
+    shared for themselves (section II-D). A job that names no type belongs to the type with the most GPUs. The
+    autoscaler leaves alone jobs without GPUs, and jobs with workers on unusable nodes.
     """
 
     uses_running_times: ClassVar[bool] = False
@@ -47,10 +47,10 @@ class Autoscaler(Policy):
     """Delta: the least time from one change to the next, unless nothing runs. The paper advises 10 to 15
     minutes (section V-B). 0: decide at every event."""
     ended_share: float = 0.05
-    """The hybrid strategy (section V-B): a decision does not wait for Delta once this part of the jobs has
-    ended since the last change. 0: the plain strategy, which always waits for Delta."""
+    """The hybrid strategy (section V-B): a decision does not wait for Delta once this part of all jobs that
+    ran has ended since the last change. 0: the plain strategy, which always waits for Delta."""
     drops: bool = False
-    """Whether a waiting job that cannot be admitted is refused for good (after line 23 of figure 4).
+    """Whether a waiting job that cannot be admitted is dropped: refused for good (after line 23 of figure 4).
     Otherwise it keeps waiting."""
     overtaking: bool = True
     """Whether a job may start before an earlier one that does not fit (figure 4). If not, only the head of
@@ -70,8 +70,8 @@ class Autoscaler(Policy):
         running = sum(1 for job in jobs.training if job.shares)
         if not running or jobs.at >= jobs.decided_at + self.delta_s:
             return True
-        ended = jobs.ended_since
-        return self.ended_share > 0 and 0 < ended >= self.ended_share * (running + ended)
+        ended = jobs.ended_count
+        return self.ended_share > 0 and ended > 0 and ended >= self.ended_share * (running + ended)
 
 
 @dataclass(slots=True)
@@ -81,33 +81,33 @@ class _Pool:
     gpu_type: str
     gpus: Amount = 0
     """GPUs that are idle, or that the jobs in `admitted` hold."""
-    fewest: Amount = 0
-    """GPUs of the smallest choices of all jobs in `admitted`."""
+    reserved: Amount = 0
+    """GPUs of the smallest sizes of all jobs in `admitted`."""
     admitted: list[tuple[TrainingJob, Choices]] = field(default_factory=list)
 
-    def take(self, job: TrainingJob, found: Choices) -> None:
-        """Add a job with its choices to the jobs that run (EXECUTING of figure 4)."""
-        self.admitted.append((job, found))
-        self.fewest += found.fewest or 0
+    def take(self, job: TrainingJob, sizes: Choices) -> None:
+        """Add a job with its possible sizes to the jobs that run (EXECUTING of figure 4)."""
+        self.admitted.append((job, sizes))
+        self.reserved += sizes.fewest or 0
 
 
 class _Decision:
     """One decision while it is made: it keeps running jobs, admits waiting ones, and shares the GPUs."""
 
-    def __init__(self, settings: Autoscaler, jobs: Jobs, placement: Placement) -> None:
-        self._settings = settings
+    def __init__(self, policy: Autoscaler, jobs: Jobs, placement: Placement) -> None:
+        self._policy = policy
         self._jobs = jobs
         self._placement = placement
         usable = [node for node in placement.nodes if not node.unusable]
         self._usable = {node.name for node in usable}
         self._type_of = {node.name: node.gpu_type for node in placement.nodes}
-        self._cluster_of = {
-            gpu_type: Cluster.of([node for node in usable if node.gpu_type == gpu_type])
+        self._size_of_type = {
+            gpu_type: GpuTypeSize.of([node for node in usable if node.gpu_type == gpu_type])
             for gpu_type in sorted({node.gpu_type for node in placement.nodes})
         }
-        self._pools = {gpu_type: _Pool(gpu_type) for gpu_type in self._cluster_of}
-        self._commonest = max(
-            self._cluster_of, key=lambda gpu_type: self._cluster_of[gpu_type].gpus, default=""
+        self._pools = {gpu_type: _Pool(gpu_type) for gpu_type in self._size_of_type}
+        self._default_gpu_type = max(
+            self._size_of_type, key=lambda gpu_type: self._size_of_type[gpu_type].gpus, default=""
         )
         for node in usable:
             self._pools[node.gpu_type].gpus += node.gpus_idle
@@ -123,17 +123,17 @@ class _Decision:
         self._admit_waiting(job for job in jobs if not job.shares)
         free = self._placement.free()
         for pool in self._pools.values():
-            self._resize_changed(pool, free)
+            self._share_gpus(pool, free)
         return Targets(tuple(self._targets), notes=tuple(self._notes), drops=tuple(self._drops))
 
     def _pool_of(self, job: TrainingJob) -> _Pool | None:
         """The pool of the job's GPU type; None: there is no GPU of this type."""
         if job.shares:
-            return self._pools.get(self._type_of.get(job.shares[0].node, self._commonest))
-        return self._pools.get(job.shape.gpu_type or self._commonest)
+            return self._pools.get(self._type_of.get(job.shares[0].node, self._default_gpu_type))
+        return self._pools.get(job.shape.gpu_type or self._default_gpu_type)
 
     def _choices(self, job: TrainingJob, pool: _Pool) -> Choices:
-        return choices(job, self._cluster_of[pool.gpu_type], self._settings.batch_of(job))
+        return choices(job, self._size_of_type[pool.gpu_type], self._policy.batch_of(job))
 
     def _admit_running(self, job: TrainingJob) -> None:
         pool = self._pool_of(job)
@@ -141,7 +141,8 @@ class _Decision:
             return
         pool.gpus += job.gpus
         if any(share.node not in self._usable for share in job.shares):
-            pool.take(job, Choices((job.gpus,), (1.0,)))  # no other job could use GPUs of an unusable node
+            only_present_size = Choices((job.gpus,), (1.0,))
+            pool.take(job, only_present_size)  # no other job could use GPUs of an unusable node
         else:
             pool.take(job, self._choices(job, pool))
 
@@ -150,67 +151,65 @@ class _Decision:
         blocked = False
         for job in waiting:
             pool = self._pool_of(job)
-            why = "an earlier job does not fit yet" if blocked else self._why_not_admitted(job, pool)
+            why = "an earlier job does not fit yet" if blocked else self._try_to_admit(job, pool)
             if not why:
                 continue
-            if self._settings.drops:
+            if self._policy.drops:
                 self._drops.append(Drop(job.key, why))
             else:
                 self._notes.append(Note(job.key, f"waits: {why}"))
-                blocked = blocked or (not self._settings.overtaking and self._could_ever_run(job, pool))
+                blocked = blocked or (not self._policy.overtaking and self._could_ever_run(job, pool))
 
-    def _why_not_admitted(self, job: TrainingJob, pool: _Pool | None) -> str:
-        """Admit the job if it fits, and return ""; else return the reason."""
+    def _try_to_admit(self, job: TrainingJob, pool: _Pool | None) -> str:
+        """Admit the job if it fits. Returns the reason if it does not, else ""."""
         if pool is None:
             return "there is no GPU of its type"
-        spare = pool.gpus - pool.fewest
-        if least(job) * job.shape.gpus > spare:
-            needed = least(job) * job.shape.gpus  # looking up its speed would not change the answer
-        else:
-            found = self._choices(job, pool)
-            if found.fewest is None:
-                return "no size of it can train, as far as its speed is known"
-            if found.fewest <= spare:
-                pool.take(job, found)
+        spare = pool.gpus - pool.reserved
+        needed = fewest_workers(job) * job.shape.gpus
+        if needed <= spare:  # otherwise its speed, which is costly to look up, would not change the answer
+            sizes = self._choices(job, pool)
+            if sizes.fewest is None:
+                return "at its measured speed, it can train with none of its sizes"
+            if sizes.fewest <= spare:
+                pool.take(job, sizes)
                 return ""
-            needed = found.fewest
-        return f"it needs {needed} GPUs; of {pool.gpus}, jobs can spare {spare}"
+            needed = sizes.fewest
+        return f"it needs {needed} GPUs, and {spare} of {pool.gpus} are free or can be freed"
 
     def _could_ever_run(self, job: TrainingJob, pool: _Pool | None) -> bool:
         if pool is None:
             return False
         fewest = self._choices(job, pool).fewest
-        return fewest is not None and fewest <= self._cluster_of[pool.gpu_type].gpus
+        return fewest is not None and fewest <= self._size_of_type[pool.gpu_type].gpus
 
-    def _resize_changed(self, pool: _Pool, free: FreeGpus) -> None:
+    def _share_gpus(self, pool: _Pool, free: FreeGpus) -> None:
         """Share the GPUs of `pool`, and set the target of each job whose size changes (SENDTODLPLATFORM).
 
         Jobs that shrink come first, because they free GPUs. The others follow, the largest first: they need
         whole nodes most.
         """
-        sizes = optimize([found for _, found in pool.admitted], pool.gpus)
-        assert sizes is not None, "only what fits is taken in"
+        best = optimize([sizes for _, sizes in pool.admitted], pool.gpus)
+        assert best is not None, "only what fits is taken in"
         changed = [
-            (job, found, gpus)
-            for (job, found), gpus in zip(pool.admitted, sizes, strict=True)
+            (gpus > job.gpus, -gpus, job.key, job, sizes)
+            for (job, sizes), gpus in zip(pool.admitted, best, strict=True)
             if gpus != job.gpus
         ]
-        changed.sort(key=lambda change: (change[2] >= change[0].gpus, -change[2], change[0].key))
-        for job, found, gpus in changed:
-            shares = _place(job, pool.gpu_type, [size for size in found.gpus if size <= gpus], free)
-            if shares:
-                self._targets.append(self._target(job, found, shares))
+        for _, minus_gpus, _, job, sizes in sorted(changed, key=lambda change: change[:3]):
+            possible = [size for size in sizes.gpus if size <= -minus_gpus]
+            if shares := _place(job, pool.gpu_type, possible, free):
+                self._targets.append(self._target(job, sizes, shares))
 
-    def _target(self, job: TrainingJob, found: Choices, shares: tuple[NodeShare, ...]) -> Target:
+    def _target(self, job: TrainingJob, sizes: Choices, shares: tuple[NodeShare, ...]) -> Target:
         workers = self._placement.put(job.key, shares)
-        samples = self._settings.batch_of(job)
+        samples = self._policy.batch_of(job)
         if not samples and job.batch is not None and job.speed is not None:
             samples = job.speed.best_batch(workers, len(shares))
-        factor = found.worth_of(workers * job.shape.gpus)
+        speedup = sizes.worth_of(workers * job.shape.gpus)
         change = f"goes from {job.allocated} to {workers}" if job.shares else f"starts with {workers}"
         batch = f" and batch {samples}" if samples else ""
         why = (
-            f"{change} of {job.workers} workers{batch}: so it is {factor:.2f} times as fast as on one GPU,"
+            f"{change} of {job.workers} workers{batch}: so it is {speedup:.2f} times as fast as on one GPU,"
             " and the sum over all jobs is largest"
         )
         return Target(job.key, workers, why, samples)
@@ -226,11 +225,11 @@ def _place(
     node.
     """
     shape = job.shape if job.shape.gpu_type == gpu_type else replace(job.shape, gpu_type=gpu_type)
-    keep = dearest_first(job)
+    keep = shares_to_keep(job)
     shares: tuple[NodeShare, ...] | None = None
-    free.give(job.shape, job.shares)
+    free.give(job.shape, job.shares)  # only the GPUs of a worker count here, which `shape` has too
     for gpus in reversed(sizes):
-        if gpus == job.gpus:
+        if gpus == job.gpus:  # its present size: it stays where it is
             break
         shares = free.place(shape, gpus // shape.gpus, keep)
         if shares is not None:

@@ -33,13 +33,13 @@ class Jobs:
     """Quotas of tenants; a tenant that is not named has none."""
     decided_at: float = 0.0
     """Time when a decision last changed something."""
-    ended_since: int = 0
+    ended_count: int = 0
     """Jobs that have ended since `decided_at`."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Jobs:
         """All jobs of `snapshot`."""
-        return cls(snapshot.at, snapshot.training, snapshot.quotas, snapshot.decided_at, snapshot.ended_since)
+        return cls(snapshot.at, snapshot.training, snapshot.quotas, snapshot.decided_at, snapshot.ended_count)
 
     def waiting(self) -> Iterator[TrainingJob]:
         """Pending jobs, in the order of submission."""

@@ -15,7 +15,7 @@ def requested(job: TrainingJob) -> int:
     return wanted if allowed.min <= wanted <= allowed.max else allowed.clamp(wanted or allowed.min)
 
 
-def least(job: TrainingJob) -> int:
+def fewest_workers(job: TrainingJob) -> int:
     """The fewest workers to which the job can shrink: its minimum, or its base if that is larger."""
     return max(job.workers.min, sum(share.workers for share in job.base))
 

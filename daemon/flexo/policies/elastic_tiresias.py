@@ -11,7 +11,7 @@ from typing import ClassVar
 from flexo.model.nodes import Node
 from flexo.model.training import TrainingJob
 from flexo.policies.base import Jobs
-from flexo.policies.demand import fewest_nodes, least, rate, requested
+from flexo.policies.demand import fewest_nodes, fewest_workers, rate, requested
 from flexo.policies.placement import Placement
 from flexo.policies.resize_benefit import pays
 from flexo.policies.serving import Chosen, Serving, choose
@@ -51,7 +51,7 @@ class ElasticTiresias(Tiresias):
         asked = requested(job)
         if self.queue_of(job, at) == 0:
             return asked
-        return job.workers.clamp(max(asked // 2, least(job)))
+        return job.workers.clamp(max(asked // 2, fewest_workers(job)))
 
 
 class _UsingIdleGpus:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from flexo.model.queue import JobKey
 from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Target, Targets
-from flexo.policies.demand import least
-from flexo.policies.placement import FreeGpus, Placement, dearest_first
+from flexo.policies.demand import fewest_workers
+from flexo.policies.placement import FreeGpus, Placement, shares_to_keep
 from flexo_protos.resources import Amount
 
 _ByKey = Mapping[JobKey, TrainingJob]
@@ -56,7 +56,7 @@ def _allowed(target: Target, job: TrainingJob) -> Target:
     """The target within the limits of the job; a running job that cannot be preempted keeps its least."""
     if target.workers <= 0 and (job.preemptible or not job.shares):
         return replace(target, workers=0)
-    return replace(target, workers=max(least(job), min(target.workers, job.workers.max)))
+    return replace(target, workers=max(fewest_workers(job), min(target.workers, job.workers.max)))
 
 
 def _keep(free: FreeGpus, target: Target, job: TrainingJob, placement: Placement) -> tuple[NodeShare, ...]:
@@ -64,7 +64,7 @@ def _keep(free: FreeGpus, target: Target, job: TrainingJob, placement: Placement
     shares = placement.of(job.key)
     workers = min(target.workers, job.allocated)
     if shares is None:
-        shares = (free.place(job.shape, workers, dearest_first(job)) or ()) if workers else ()
+        shares = (free.place(job.shape, workers, shares_to_keep(job)) or ()) if workers else ()
     free.take(job.shape, shares)
     return shares
 
@@ -93,7 +93,7 @@ def _evenly(wanted: Sequence[Target], jobs: _ByKey, gpus: Amount) -> list[Target
     sizes: dict[JobKey, int] = {}
     for target in sorted(wanted, key=lambda each: not jobs[each.job].shares):
         job = jobs[target.job]
-        fewest = min(target.workers, least(job))
+        fewest = min(target.workers, fewest_workers(job))
         sizes[job.key] = fewest if job.shares or fewest * job.shape.gpus <= gpus else 0
         gpus -= sizes[job.key] * job.shape.gpus
     most = {target.job: target.workers for target in wanted if sizes[target.job]}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flexo.model.queue import JobKey
 from flexo.model.training import NodeShare, TrainingJob
-from flexo.policies.demand import least, rate, seconds_left
+from flexo.policies.demand import fewest_workers, rate, seconds_left
 from flexo.policies.gpu_speeds import Paces
 from flexo_protos.resources import Amount
 
@@ -66,7 +66,7 @@ def demand_of(job: TrainingJob, usable: Container[str]) -> Demand:
     `Demand.shares` writes shares in this order.
     """
     pinned = {share.node: share.workers for share in job.base}
-    missing = least(job) - count(job.base)
+    missing = fewest_workers(job) - count(job.base)
     base: list[NodeShare] = list(job.base)
     flexible: list[NodeShare] = []
     for share in job.shares:
@@ -174,4 +174,4 @@ class RunningTimes:
 
     def _work(self, job: TrainingJob) -> float:
         left = job.remaining_at(self.now)
-        return self.unknown_s * self._rate(job, least(job)) if left is None else max(0.0, left)
+        return self.unknown_s * self._rate(job, fewest_workers(job)) if left is None else max(0.0, left)

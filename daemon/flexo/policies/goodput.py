@@ -22,9 +22,9 @@ from typing import ClassVar
 
 from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Policy, Target, Targets
-from flexo.policies.demand import least, rate, requested
+from flexo.policies.demand import fewest_workers, rate, requested
 from flexo.policies.knapsack import Group, choose
-from flexo.policies.placement import FreeGpus, Placement, dearest_first
+from flexo.policies.placement import FreeGpus, Placement, shares_to_keep
 from flexo.policies.serving import movable
 from flexo_protos.resources import total
 
@@ -112,7 +112,7 @@ class _Round:
         return Targets(tuple(self._placed(free, changed)))
 
     def _offer(self, job: TrainingJob) -> _Offer:
-        held = least(job) if job.base or (job.shares and self._runs_on(job)) else 0
+        held = fewest_workers(job) if job.base or (job.shares and self._runs_on(job)) else 0
         smallest, *_ = sizes = self._sizes(job)
         slowest = rate(job, smallest, self._nodes(job, smallest))
         if slowest <= 0:
@@ -147,7 +147,7 @@ class _Round:
 
     def _sizes(self, job: TrainingJob) -> list[int]:
         """The sizes that the job may be given in this round, ascending; at least one."""
-        low = least(job)
+        low = fewest_workers(job)
         if not job.elastic:
             return [requested(job)]
         settings = self._settings
@@ -207,8 +207,8 @@ class _Round:
     def _place(self, free: FreeGpus, job: TrainingJob, workers: int) -> tuple[NodeShare, ...]:
         """Nodes for `workers`: as few as possible, the present ones if these are as few. Fewer workers if
         need be."""
-        while workers >= least(job):
-            here = free.place(job.shape, workers, dearest_first(job))
+        while workers >= fewest_workers(job):
+            here = free.place(job.shape, workers, shares_to_keep(job))
             anywhere = free.place(job.shape, workers, job.base)
             if here is not None and (anywhere is None or len(here) <= len(anywhere)):
                 return here

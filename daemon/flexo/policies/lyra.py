@@ -15,7 +15,7 @@ from flexo.model.nodes import Node
 from flexo.model.queue import JobKey
 from flexo.model.training import TrainingJob
 from flexo.policies.base import Jobs, Policy, SiteFact, Target, Targets
-from flexo.policies.demand import least
+from flexo.policies.demand import fewest_workers
 from flexo.policies.flexible import Demand, RunningTimes, count, demand_of
 from flexo.policies.gpu_speeds import MIXED_EFFICIENCY, T4_SPEED, GpuSpeeds, Paces
 from flexo.policies.placement import Placement
@@ -124,7 +124,7 @@ class _Decision:
     def targets(self) -> Targets:
         """Run both phases, and return the targets."""
         running = list(self._jobs.running())
-        takeable = any(job.allocated > least(job) for job in running if job.elastic)
+        takeable = any(job.allocated > fewest_workers(job) for job in running if job.elastic)
         if not takeable and not any(node.gpus_idle for node in self._placement.nodes):
             return Targets()
         usable = {node.name for node in self._placement.nodes if not node.unusable}

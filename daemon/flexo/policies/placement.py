@@ -290,7 +290,7 @@ class FreeGpus:
         return tuple(NodeShare(self._names[index], chosen[index]) for index in sorted(chosen))
 
 
-def dearest_first(job: TrainingJob) -> tuple[NodeShare, ...]:
+def shares_to_keep(job: TrainingJob) -> tuple[NodeShare, ...]:
     """The shares of a job, as `FreeGpus.place` takes them in `keep`: its base, then the largest shares
     first."""
     if not job.base:

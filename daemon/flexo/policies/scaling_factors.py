@@ -9,7 +9,7 @@ from functools import lru_cache
 from flexo.model.measured import Speed
 from flexo.model.nodes import Node
 from flexo.model.training import TrainingJob
-from flexo.policies.demand import least
+from flexo.policies.demand import fewest_workers
 from flexo.policies.gpu_optimizer import Choices
 from flexo_protos.resources import Amount, total
 
@@ -19,8 +19,8 @@ also the worth of a present size with which, by its speed, the job cannot train.
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """The properties of a cluster on which the factors of a job depend."""
+class GpuTypeSize:
+    """The size of the part of a cluster that has GPUs of one type. The speed-ups of jobs depend on it."""
 
     gpus: Amount
     """GPUs of all nodes."""
@@ -28,8 +28,8 @@ class Cluster:
     """GPUs of the largest node."""
 
     @classmethod
-    def of(cls, nodes: Sequence[Node]) -> Cluster:
-        """The properties of these nodes."""
+    def of(cls, nodes: Sequence[Node]) -> GpuTypeSize:
+        """The size that these nodes have together."""
         return cls(total(node.gpus for node in nodes), max((node.gpus for node in nodes), default=0))
 
     def fewest_nodes(self, workers: int, gpus: Amount) -> int:
@@ -38,7 +38,7 @@ class Cluster:
         return -(-workers // each) if each else 1
 
 
-def choices(job: TrainingJob, cluster: Cluster, batch: int) -> Choices:
+def choices(job: TrainingJob, size: GpuTypeSize, batch: int) -> Choices:
     """The numbers of GPUs that `job` can have within its range, and the factor of each, with `batch` as
     aggregate batch.
 
@@ -48,28 +48,30 @@ def choices(job: TrainingJob, cluster: Cluster, batch: int) -> Choices:
     """
     gpus = job.shape.gpus
     if job.speed is None and job.batch is not None:
-        return Choices.of([((job.allocated or least(job)) * gpus, 1.0)])
-    most = min(job.workers.max, cluster.gpus // gpus)
-    found = _choices(job.speed, gpus, least(job), most, cluster, batch)
+        return Choices.of([((job.allocated or fewest_workers(job)) * gpus, 1.0)])
+    most = min(job.workers.max, size.gpus // gpus)
+    found = _choices(job.speed, gpus, fewest_workers(job), most, size, batch)
     return _with_present(found, job.gpus) if job.shares else found
 
 
 @lru_cache(maxsize=1 << 14)  # the same jobs are asked about again and again, and a speed never changes
-def _choices(speed: Speed | None, gpus: Amount, low: int, high: int, cluster: Cluster, batch: int) -> Choices:
+def _choices(
+    speed: Speed | None, gpus: Amount, low: int, high: int, size: GpuTypeSize, batch: int
+) -> Choices:
     """The choices for `low` to `high` workers of `gpus` GPUs each."""
-    single = _single_gpu_rate(speed, gpus, cluster)
-    sizes = range(low, high + 1)
-    return Choices.of((size * gpus, _rate(speed, gpus, size, cluster, batch) / single) for size in sizes)
-
-
-def _rate(speed: Speed | None, gpus: Amount, workers: int, cluster: Cluster, batch: int) -> float:
-    return (
-        float(workers) if speed is None else speed.rate(workers, cluster.fewest_nodes(workers, gpus), batch)
+    single = _single_gpu_rate(speed, gpus, size)
+    return Choices.of(
+        (workers * gpus, _rate(speed, gpus, workers, size, batch) / single)
+        for workers in range(low, high + 1)
     )
 
 
+def _rate(speed: Speed | None, gpus: Amount, workers: int, size: GpuTypeSize, batch: int) -> float:
+    return float(workers) if speed is None else speed.rate(workers, size.fewest_nodes(workers, gpus), batch)
+
+
 @lru_cache(maxsize=1 << 14)
-def _single_gpu_rate(speed: Speed | None, gpus: Amount, cluster: Cluster) -> float:
+def _single_gpu_rate(speed: Speed | None, gpus: Amount, size: GpuTypeSize) -> float:
     """T_j(b_max, 1): the rate on one GPU, or per GPU of a worker, with the largest batch that fits there.
 
     If no batch that the job accepts fits one worker, b_max is one worker's part of the best batch of the
@@ -77,11 +79,11 @@ def _single_gpu_rate(speed: Speed | None, gpus: Amount, cluster: Cluster) -> flo
     """
     if speed is None:
         return 1 / float(gpus)
-    for workers in range(1, cluster.gpus // gpus + 1):
-        rate = _rate(speed, gpus, workers, cluster, 0)
+    for workers in range(1, size.gpus // gpus + 1):
+        rate = _rate(speed, gpus, workers, size, 0)
         if rate <= 0:
             continue
-        part = -(-speed.best_batch(workers, cluster.fewest_nodes(workers, gpus)) // workers)
+        part = -(-speed.best_batch(workers, size.fewest_nodes(workers, gpus)) // workers)
         alone = speed.rate(1, 1, part) if workers > 1 and part else 0.0
         return (alone or rate / workers) / float(gpus)
     return 1.0

@@ -14,8 +14,8 @@ from flexo.model.nodes import Node
 from flexo.model.queue import JobKey
 from flexo.model.training import NodeShare, TrainingJob
 from flexo.policies.base import Jobs, Target
-from flexo.policies.demand import least
-from flexo.policies.placement import FreeGpus, Placement, dearest_first
+from flexo.policies.demand import fewest_workers
+from flexo.policies.placement import FreeGpus, Placement, shares_to_keep
 from flexo_protos.resources import Amount
 
 Size = Callable[[TrainingJob], int]
@@ -60,7 +60,7 @@ class Budget:
         each = job.shape.gpus
         kept, left = _kept(job), self.left.get(gpu_type, 0)
         if kept:
-            workers = max(workers, least(job))
+            workers = max(workers, fewest_workers(job))
         if workers * each - kept > left:
             if not kept:
                 return 0
@@ -197,7 +197,7 @@ class _Settling:
         """Resize a job as near to its new size as there is room, beside its present workers. `free` includes
         its own GPUs."""
         job = serving.job
-        keep = dearest_first(job)
+        keep = shares_to_keep(job)
         workers = serving.workers
         while (shares := free.place(job.shape, workers, keep)) is None:
             workers -= 1  # ends at the present size, which fits
@@ -214,4 +214,4 @@ class _Settling:
 
 def _kept(job: TrainingJob) -> Amount:
     """GPUs that cannot be taken from a job."""
-    return 0 if job.preemptible or not job.shares else least(job) * job.shape.gpus
+    return 0 if job.preemptible or not job.shares else fewest_workers(job) * job.shape.gpus

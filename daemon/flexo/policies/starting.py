@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from flexo.model.queue import JobKey
 from flexo.model.training import TrainingJob
-from flexo.policies.demand import least
+from flexo.policies.demand import fewest_workers
 from flexo.policies.flexible import RunningTimes, count
 from flexo.policies.reservation import Reservation
 from flexo.policies.resize_benefit import WaitModel
@@ -265,4 +265,4 @@ def _gpus(job: TrainingJob) -> Amount:
 
 def _base_gpus(job: TrainingJob) -> Amount:
     """GPUs of a running job that are not flexible."""
-    return least(job) * job.shape.gpus
+    return fewest_workers(job) * job.shape.gpus

@@ -42,7 +42,7 @@ from flexo.service.watchdog import none_allowed
 from flexo.service.workers import start_workers
 from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import Authenticator, NotAuthentic, new_authenticator
-from flexo_protos.leader_leases.lease import StoreAway
+from flexo_protos.leader_leases.lease import StoreUnavailable
 
 FAILED = 1
 USAGE = 2
@@ -99,7 +99,7 @@ def serve(configuration: Configuration, settings: Settings, *, everywhere: bool 
         _allow_many_connections()
         gc.set_threshold(*_COLLECT_AFTER)
         asyncio.run(_serve(configuration, settings, authenticator))
-    except (AddressUnusable, CertificateUnusable, StoreAway, TorchMissing) as error:
+    except (AddressUnusable, CertificateUnusable, StoreUnavailable, TorchMissing) as error:
         raise CannotServe(str(error)) from error
 
 

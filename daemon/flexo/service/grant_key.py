@@ -88,7 +88,7 @@ def _key_in_etcd(settings: Settings) -> bytes:
     place = lease_place.parse(settings.high_availability.lease)
     name = f"{place.prefix}/{ETCD_NAME}"
     try:
-        from flexo_protos.etcd import EtcdAway, EtcdKey
+        from flexo_protos.etcd import EtcdKey, EtcdUnavailable
     except ImportError as error:  # then the lease in etcd cannot be had either
         raise KeyUnusable(f"etcd's client is not installed here ({error})") from error
     key = EtcdKey(place, name, etcd_access(settings.lease), _ETCD_WITHIN_S)
@@ -96,7 +96,7 @@ def _key_in_etcd(settings: Settings) -> bytes:
         seen = key.look()
         if seen.kept is None:
             seen = key.write(_new(), 0)
-    except EtcdAway as error:
+    except EtcdUnavailable as error:
         text = f"cannot use the key of grants in etcd, {name}: {error}"
         raise KeyUnusable(f"{text}: let flexod's etcd user read and write it") from error
     finally:

@@ -49,6 +49,7 @@ _LOOKS: tuple[tuple[str, Callable[[Request], object]], ...] = (
     ("reductions", lambda request: request.reduction.name.lower()),
     ("prescale and postscale factors", lambda request: (request.prescale, request.postscale)),
     ("root ranks", lambda request: request.root),
+    ("process sets to remove", lambda request: request.removed_set),
     ("devices", lambda request: "a tensor on a GPU" if request.on_gpu else "a tensor in memory"),
     ("members of a process set", lambda request: request.members),
 )

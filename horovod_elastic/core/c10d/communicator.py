@@ -322,7 +322,7 @@ class Communicator:
         elif operation is Operation.ADD_PROCESS_SET:
             self._add_process_set(response.result, response.requests[0].members)
         elif operation is Operation.REMOVE_PROCESS_SET:
-            self._remove_process_set(response.result, response.requests[0].root)
+            self._remove_process_set(response.result, response.requests[0].removed_set)
         else:
             assert self._collectives is not None
             self._collectives.carry_out(response, works)

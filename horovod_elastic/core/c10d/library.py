@@ -261,7 +261,7 @@ class Library:
     def _remove(self, number: int) -> int:
         """Remove a process set. Returns 0; -1 if there is no such set."""
         name = f"remove_process_set.{number}"
-        return self._all_agree(Request(Operation.REMOVE_PROCESS_SET, name, root=number))
+        return self._all_agree(Request(Operation.REMOVE_PROCESS_SET, name, removed_set=number))
 
     def _all_agree(self, request: Request) -> int:
         """Make a request that all ranks must make, and return its result.

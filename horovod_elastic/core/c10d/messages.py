@@ -202,7 +202,7 @@ def encode_request(request: Request) -> pb.CollectiveRequest:
         reduction=request.reduction,
         prescale=request.prescale,
         postscale=request.postscale,
-        root=request.root,
+        root=request.removed_set if request.operation is Operation.REMOVE_PROCESS_SET else request.root,
         process_set=request.process_set,
         splits=request.splits,
         members=request.members,
@@ -212,8 +212,10 @@ def encode_request(request: Request) -> pb.CollectiveRequest:
 
 def decode_request(message: pb.CollectiveRequest) -> Request:
     """The request in a message. Raises ValueError for an unknown operation or reduction."""
+    operation = Operation(message.operation)
+    removes = operation is Operation.REMOVE_PROCESS_SET
     return Request(
-        operation=Operation(message.operation),
+        operation=operation,
         name=message.name,
         dtype=message.dtype,
         shapes=_tuples(message.shapes),
@@ -221,7 +223,8 @@ def decode_request(message: pb.CollectiveRequest) -> Request:
         reduction=Reduction(message.reduction),
         prescale=message.prescale,
         postscale=message.postscale,
-        root=message.root,
+        root=-1 if removes else message.root,
+        removed_set=message.root if removes else -1,
         process_set=message.process_set,
         splits=tuple(message.splits),
         members=tuple(message.members),

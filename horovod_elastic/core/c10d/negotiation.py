@@ -246,7 +246,7 @@ class Negotiation:
             return []
         done = self._done([asked])
         if asked.first.operation is Operation.REMOVE_PROCESS_SET and done.result == 0:
-            return [done, *self._refuse_all_in(asked.first.root)]
+            return [done, *self._refuse_all_in(asked.first.removed_set)]
         return [done]
 
     def _done(self, batch: Sequence[_Asked]) -> Decision:
@@ -284,8 +284,8 @@ class Negotiation:
             number, self._next_set = self._next_set, self._next_set + 1
             self.process_sets[number] = request.members
             return number
-        if request.operation is Operation.REMOVE_PROCESS_SET and request.root != GLOBAL_SET:
-            return 0 if request.root in self.process_sets else -1
+        if request.operation is Operation.REMOVE_PROCESS_SET and request.removed_set != GLOBAL_SET:
+            return 0 if request.removed_set in self.process_sets else -1
         return -1
 
     def _refuse_all_in(self, process_set: int) -> list[Decision]:

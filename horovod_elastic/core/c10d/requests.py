@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 GLOBAL_SET = 0
-"""The process set of all ranks."""
+"""The number of the process set of all ranks."""
 RequestKey = tuple[int, str]
 """The key of a request: the number of its process set, and its name within that set."""
 
@@ -60,8 +60,9 @@ class Request:
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = -1
-    """For BROADCAST: the sending rank, counted in the generation and not in the process set.
-    For REMOVE_PROCESS_SET: the number of the process set to remove."""
+    """For BROADCAST: the sending rank, as a rank of the generation, not of the process set."""
+    removed_set: int = -1
+    """For REMOVE_PROCESS_SET: the number of the process set to remove."""
     process_set: int = GLOBAL_SET
     splits: tuple[int, ...] = ()
     """For ALLTOALL, always given: the number of this rank's rows that go to each member."""
@@ -82,7 +83,7 @@ def is_fusable(request: Request) -> bool:
 
 
 def size_bytes(request: Request) -> int:
-    """The size in bytes of the request's tensors at this rank."""
+    """The size in bytes of the request's tensors at this rank. Types that are not listed have one byte."""
     item = _ITEM_BYTES.get(request.dtype.removeprefix("torch."), 1)
     return sum(math.prod(shape) for shape in request.shapes) * item
 
@@ -94,8 +95,8 @@ class Response:
     requests: tuple[Request, ...]
     """One request, or several if rank 0 has fused all-reduces, in the order in which they are fused.
 
-    Fused all-reduces have the same dtype, device (GPU or memory), reduction and scale factors. The shapes are
-    those at this rank. If this rank has joined and made no request, the shapes are those at other ranks."""
+    Fused all-reduces have the same dtype, device (GPU or CPU), reduction, prescale and postscale. The shapes
+    are those at this rank. If this rank has called join() and made no request, they are those at others."""
     first_dimensions: tuple[tuple[int, ...], ...] = ()
     """For ALLGATHER: for each tensor of the request, its first dimension at each member."""
     splits: tuple[tuple[int, ...], ...] = ()

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from flexo_protos.etcd import EtcdAway, EtcdKey, Seen
-from flexo_protos.leader_leases.lease import Found, LeaderLease, LeaseFormat, StoreAway
+from flexo_protos.etcd import EtcdKey, EtcdUnavailable, Seen
+from flexo_protos.leader_leases.lease import Found, LeaderLease, LeaseFormat, StoreUnavailable
 from flexo_protos.lease_place import EtcdAccess, LeasePlace
 
 
@@ -79,8 +79,8 @@ class EtcdLeaseStore:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """A context that turns EtcdAway into StoreAway."""
+    """A context that turns EtcdUnavailable into StoreUnavailable."""
     try:
         yield
-    except EtcdAway as error:
-        raise StoreAway(str(error)) from error
+    except EtcdUnavailable as error:
+        raise StoreUnavailable(str(error)) from error

@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from flexo_protos.leader_leases.lease import Found, LeaderLease, LeaseFormat, StoreAway
+from flexo_protos.leader_leases.lease import Found, LeaderLease, LeaseFormat, StoreUnavailable
 
 _NAME = re.compile(r"active\.(\d+)")
 _TRIES = 3
@@ -63,7 +63,7 @@ class FileLeaseStore:
                     text = path.read_text(encoding="utf-8", errors="replace")
                     path.stat()  # without this name, the file may have been written anew meanwhile
                     return Found(self._format.from_text(text, str(path)), version)
-        raise StoreAway(f"{self.name}: what it lists is gone whenever it is read")
+        raise StoreUnavailable(f"{self.name}: what it lists is gone whenever it is read")
 
     def swap(self, version: int, lease: LeaderLease) -> Found:
         """See LeaseStore. Raises ValueError for a lease that is to end by itself."""
@@ -136,10 +136,10 @@ class FileLeaseStore:
     def _explained(self) -> Iterator[None]:
         try:
             if self._folder.stat().st_mode & stat.S_IWOTH:
-                raise StoreAway(f"{self.name}: everybody may write there: chmod o-w {self._folder}")
+                raise StoreUnavailable(f"{self.name}: everybody may write there: chmod o-w {self._folder}")
             yield
         except OSError as error:
-            raise StoreAway(f"{self.name}: {error.strerror or error}") from error
+            raise StoreUnavailable(f"{self.name}: {error.strerror or error}") from error
 
 
 def _fill(file: FileIO, data: bytes) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 
-class StoreAway(Exception):
+class StoreUnavailable(Exception):
     """The store cannot be used now, or its content is no lease; the message says which store, and why."""
 
 
@@ -71,7 +71,7 @@ class Found:
 
 
 class LeaseStore(Protocol):
-    """A store of one lease, for one thread. Calls may take as long as the storage, and raise StoreAway."""
+    """A store of one lease, for one thread. Calls take as long as the storage, and raise StoreUnavailable."""
 
     name: str
     """Description of the store's place, for people."""
@@ -145,12 +145,12 @@ class LeaseFormat:
         return json.dumps({key: getattr(lease, field) for field, key in self.keys.items()})
 
     def from_text(self, text: str, where: str) -> LeaderLease:
-        """The lease in `text`. Raises StoreAway, which names `where`."""
+        """The lease in `text`. Raises StoreUnavailable, which names `where`."""
         try:
             said = json.loads(text)
             return LeaderLease(**{field: _TYPES[field](said[key]) for field, key in self.keys.items()})
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreAway(f"{where} holds no leader lease that can be read: {error!r}") from error
+            raise StoreUnavailable(f"{where} holds no leader lease that can be read: {error!r}") from error
 
 
 _TYPES: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -81,6 +81,7 @@ def acts(folder: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
+@pytest.mark.processes
 def test_one_acts_and_is_followed_when_it_is_killed_or_stopped_and_never_acts_again(
     start: Callable[[str], Process], tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from flexo_cli import app, completion
 BIN = Path(sys.executable).parent
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_has_a_script_that_it_finds_no_fault_with(
     capsys: pytest.CaptureFixture[str], shell: str

@@ -411,6 +411,7 @@ def without_daemons_packages(*line: str, module: str = "launcher") -> subprocess
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("command", "module"), [("run", "launcher"), ("hosts", "hosts")])
 def test_run_and_hosts_pass_all_arguments_on_and_need_none_of_the_daemons_packages(
     command: str, module: str
@@ -421,6 +422,7 @@ def test_run_and_hosts_pass_all_arguments_on_and_need_none_of_the_daemons_packag
     assert done.returncode == 7
 
 
+@pytest.mark.processes
 def test_a_command_without_the_daemons_packages_names_what_to_install() -> None:
     done = without_daemons_packages("status")
     assert done.returncode == 1
@@ -431,12 +433,14 @@ def test_a_command_without_the_daemons_packages_names_what_to_install() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("line", [["--version"], ["version"]])
 def test_the_version_is_there_without_the_daemons_packages(line: list[str]) -> None:
     done = without_daemons_packages(*line)
     assert (done.returncode, done.stdout) == (0, f"flexo {flexo.__version__}\n")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("line", "shown"),
     [

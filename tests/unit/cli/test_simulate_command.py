@@ -88,6 +88,7 @@ def test_json_on_the_output_leaves_nothing_else_there(flexo, own):
         assert json.loads(out)["finished"] == 3
 
 
+@pytest.mark.processes
 def test_policies_in_processes_of_their_own_come_to_the_same(flexo, own):
     policies = ("--policy", "fifo", "--policy", "srtf", "--policy", "backfill")
     arguments = ("simulate", "--trace", own, "--format", "own", *policies, *SMALL, "--json")

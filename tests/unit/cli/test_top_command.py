@@ -255,6 +255,7 @@ def left(written: str) -> bool:
     return 0 <= taken < back and "\x1b[?25h" in written[-100:]
 
 
+@pytest.mark.processes
 def test_a_terminal_shows_a_flexod_that_goes_and_comes_and_q_leaves_it_as_it_was(flexod):
     with terminal("--interval", "0.5") as seen:
         seen.until(lambda text: "policy lyra" in text)
@@ -297,6 +298,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_is_wanted_again(flexod):
         assert seen.end() == 0
 
 
+@pytest.mark.processes
 def test_a_flexod_that_never_answered_is_named_on_the_screen_too(flexod):
     with terminal(FLEXO_DAEMON="127.0.0.1:1") as seen:
         seen.until(lambda text: "127.0.0.1:1" in text)
@@ -304,6 +306,7 @@ def test_a_flexod_that_never_answered_is_named_on_the_screen_too(flexod):
         assert seen.end() == 0
 
 
+@pytest.mark.processes
 def test_no_color_is_heeded(flexod):
     flexod.status.trouble = "something"
     with terminal(NO_COLOR="1") as seen:
@@ -313,6 +316,7 @@ def test_no_color_is_heeded(flexod):
     assert not re.search(r"\x1b\[[0-9;]*\b(3[0-7]|4[0-7]|9[0-7])m", text)
 
 
+@pytest.mark.processes
 def test_a_terminal_that_can_do_nothing_gets_everything_once(flexod):
     with terminal(TERM="dumb") as seen:
         assert seen.end() == 0

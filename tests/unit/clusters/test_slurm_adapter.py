@@ -14,6 +14,8 @@ from flexo.clusters.slurm.adapter import SlurmCluster, without_exclusive_nodes, 
 from flexo.clusters.slurm.settings import SlurmSettings
 from flexo.model.queue import JobKey, JobState, Principal, SatelliteTag
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(params=RELEASES)
 def recorded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:

@@ -13,6 +13,8 @@ from small_scripts import script
 from flexo.clusters.base import ActionRefused, ClusterUnreachable, MayNotAct
 from flexo.clusters.slurm.commands import SlurmCommands
 
+pytestmark = pytest.mark.processes
+
 
 def test_a_command_prints_what_is_read(commands_in: Path) -> None:
     script(commands_in, "squeue", 'echo "$@"')

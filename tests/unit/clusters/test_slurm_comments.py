@@ -27,6 +27,7 @@ INTERFACES = (Cluster, KnowsEnds, Lends, Prioritizes, Requeues, SharesByUser)
 READING = {"software", "traits", "observe", "user_shares", "ends", "in_band", "arrange"}
 
 
+@pytest.mark.processes
 def test_flexod_changes_three_things_in_slurm_and_no_comment_is_among_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_exit_codes_are_told_as_slurm_writes_them(printed: str, said: str) -> No
     assert exit_code(printed) == said
 
 
+@pytest.mark.processes
 def test_accounting_is_asked_only_for_those_that_slurmctld_has_forgotten(commands_in: Path) -> None:
     (commands_in / "queue").write_text(QUEUE)
     (commands_in / "accounts").write_text(ACCOUNTS)
@@ -76,6 +77,7 @@ def test_accounting_is_asked_only_for_those_that_slurmctld_has_forgotten(command
     assert "--jobs=8 " in (commands_in / "asked").read_text()
 
 
+@pytest.mark.processes
 def test_a_cluster_without_accounting_does_not_know_and_one_that_is_away_is_asked_again(
     commands_in: Path,
 ) -> None:

@@ -10,6 +10,8 @@ import pytest
 from flexo.clusters.base import ActionRefused, Borrowed, ClusterUnreachable, Site
 from flexo.clusters.slurm.adapter import SlurmCluster
 
+pytestmark = pytest.mark.processes
+
 COMMAND = """#!/usr/bin/env python3
 import json, sys
 with open("{folder}/calls", "a") as calls:

@@ -12,6 +12,8 @@ from flexo.clusters.slurm.commands import SlurmCommands
 from flexo.clusters.slurm.priorities import set_priorities
 from flexo.clusters.slurm.shares import parse_shares, read_shares
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def commands(commands_in: Path) -> SlurmCommands:

@@ -230,11 +230,13 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     return Recorded(tmp_path, "22.05")
 
 
+@pytest.mark.processes
 def test_pyslurm_of_slurms_own_release_is_taken(installed: Installed, recorded: Recorded) -> None:
     installed.write(version="22.05.3")
     assert connect(SlurmSettings(timeout_s=5.0), Site()).read_with == "pyslurm 22.05.3"
 
 
+@pytest.mark.processes
 def test_pyslurm_of_another_release_is_left_alone_and_it_is_said(
     installed: Installed, recorded: Recorded
 ) -> None:

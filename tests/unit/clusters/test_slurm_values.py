@@ -77,6 +77,7 @@ def slurm_configuration(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.processes
 @settings(max_examples=examples(40))
 @given(words=st.lists(WORDS, min_size=1, max_size=5))
 def test_lists_are_expanded_as_slurm_itself_does(words: list[str], slurm_configuration: Path) -> None:

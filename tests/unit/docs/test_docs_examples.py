@@ -36,6 +36,7 @@ def test_flexod_takes_every_configuration_that_is_shown(code: Code) -> None:
     parse(f"[{section[1]}]\n{code.text}" if section else code.text, code.page)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("code", named("bash"), ids=str)
 def test_every_script_that_is_shown_is_one_for_bash(code: Code) -> None:
     done = subprocess.run(["bash", "-n"], input=code.text, capture_output=True, text=True)
@@ -47,6 +48,7 @@ def test_every_piece_of_python_that_is_shown_is_python(code: Code) -> None:
     compile(code.text, code.page, "exec")
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(shutil.which("lua5.1") is None, reason="lua5.1 is not installed")
 @pytest.mark.parametrize("code", named("lua"), ids=str)
 def test_every_piece_of_lua_that_is_shown_is_lua(code: Code) -> None:

@@ -325,6 +325,7 @@ def test_a_place_that_cannot_be_written_is_trouble_and_nothing_worse(tmp_path):
     assert event_store.caps() == {}
 
 
+@pytest.mark.processes
 def test_a_kill_at_any_moment_leaves_whole_entries(path):
     """Each entry of the writer is two events and a snapshot; after a SIGKILL there are both or neither."""
     writer = (

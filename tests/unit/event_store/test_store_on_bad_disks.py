@@ -25,6 +25,8 @@ from flexo.model.measured import RunningTime, ScalingPoint, SlowGpu
 from flexo.model.queue import JobKey
 from flexo.service import flexod
 
+pytestmark = pytest.mark.processes
+
 NOW = 1_000_000.0
 JOB = JobKey(7)
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from trusting import Trusting
 
 from flexo_protos.credentials import NotAuthentic
-from flexo_protos.leader_leases.lease import StoreAway
+from flexo_protos.leader_leases.lease import StoreUnavailable
 from horovod_elastic import job_plan
 from horovod_elastic.agent import agent, process
 from horovod_elastic.agent.agent import Agent
@@ -62,7 +62,7 @@ _FAULTY = (
     ),
     *(GrpcLease, AgentLeaseHandle),
 )
-_ERRORS = (RuntimeError, ValueError, KeyError, OSError, NotAuthentic, StoreAway)
+_ERRORS = (RuntimeError, ValueError, KeyError, OSError, NotAuthentic, StoreUnavailable)
 
 
 class Faults:

@@ -154,6 +154,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.processes
 def test_a_job_trains_and_ends_in_order(job: Callable[..., Job]) -> None:
     two = training(job, "n1", "n2")
     two.stop()
@@ -168,6 +169,7 @@ def test_a_job_trains_and_ends_in_order(job: Callable[..., Job]) -> None:
     store.close()
 
 
+@pytest.mark.processes
 def test_the_exit_code_of_the_script_is_that_of_all_agents_of_the_base(job: Callable[..., Job]) -> None:
     two = job("n1", "n2")
     two.start("n1", command=["sh", "-c", "exit 3"])
@@ -196,6 +198,7 @@ def test_the_leaders_node_may_be_lost_and_training_goes_on(job: Callable[..., Jo
     assert set(two.exit_codes().values()) == {0}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("nodes", [("n1",), ("n1", "n2")])
 def test_a_killed_leader_costs_training_nothing(job: Callable[..., Job], nodes: tuple[str, ...]) -> None:
     several = training(job, *nodes)
@@ -329,6 +332,7 @@ def test_a_worker_that_falls_silent_is_killed_and_replaced(job: Callable[..., Jo
     assert one.exit_codes() == {"n1": 0, "n2": 0}
 
 
+@pytest.mark.processes
 def test_sigterm_ends_the_job_of_a_base(job: Callable[..., Job]) -> None:
     two = training(job, "n1", "n2")
     workers = [event["pid"] for event in two.events("enter")]

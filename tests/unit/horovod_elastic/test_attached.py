@@ -148,6 +148,7 @@ def test_a_newcomers_objects_belong_to_its_own_model_and_optimizer(begun: bool, 
     assert told(f"begun, beneath = {begun}, {beneath}", NEWCOMER)[0] == ["True"] * 6
 
 
+@pytest.mark.processes
 def test_a_restore_takes_them_back_to_the_commit_in_place() -> None:
     assert told(RESTORE)[0] == ["True"] * 7
 

@@ -108,11 +108,13 @@ def newly_imported(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.processes
 def test_to_ask_for_the_choice_imports_next_to_nothing() -> None:
     imported = newly_imported("import horovod_elastic.core.choice")
     assert {name.partition(".")[0] for name in imported} <= {"horovod_elastic", "collections", "__future__"}
 
 
+@pytest.mark.processes
 def test_hooks_import_neither_core_before_it_is_chosen() -> None:
     imported = newly_imported("import horovod_elastic.worker.hooks")
     assert "horovod_elastic.worker.session" in imported

@@ -52,7 +52,7 @@ class Communicator:
             work.result = max(self.sets) + 1
             self.sets[work.result] = work.request.members
         elif work.request.operation is Operation.REMOVE_PROCESS_SET:
-            del self.sets[work.request.root]
+            del self.sets[work.request.removed_set]
             work.result = 0
         work.finish(error)
 
@@ -558,6 +558,7 @@ print(type(session.core).__name__, hvd.allreduce(torch.ones(2), op=hvd.Sum).toli
 """
 
 
+@pytest.mark.processes
 def test_a_worker_of_a_job_that_chose_it_trains_with_this_core(horovod: Path) -> None:
     script = horovod / "script.py"
     script.write_text(WORKER)

@@ -483,6 +483,7 @@ def test_nothing_is_left_behind_by_many_generations(end: str) -> None:
     assert _descriptors() <= before
 
 
+@pytest.mark.processes
 def test_a_forked_process_keeps_no_connection_open(generation: Generation) -> None:
     child = os.fork()
     if child == 0:

@@ -464,7 +464,7 @@ def add(*members: int) -> Request:
 
 
 def remove(number: int) -> Request:
-    return Request(Operation.REMOVE_PROCESS_SET, f"remove {number}", root=number)
+    return Request(Operation.REMOVE_PROCESS_SET, f"remove {number}", removed_set=number)
 
 
 def all_ask(negotiation: Negotiation, request: Request) -> list[Decision]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,7 @@ from horovod_elastic.core.c10d.requests import Operation, Reduction, Request, ke
 
 sizes = st.integers(0, 2**40)
 ranks = st.integers(0, 2**20)
-requests = st.builds(
+any_fields = st.builds(
     Request,
     operation=st.sampled_from(Operation),
     name=st.text(),
@@ -43,6 +44,13 @@ requests = st.builds(
     splits=st.lists(sizes, max_size=4).map(tuple),
     members=st.lists(ranks, max_size=4).map(tuple),
     grouped=st.booleans(),
+)
+requests = any_fields.map(
+    lambda request: (
+        replace(request, root=-1, removed_set=request.root)
+        if request.operation is Operation.REMOVE_PROCESS_SET
+        else request
+    )
 )
 
 

@@ -175,6 +175,7 @@ def test_nothing_is_read_twice_but_at_the_end_of_an_epoch():
     assert sorted(numbers.reads) == list(range(1000))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "context",
     ["fork", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("spawn", "forkserver"))],
@@ -205,6 +206,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("processes", [0, 1])
 def test_what_the_dataset_raises_reaches_the_script(processes):
     data = ElasticDataset(Failing(20), batch_size=5, num_workers=processes)
@@ -212,6 +214,7 @@ def test_what_the_dataset_raises_reaches_the_script(processes):
         epoch_of(data)
 
 
+@pytest.mark.processes
 def test_a_script_can_keep_its_own_loader():
     sampler = ElasticShardSampler(Numbers(103), batch_size=10, seed=2)
     loader = DataLoader(Numbers(103), batch_sampler=sampler, num_workers=2)
@@ -225,6 +228,7 @@ def test_a_script_can_keep_its_own_loader():
         sampler.set_epoch(epoch + 1)
 
 
+@pytest.mark.processes
 def test_what_the_loader_has_drawn_and_the_script_not_recorded_is_drawn_again():
     sampler = ElasticShardSampler(Numbers(100), batch_size=10)
     loader = DataLoader(Numbers(100), batch_sampler=sampler, num_workers=1)

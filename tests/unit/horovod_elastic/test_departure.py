@@ -6,6 +6,10 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
+pytestmark = pytest.mark.processes
+
 BEFORE = """
     import atexit, sys
     from horovod_elastic.worker import departure

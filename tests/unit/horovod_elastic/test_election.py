@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flexo_protos.leader_leases.lease import HeldLease, LeaderLease, StoreAway
+from flexo_protos.leader_leases.lease import HeldLease, LeaderLease, StoreUnavailable
 from flexo_protos.leader_leases.table import LeaseKey, LeaseTable
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic import wire
@@ -476,7 +476,7 @@ class TableClient:
         try:
             with self._lock:
                 if self.away:
-                    raise StoreAway("the store is away")
+                    raise StoreUnavailable("the store is away")
                 return what()
         finally:
             self.asked.release()

@@ -59,6 +59,7 @@ print(is_deferred(state))
 """
 
 
+@pytest.mark.processes
 def test_a_boundary_inside_an_accumulation_is_deferred_whatever_the_state_holds() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()

@@ -17,7 +17,7 @@ import pytest
 from says import says
 
 from flexo_protos import lease_place
-from flexo_protos.leader_leases.lease import LeaderLease, StoreAway
+from flexo_protos.leader_leases.lease import LeaderLease, StoreUnavailable
 from horovod_elastic import launcher, wire
 from horovod_elastic.core import choice
 from horovod_elastic.election.lease_client import LeaseClient
@@ -28,6 +28,8 @@ from horovod_elastic.platforms import registry
 from horovod_elastic.platforms.base import JobControl, Platform, Refused
 from horovod_elastic.platforms.slurm import commands
 from horovod_elastic.platforms.slurm.platform import SlurmPlatform
+
+pytestmark = pytest.mark.processes
 
 BOUND_S = 60.0
 
@@ -40,7 +42,7 @@ class Store:
 
     def look(self) -> LeaderLease:
         if self.holder is None:
-            raise StoreAway("away")
+            raise StoreUnavailable("away")
         return LeaderLease(self.holder, "", 1, 0, 1.0)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import Caller, NotAuthentic
-from flexo_protos.leader_leases.lease import StoreAway
+from flexo_protos.leader_leases.lease import StoreUnavailable
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace, parse
 from flexo_protos.v1 import leases_pb2 as pb
 from horovod_elastic.election import lease_places
@@ -106,14 +106,14 @@ def test_the_small_server_keeps_one_lease_for_each_run(place: LeasePlace) -> Non
 
 def test_another_user_is_not_served_by_the_small_server(place: LeasePlace) -> None:
     stranger = GrpcLease(place, JOB, Stamps(uid=os.getuid() + 1))
-    with pytest.raises(StoreAway, match="another user"):
+    with pytest.raises(StoreUnavailable, match="another user"):
         stranger.look()
     stranger.close()
 
 
 def test_a_refusal_is_told_in_the_servers_words(place: LeasePlace) -> None:
     store = GrpcLease(place, JOB, Stamps())
-    with pytest.raises(StoreAway, match=r"flexo run\b.*\bttl_s\b.*\b3600\b"):
+    with pytest.raises(StoreUnavailable, match=r"flexo run\b.*\bttl_s\b.*\b3600\b"):
         store.acquire("a", "a:1", 3600.0)
     store.close()
 
@@ -124,14 +124,14 @@ def test_without_munge_the_store_is_away_and_says_why(place: LeasePlace) -> None
             raise NotAuthentic("MUNGE gave no credential")
 
     store = GrpcLease(place, JOB, Silent())
-    with pytest.raises(StoreAway, match="MUNGE gave no credential"):
+    with pytest.raises(StoreUnavailable, match="MUNGE gave no credential"):
         store.look()
     store.close()
 
 
 def test_a_server_that_is_not_there_is_away_at_once() -> None:
     store = GrpcLease(LeasePlace(Kind.FLEXOD, (f"127.0.0.1:{unused_port()}",)), JOB, Stamps())
-    with pytest.raises(StoreAway, match=r"flexod at 127.*[Rr]efused"):
+    with pytest.raises(StoreUnavailable, match=r"flexod at 127.*[Rr]efused"):
         store.look()
     store.close()
 
@@ -140,7 +140,7 @@ def test_a_server_that_never_answers_is_away_within_the_bound(monkeypatch: pytes
     monkeypatch.setattr("horovod_elastic.election.lease_grpc.ANSWER_WITHIN_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         store = GrpcLease(LeasePlace(Kind.FLEXOD, (f"127.0.0.1:{mute.getsockname()[1]}",)), JOB, Stamps())
-        with pytest.raises(StoreAway, match="Deadline Exceeded"):
+        with pytest.raises(StoreUnavailable, match="Deadline Exceeded"):
             store.look()
         store.close()
 
@@ -150,7 +150,7 @@ def test_a_flexod_without_leases_is_called_an_older_one() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     store = GrpcLease(LeasePlace(Kind.FLEXOD, (f"127.0.0.1:{port}",)), JOB, Stamps())
-    with pytest.raises(StoreAway, match="older"):
+    with pytest.raises(StoreUnavailable, match="older"):
         store.look()
     store.close()
     server.stop(None)
@@ -159,7 +159,7 @@ def test_a_flexod_without_leases_is_called_an_older_one() -> None:
 def test_a_server_that_is_back_is_found_again_before_a_lease_runs_out() -> None:
     port = unused_port()
     store = GrpcLease(LeasePlace(Kind.RUN, (f"127.0.0.1:{port}",)), JOB, Stamps())
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         store.look()
     from horovod_elastic.election.lease_grpc import _Service
 
@@ -171,7 +171,7 @@ def test_a_server_that_is_back_is_found_again_before_a_lease_runs_out() -> None:
         try:
             assert store.look().vacant
             break
-        except StoreAway:
+        except StoreUnavailable:
             assert time.monotonic() < deadline, "it dials too seldom"
             time.sleep(0.1)
     store.close()
@@ -190,7 +190,7 @@ def test_a_closed_store_is_away(place: LeasePlace) -> None:
     store = GrpcLease(place, JOB, Stamps())
     store.look()
     store.close()
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         store.look()
 
 

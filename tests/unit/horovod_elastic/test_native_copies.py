@@ -13,6 +13,8 @@ import pytest
 
 from horovod_elastic.core.native import native_copies
 
+pytestmark = pytest.mark.processes
+
 LIBRARY = Path(_ctypes.__file__ or "")  # any shared library will do
 
 

@@ -6,14 +6,16 @@ import resource
 import subprocess
 import sys
 
+import pytest
+
 STORY = """
 import resource, subprocess, sys
 from horovod_elastic import open_files
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 before = open_files.connections()
 unchanged = open_files.with_first_limit(["echo", "a b"])
-open_files.allow_most()
-open_files.allow_most()
+open_files.raise_limit()
+open_files.raise_limit()
 now = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 script = "import resource, sys; print(*resource.getrlimit(resource.RLIMIT_NOFILE), *sys.argv[1:])"
 ask = [sys.executable, "-c", script, "a b"]
@@ -22,6 +24,7 @@ print(before, unchanged == ["echo", "a b"], now == hard, open_files.connections(
 """
 
 
+@pytest.mark.processes
 def test_a_server_takes_more_connections_and_its_commands_have_the_limit_that_there_was() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 

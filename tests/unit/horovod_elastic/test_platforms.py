@@ -275,6 +275,7 @@ def toy_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_JOB", "17")
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("toy_job")
 def test_flexo_run_runs_on_another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher.signal, "signal", lambda *_: None)

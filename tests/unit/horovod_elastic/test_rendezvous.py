@@ -303,6 +303,7 @@ server.close()
 """
 
 
+@pytest.mark.processes
 def test_without_file_descriptors_it_rests_and_answers_when_there_are_some() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WITHOUT_DESCRIPTORS], stdin=PIPE, stdout=PIPE, text=True, bufsize=1

@@ -14,6 +14,8 @@ import pytest
 
 from horovod_elastic.agent.worker_environment import INJECT
 
+pytestmark = pytest.mark.processes
+
 BOUND_S = 30.0
 Start = Callable[..., subprocess.Popen[str]]
 

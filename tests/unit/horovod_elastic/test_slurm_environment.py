@@ -295,12 +295,14 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.processes
 def test_a_job_that_starts_while_slurmctld_is_down_waits_for_it(scontrol: Path) -> None:
     (scontrol / "down").touch()
     assert SlurmPlatform(os.environ).site().controller == "head"
     assert (scontrol / "asked").read_text().split().count("ping") == 3
 
 
+@pytest.mark.processes
 def test_it_does_not_wait_for_ever(scontrol: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "RESTARTS_WITHIN_S", 0.0)
     (scontrol / "down").touch()
@@ -308,6 +310,7 @@ def test_it_does_not_wait_for_ever(scontrol: Path, monkeypatch: pytest.MonkeyPat
         SlurmPlatform(os.environ).site()
 
 
+@pytest.mark.processes
 def test_what_slurm_refuses_while_it_is_up_is_asked_twice_at_most(scontrol: Path) -> None:
     (scontrol / "refuses").touch()
     with pytest.raises(NotInAJob, match="Invalid job id"):
@@ -315,6 +318,7 @@ def test_what_slurm_refuses_while_it_is_up_is_asked_twice_at_most(scontrol: Path
     assert (scontrol / "asked").read_text().split() == ["show", "show", "ping"]
 
 
+@pytest.mark.processes
 def test_without_slurm_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(commands, "PAUSE_S", 60.0)

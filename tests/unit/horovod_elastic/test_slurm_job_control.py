@@ -27,6 +27,8 @@ from horovod_elastic.platforms.base import (
 )
 from horovod_elastic.platforms.slurm.job_control import SUPERVISOR, SlurmJobControl
 
+pytestmark = pytest.mark.processes
+
 HOSTILE = ["two words", 'quo"tes', "it's", "new\nline", "$HOME `id` \\", "--job", "--", "", "ünï", "*"]
 COMMAND = ["python", "train.py", *HOSTILE]
 GRANT = GrantedWorkers("g1", "n7", 3, "flex", time_limit_s=301, start_within_s=60)

@@ -14,6 +14,8 @@ from says import says
 
 from horovod_elastic.platforms.slurm.preemption import requeue_if_preempted, was_told_to_go
 
+pytestmark = pytest.mark.processes
+
 JOB = (
     "JobId=7 JobName=train UserId=ada(1000) JobState={state} Requeue={requeue} Restarts=0 BatchFlag=1 "
     "PreemptEligibleTime=2026-11-22T07:00:00 PreemptTime={preempted} Partition=borrowed NodeList=i1"

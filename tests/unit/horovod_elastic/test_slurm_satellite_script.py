@@ -14,6 +14,8 @@ import pytest
 from horovod_elastic.platforms.slurm.job_control import SATELLITE
 from horovod_elastic.platforms.slurm.satellite_script import Filter
 
+pytestmark = pytest.mark.processes
+
 BOUND_S = 60.0
 OF_AN_END = """\
 slurmstepd: error: *** STEP 26.0 ON t3 CANCELLED AT 2026-11-23T18:58:41 ***

@@ -233,6 +233,7 @@ def a_supervisor() -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         yield process, Path(process.stdout.readline().decode().strip().removeprefix("unix:"))
 
 
+@pytest.mark.processes
 def test_a_nodes_agent_listens_where_no_other_user_can_enter_or_take_its_place() -> None:
     with a_supervisor() as (process, path):
         found = path.parent.stat()
@@ -243,6 +244,7 @@ def test_a_nodes_agent_listens_where_no_other_user_can_enter_or_take_its_place()
     assert not path.parent.exists(), "it goes with its supervisor"
 
 
+@pytest.mark.processes
 def test_what_a_killed_supervisor_has_left_the_next_one_removes_and_nothing_of_a_living_one() -> None:
     with a_supervisor() as (living, path):
         with a_supervisor() as (killed, left):

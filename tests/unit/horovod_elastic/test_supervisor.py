@@ -15,6 +15,8 @@ from says import says
 from horovod_elastic.agent import supervisor as supervisor_file
 from horovod_elastic.agent.supervisor import EXIT_TRY_AGAIN, SOCKET_VARIABLE
 
+pytestmark = pytest.mark.processes
+
 BOUND_S = 240
 NEVER_S = 1000.0
 """Agents are slow where the machine is busy: only where a test is about it are they given up."""

@@ -157,6 +157,7 @@ class TellingAgent:
         """Nothing follows from it."""
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("what", ["hear", "say how it stands"])
 def test_a_worker_ends_that_cannot_do_any_more(tmp_path: Path, what: str) -> None:
     endpoint = f"unix:{tmp_path}/agent"

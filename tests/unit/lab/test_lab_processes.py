@@ -15,6 +15,8 @@ from says import says
 from flexo_lab.errors import LabFailed
 from flexo_lab.processes import belonging_to, end, start, wait_until
 
+pytestmark = pytest.mark.processes
+
 Start = list[subprocess.Popen[bytes]]
 
 

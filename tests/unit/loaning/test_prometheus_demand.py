@@ -232,6 +232,7 @@ def test_one_deadline_is_for_all_questions(answers):
     assert len(answers.asked) == len(answers.asked_when) == 1
 
 
+@pytest.mark.processes
 def test_an_encrypted_server_is_asked_if_its_certificate_is_trusted(answers, tmp_path, monkeypatch):
     authority = MadeAuthority(tmp_path)
     pair = authority.sign("metrics")

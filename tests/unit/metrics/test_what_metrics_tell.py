@@ -147,6 +147,7 @@ def test_reclaims_are_counted_with_how_long_they_took_and_whether_they_were_late
     assert told.value("flexo_reclaim_bases_preempted_total") == 1
 
 
+@pytest.mark.processes
 def test_slurms_commands_are_counted_by_what_they_ask_and_how_they_end(tmp_path, monkeypatch):
     for name, script in {"scontrol": "exit 0", "squeue": "echo no >&2; exit 1", "sdiag": "sleep 60"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -197,6 +198,7 @@ def test_the_loop_is_not_slowed_by_who_counts(world, registry):
     assert len(world.cluster.looks) == looks
 
 
+@pytest.mark.processes
 def test_training_images_need_no_prometheus_client():
     script = "import sys, horovod_elastic.launcher; assert 'prometheus_client' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -21,6 +21,7 @@ def test_the_daemon_takes_along_what_it_needs_and_nothing_of_training_or_develop
     assert not needed & {"pytest", "ruff", "torch", "horovod", "mypy", "flexo"}
 
 
+@pytest.mark.processes
 def test_the_package_of_the_plugin_has_the_manual_of_the_helper_that_it_brings(tmp_path: Path) -> None:
     try:
         package = build_debs.plugin_package(tmp_path)
@@ -49,6 +50,7 @@ def test_every_word_in_a_control_file_is_filled_by_the_builder(name: str) -> Non
         assert f'"{word}"' in source
 
 
+@pytest.mark.processes
 def test_the_next_release_of_slurm_is_after_all_patches_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CPPFLAGS", "-DSLURM_VERSION_NUMBER=0x180b05")
     monkeypatch.setattr(build_debs, "HEADER", "stddef.h")

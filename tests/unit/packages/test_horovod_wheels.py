@@ -91,6 +91,7 @@ def test_horovod_is_told_that_pytorch_is_for_cpus(with_cuda: dict[str, str], tmp
     assert said.stdout == "False False\n", said.stderr
 
 
+@pytest.mark.processes
 def test_cmake_neither_finds_nor_tries_a_compiler_for_cuda(with_cuda: dict[str, str], tmp_path: Path) -> None:
     if shutil.which("cmake") is None or shutil.which("g++") is None:
         pytest.skip("cmake and g++ are not installed")

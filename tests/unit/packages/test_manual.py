@@ -83,6 +83,7 @@ def test_a_line_of_help_that_looks_like_a_command_of_roff_is_text() -> None:
     assert manual._roff(".so /etc/passwd\n'x \\n-1") == "\\&.so /etc/passwd\n\\&'x \\en\\-1"
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_groff_formats_every_page_without_a_warning(pages: dict[str, manual.Page]) -> None:
     text = "".join(page.text for page in pages.values())

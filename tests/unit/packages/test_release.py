@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import release
 
+pytestmark = pytest.mark.processes
+
 CHANGELOG = """\
 # Changelog
 

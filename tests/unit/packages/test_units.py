@@ -55,11 +55,13 @@ def unit(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.processes
 def test_systemd_finds_nothing_wrong_with_the_unit(analyze: str, unit: Path) -> None:
     done = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True)
     assert [line for line in done.stderr.splitlines() if "flexod" in line] == []
 
 
+@pytest.mark.processes
 def test_systemd_calls_the_unit_well_protected(analyze: str, unit: Path) -> None:
     # in tenths; systemd calls from 0 to 2.0 the best that a service can be
     command = [analyze, "security", "--offline=true", "--no-pager", "--threshold=20", str(unit)]

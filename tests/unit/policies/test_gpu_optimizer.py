@@ -88,6 +88,7 @@ def test_it_equals_brute_force(tables: list[dict[int, float]], gpus: int):
     assert worth(jobs, found) == pytest.approx(best)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("count", "gpus", "most", "seed"), [(20, 60, 16, 1), (60, 400, 64, 2), (150, 400, 10, 3)]
 )

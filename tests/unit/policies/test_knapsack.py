@@ -171,6 +171,7 @@ def test_beyond_the_exact_size_a_bound_that_is_far_off_makes_it_look_on():
     assert choice.gap == 0.0
 
 
+@pytest.mark.processes
 def test_the_gap_that_it_states_holds_against_an_exact_solver():
     groups = hard(8, 120, 16)
     with pytest.MonkeyPatch.context() as patch:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from training_jobs import ONE_GPU, job, node, snapshot
 
 from flexo.model.training import NodeShare
-from flexo.policies.placement import FreeGpus, Placement, dearest_first
+from flexo.policies.placement import FreeGpus, Placement, shares_to_keep
 from flexo_protos.resources import Resources
 
 TWO_GPUS = Resources(gpus=2, cpus=1)
@@ -112,7 +112,7 @@ def test_a_job_that_was_running_may_be_counted_as_free():
 
 def test_the_base_is_dearest_then_the_largest_share():
     held = job(1, "1-8", on={"a": 1, "b": 2, "c": 3}, base=(NodeShare("b", 1),))
-    assert dearest_first(held) == (
+    assert shares_to_keep(held) == (
         NodeShare("b", 1),
         NodeShare("c", 3),
         NodeShare("a", 1),

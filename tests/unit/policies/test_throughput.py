@@ -19,7 +19,7 @@ from flexo.policies import allocating, registry
 from flexo.policies.autoscaler import Autoscaler
 from flexo.policies.fixed_batch import MaxBatch, MinBatch, RandomBatch
 from flexo.policies.gpu_optimizer import optimize
-from flexo.policies.scaling_factors import Cluster, choices
+from flexo.policies.scaling_factors import GpuTypeSize, choices
 from flexo.policies.throughput import Throughput
 
 NAMES = ("throughput", "max-batch", "min-batch", "random-batch")
@@ -73,19 +73,19 @@ def test_equation_4s_three_jobs_share_ten_gpus():
 
 def test_a_factor_is_relative_to_one_gpu_with_the_largest_batch_that_fits_it():
     two = BatchSpeed(batch=Range(64, 64))  # does not fit one GPU
-    found = choices(batch_job(1, speed=two), Cluster(8, 8), 0)
+    found = choices(batch_job(1, speed=two), GpuTypeSize(8, 8), 0)
     assert found.fewest == 2
     assert found.worth_of(2) == pytest.approx((64 / 38) / (32 / 38))
 
 
 def test_a_fixed_batch_is_compared_with_the_same_single_gpu():
-    found = choices(batch_job(1), Cluster(8, 8), 16)
+    found = choices(batch_job(1), GpuTypeSize(8, 8), 16)
     assert found.worth_of(1) == pytest.approx((16 / 22) / (32 / 38))
 
 
 def test_workers_of_two_gpus_count_as_two():
     wide = job(1, "1-4", shape=replace(ONE_GPU, gpus=2))
-    found = choices(wide, Cluster(6, 4), 0)
+    found = choices(wide, GpuTypeSize(6, 4), 0)
     assert (found.gpus, found.worth) == ((2, 4, 6), (2.0, 4.0, 6.0))
 
 
@@ -161,7 +161,7 @@ def test_who_is_taken_in_is_what_figure_4_takes_in_one_job_at_a_time(before: Sna
 
 def _figure_4(before: Snapshot) -> set[int]:
     """Literally, the optimizer asked for each arrived job."""
-    cluster = Cluster.of(before.nodes)
+    cluster = GpuTypeSize.of(before.nodes)
     executing = [each for each in before.training if each.shares]
     arrived = [each for each in before.training if not each.shares]
     gpus = sum(each.gpus_idle for each in before.nodes) + sum(each.gpus for each in executing)
@@ -199,7 +199,7 @@ def running(**changes) -> Snapshot:
 def test_it_decides_every_delta_or_when_enough_jobs_have_ended(
     since_s: float, ended: int, share: float, decides: bool
 ):
-    before = running(ended_since=ended)
+    before = running(ended_count=ended)
     before = replace(before, decided_at=before.at - since_s)
     plan = planned(before, Throughput(600.0, share))
     assert bool(plan.allocations) is decides
@@ -280,7 +280,7 @@ def test_jobs_with_one_batch_are_treated_alike_by_all():
 @settings(max_examples=examples(100))
 def test_plans_are_possible_and_equal_for_equal_snapshots(name: str, before: Snapshot, ended: int):
     policy = registry.make(name)
-    before = replace(before, ended_since=ended)
+    before = replace(before, ended_count=ended)
     plan = allocating.plan(policy, before)
     check_plan(before, plan)
     assert allocating.plan(policy, before) == plan

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flexo_protos.leader_leases.file_store import FileLeaseStore
-from flexo_protos.leader_leases.lease import OF_FLEXODS, Found, LeaderLease, StoreAway
+from flexo_protos.leader_leases.lease import OF_FLEXODS, Found, LeaderLease, StoreUnavailable
 
 A, B = LeaderLease("ta", "a:1", 1, since_at=5.0), LeaderLease("tb", "b:1", 2, since_at=6.0)
 
@@ -73,19 +73,19 @@ def test_an_old_listing_of_the_folder_wins_nothing(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("text", [b"", b"{}", b"\xff\xfe", b'{"holder": "a:1"}'])
 def test_a_file_that_is_no_record_is_named(store: FileLeaseStore, tmp_path: Path, text: bytes) -> None:
     (tmp_path / "active.3").write_bytes(text)
-    with pytest.raises(StoreAway, match=r"active\.3"):
+    with pytest.raises(StoreUnavailable, match=r"active\.3"):
         store.read()
 
 
 def test_a_folder_that_is_away_is_named_and_so_is_one_without_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(StoreAway, match="nowhere"):
+    with pytest.raises(StoreUnavailable, match="nowhere"):
         store_in(tmp_path / "nowhere").read()
 
     def link(source: object, target: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("os.link", link)
-    with pytest.raises(StoreAway, match="Operation not permitted"):
+    with pytest.raises(StoreUnavailable, match="Operation not permitted"):
         store_in(tmp_path).swap(0, A)

@@ -17,7 +17,9 @@ from small_disks import fill, small_disk
 
 from flexo_protos.leader_leases import file_store
 from flexo_protos.leader_leases.file_store import FileLeaseStore
-from flexo_protos.leader_leases.lease import OF_FLEXODS, Found, LeaderLease, StoreAway
+from flexo_protos.leader_leases.lease import OF_FLEXODS, Found, LeaderLease, StoreUnavailable
+
+pytestmark = pytest.mark.processes
 
 A = LeaderLease("ta", "a:1", 1, since_at=5.0)
 B = LeaderLease("tb", "a-longer-name:6836", 2, since_at=6.0)
@@ -85,14 +87,14 @@ def test_records_of_an_earlier_release_give_their_room_too(disk: Path) -> None:
 
 def test_where_there_was_never_a_record_it_is_said_and_nothing_is_left(disk: Path) -> None:
     fill(disk)
-    with pytest.raises(StoreAway, match="No space left on device"):
+    with pytest.raises(StoreUnavailable, match="No space left on device"):
         store_in(disk).swap(0, A)
     assert [path.name for path in disk.iterdir()] == ["ballast"]
 
 
 def test_the_only_record_is_never_written_over(disk: Path) -> None:
     store = beaten(disk, 1)
-    with pytest.raises(StoreAway, match="No space left on device"):
+    with pytest.raises(StoreUnavailable, match="No space left on device"):
         store.swap(1, B)
     assert store.read() == Found(A, 1)
 
@@ -137,7 +139,7 @@ def test_of_many_who_swap_the_same_one_wins(disk: Path) -> None:
             try:
                 if store.swap(found.version, lease).lease == lease:
                     won.append(Found(lease, found.version + 1))
-            except StoreAway:
+            except StoreUnavailable:
                 pass  # others had taken all the room
             barrier.wait()
 

@@ -23,7 +23,7 @@ from flexo_protos.leader_leases.lease import (
     LeaderLease,
     LeaseFormat,
     LeaseStore,
-    StoreAway,
+    StoreUnavailable,
 )
 from flexo_protos.leader_leases.table import LeaseKey, LeaseTable
 from flexo_protos.lease_place import Kind, LeasePlace
@@ -148,5 +148,5 @@ def test_a_key_of_a_later_release_is_skipped(kept_as: LeaseFormat) -> None:
 @pytest.mark.parametrize("kept_as", [OF_FLEXODS, OF_JOBS])
 @pytest.mark.parametrize("text", ["", "{}", "[]", "hello", '{"holder": "a"}'])
 def test_what_is_no_lease_is_reported_with_its_place(kept_as: LeaseFormat, text: str) -> None:
-    with pytest.raises(StoreAway, match="the place"):
+    with pytest.raises(StoreUnavailable, match="the place"):
         kept_as.from_text(text, "the place")

@@ -18,7 +18,7 @@ from flexo.model.measured import SlowGpuReport
 from flexo.model.queue import JobKey
 from flexo.service import logs
 from flexo_protos.leader_leases.file_store import FileLeaseStore
-from flexo_protos.leader_leases.lease import OF_FLEXODS, StoreAway
+from flexo_protos.leader_leases.lease import OF_FLEXODS, StoreUnavailable
 
 LIAR = JobKey(7)
 
@@ -116,7 +116,7 @@ def test_a_folder_that_everybody_may_write_says_nothing_of_who_is_active(tmp_pat
     store = FileLeaseStore(tmp_path, OF_FLEXODS)
     assert store.read().version == 0
     tmp_path.chmod(0o1777)
-    with pytest.raises(StoreAway, match=f"chmod o-w {tmp_path}"):
+    with pytest.raises(StoreUnavailable, match=f"chmod o-w {tmp_path}"):
         store.read()
 
 

@@ -83,6 +83,7 @@ def test_an_unknown_option_is_exit_2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert flexod_ends(monkeypatch, "--fast") == 2
 
 
+@pytest.mark.processes
 def test_a_second_flexod_on_one_event_store_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     event_store = tmp_path / "journal.sqlite"
     with subprocess.Popen(

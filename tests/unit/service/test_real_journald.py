@@ -43,6 +43,7 @@ log.info("shrink", job="17", text="y" * 400_000)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process a folder system of its own")
 @pytest.mark.skipif(
     not JOURNALD.exists() or shutil.which("unshare") is None, reason="systemd-journald is not installed"

@@ -221,6 +221,7 @@ def test_what_is_read_while_nobody_acts_is_told_to_the_one_who_acts_next(
     asyncio.run(story())
 
 
+@pytest.mark.processes
 def test_a_signal_that_comes_while_flexod_begins_does_not_end_it(tmp_path: Path) -> None:
     slow = tmp_path / "flexo.toml"
     os.mkfifo(slow)  # flexod waits for it to be written

@@ -139,6 +139,7 @@ def said_by_leader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], 
         link.hang_up()
 
 
+@pytest.mark.processes
 def test_leaders_leases_and_people_reach_a_flexod_that_speaks_tls(
     authority: MadeAuthority,
     pair: Pair,
@@ -183,6 +184,7 @@ def test_a_caller_over_tls_is_told_that_flexod_does_not_speak_it(
     assert all(fact in text for fact in ("does not speak TLS", "$FLEXO_TLS_CA"))
 
 
+@pytest.mark.processes
 def test_a_caller_believes_its_own_authority_only(
     authority: MadeAuthority, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,10 +226,12 @@ def test_flexod_refuses_a_certificate_for_another_name(authority: MadeAuthority,
     server_credentials(settings_of(pair, authority), "0.0.0.0:6836")  # whatever callers dial
 
 
+@pytest.mark.processes
 def test_flexod_refuses_a_certificate_that_has_expired(authority: MadeAuthority) -> None:
     assert "certificate has expired" in why_not(settings_of(authority.sign("old", days=-1), authority))
 
 
+@pytest.mark.processes
 def test_flexod_refuses_a_certificate_of_another_authority(
     authority: MadeAuthority, pair: Pair, tmp_path: Path
 ) -> None:
@@ -235,6 +239,7 @@ def test_flexod_refuses_a_certificate_of_another_authority(
     assert str(another.file) in why_not(settings_of(pair, another))
 
 
+@pytest.mark.processes
 def test_flexod_refuses_a_key_that_does_not_fit(authority: MadeAuthority, pair: Pair) -> None:
     mixed = Pair(pair.certificate, authority.sign("other").key)
     assert "KEY_VALUES_MISMATCH" in why_not(settings_of(mixed, authority))
@@ -255,6 +260,7 @@ def test_flexod_refuses_files_that_are_not_there_or_hold_something_else(
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o660, 0o622])
 def test_flexod_refuses_a_key_that_others_can_read_or_write(
     mode: int, authority: MadeAuthority, pair: Pair, tmp_path: Path
@@ -277,6 +283,7 @@ def test_roots_key_may_be_read_by_flexods_group(
     assert server_credentials(settings_of(Pair(pair.certificate, key), authority), "127.0.0.1:1") is not None
 
 
+@pytest.mark.processes
 def test_a_renewed_certificate_is_used_for_the_next_connection_and_a_bad_one_is_not(
     authority: MadeAuthority, tmp_path: Path
 ) -> None:

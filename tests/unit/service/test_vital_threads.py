@@ -35,6 +35,7 @@ print("went on", flush=True)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["watchdog", "metrics"])
 def test_its_error_ends_the_process_with_1_and_stands_in_the_log(name: str) -> None:
     done = subprocess.run(

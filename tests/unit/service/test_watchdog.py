@@ -117,6 +117,7 @@ def test_it_counts_looks_without_a_move_and_forgets_them_with_one_or_in_a_rest()
     assert [watchdog.look() for _ in range(9)] == [0, 1, 2, 0, 1, 0, 0, 0, 1]
 
 
+@pytest.mark.processes
 def test_a_flexod_whose_controller_is_stuck_ends_with_1_and_shows_where() -> None:
     out, err = begin("controller_is_stuck_in_a_turn").communicate(timeout=WITHIN_S)
     assert out == "begun\n"
@@ -125,6 +126,7 @@ def test_a_flexod_whose_controller_is_stuck_ends_with_1_and_shows_where() -> Non
     assert "from controller_is_stuck_in_a_turn (" in err
 
 
+@pytest.mark.processes
 def test_a_flexod_whose_event_loop_is_stuck_ends_too() -> None:
     process = begin("controller_goes_on", "and_the_loop_waits_for_it")
     out, err = process.communicate(timeout=WITHIN_S)
@@ -173,6 +175,7 @@ def test_while_nothing_is_stuck_systemd_hears_so_at_each_look(systemd: socket.so
     assert process.returncode == 0
 
 
+@pytest.mark.processes
 def test_a_flexod_that_is_stuck_is_silent_and_ends_itself_under_systemd_too(systemd: socket.socket) -> None:
     process = begin("controller_is_stuck_in_a_turn", watched_by=systemd)
     _, err = process.communicate(timeout=WITHIN_S)
@@ -181,6 +184,7 @@ def test_a_flexod_that_is_stuck_is_silent_and_ends_itself_under_systemd_too(syst
     assert 0 < signs_of_life(systemd, 1000, 0.1) <= 11  # it ends at the tenth look without a move
 
 
+@pytest.mark.processes
 def test_a_flexod_that_can_run_nothing_is_silent_and_says_where_it_is_when_systemd_ends_it(
     systemd: socket.socket,
 ) -> None:

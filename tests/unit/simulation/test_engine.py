@@ -138,7 +138,7 @@ def test_a_policy_is_told_when_it_last_changed_something_and_who_has_ended_since
     script = Script({0.0: {1: 1, 2: 1}, 50.0: {3: 1}})
     jobs = [trace_job(1, 10.0), trace_job(2, 20.0), trace_job(3, 10.0, at=50.0)]
     on_one_node(jobs, script)
-    told = [(look.at, look.decided_at, look.ended_since) for look in script.seen]
+    told = [(look.at, look.decided_at, look.ended_count) for look in script.seen]
     # jobs 1 and 2 arrive at one instant, and are decided on at once
     assert told == [(0, 0, 0), (10, 0, 1), (20, 0, 2), (50, 0, 2), (60, 50, 1)]
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 PLUGIN = Path(__file__).resolve().parents[3] / "slurm_plugin"
 SCONTROL = """#!/usr/bin/python3 -IS
 import json, os, sys

@@ -13,6 +13,8 @@ from thorough import examples
 
 from flexo.model.ranges import BadRange, Range
 
+pytestmark = pytest.mark.processes
+
 HERE = Path(__file__).resolve().parent
 PLUGIN = HERE.parents[2] / "slurm_plugin"
 LUA = HERE / "check_elastic.lua"
