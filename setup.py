@@ -19,8 +19,11 @@ setup(
     packages=[
         *find_packages("daemon"),
         *("horovod_elastic." + name for name in find_packages("horovod_elastic")),
+        *("flexo_yarn." + name for name in find_packages("yarn_plugin/flexo_yarn")),
         "horovod_elastic",
+        "flexo_yarn",
         "flexo_protos",
+        "flexo_protos.hadoop",
         "flexo_protos.leader_leases",
         "flexo_protos.v1",
     ]

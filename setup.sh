@@ -403,10 +403,10 @@ generate_protos() { "$PYTHON" protos/generate.py; }
 
 protos_are_fresh() {
   local source
-  for source in protos/generate.py protos/flexo/v1/*.proto; do
-    [[ $source -nt protos/flexo_protos/v1/__init__.py ]] && return 1
+  for source in protos/generate.py protos/flexo/v1/*.proto protos/hadoop/*.proto; do
+    [[ $source -nt protos/flexo_protos/hadoop/__init__.py ]] && return 1
   done
-  [[ -f protos/flexo_protos/v1/__init__.py ]]
+  [[ -f protos/flexo_protos/v1/__init__.py && -f protos/flexo_protos/hadoop/__init__.py ]]
 }
 
 step_protos() {

@@ -11,13 +11,30 @@ import pytest
 
 import flexo
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {
+    "flexo": "daemon/",
+    "flexo_protos": "protos/",
+    "flexo_yarn": "yarn_plugin/",
+    "horovod_elastic": "",
+}
+"""The packages that users meet, with the folders that they are in."""
 
 
 @pytest.fixture(scope="module")
 def listed() -> list[str]:
     """All files that the wheel is made of."""
-    folders = ("daemon", "horovod_elastic", "protos", "setup.py", "pyproject.toml", "README.md")
+    folders = (
+        "daemon",
+        "horovod_elastic",
+        "protos",
+        "yarn_plugin",
+        "setup.py",
+        "pyproject.toml",
+        "README.md",
+    )
     git = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True)
     return git.stdout.split()
 
@@ -41,15 +58,15 @@ def test_the_wheel_holds_every_module_and_what_workers_and_administrators_need(
     wheel: Path, listed: list[str]
 ) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
-    for top, folder in (("flexo", "daemon/"), ("horovod_elastic", ""), ("flexo_protos", "protos/")):
+    for top, folder in PACKAGES.items():
         modules = [name.removeprefix(folder) for name in listed if name.startswith(f"{folder}{top}/")]
         wanted = {name for name in modules if name.endswith((".py", ".json", ".yml"))}
         assert wanted - held == set()
     protos = [Path(name) for name in listed if name.endswith(".proto")]
-    made = {f"flexo_protos/v1/{proto.stem}_pb2.py" for proto in protos}
+    made = {f"flexo_protos/{proto.parent.name}/{proto.stem}_pb2.py" for proto in protos}
     with_services = [proto for proto in protos if "\nservice " in (ROOT / proto).read_text()]
-    made |= {f"flexo_protos/v1/{proto.stem}_pb2_grpc.py" for proto in with_services}
-    assert {"flexo_protos/v1/collectives_pb2.py", "flexo_protos/v1/jobs_pb2_grpc.py"} < made
+    made |= {f"flexo_protos/{proto.parent.name}/{proto.stem}_pb2_grpc.py" for proto in with_services}
+    assert {"flexo_protos/hadoop/ipc_pb2.py", "flexo_protos/v1/jobs_pb2_grpc.py"} < made
     assert made - held == set()
     assert "flexo/flexo.toml.example" in held
 
@@ -73,7 +90,7 @@ def test_what_is_installed_of_it_starts_and_is_not_this_checkout(wheel: Path, tm
         )
         return done.stdout
 
-    for package in ("flexo", "flexo_protos", "horovod_elastic"):
+    for package in PACKAGES:
         where = run("python", "-c", f"import {package}; print({package}.__file__)")
         assert Path(where.strip()).is_relative_to(own)
     assert run("flexo", "version") == f"flexo {flexo.__version__}\n"

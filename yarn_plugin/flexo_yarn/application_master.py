@@ -1,0 +1,218 @@
+"""The ApplicationMaster's side of one application: it registers, asks and gives back by heartbeats, and ends.
+
+The ResourceManager answers each heartbeat with what has changed. After a restart it does not know the
+registration and the requests any more. Then this side registers and asks again; containers run on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from google.protobuf.message import Message
+
+from flexo_protos.hadoop import ipc_pb2
+from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_yarn.ipc.connection import Address, Connection
+from flexo_yarn.ipc.errors import RemoteError
+from flexo_yarn.ipc.framing import M
+from flexo_yarn.records import container_text
+
+PROTOCOL: Final = "org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB"
+_FORGOTTEN = "ApplicationMasterNotRegisteredException"
+_GONE = "ApplicationAttemptNotFoundException"
+_REPEATED = "InvalidApplicationMasterRequestException"
+"""This ApplicationMaster has registered before: an answer was lost."""
+DEFAULT_RACK: Final = "/default-rack"
+ANY: Final = "*"
+
+
+class ApplicationGone(Exception):
+    """The ResourceManager has ended the application, or this attempt of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for containers of one priority. Each grant has its own: reports show nothing else of it."""
+
+    priority: int
+    resource: pb.Resource
+    containers: int = 1
+    node: str = ""
+    """The host that the containers must be on; "": any."""
+    rack: str = DEFAULT_RACK
+    """The rack of that host."""
+    label: str = ""
+    """The node label; "": nodes without one."""
+
+    def requests(self, containers: int | None = None) -> list[pb.ResourceRequest]:
+        """YARN's requests for it. A host stands beside its rack and "*", which count but place nothing."""
+        count = self.containers if containers is None else containers
+
+        def request(name: str, relax: bool) -> pb.ResourceRequest:
+            return pb.ResourceRequest(
+                priority=pb.Priority(priority=self.priority),
+                resource_name=name,
+                capability=self.resource,
+                containers=count,
+                relax_locality=relax,
+                node_label_expression=self.label,
+            )
+
+        if not self.node:
+            return [request(ANY, True)]
+        return [request(self.node, True), request(self.rack, False), request(ANY, False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one heartbeat has brought."""
+
+    allocated: tuple[pb.Container, ...] = ()
+    recovered: tuple[pb.Container, ...] = ()
+    """Containers of this application, which earlier attempts may have started. YARN also lists here, without
+    a token, what it is about to allocate (seen on 3.5.0): ask the NodeManager which of them run."""
+    completed: tuple[pb.ContainerStatus, ...] = ()
+    preempted: frozenset[str] = frozenset()
+    """Containers that YARN is about to take (see PreemptionMessage). It says so once."""
+    resynchronized: bool = False
+    """Whether the ResourceManager has restarted; `recovered` has then what it still knows of."""
+
+
+@dataclass(slots=True)
+class ApplicationMaster:
+    """One attempt of an application at the ResourceManager at `address`, for one thread at a time."""
+
+    address: Address
+    token: ipc_pb2.Token
+    host: str = ""
+    port: int = -1
+    tracking_url: str = ""
+    queue: str = ""
+    """The queue, once it has registered."""
+    maximum: pb.Resource = field(default_factory=pb.Resource)
+    """The largest container that the cluster allows, once it has registered."""
+    nm_tokens: dict[str, ipc_pb2.Token] = field(default_factory=dict)
+    """By "HOST:PORT": what proves to a NodeManager who starts containers."""
+    asks: dict[int, Ask] = field(default_factory=dict)
+    """Requests that are not fulfilled yet, by priority."""
+    _released: dict[str, pb.ContainerId] = field(default_factory=dict)
+    _new: list[pb.ResourceRequest] = field(default_factory=list)
+    _response_id: int = 0
+    _connection: Connection | None = None
+
+    def register(self) -> tuple[pb.Container, ...]:
+        """Register; return the containers of earlier attempts. Raises IpcError, ApplicationGone."""
+        request = pb.RegisterApplicationMasterRequest(
+            host=self.host, rpc_port=self.port, tracking_url=self.tracking_url
+        )
+        try:
+            answer = self._call("registerApplicationMaster", request, pb.RegisterApplicationMasterResponse)
+        except RemoteError as error:
+            if error.exception_class != _REPEATED:
+                raise _gone_or(error) from error
+            return ()
+        self._response_id = 0
+        self.queue = answer.queue
+        self.maximum = answer.maximum_capability
+        self._learn(answer.nm_tokens_from_previous_attempts)
+        return tuple(answer.containers_from_previous_attempts)
+
+    def ask(self, ask: Ask) -> None:
+        """Ask for containers, with the next heartbeat."""
+        self.asks[ask.priority] = ask
+        self._new += ask.requests()
+
+    def withdraw(self, priority: int) -> None:
+        """Take a request back, with the next heartbeat. What was allocated meanwhile still comes."""
+        if ask := self.asks.pop(priority, None):
+            self._new += ask.requests(0)
+
+    def release(self, containers: Iterable[pb.ContainerId]) -> None:
+        """Give containers back, with the next heartbeat."""
+        self._released.update({container_text(each): each for each in containers})
+
+    def heartbeat(self, progress: float = 0.0) -> Answer:
+        """Send what is new, and return what has changed. Raises IpcError, ApplicationGone."""
+        sent, given_back = list(self._new), dict(self._released)
+        request = pb.AllocateRequest(
+            ask=sent, release=given_back.values(), response_id=self._response_id, progress=progress
+        )
+        try:
+            answer = self._call("allocate", request, pb.AllocateResponse)
+        except RemoteError as error:
+            if error.exception_class == _FORGOTTEN:
+                return self._resynchronize()
+            raise _gone_or(error) from error
+        if answer.HasField("command"):
+            if answer.command == pb.AM_RESYNC:
+                return self._resynchronize()
+            raise ApplicationGone("the ResourceManager told the application to end")
+        self._response_id = answer.response_id
+        del self._new[: len(sent)]
+        for text in given_back:
+            self._released.pop(text, None)
+        return self._read(answer)
+
+    def finish(self, status: pb.FinalApplicationStatus.ValueType, diagnostics: str = "") -> None:
+        """End the application: ask until that is stored. Raises IpcError, ApplicationGone."""
+        request = pb.FinishApplicationMasterRequest(
+            final_status=status, diagnostics=diagnostics, tracking_url=self.tracking_url
+        )
+        try:
+            while not self._call(
+                "finishApplicationMaster", request, pb.FinishApplicationMasterResponse
+            ).is_unregistered:
+                pass
+        except RemoteError as error:
+            raise _gone_or(error) from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection; the application goes on."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _read(self, answer: pb.AllocateResponse) -> Answer:
+        self._learn(answer.nm_tokens)
+        if answer.HasField("am_rm_token"):
+            self.token = answer.am_rm_token
+            self.close()
+        for container in answer.allocated_containers:
+            self._fulfil(container.priority.priority)
+        preemption = answer.preemption
+        taken = [*preemption.strict_contract.containers, *preemption.contract.containers]
+        return Answer(
+            allocated=tuple(answer.allocated_containers),
+            recovered=tuple(answer.containers_from_previous_attempts),
+            completed=tuple(answer.completed_containers),
+            preempted=frozenset(container_text(each.id) for each in taken),
+        )
+
+    def _fulfil(self, priority: int) -> None:
+        """Count a container of this priority: what the ResourceManager has given is asked for no more."""
+        if (ask := self.asks.get(priority)) is None:
+            return
+        if ask.containers <= 1:
+            del self.asks[priority]
+        else:
+            self.asks[priority] = replace(ask, containers=ask.containers - 1)
+
+    def _resynchronize(self) -> Answer:
+        kept = self.register()
+        self._new = [request for ask in self.asks.values() for request in ask.requests()]
+        return Answer(recovered=kept, resynchronized=True)
+
+    def _learn(self, tokens: Iterable[pb.NmToken]) -> None:
+        self.nm_tokens.update({f"{each.node_id.host}:{each.node_id.port}": each.token for each in tokens})
+
+    def _call(self, method: str, request: Message, answer: type[M]) -> M:
+        if self._connection is None or not self._connection.is_open:
+            self._connection = Connection(self.address, PROTOCOL, token=self.token)
+        return self._connection.call(method, request, answer)
+
+
+def _gone_or(error: RemoteError) -> Exception:
+    return ApplicationGone(str(error)) if error.exception_class == _GONE else error
