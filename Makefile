@@ -13,12 +13,12 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 SIDE_BY_SIDE := --numprocesses=3
 LABS_SIDE_BY_SIDE := --numprocesses=$(or $(LABS),4) --dist=loadfile --no-loadscope-reorder
 ON_LABS := slurm training chaos
-WITHOUT_LABS := etcd prometheus packages
+WITHOUT_LABS := etcd prometheus packages yarn
 # Horovod with its native library, before the one that set-up installs, which has none.
 ON_NATIVE := PYTHONPATH="$$PWD/.venv/native"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-chaos test-soak bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse deb wheel docs release lint clean
+.PHONY: help setup setup-native demo demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-yarn test-chaos test-soak bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse deb wheel docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,11 +39,11 @@ demo-loan: ## inference servers lent to training and taken back, one day in four
 	@$(BIN)/python -m flexo_demos.loans $(ARGS)
 
 test: usual := and not thorough
-test: ## lint, the plugin's own checks, and the tests of what users rely on (22 minutes on two cores, set-up aside)
+test: ## lint, the plugin's own checks, and the tests of what users rely on (19 minutes on two cores, set-up aside)
 test-all: export FLEXO_THOROUGH := yes
 test-all: ## the same, with the tests of demos, benchmarks and judges, rarer cases, and all random examples
 test test-all:
-	@./setup.sh all --lab=$@
+	@./setup.sh yarn --lab=$@
 	$(MAKE) --no-print-directory -C slurm_plugin check fuzz
 	@failed=0; mkdir -p build; \
 	$(BIN)/pytest tests/unit -m 'not native $(usual)' $(SIDE_BY_SIDE) || failed=1; \
@@ -87,6 +87,10 @@ test-training: ## tests with real Horovod and PyTorch
 
 # A target whose ARGS name Horovod's own core needs its library, too.
 for_horovod = $(if $(findstring horovod,$(ARGS)),$(1),$(2))
+
+test-yarn: ## tests on a real YARN: a ResourceManager and NodeManagers of Hadoop on this machine
+	@./setup.sh yarn --lab=$@
+	$(BIN)/pytest tests/yarn $(ARGS)
 
 test-chaos: ## things fail at random: single jobs' processes, a whole cluster's daemons and connections (40 minutes; ARGS='--system --seeds 1-20')
 	@./setup.sh all --lab=$@

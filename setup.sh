@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|native] [--lab=TARGET].
+# Installs what flexo's make targets need, and nothing twice: setup.sh [lint|unit|all|yarn|native] [--lab=TARGET].
 #
 # The argument says what the caller is about to do, and so which steps are taken: PyTorch is large. `--lab` says that make's
 # TARGET brings up Slurm clusters on this machine, which needs root. A step that fails stops only a caller who needs it: unit
@@ -430,6 +430,21 @@ step_plugin() {
   [[ $ok ]] || missing plugin "the SPANK plugin could not be compiled: sbatch --elastic does not work, --comment=\"elastic=2-8\" does; the demo and the tests on a real cluster need it."
 }
 
+# --- Hadoop, for YARN labs ---------------------------------------------------------------------------------------
+
+readonly PACKAGES_OF_HADOOP=(openjdk-17-jre-headless:java maven:mvn)
+
+get_hadoop() { "$PYTHON" -m flexo_lab.yarn; }
+
+step_hadoop() {
+  [[ " ${failed[*]} " != *' protos '* ]] || { failed+=(hadoop); return; }
+  "$PYTHON" -m flexo_lab.yarn --check && return
+  install_missing hadoop 'YARN labs need Java, and Maven once.' "${PACKAGES_OF_HADOOP[@]}"
+  [[ " ${failed[*]} " != *' hadoop '* ]] || return 0
+  run_logged 'Hadoop for YARN labs (once)' get_hadoop
+  [[ $ok ]] || missing hadoop "Hadoop could not be downloaded: YARN labs do not work."
+}
+
 # --- all of it ---------------------------------------------------------------------------------------------------
 
 stop() {
@@ -442,8 +457,9 @@ plan_for() {
   case $1 in
     lint | unit) steps='system python protos plugin' needs='python protos' ;;
     all) steps='system python torch protos horovod plugin' needs=$steps ;;
+    yarn) steps='system python torch protos horovod plugin hadoop' needs=$steps ;;
     native) steps='python torch protos horovod native' needs=$steps ;;
-    *) stop "usage: ./setup.sh [lint|unit|all|native] [--lab=TARGET], not '$1'" 2 ;;
+    *) stop "usage: ./setup.sh [lint|unit|all|yarn|native] [--lab=TARGET], not '$1'" 2 ;;
   esac
 }
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_SOURCES = ("daemon", "horovod_elastic", "protos", "setup.py", "pyproject.toml", "README.md")
+_SOURCES = ("daemon", "horovod_elastic", "protos", "yarn_plugin", "setup.py", "pyproject.toml", "README.md")
 _NOT_SOURCE = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
 
 

@@ -6,31 +6,27 @@ The commands print progress on the error output and results on the output, so th
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.status import Status
 from typer.core import TyperCommand
 
+from flexo_cli import yarn_lab
 from flexo_cli.exit_codes import ExitCode
-from flexo_cli.output import Json, complain, print_json, print_line, print_pairs, print_table, printable
-from flexo_lab import Lab, LabError, LabSpec, Profile, all_labs, bring_up, take_down
+from flexo_cli.lab_steps import ending_on_sigterm, explained, steps
+from flexo_cli.output import Json, complain, print_json, print_line, print_pairs, print_table
+from flexo_lab import Lab, LabSpec, Profile, all_labs, bring_up, take_down
+from flexo_lab.layout import Layout
 from flexo_lab.spec import DEFAULT_NAME
 from flexo_lab.status import LabStatus, status_of
+from flexo_lab.yarn import YarnLab
 
 _JOB_VARIABLES = ("SLURM_", "SBATCH_", "SRUN_", "SPANK_", "FLEXO_")
 
 app = typer.Typer(
-    help="A real Slurm cluster on this machine, for tests, demos and trying things. Needs root.",
+    help="A real Slurm or YARN cluster on this machine, for tests and trying things. Needs root.",
     no_args_is_help=True,
 )
 
@@ -71,10 +67,16 @@ def up(
     by_qos: Annotated[
         bool, typer.Option(help="Satellites are preempted by QOS (profile accounting).")
     ] = False,
+    yarn: Annotated[
+        bool, typer.Option("--yarn", help="A YARN cluster; of the options above, --nodes and --gpus apply.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a lab up."""
-    with _explained(), _ending_on_sigterm(), _steps() as step:
+    if yarn:
+        yarn_lab.up(name, nodes, gpus, as_json=as_json)
+        return
+    with explained(), ending_on_sigterm(), steps() as step:
         try:
             spec = LabSpec(
                 name=name,
@@ -111,9 +113,9 @@ def down(
 ) -> None:
     """Take a lab down, whatever state it is in: no process, no file of it stays."""
     existed: dict[str, bool] = {}
-    with _explained():
+    with explained():
         for each in all_labs() if every else [name]:
-            with _steps() as step:
+            with steps() as step:
                 existed[each] = take_down(each, step)
             if not as_json:
                 print_line(f"the lab '{each}' is down" if existed[each] else f"there is no lab '{each}'")
@@ -127,27 +129,28 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """List the labs, and their state."""
-    with _explained():
+    with explained():
         if name is not None and name not in all_labs():
             Lab.load(name)  # raises NoSuchLab
-        found = [status_of(each) for each in ([name] if name else all_labs())]
-    if as_json:
-        print_json(_as_json(found[0]) if name else {"labs": [_as_json(each) for each in found]})
-        return
-    if not found:
-        print_line("no labs")
-    for each in found:
-        _print_status(each)
+        names = [name] if name else all_labs()
+        if as_json:
+            found = [_state_as_json(each) for each in names]
+            print_json(found[0] if name else {"labs": list(found)})
+            return
+        if not names:
+            print_line("no labs")
+        for each in names:
+            _print_state(each)
 
 
 @app.command(cls=ShellCommand)
 def shell(context: typer.Context, name: NameArgument = DEFAULT_NAME) -> None:
     """A shell in which Slurm and flexo mean this lab; `shell [NAME] -- COMMAND` runs one command."""
-    with _explained():
-        lab = Lab.load(name)
+    with explained():
+        lab = YarnLab.load(name) if yarn_lab.is_yarn(name) else Lab.load(name)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_JOB_VARIABLES)}
     environment |= lab.environment() | {"PS1": f"(lab {lab.name}) $ "}
-    command = context.obj or _interactive_shell(lab)
+    command = context.obj or _interactive_shell(lab.layout)
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:
@@ -155,74 +158,21 @@ def shell(context: typer.Context, name: NameArgument = DEFAULT_NAME) -> None:
         raise typer.Exit(127) from None
 
 
-def _interactive_shell(lab: Lab) -> list[str]:
+def _interactive_shell(layout: Layout) -> list[str]:
     """The command of $SHELL. bash gets the lab's start-up file, because its own may set prompt and PATH."""
     path = os.environ.get("SHELL") or "/bin/sh"
-    return [path, "--rcfile", str(lab.layout.bashrc)] if Path(path).name == "bash" else [path]
+    return [path, "--rcfile", str(layout.bashrc)] if Path(path).name == "bash" else [path]
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except LabError as error:
-        first, *log_lines = str(error).splitlines()
-        complain(first)
-        for line in log_lines:
-            typer.echo(printable(line), err=True)
-        raise typer.Exit(ExitCode.REFUSED) from None
+def _print_state(name: str) -> None:
+    if yarn_lab.is_yarn(name):
+        yarn_lab.print_state(name)
+    else:
+        _print_status(status_of(name))
 
 
-@contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """Make SIGTERM and a closed terminal end `up` as Ctrl-C does: with nothing left."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signals = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, interrupt) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-
-
-class _Steps:
-    """Progress: on a terminal a spinner and the duration of each step, else one plain line for each step."""
-
-    def __init__(self, console: Console, spinner: Status) -> None:
-        self._console, self._spinner = console, spinner
-        self._current, self._since = "", 0.0
-
-    def __call__(self, step: str) -> None:
-        if not self._console.is_terminal:
-            self._console.print(step, markup=False, soft_wrap=True)
-            return
-        self.finish()
-        self._current, self._since = step, time.monotonic()
-        self._spinner.update(step)
-
-    def finish(self) -> None:
-        """End the current step and print its duration."""
-        if self._current:
-            took = time.monotonic() - self._since
-            self._console.print(f"{self._current} [dim]{took:.1f} s[/dim]")
-            self._current = ""
-
-
-@contextmanager
-def _steps() -> Iterator[_Steps]:
-    console = Console(file=sys.stderr, highlight=False)
-    spinner = console.status("")
-    steps = _Steps(console, spinner)
-    if not console.is_terminal:
-        yield steps
-        return
-    with spinner:
-        yield steps
-        steps.finish()
+def _state_as_json(name: str) -> dict[str, Json]:
+    return yarn_lab.state_as_json(name) if yarn_lab.is_yarn(name) else _as_json(status_of(name))
 
 
 def _print_status(found: LabStatus) -> None:

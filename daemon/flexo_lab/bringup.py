@@ -42,12 +42,12 @@ def bring_up(spec: LabSpec, progress: Progress = silent) -> Lab:
     if layout.directory.exists():
         progress(f"clearing away what an earlier lab '{spec.name}' left")
         take_down(spec.name, progress, patience_s=0)
-    _make_directory(layout)
+    make_directory(layout)
     with locked(layout, timeout_s=0):
         try:
             return _build(layout, spec, progress)
         except BaseException:
-            with _undisturbed():
+            with undisturbed():
                 dismantle(layout, progress)
             raise
 
@@ -58,7 +58,8 @@ def _is_up(layout: Layout) -> bool:
     return record is not None and record.up and bool(daemons_of(layout.directory))
 
 
-def _make_directory(layout: Layout) -> None:
+def make_directory(layout: Layout) -> None:
+    """Make the directory of a new lab, and the root of all labs. Raises LabBusy, LabFailed, UnsafeFolder."""
     for _ in range(3):  # `down` of the last lab removes the root too, and may just have done so
         with suppress(FileNotFoundError):
             layout.directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -77,7 +78,7 @@ def _build(layout: Layout, spec: LabSpec, progress: Progress) -> Lab:
     environment = lab.environment()
     progress("writing Slurm's files")
     missing = _write_files(layout, record)
-    lab.write_bashrc()
+    layout.write_bashrc(environment["PATH"])
     if missing:
         progress(f"(without {', '.join(missing)}: not built in {plugin_sources()})")
     progress("starting munged")
@@ -102,7 +103,7 @@ def _build(layout: Layout, spec: LabSpec, progress: Progress) -> Lab:
 
 def _claim_ports(layout: Layout, spec: LabSpec) -> Record:
     """Choose ports and record them, under a lock: two labs never choose at the same time."""
-    with _root_lock(layout.directory.parent):
+    with root_lock(layout.directory.parent):
         others = [Record.read(layout.directory.parent / name / layout.record.name) for name in all_labs()]
         promised = frozenset(port for other in others if other for port in other.ports.all())
         slurmctld, flexod, dbd, *slurmds = free_ports(3 + len(spec.node_names), promised)
@@ -113,7 +114,8 @@ def _claim_ports(layout: Layout, spec: LabSpec) -> Record:
 
 
 @contextmanager
-def _root_lock(root: Path) -> Iterator[None]:
+def root_lock(root: Path) -> Iterator[None]:
+    """Hold the lock under which labs choose ports and addresses."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for milliseconds
@@ -203,7 +205,7 @@ def _start_slurmds(layout: Layout, spec: LabSpec, environment: Mapping[str, str]
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Ignore signals: a second Ctrl-C does not stop the clean-up. Only the main thread gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -87,14 +86,6 @@ class Lab:
             "FLEXO_MUNGE_SOCKET": str(self.layout.munge_socket),
             "FLEXO_LAB": self.name,
         }
-
-    def write_bashrc(self) -> None:
-        """Write the lab's bashrc: it runs the user's own ~/.bashrc, then sets PATH and the prompt."""
-        self.layout.bashrc.write_text(
-            "[ -f ~/.bashrc ] && . ~/.bashrc\n"
-            f"PATH={shlex.quote(self.environment()['PATH'])}:$PATH\n"
-            f"PS1='(lab {self.name}) \\w\\$ '\n"
-        )
 
     def run(
         self,

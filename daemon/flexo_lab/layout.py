@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,6 +138,14 @@ class Layout:
     def bashrc(self) -> Path:
         """The file that bash starts with in `flexo lab shell`."""
         return self.directory / "bashrc"
+
+    def write_bashrc(self, path: str) -> None:
+        """Write the lab's bashrc: it runs the user's own ~/.bashrc, then sets PATH and the prompt."""
+        self.bashrc.write_text(
+            "[ -f ~/.bashrc ] && . ~/.bashrc\n"
+            f"PATH={shlex.quote(path)}:$PATH\n"
+            f"PS1='(lab {self.name}) \\w\\$ '\n"
+        )
 
     @property
     def flexo_toml(self) -> Path:

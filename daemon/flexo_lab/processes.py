@@ -19,6 +19,8 @@ import psutil
 
 from flexo_lab.errors import LabFailed
 
+JAVA_NAME_OPTION = "-Dflexo.daemon="
+"""The option of java that names a daemon of a YARN lab."""
 _LOG_TAIL_LINES = 12
 _POLL_S = 0.1
 
@@ -57,7 +59,7 @@ class Daemon:
     """A daemon of a lab: its name and its process id."""
 
     name: str
-    """One of munged, slurmctld, slurmd t1 (with the node), slurmdbd, mariadbd, flexod."""
+    """One of munged, slurmctld, slurmd t1 (with the node), slurmdbd, mariadbd, flexod; rm and n1 of YARN."""
     pid: int
 
 
@@ -238,6 +240,9 @@ def _daemon_name(process: psutil.Process, directory: Path) -> str | None:
         return f"slurmd {command[command.index('-N') + 1]}"
     if names[0] in ("munged", "slurmctld", "mariadbd"):
         return names[0]
+    if names[0] == "java":
+        options = (word for word in command if word.startswith(JAVA_NAME_OPTION))
+        return next((option.removeprefix(JAVA_NAME_OPTION) for option in options), None)
     return "flexod" if "flexod" in names else None
 
 

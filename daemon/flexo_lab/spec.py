@@ -60,12 +60,12 @@ class LabSpec:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        _check_number("nodes", self.nodes, 1, 256)
-        _check_number("gpus_per_node", self.gpus_per_node, 1, 64)
-        _check_number("cpus_per_node", self.cpus_per_node, 1, 1024)
-        _check_number("infer_nodes", self.infer_nodes, 0, 256)
+        check_number("nodes", self.nodes, 1, 256)
+        check_number("gpus_per_node", self.gpus_per_node, 1, 64)
+        check_number("cpus_per_node", self.cpus_per_node, 1, 1024)
+        check_number("infer_nodes", self.infer_nodes, 0, 256)
         if self.infer_gpus is not None:
-            _check_number("infer_gpus", self.infer_gpus, 1, 64)
+            check_number("infer_gpus", self.infer_gpus, 1, 64)
         for field, kind in (("gpu_type", self.gpu_type), ("infer_gpu_type", self.infer_gpu_type)):
             if kind and not _GPU_TYPE.fullmatch(kind):
                 raise BadSpec(f"{field} '{kind}': up to 24 of a-z, 0-9 and _ are allowed")
@@ -116,6 +116,7 @@ def check_name(name: str) -> None:
         )
 
 
-def _check_number(field: str, value: int, low: int, high: int) -> None:
+def check_number(field: str, value: int, low: int, high: int) -> None:
+    """Raise BadSpec, naming `field`, unless `value` is in this range."""
     if not low <= value <= high:
         raise BadSpec(f"{field} = {value}: {low} to {high} are allowed")

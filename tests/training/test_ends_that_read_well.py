@@ -18,8 +18,12 @@ pytestmark = pytest.mark.slow
 
 
 def slurms_words(job: Job) -> list[str]:
-    """Lines of slurmstepd and srun, and whatever else looks like an error."""
-    return [line for line in job.output().splitlines() if re.search(r"slurm|srun|error|Traceback", line)]
+    """Lines of slurmstepd and srun, and whatever else looks like an error.
+
+    Gloo's own library reports a build that was given up because a member was taken back meanwhile.
+    """
+    lines = [line for line in job.output().splitlines() if "ProcessGroupGloo.cpp" not in line]
+    return [line for line in lines if re.search(r"slurm|srun|error|Traceback", line)]
 
 
 def wait_until(condition: Callable[[], object]) -> None:

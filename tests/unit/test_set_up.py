@@ -62,9 +62,10 @@ def test_a_lab_is_refused_to_ordinary_users_before_anything_is_installed(clone: 
 
 def test_every_target_that_needs_a_lab_says_so_to_set_up() -> None:
     text = (ROOT / "Makefile").read_text()
-    for target in ("demo", "demo-loan", "test", "test-slurm", "test-training", "test-chaos", "bench-runtime"):
+    on_slurm = ("demo", "demo-loan", "test-slurm", "test-training", "test-chaos", "bench-runtime")
+    for target, what in [*((name, "all") for name in on_slurm), ("test", "yarn"), ("test-yarn", "yarn")]:
         recipe = text.partition(f"\n{target}: ")[2].partition("\n\n")[0]
-        assert "./setup.sh all --lab=$@" in recipe, target
+        assert f"./setup.sh {what} --lab=$@" in recipe, target
 
 
 @pytest.mark.parametrize(

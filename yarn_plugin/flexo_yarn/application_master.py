@@ -6,17 +6,16 @@ registration and the requests any more. Then this side registers and asks again;
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
-
-from google.protobuf.message import Message
 
 from flexo_protos.hadoop import ipc_pb2
 from flexo_protos.hadoop import yarn_pb2 as pb
-from flexo_yarn.ipc.connection import Address, Connection
+from flexo_yarn.ipc.client import Client
+from flexo_yarn.ipc.connection import Address
 from flexo_yarn.ipc.errors import RemoteError
-from flexo_yarn.ipc.framing import M
 from flexo_yarn.records import container_text
 
 PROTOCOL: Final = "org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB"
@@ -24,6 +23,8 @@ _FORGOTTEN = "ApplicationMasterNotRegisteredException"
 _GONE = "ApplicationAttemptNotFoundException"
 _REPEATED = "InvalidApplicationMasterRequestException"
 """This ApplicationMaster has registered before: an answer was lost."""
+FINISH_PAUSE_S: Final = 0.1
+"""Seconds between two requests to end the application."""
 DEFAULT_RACK: Final = "/default-rack"
 ANY: Final = "*"
 
@@ -80,35 +81,34 @@ class Answer:
     """Whether the ResourceManager has restarted; `recovered` has then what it still knows of."""
 
 
-@dataclass(slots=True)
 class ApplicationMaster:
-    """One attempt of an application at the ResourceManager at `address`, for one thread at a time."""
+    """One attempt of an application at the ResourceManager at `address`, for one thread at a time.
 
-    address: Address
-    token: ipc_pb2.Token
-    host: str = ""
-    port: int = -1
-    tracking_url: str = ""
-    queue: str = ""
-    """The queue, once it has registered."""
-    maximum: pb.Resource = field(default_factory=pb.Resource)
-    """The largest container that the cluster allows, once it has registered."""
-    nm_tokens: dict[str, ipc_pb2.Token] = field(default_factory=dict)
-    """By "HOST:PORT": what proves to a NodeManager who starts containers."""
-    asks: dict[int, Ask] = field(default_factory=dict)
-    """Requests that are not fulfilled yet, by priority."""
-    _released: dict[str, pb.ContainerId] = field(default_factory=dict)
-    _new: list[pb.ResourceRequest] = field(default_factory=list)
-    _response_id: int = 0
-    _connection: Connection | None = None
+    `token`: what proves that this is its ApplicationMaster.
+    """
+
+    def __init__(self, address: Address, token: ipc_pb2.Token, *, tracking_url: str = "") -> None:
+        self.queue = ""
+        """The queue, once it has registered."""
+        self.maximum = pb.Resource()
+        """The largest container that the cluster allows, once it has registered."""
+        self.nm_tokens: dict[str, ipc_pb2.Token] = {}
+        """By "HOST:PORT": what proves to a NodeManager who starts containers."""
+        self.asks: dict[int, Ask] = {}
+        """Requests that are not fulfilled yet, by priority."""
+        self._client = Client(address, PROTOCOL, token=token)
+        self._tracking_url = tracking_url
+        self._released: dict[str, pb.ContainerId] = {}
+        self._new: list[pb.ResourceRequest] = []
+        self._response_id = 0
 
     def register(self) -> tuple[pb.Container, ...]:
         """Register; return the containers of earlier attempts. Raises IpcError, ApplicationGone."""
-        request = pb.RegisterApplicationMasterRequest(
-            host=self.host, rpc_port=self.port, tracking_url=self.tracking_url
-        )
+        request = pb.RegisterApplicationMasterRequest(tracking_url=self._tracking_url)
         try:
-            answer = self._call("registerApplicationMaster", request, pb.RegisterApplicationMasterResponse)
+            answer = self._client.call(
+                "registerApplicationMaster", request, pb.RegisterApplicationMasterResponse
+            )
         except RemoteError as error:
             if error.exception_class != _REPEATED:
                 raise _gone_or(error) from error
@@ -140,7 +140,7 @@ class ApplicationMaster:
             ask=sent, release=given_back.values(), response_id=self._response_id, progress=progress
         )
         try:
-            answer = self._call("allocate", request, pb.AllocateResponse)
+            answer = self._client.call("allocate", request, pb.AllocateResponse)
         except RemoteError as error:
             if error.exception_class == _FORGOTTEN:
                 return self._resynchronize()
@@ -158,28 +158,29 @@ class ApplicationMaster:
     def finish(self, status: pb.FinalApplicationStatus.ValueType, diagnostics: str = "") -> None:
         """End the application: ask until that is stored. Raises IpcError, ApplicationGone."""
         request = pb.FinishApplicationMasterRequest(
-            final_status=status, diagnostics=diagnostics, tracking_url=self.tracking_url
+            final_status=status, diagnostics=diagnostics, tracking_url=self._tracking_url
         )
         try:
-            while not self._call(
-                "finishApplicationMaster", request, pb.FinishApplicationMasterResponse
-            ).is_unregistered:
-                pass
+            while not self._ask_to_finish(request):
+                time.sleep(FINISH_PAUSE_S)
         except RemoteError as error:
             raise _gone_or(error) from error
         finally:
             self.close()
 
+    def _ask_to_finish(self, request: pb.FinishApplicationMasterRequest) -> bool:
+        answer = self._client.call("finishApplicationMaster", request, pb.FinishApplicationMasterResponse)
+        return answer.is_unregistered
+
     def close(self) -> None:
         """Close the connection; the application goes on."""
-        if self._connection is not None:
-            self._connection.close()
+        self._client.close()
 
     def _read(self, answer: pb.AllocateResponse) -> Answer:
         self._learn(answer.nm_tokens)
         if answer.HasField("am_rm_token"):
-            self.token = answer.am_rm_token
-            self.close()
+            self._client.token = answer.am_rm_token
+            self._client.close()
         for container in answer.allocated_containers:
             self._fulfil(container.priority.priority)
         preemption = answer.preemption
@@ -207,11 +208,6 @@ class ApplicationMaster:
 
     def _learn(self, tokens: Iterable[pb.NmToken]) -> None:
         self.nm_tokens.update({f"{each.node_id.host}:{each.node_id.port}": each.token for each in tokens})
-
-    def _call(self, method: str, request: Message, answer: type[M]) -> M:
-        if self._connection is None or not self._connection.is_open:
-            self._connection = Connection(self.address, PROTOCOL, token=self.token)
-        return self._connection.call(method, request, answer)
 
 
 def _gone_or(error: RemoteError) -> Exception:

@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
-
-from google.protobuf.message import Message
 
 from flexo_protos.hadoop import ipc_pb2
 from flexo_protos.hadoop import yarn_pb2 as pb
-from flexo_yarn.ipc.connection import Address, Connection
-from flexo_yarn.ipc.framing import M
+from flexo_yarn.ipc.client import Client
+from flexo_yarn.ipc.connection import ANSWER_S, Address
 
 PROTOCOL: Final = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 
 
-@dataclass(slots=True)
 class ResourceManager:
     """The ResourceManager at `address`, for one thread at a time, called as `user` or with a token.
 
-    Every method raises Unreachable, Refused, and RemoteError.
+    `answer_s`: the longest wait for one answer. Every method raises Unreachable, Refused, and RemoteError.
     """
 
-    address: Address
-    user: str = ""
-    token: ipc_pb2.Token | None = None
-    _connection: Connection | None = None
+    def __init__(
+        self,
+        address: Address,
+        user: str = "",
+        token: ipc_pb2.Token | None = None,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self._client = Client(address, PROTOCOL, token=token, user=user, answer_s=answer_s)
 
     def new_application(self) -> pb.GetNewApplicationResponse:
         """A new identifier, and the largest container that the cluster allows."""
-        return self._call("getNewApplication", pb.GetNewApplicationRequest(), pb.GetNewApplicationResponse)
+        return self._client.call(
+            "getNewApplication", pb.GetNewApplicationRequest(), pb.GetNewApplicationResponse
+        )
 
     def submit(self, context: pb.ApplicationSubmissionContext) -> None:
         """Submit an application."""
         request = pb.SubmitApplicationRequest(context=context)
-        self._call("submitApplication", request, pb.SubmitApplicationResponse)
+        self._client.call("submitApplication", request, pb.SubmitApplicationResponse)
 
     def application(self, application: pb.ApplicationId) -> pb.ApplicationReport:
         """What the ResourceManager says of an application."""
         request = pb.GetApplicationReportRequest(application_id=application)
-        return self._call("getApplicationReport", request, pb.GetApplicationReportResponse).report
+        return self._client.call("getApplicationReport", request, pb.GetApplicationReportResponse).report
 
     def applications(
         self,
@@ -50,49 +52,45 @@ class ResourceManager:
     ) -> Sequence[pb.ApplicationReport]:
         """All applications in these states, of these types and in these queues; (): any."""
         request = pb.GetApplicationsRequest(states=states, application_types=types, queues=queues)
-        return self._call("getApplications", request, pb.GetApplicationsResponse).applications
+        return self._client.call("getApplications", request, pb.GetApplicationsResponse).applications
 
     def nodes(self, states: Collection[pb.NodeState.ValueType] = ()) -> Sequence[pb.NodeReport]:
         """All nodes in these states; (): any."""
-        return self._call(
+        return self._client.call(
             "getClusterNodes", pb.GetClusterNodesRequest(states=states), pb.GetClusterNodesResponse
         ).nodes
 
     def containers(self, attempt: pb.ApplicationAttemptId) -> Sequence[pb.ContainerReport]:
         """The containers of an attempt of an application, those that wait for their start included."""
         request = pb.GetContainersRequest(application_attempt_id=attempt)
-        return self._call("getContainers", request, pb.GetContainersResponse).containers
+        return self._client.call("getContainers", request, pb.GetContainersResponse).containers
 
     def kill(self, application: pb.ApplicationId, why: str) -> bool:
         """End an application; return whether it has ended. Call again until it has."""
         request = pb.KillApplicationRequest(application_id=application, diagnostics=why)
-        return self._call("forceKillApplication", request, pb.KillApplicationResponse).is_kill_completed
+        return self._client.call(
+            "forceKillApplication", request, pb.KillApplicationResponse
+        ).is_kill_completed
 
     def signal(self, container: pb.ContainerId, command: pb.SignalContainerCommand.ValueType) -> None:
         """Have a container's NodeManager signal it, with its next heartbeat."""
         request = pb.SignalContainerRequest(container_id=container, command=command)
-        self._call("signalToContainer", request, pb.SignalContainerResponse)
+        self._client.call("signalToContainer", request, pb.SignalContainerResponse)
 
     def set_lifetime(self, application: pb.ApplicationId, ends_at: str) -> None:
         """Let the ResourceManager end an application at this time ("2026-01-31T12:00:00.000+0000")."""
         timeout = pb.UpdatedApplicationTimeout(type=pb.APP_TIMEOUT_LIFETIME, expire_time=ends_at)
         request = pb.UpdateApplicationTimeoutsRequest(application_id=application, timeouts=[timeout])
-        self._call("updateApplicationTimeouts", request, pb.UpdateApplicationTimeoutsResponse)
+        self._client.call("updateApplicationTimeouts", request, pb.UpdateApplicationTimeoutsResponse)
 
     def set_priority(self, application: pb.ApplicationId, priority: int) -> int:
         """Set an application's priority; return what the queue allows of it."""
         request = pb.UpdateApplicationPriorityRequest(
             application_id=application, priority=pb.Priority(priority=priority)
         )
-        answer = self._call("updateApplicationPriority", request, pb.UpdateApplicationPriorityResponse)
+        answer = self._client.call("updateApplicationPriority", request, pb.UpdateApplicationPriorityResponse)
         return answer.priority.priority
 
     def close(self) -> None:
-        """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
-
-    def _call(self, method: str, request: Message, answer: type[M]) -> M:
-        if self._connection is None or not self._connection.is_open:
-            self._connection = Connection(self.address, PROTOCOL, token=self.token, user=self.user)
-        return self._connection.call(method, request, answer)
+        """Close the connection; the next call opens another one."""
+        self._client.close()

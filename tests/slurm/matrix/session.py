@@ -89,7 +89,7 @@ def _take(tree: Path) -> None:
 def _source_of_wheel(stage: Path) -> Path:
     """A copy, because building leaves files behind."""
     source = stage / "source"
-    for name in ("daemon", "horovod_elastic", "protos"):
+    for name in ("daemon", "horovod_elastic", "protos", "yarn_plugin"):
         shutil.copytree(
             ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
         )

@@ -25,7 +25,7 @@ def test_a_scheme_that_does_not_exist_is_refused_by_name_beside_those_that_do() 
 def test_nobody_else_constructs_an_authenticator() -> None:
     sources = [
         path
-        for room in ("daemon", "horovod_elastic", "protos", "packages", "slurm_plugin")
+        for room in ("daemon", "horovod_elastic", "protos", "packages", "slurm_plugin", "yarn_plugin")
         for path in (ROOT / room).rglob("*.py")
     ]
     constructing = [path.name for path in sources if re.search(r"\bMunge\(", path.read_text())]

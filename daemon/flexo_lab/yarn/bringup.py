@@ -1,0 +1,96 @@
+"""Brings a YARN lab up: files, ResourceManager, NodeManagers. All of it, or nothing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from flexo_lab import folders
+from flexo_lab.bringup import make_directory, root_lock, undisturbed
+from flexo_lab.errors import LabExists, LabFailed, LabUnavailable
+from flexo_lab.lab import all_labs
+from flexo_lab.layout import Layout, labs_root
+from flexo_lab.ports import free_ports
+from flexo_lab.processes import daemons_of, wait_until
+from flexo_lab.teardown import Progress, dismantle, locked, silent, take_down
+from flexo_lab.yarn import jars
+from flexo_lab.yarn.files import write_files
+from flexo_lab.yarn.lab import YarnLab
+from flexo_lab.yarn.record import YarnRecord
+from flexo_lab.yarn.spec import YarnLabSpec
+from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_yarn.ipc.errors import IpcError
+from flexo_yarn.resource_manager import ResourceManager
+
+_UP_S = 120.0
+
+
+def bring_up_yarn(spec: YarnLabSpec, progress: Progress = silent) -> YarnLab:
+    """Bring a YARN lab up and return it with all nodes running. Remove the remains of a killed `up` first.
+
+    Raises LabUnavailable, UnsafeFolder, LabExists, LabBusy, LabFailed. After any error, Ctrl-C included,
+    nothing of the lab stays.
+    """
+    if (reason := jars.why_unavailable()) is not None:
+        raise LabUnavailable(reason)
+    layout = Layout.of(spec.name)
+    if daemons_of(layout.directory):
+        raise LabExists(f"the lab '{spec.name}' is up already: use it, or `flexo lab down {spec.name}` first")
+    if layout.directory.exists():
+        progress(f"clearing away what an earlier lab '{spec.name}' left")
+        take_down(spec.name, progress, patience_s=0)
+    jars.ensure(progress)
+    make_directory(layout)
+    with locked(layout, timeout_s=0):
+        try:
+            return _build(layout, spec, progress)
+        except BaseException:
+            with undisturbed():
+                dismantle(layout, progress)
+            raise
+
+
+def _build(layout: Layout, spec: YarnLabSpec, progress: Progress) -> YarnLab:
+    lab = YarnLab(layout, _claim_addresses(layout, spec))
+    progress("writing YARN's files")
+    write_files(lab.place, spec)
+    layout.logs.mkdir(exist_ok=True)
+    layout.scratch.mkdir()
+    layout.scratch.chmod(0o1777)
+    layout.write_bashrc(lab.environment()["PATH"])
+    progress(f"starting a ResourceManager and {spec.nodes} NodeManagers")
+    for daemon in ("rm", *spec.node_names):
+        lab.start(daemon)
+    wait_for_nodes(lab)
+    lab = YarnLab(layout, YarnRecord(spec, lab.record.number, up=True))
+    lab.record.write(layout.directory)
+    return lab
+
+
+def wait_for_nodes(lab: YarnLab) -> None:
+    """Wait until the ResourceManager answers and all nodes run. Raises LabFailed with the end of its log."""
+    client = ResourceManager(lab.clients, user="root")
+
+    def all_run() -> bool:
+        with suppress(IpcError):
+            return len(client.nodes([pb.NS_RUNNING])) == lab.spec.nodes
+        return False
+
+    try:
+        wait_until(all_run, f"{lab.spec.nodes} nodes to run", _UP_S, lab.place.log("rm"))
+    finally:
+        client.close()
+    if missing := [node for node in lab.spec.node_names if not lab.processes_of(node)]:
+        raise LabFailed(f"of the NodeManagers, {', '.join(missing)} ended")
+
+
+def _claim_addresses(layout: Layout, spec: YarnLabSpec) -> YarnRecord:
+    """Choose the lab's number and record it, under a lock: two labs never choose at the same time."""
+    root = labs_root()
+    folders.check(root)
+    with root_lock(root):
+        records = [YarnRecord.read(root / name) for name in all_labs()]
+        taken = frozenset(record.number for record in records if record is not None)
+        (number,) = free_ports(1, taken)
+        record = YarnRecord(spec, number, up=False)
+        record.write(layout.directory)
+        return record

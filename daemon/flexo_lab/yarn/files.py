@@ -1,0 +1,110 @@
+"""Hadoop's configuration files of a YARN lab: flexo's settings for any site, and those of one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from flexo_lab.yarn.place import Place
+from flexo_lab.yarn.spec import YarnLabSpec
+from flexo_yarn.records import GPU
+from flexo_yarn.site_settings import (
+    CAPACITY_SCHEDULER,
+    FLEX_QUEUE,
+    RESOURCE_TYPES,
+    YARN_SITE,
+    Setting,
+    as_xml,
+)
+
+ORDINARY_QUEUE = "default"
+FLEX_PERCENT = 5
+_FSSTORE = "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore"
+_LOG4J = """\
+log4j.rootLogger=INFO,file
+log4j.appender.file=org.apache.log4j.FileAppender
+log4j.appender.file.File=${flexo.log}
+log4j.appender.file.layout=org.apache.log4j.PatternLayout
+log4j.appender.file.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
+"""
+
+
+def write_files(place: Place, spec: YarnLabSpec) -> None:
+    """Write the configuration of clients, of the ResourceManager, and of each NodeManager."""
+    common = {**_values(YARN_SITE), **_yarn_site(place)}
+    _write(place.client_conf, place, common)
+    _write(place.conf("rm"), place, common)
+    queues = {**_values(CAPACITY_SCHEDULER), **_queues()}
+    (place.conf("rm") / "capacity-scheduler.xml").write_text(as_xml(queues.items()))
+    gpus = {f"yarn.nodemanager.resource-type.{GPU}": str(spec.gpus_per_node)}
+    for number, node in enumerate(spec.node_names, 1):
+        _write(place.conf(node), place, {**common, **_node(place, spec, node, number)})
+        (place.conf(node) / "node-resources.xml").write_text(as_xml(gpus.items()))
+
+
+def _write(folder: Path, place: Place, yarn_site: Mapping[str, str]) -> None:
+    folder.mkdir(parents=True)
+    core = {
+        "fs.defaultFS": "file:///",
+        "hadoop.tmp.dir": str(place.directory / "tmp"),
+        "hadoop.security.authentication": "simple",
+    }
+    (folder / "core-site.xml").write_text(as_xml(core.items()))
+    (folder / "yarn-site.xml").write_text(as_xml(yarn_site.items()))
+    (folder / "resource-types.xml").write_text(as_xml(_values(RESOURCE_TYPES).items()))
+    (folder / "log4j.properties").write_text(_LOG4J)
+
+
+def _values(settings: tuple[Setting, ...]) -> dict[str, str]:
+    return {each.name: each.value for each in settings}
+
+
+def _yarn_site(place: Place) -> dict[str, str]:
+    """What all parts of the lab have in common."""
+    return {
+        "yarn.resourcemanager.hostname": place.resource_manager,
+        "yarn.resourcemanager.bind-host": place.resource_manager,
+        "yarn.admin.acl": "root",
+        "yarn.resourcemanager.store.class": _FSSTORE,
+        "yarn.resourcemanager.fs.state-store.uri": f"file://{place.directory}/state",
+        # One machine is fast, and its tests wait for it.
+        "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "250",
+        "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": "2000",
+        "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
+        "yarn.scheduler.minimum-allocation-mb": "64",
+        "yarn.scheduler.maximum-allocation-mb": str(1 << 20),
+        "yarn.scheduler.maximum-allocation-vcores": "1024",
+        "yarn.log-aggregation-enable": "true",
+        "yarn.nodemanager.remote-app-log-dir": f"{place.directory}/logs",
+    }
+
+
+def _queues() -> dict[str, str]:
+    """An ordinary queue with nearly everything, and the flex queue."""
+    prefix = "yarn.scheduler.capacity"
+    return {
+        f"{prefix}.root.queues": f"{ORDINARY_QUEUE},{FLEX_QUEUE}",
+        f"{prefix}.root.{ORDINARY_QUEUE}.capacity": str(100 - FLEX_PERCENT),
+        f"{prefix}.root.{FLEX_QUEUE}.capacity": str(FLEX_PERCENT),
+        f"{prefix}.root.{ORDINARY_QUEUE}.user-limit-factor": "-1",
+        f"{prefix}.root.{ORDINARY_QUEUE}.maximum-am-resource-percent": "1.0",
+    }
+
+
+def _node(place: Place, spec: YarnLabSpec, node: str, number: int) -> dict[str, str]:
+    """What one NodeManager has for itself: its address, its resources and its folders."""
+    host, folder = place.node(number), place.directory / node
+    return {
+        "yarn.nodemanager.hostname": host,
+        "yarn.nodemanager.bind-host": host,
+        "yarn.nodemanager.address": f"{host}:8041",
+        "yarn.nodemanager.localizer.address": f"{host}:8040",
+        "yarn.nodemanager.webapp.address": f"{host}:8042",
+        "yarn.nodemanager.resource.memory-mb": str(spec.memory_mib_per_node),
+        "yarn.nodemanager.resource.cpu-vcores": str(spec.cores_per_node),
+        "yarn.nodemanager.local-dirs": str(folder / "local"),
+        "yarn.nodemanager.log-dirs": str(folder / "containers"),
+        "yarn.nodemanager.recovery.dir": str(folder / "recovery"),
+        "yarn.nodemanager.vmem-check-enabled": "false",
+        "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
+    }

@@ -1,0 +1,152 @@
+"""A YARN lab that is up: its addresses and its environment; end and start its daemons; take it down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from flexo_lab import processes
+from flexo_lab.errors import LabCommandFailed, NoSuchLab
+from flexo_lab.layout import Layout
+from flexo_lab.processes import Account
+from flexo_lab.requirements import SYSTEM_PATH
+from flexo_lab.teardown import Progress, silent, take_down
+from flexo_lab.yarn import jars
+from flexo_lab.yarn.place import CLIENT_PORT, SCHEDULER_PORT, Place
+from flexo_lab.yarn.record import YarnRecord
+from flexo_lab.yarn.spec import YarnLabSpec
+from flexo_yarn.ipc.connection import Address
+
+_SERVER = "org.apache.hadoop.yarn.server"
+_CLASSES = {
+    "rm": f"{_SERVER}.resourcemanager.ResourceManager",
+    "node": f"{_SERVER}.nodemanager.NodeManager",
+}
+_HEAP_MIB = {"rm": 256, "node": 128}
+_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+"""Many small servers share this machine: little memory, and no compiler that takes cores from jobs."""
+_KEPT_VARIABLES = ("LANG", "LC_ALL", "TERM", "TZ", "FLEXO_LABS", "FLEXO_CACHE", "PYTHONDONTWRITEBYTECODE")
+
+
+@dataclass(frozen=True, slots=True)
+class YarnLab:
+    """A YARN lab that is up, known by its directory. Any number of processes may load the same lab."""
+
+    layout: Layout
+    record: YarnRecord
+
+    @classmethod
+    def load(cls, name: str) -> YarnLab:
+        """The lab of that name. Raises NoSuchLab, BadSpec, UnsafeFolder."""
+        layout = Layout.of(name)
+        record = YarnRecord.read(layout.directory)
+        if record is None or not record.up:
+            raise NoSuchLab(f"no YARN lab '{name}' is up")
+        return cls(layout, record)
+
+    @property
+    def name(self) -> str:
+        """The lab's name."""
+        return self.layout.name
+
+    @property
+    def spec(self) -> YarnLabSpec:
+        """The lab's specification."""
+        return self.record.spec
+
+    @property
+    def place(self) -> Place:
+        """The lab's folders and addresses."""
+        return Place(self.layout.directory, self.record.number)
+
+    @property
+    def scratch(self) -> Path:
+        """The directory in which every user may write."""
+        return self.layout.scratch
+
+    @property
+    def clients(self) -> Address:
+        """Where the ResourceManager listens to clients."""
+        return self.place.resource_manager, CLIENT_PORT
+
+    @property
+    def scheduler(self) -> Address:
+        """Where the ResourceManager listens to ApplicationMasters."""
+        return self.place.resource_manager, SCHEDULER_PORT
+
+    def environment(self, user: str | None = None) -> dict[str, str]:
+        """A clean environment in which YARN's and flexo's commands use this lab."""
+        account = Account.named(user) if user else Account.own()
+        kept = {key: os.environ[key] for key in _KEPT_VARIABLES if key in os.environ}
+        return {
+            **kept,
+            "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
+            "HOME": account.home,
+            "USER": account.name,
+            "LOGNAME": account.name,
+            "HADOOP_CONF_DIR": str(self.place.client_conf),
+            "HADOOP_USER_NAME": account.name,
+            "FLEXO_LAB": self.name,
+        }
+
+    def run(
+        self, args: Sequence[str], *, user: str | None = None, check: bool = True, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on this lab, as the caller or as `user`, in the lab's scratch directory.
+
+        Raises LabCommandFailed (if `check`) and subprocess.TimeoutExpired.
+        """
+        account = Account.named(user) if user else None
+        done = subprocess.run(
+            list(args),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=self.environment(user),
+            cwd=self.scratch,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=account.groups if account else None,
+        )
+        if check and done.returncode != 0:
+            said = (done.stderr or done.stdout).strip()
+            raise LabCommandFailed(f"{' '.join(args)} ended with status {done.returncode}: {said}")
+        return done
+
+    def start(self, daemon: str) -> None:
+        """Start "rm" or a node, which goes on with what it had stored. It need not answer yet."""
+        kind = "rm" if daemon == "rm" else "node"
+        java = shutil.which("java") or "java"
+        command = [
+            *(java, f"-Xmx{_HEAP_MIB[kind]}m", *_JVM),
+            f"{processes.JAVA_NAME_OPTION}{daemon}",
+            f"-Dflexo.log={self.place.log(daemon)}",
+            *("-cp", f"{self.place.conf(daemon)}:{jars.cached()}/*", _CLASSES[kind]),
+        ]
+        environment = {
+            "PATH": SYSTEM_PATH,
+            "LANG": "C.UTF-8",
+            "HADOOP_CONF_DIR": str(self.place.conf(daemon)),
+        }
+        processes.start(command, self.place.log(daemon).with_suffix(".out"), environment)
+
+    def processes_of(self, daemon: str) -> list[psutil.Process]:
+        """The living processes of "rm" or of a node, without containers."""
+        pids = {each.pid for each in processes.daemons_of(self.layout.directory) if each.name == daemon}
+        return [each for each in processes.belonging_to(self.layout.directory) if each.pid in pids]
+
+    def kill(self, daemon: str) -> None:
+        """Send SIGKILL to "rm" or a node. Containers go on."""
+        processes.kill(self.processes_of(daemon))
+
+    def down(self, progress: Progress = silent) -> None:
+        """Take the lab down; nothing happens if it is down already. Raises LabFailed if something stays."""
+        take_down(self.name, progress)

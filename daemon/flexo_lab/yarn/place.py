@@ -1,0 +1,47 @@
+"""Where a YARN lab is on this machine: its folders, and the loopback addresses of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SCHEDULER_PORT, CLIENT_PORT, WEB_PORT = 8030, 8032, 8088
+"""The ResourceManager's ports for ApplicationMasters, for clients and for browsers: Hadoop's defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of the lab in `directory`.
+
+    Every part has an address of its own in 127.0.0.0/8, so labs and NodeManagers keep Hadoop's ports and do
+    not meet. `number` distinguishes labs.
+    """
+
+    directory: Path
+    number: int
+    """10000 to 65535, unique on this machine."""
+
+    def _address(self, last: int) -> str:
+        return f"127.{self.number >> 8}.{self.number & 255}.{last}"
+
+    @property
+    def resource_manager(self) -> str:
+        """The ResourceManager's address."""
+        return self._address(100)
+
+    def node(self, number: int) -> str:
+        """The address of the NodeManager with this number, from 1."""
+        return self._address(number)
+
+    @property
+    def client_conf(self) -> Path:
+        """The folder that HADOOP_CONF_DIR names."""
+        return self.directory / "conf"
+
+    def conf(self, daemon: str) -> Path:
+        """The folder of the configuration of "rm" or of a node."""
+        return self.directory / daemon / "conf"
+
+    def log(self, daemon: str) -> Path:
+        """The log of "rm" or of a node."""
+        return self.directory / "log" / f"{daemon}.log"

@@ -1,0 +1,36 @@
+"""yarn.json: the record of a YARN lab, from which other processes load the lab."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flexo_lab.yarn.spec import YarnLabSpec
+
+FILE = "yarn.json"
+
+
+@dataclass(frozen=True, slots=True)
+class YarnRecord:
+    """The record of a YARN lab. `up` is false until every part of the lab answers."""
+
+    spec: YarnLabSpec
+    number: int
+    """See Place."""
+    up: bool
+
+    def write(self, folder: Path) -> None:
+        """Replace the record in one step: readers see the old record or the new one."""
+        fresh = folder / f"{FILE}.new"
+        fresh.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        fresh.replace(folder / FILE)
+
+    @classmethod
+    def read(cls, folder: Path) -> YarnRecord | None:
+        """Read the record in the lab's folder; None if there is none, or it cannot be read."""
+        try:
+            data = json.loads((folder / FILE).read_text())
+            return cls(YarnLabSpec(**data["spec"]), int(data["number"]), bool(data["up"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None

@@ -1,0 +1,32 @@
+"""The specification of a YARN lab: the only input of `bring_up_yarn`, checked before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flexo_lab.spec import DEFAULT_NAME, check_name, check_number
+
+
+@dataclass(frozen=True, slots=True)
+class YarnLabSpec:
+    """The specification of a YARN lab. Raises BadSpec, naming the field and what is allowed."""
+
+    name: str = DEFAULT_NAME
+    nodes: int = 4
+    """NodeManagers n1, n2, ..."""
+    gpus_per_node: int = 4
+    """GPUs that each node claims. No device stands behind them."""
+    cores_per_node: int = 16
+    memory_mib_per_node: int = 16384
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_number("nodes", self.nodes, 1, 64)
+        check_number("gpus_per_node", self.gpus_per_node, 1, 64)
+        check_number("cores_per_node", self.cores_per_node, 1, 1024)
+        check_number("memory_mib_per_node", self.memory_mib_per_node, 512, 1 << 20)
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names of the nodes within the lab; YARN knows them by their addresses."""
+        return tuple(f"n{number}" for number in range(1, self.nodes + 1))

@@ -1,0 +1,202 @@
+"""The settings of YARN that flexo needs, each with its reason: for examples, labs and the doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from xml.sax.saxutils import escape
+
+FLEX_QUEUE: Final = "flex"
+"""The queue, below root, of what YARN may take back from flexo's jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of YARN: its name, the value that flexo needs, and why."""
+
+    name: str
+    value: str
+    default: str
+    """YARN's own default; "": none."""
+    why: str
+
+
+_PREEMPTION: Final = "yarn.resourcemanager.monitor.capacity.preemption"
+_QUEUE: Final = f"yarn.scheduler.capacity.root.{FLEX_QUEUE}"
+
+YARN_SITE: Final = (
+    Setting(
+        "yarn.resourcemanager.scheduler.class",
+        "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler",
+        "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler",
+        "flexo relies on this scheduler's preemption and queues; it refuses FairScheduler.",
+    ),
+    Setting(
+        "yarn.resourcemanager.scheduler.monitor.enable",
+        "true",
+        "false",
+        "Without it, YARN preempts nothing, and a job's growth would keep others waiting.",
+    ),
+    Setting(
+        f"{_PREEMPTION}.monitoring_interval",
+        "1000",
+        "3000",
+        "Milliseconds between two decisions about preemption: the warning comes that much earlier.",
+    ),
+    Setting(
+        f"{_PREEMPTION}.max_wait_before_kill",
+        "15000",
+        "15000",
+        "Milliseconds from the warning to the kill: the time in which a job shrinks without losing a batch.",
+    ),
+    Setting(
+        f"{_PREEMPTION}.natural_termination_factor",
+        "1.0",
+        "0.2",
+        "The part of the missing resources that one decision takes. With less, a request is served in steps.",
+    ),
+    Setting(
+        f"{_PREEMPTION}.total_preemption_per_round",
+        "1.0",
+        "0.1",
+        "The part of the cluster that one decision may take. On a small cluster, a tenth is less than a GPU.",
+    ),
+    Setting(
+        f"{_PREEMPTION}.select_based_on_reserved_containers",
+        "true",
+        "false",
+        "Take containers from the node where the waiting request has its reservation.",
+    ),
+    Setting(
+        "yarn.resourcemanager.recovery.enabled",
+        "true",
+        "false",
+        "Applications survive a restart of the ResourceManager.",
+    ),
+    Setting(
+        "yarn.resourcemanager.work-preserving-recovery.enabled",
+        "true",
+        "true",
+        "Their containers go on meanwhile.",
+    ),
+    Setting(
+        "yarn.nodemanager.recovery.enabled",
+        "true",
+        "false",
+        "Containers survive a restart of their NodeManager.",
+    ),
+    Setting(
+        "yarn.nodemanager.recovery.supervised",
+        "true",
+        "false",
+        "A NodeManager that ends leaves its containers alone: it is started again at once.",
+    ),
+    Setting(
+        "yarn.nodemanager.sleep-delay-before-sigkill.ms",
+        "5000",
+        "250",
+        "Milliseconds from SIGTERM to SIGKILL: the time in which a worker leaves its job in order.",
+    ),
+    Setting(
+        "yarn.cluster.max-application-priority",
+        "100",
+        "0",
+        "With 0, all applications have the same priority, and flexod's orders have no effect.",
+    ),
+    Setting(
+        "yarn.acl.enable",
+        "true",
+        "false",
+        "Without it, any user may kill any application. flexod needs rights of its own on the flex queue.",
+    ),
+)
+"""yarn-site.xml."""
+
+RESOURCE_TYPES: Final = (
+    Setting("yarn.resource-types", "yarn.io/gpu", "", "YARN counts GPUs as a resource of this name."),
+)
+"""resource-types.xml."""
+
+CAPACITY_SCHEDULER: Final = (
+    Setting(
+        "yarn.scheduler.capacity.resource-calculator",
+        "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator",
+        "org.apache.hadoop.yarn.util.resource.DefaultResourceCalculator",
+        "The default counts memory only: GPUs would be given out without limit.",
+    ),
+    Setting(
+        "yarn.scheduler.capacity.root.acl_administer_queue",
+        " ",
+        "*",
+        "By default, every user may kill every application: rights of a queue are rights of all below it.",
+    ),
+    Setting(
+        f"{_QUEUE}.acl_administer_queue",
+        "flexo",
+        " ",
+        "flexod's account may end containers here, and set priorities and time limits.",
+    ),
+    Setting(
+        f"{_QUEUE}.capacity",
+        "5",
+        "",
+        "Percent of the cluster that YARN never takes back from flexo. At least 1, and at least one GPU's "
+        "share: with less, a guarantee rounds to nothing, and YARN preempts on an idle cluster (YARN-11073).",
+    ),
+    Setting(
+        f"{_QUEUE}.maximum-capacity",
+        "100",
+        "100",
+        "Jobs may grow into all that is idle.",
+    ),
+    Setting(
+        f"{_QUEUE}.user-limit-factor",
+        "-1",
+        "1",
+        "One user may have the whole queue: flexod shares it among users.",
+    ),
+    Setting(
+        f"{_QUEUE}.maximum-am-resource-percent",
+        "1.0",
+        "0.1",
+        "Each elastic job has an unmanaged ApplicationMaster here, which uses no resources.",
+    ),
+)
+"""capacity-scheduler.xml. root.queues has the flex queue besides the site's own."""
+
+EXAMPLES: Final = {
+    "yarn-site.xml.example": YARN_SITE,
+    "resource-types.xml.example": RESOURCE_TYPES,
+    "capacity-scheduler.xml.example": CAPACITY_SCHEDULER,
+}
+"""The example files in yarn_plugin/, which `python -m flexo_yarn.site_settings FOLDER` writes."""
+
+
+def as_xml(settings: Iterable[tuple[str, str]]) -> str:
+    """A configuration file of Hadoop with these names and values."""
+    properties = "".join(
+        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
+        for name, value in settings
+    )
+    return f"<configuration>\n{properties}</configuration>\n"
+
+
+def as_example(settings: Iterable[Setting]) -> str:
+    """An example file, in which each setting has its reason and YARN's default."""
+    parts = ["<configuration>\n"]
+    for each in settings:
+        default = f"YARN's default: {each.default}. " if each.default else ""
+        parts.append(
+            f"  <!-- {escape(default)}{escape(each.why)} -->\n"
+            f"  <property><name>{escape(each.name)}</name><value>{escape(each.value)}</value></property>\n\n"
+        )
+    return "".join(parts).rstrip() + "\n</configuration>\n"
+
+
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    for file_name, its_settings in EXAMPLES.items():
+        Path(sys.argv[1], file_name).write_text(as_example(its_settings))
