@@ -30,8 +30,9 @@ def plain_log() -> None:
 
 @pytest.fixture(autouse=True)
 def no_processes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A process costs as much as a hundred unit tests: make test-unit leaves out tests that start one."""
+    """A process costs as much as a hundred unit tests: make test-unit leaves out tests that may start one."""
     before = len(_started)
     yield
-    if len(_started) > before and not request.node.get_closest_marker("processes"):
+    allowed = any(request.node.get_closest_marker(mark) for mark in ("processes", "thorough"))
+    if len(_started) > before and not allowed:
         pytest.fail(f"{_started[before]} in a test without the mark `processes` (see pyproject.toml)")

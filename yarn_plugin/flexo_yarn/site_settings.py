@@ -81,6 +81,12 @@ YARN_SITE: Final = (
         "Their containers go on meanwhile.",
     ),
     Setting(
+        "yarn.resourcemanager.connect.retry-interval.ms",
+        "3000",
+        "30000",
+        "Milliseconds until a NodeManager looks again for a ResourceManager that has restarted.",
+    ),
+    Setting(
         "yarn.nodemanager.recovery.enabled",
         "true",
         "false",

@@ -70,6 +70,7 @@ def _yarn_site(place: Place) -> dict[str, str]:
         # One machine is fast, and its tests wait for it.
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "250",
         "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": "2000",
+        "yarn.resourcemanager.connect.retry-interval.ms": "1000",
         "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
         "yarn.scheduler.minimum-allocation-mb": "64",
         "yarn.scheduler.maximum-allocation-mb": str(1 << 20),

@@ -25,6 +25,7 @@ END = signal.SIGUSR1
 _SLURM = (b"slurmstepd", b"srun: ")
 _OF_AN_END = re.compile(
     rb"slurmstepd\S*: error: \*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED AT \S+( DUE TO PREEMPTION)? \*\*\*"
+    rb"|srun: (launch/slurm: \S+: StepId=\S+ aborted before step completely launched\.)"
     rb"|srun: (Job step aborted: .*|forcing job termination|got SIG\w+|Terminating .*|Force Terminated .*)"
     rb"|srun: error: \S+: (task|tasks) \S+: (Exited with exit code 143|Terminated|Killed)"
 )
