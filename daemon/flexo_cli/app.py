@@ -23,6 +23,7 @@ from flexo_cli import (
     simulate,
     top,
     whatif,
+    yarn,
 )
 from flexo_cli.as_json import end_as_json, event_as_json, job_as_json, point_as_json, status_as_json
 from flexo_cli.connection import Busy, Daemon, Refusal, Unreachable, find_address
@@ -51,6 +52,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(lab.app, name="lab")
+app.add_typer(yarn.app, name="yarn")
 
 
 def _print_version(wanted: bool) -> None:

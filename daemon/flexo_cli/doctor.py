@@ -53,9 +53,9 @@ def doctor(
     source = "--daemon" if daemon else f"${ADDRESS_VARIABLE}" if elsewhere else str(path)
     findings = examine(path, lambda address: _asked(Address(address, source)), elsewhere or "")
     if as_json:
-        print_json(_as_json(findings))
+        print_json(findings_as_json(findings))
     else:
-        _print(findings, quiet)
+        print_findings(findings, quiet)
     if any(finding.level is Level.PROBLEM for finding in findings):
         raise typer.Exit(ExitCode.REFUSED)
 
@@ -73,7 +73,8 @@ def _asked(address: Address) -> FlexodAnswer:
     )
 
 
-def _print(findings: Sequence[Finding], quiet: bool) -> None:
+def print_findings(findings: Sequence[Finding], quiet: bool) -> None:
+    """Print findings, and how many there are of each level. `quiet`: only what is not ok."""
     for finding in findings:
         if quiet and finding.level in (Level.OK, Level.NOT_CHECKED):
             continue
@@ -88,7 +89,8 @@ def _words(level: Level) -> str:
     return level.value.replace("_", " ")
 
 
-def _as_json(findings: Sequence[Finding]) -> dict[str, Json]:
+def findings_as_json(findings: Sequence[Finding]) -> dict[str, Json]:
+    """Findings with stable keys."""
     counted = Counter(finding.level for finding in findings)
     return {
         "counts": {level.value: counted[level] for level in Level},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -11,15 +12,41 @@ FLEX_QUEUE: Final = "flex"
 """The queue, below root, of what YARN may take back from flexo's jobs."""
 
 
+class Rule(enum.Enum):
+    """How a site's value must compare with flexo's."""
+
+    EQUAL = "it must be"
+    AT_LEAST = "it must be at least"
+    AT_MOST = "it must be at most"
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of YARN: its name, the value that flexo needs, and why."""
+    """A setting of YARN: its name, the value that flexo uses, and why."""
 
     name: str
     value: str
     default: str
     """YARN's own default; "": none."""
     why: str
+    rule: Rule = Rule.EQUAL
+    needed: str = ""
+    """The value that `rule` compares with; "": `value`."""
+    vital: bool = True
+    """Whether something that flexo promises does not work otherwise; else it works less well."""
+
+    @property
+    def bound(self) -> str:
+        """The value that a site's value is compared with."""
+        return self.needed or self.value
+
+    def suits(self, value: str) -> bool:
+        """Whether a site's value is as flexo needs it. Raises ValueError for a text that is no number."""
+        if self.rule is Rule.EQUAL:
+            return value.strip().lower() == self.bound.strip().lower()
+        if self.rule is Rule.AT_LEAST:
+            return float(value) >= float(self.bound)
+        return float(value) <= float(self.bound)
 
 
 _PREEMPTION: Final = "yarn.resourcemanager.monitor.capacity.preemption"
@@ -43,30 +70,40 @@ YARN_SITE: Final = (
         "1000",
         "3000",
         "Milliseconds between two decisions about preemption: the warning comes that much earlier.",
+        rule=Rule.AT_MOST,
+        needed="3000",
+        vital=False,
     ),
     Setting(
         f"{_PREEMPTION}.max_wait_before_kill",
         "15000",
         "15000",
         "Milliseconds from the warning to the kill: the time in which a job shrinks without losing a batch.",
+        rule=Rule.AT_LEAST,
+        needed="10000",
     ),
     Setting(
         f"{_PREEMPTION}.natural_termination_factor",
         "1.0",
         "0.2",
         "The part of the missing resources that one decision takes. With less, a request is served in steps.",
+        rule=Rule.AT_LEAST,
+        vital=False,
     ),
     Setting(
         f"{_PREEMPTION}.total_preemption_per_round",
         "1.0",
         "0.1",
         "The part of the cluster that one decision may take. On a small cluster, a tenth is less than a GPU.",
+        rule=Rule.AT_LEAST,
+        vital=False,
     ),
     Setting(
         f"{_PREEMPTION}.select_based_on_reserved_containers",
         "true",
         "false",
         "Take containers from the node where the waiting request has its reservation.",
+        vital=False,
     ),
     Setting(
         "yarn.resourcemanager.recovery.enabled",
@@ -85,6 +122,9 @@ YARN_SITE: Final = (
         "3000",
         "30000",
         "Milliseconds until a NodeManager looks again for a ResourceManager that has restarted.",
+        rule=Rule.AT_MOST,
+        needed="10000",
+        vital=False,
     ),
     Setting(
         "yarn.nodemanager.recovery.enabled",
@@ -97,18 +137,24 @@ YARN_SITE: Final = (
         "true",
         "false",
         "A NodeManager that ends leaves its containers alone: it is started again at once.",
+        vital=False,
     ),
     Setting(
         "yarn.nodemanager.sleep-delay-before-sigkill.ms",
         "5000",
         "250",
         "Milliseconds from SIGTERM to SIGKILL: the time in which a worker leaves its job in order.",
+        rule=Rule.AT_LEAST,
+        needed="1000",
+        vital=False,
     ),
     Setting(
         "yarn.cluster.max-application-priority",
         "100",
         "0",
         "With 0, all applications have the same priority, and flexod's orders have no effect.",
+        rule=Rule.AT_LEAST,
+        needed="1",
     ),
     Setting(
         "yarn.acl.enable",
@@ -142,6 +188,7 @@ CAPACITY_SCHEDULER: Final = (
         "flexo",
         " ",
         "flexod's account may end containers here, and set priorities and time limits.",
+        vital=False,
     ),
     Setting(
         f"{_QUEUE}.capacity",
@@ -149,24 +196,31 @@ CAPACITY_SCHEDULER: Final = (
         "",
         "Percent of the cluster that YARN never takes back from flexo. At least 1, and at least one GPU's "
         "share: with less, a guarantee rounds to nothing, and YARN preempts on an idle cluster (YARN-11073).",
+        rule=Rule.AT_LEAST,
+        needed="1",
     ),
     Setting(
         f"{_QUEUE}.maximum-capacity",
         "100",
         "100",
         "Jobs may grow into all that is idle.",
+        vital=False,
     ),
     Setting(
         f"{_QUEUE}.user-limit-factor",
         "-1",
         "1",
         "One user may have the whole queue: flexod shares it among users.",
+        vital=False,
     ),
     Setting(
         f"{_QUEUE}.maximum-am-resource-percent",
         "1.0",
         "0.1",
         "Each elastic job has an unmanaged ApplicationMaster here, which uses no resources.",
+        rule=Rule.AT_LEAST,
+        needed="0.5",
+        vital=False,
     ),
 )
 """capacity-scheduler.xml. root.queues has the flex queue besides the site's own."""

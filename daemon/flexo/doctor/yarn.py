@@ -1,0 +1,106 @@
+"""Checks the configuration files of a YARN cluster, also before the ResourceManager is started with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
+from flexo_yarn.site_settings import (
+    CAPACITY_SCHEDULER,
+    FLEX_QUEUE,
+    RESOURCE_TYPES,
+    YARN_SITE,
+    Setting,
+)
+
+_SCHEDULER: Final = "yarn.resourcemanager.scheduler.class"
+_QUEUES: Final = "yarn.scheduler.capacity.root.queues"
+_FILES: Final = ("yarn-site.xml", "resource-types.xml", "capacity-scheduler.xml")
+
+
+class Unreadable(Exception):
+    """A configuration file cannot be read."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        fix = "Name the folder of the ResourceManager's configuration with --conf."
+        self.finding = problem(path.name, f"{path} cannot be read: {why}", fix)
+
+
+def examine_yarn(folder: Path) -> list[Finding]:
+    """Check yarn-site.xml, resource-types.xml and capacity-scheduler.xml in `folder`.
+
+    Nothing is asked of the cluster: values are those of the files, else YARN's defaults.
+    """
+    site_file, types_file, queues_file = (folder / name for name in _FILES)
+    try:
+        site = _read(site_file)
+        # YARN reads the types of resources from a file of their own, or from yarn-site.xml.
+        types = {**site, **_read(types_file)} if types_file.exists() else site
+        findings = [*(_checked(each, site) for each in YARN_SITE), _gpus_counted(types)]
+        scheduler = site.get(_SCHEDULER, "CapacityScheduler").rpartition(".")[2]
+        if scheduler != "CapacityScheduler":
+            return [*findings, not_checked(queues_file.name, f"the cluster uses {scheduler}")]
+    except Unreadable as error:
+        return [error.finding]
+    try:
+        queues = _read(queues_file)
+    except Unreadable as error:
+        return [*findings, error.finding]
+    return [*findings, _flex_queue(queues), *(_checked(each, queues) for each in CAPACITY_SCHEDULER)]
+
+
+def _read(path: Path) -> dict[str, str]:
+    """The settings in a configuration file of Hadoop. Raises Unreadable."""
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (OSError, ElementTree.ParseError) as error:
+        raise Unreadable(path, str(error)) from error
+    properties = ((each.findtext("name"), each.findtext("value")) for each in root.iter("property"))
+    return {name.strip(): value or "" for name, value in properties if name}
+
+
+def _checked(setting: Setting, values: Mapping[str, str]) -> Finding:
+    value = values.get(setting.name, setting.default)
+    shown = value.strip() or "empty"
+    if "${" in value:
+        return not_checked(
+            setting.name, f"{shown} stands for another setting", f"Look whether {_wanted(setting)}."
+        )
+    try:
+        suits = setting.suits(value)
+    except ValueError:
+        return problem(setting.name, f"'{shown}' is no number", f"Set it to {setting.value}.")
+    if suits:
+        return ok(setting.name, shown)
+    by_default = "" if setting.name in values else ", YARN's default"
+    what = f"{shown}{by_default}, and {_wanted(setting)}. {setting.why}"
+    return (problem if setting.vital else warning)(setting.name, what, f"Set it to '{setting.value}'.")
+
+
+def _wanted(setting: Setting) -> str:
+    return f"{setting.rule.value} '{setting.bound}'"
+
+
+def _gpus_counted(types: Mapping[str, str]) -> Finding:
+    (setting,) = RESOURCE_TYPES
+    named = [each.strip() for each in types.get(setting.name, "").split(",") if each.strip()]
+    if setting.value in named:
+        return ok(setting.name, ", ".join(named))
+    what = f"{', '.join(named) or 'empty'}, and {setting.value} is not among them. {setting.why}"
+    return problem(setting.name, what, f"Add {setting.value}, in resource-types.xml.")
+
+
+def _flex_queue(queues: Mapping[str, str]) -> Finding:
+    named = [each.strip() for each in queues.get(_QUEUES, "").split(",") if each.strip()]
+    if FLEX_QUEUE not in named:
+        what = f"there is no queue {FLEX_QUEUE} below root, only {', '.join(named) or 'none'}"
+        return problem("queue.flex", what, "See yarn_plugin/capacity-scheduler.xml.example.")
+    if queues.get(f"yarn.scheduler.capacity.root.{FLEX_QUEUE}.disable_preemption", "").lower() == "true":
+        what = (
+            f"the queue {FLEX_QUEUE} has disable_preemption: others would wait for what jobs have grown into"
+        )
+        return problem("queue.flex", what, "Remove that setting.")
+    return ok("queue.flex", f"there is a queue {FLEX_QUEUE}, and YARN may preempt its containers")
