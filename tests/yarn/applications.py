@@ -12,7 +12,7 @@ from typing import TypeVar
 from flexo_lab.yarn import YarnLab
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import records
-from flexo_yarn.application_master import ApplicationMaster, Ask
+from flexo_yarn.application_master import Answer, ApplicationMaster, Ask
 from flexo_yarn.ipc.errors import Unreachable
 from flexo_yarn.node_managers import NodeManagers
 from flexo_yarn.resource_manager import ResourceManager
@@ -94,8 +94,8 @@ class Application:
         master.register()
         return cls(lab, context.application_id, master)
 
-    def beat(self) -> None:
-        """One heartbeat, patient with a ResourceManager that is away."""
+    def beat(self) -> Answer:
+        """One heartbeat, patient with a ResourceManager that is away; what it has brought."""
         with suppress(Unreachable):
             answer = self.master.heartbeat()
             self.held.update({records.container_text(each.id): each for each in answer.allocated})
@@ -106,6 +106,8 @@ class Application:
             for text in answer.preempted:
                 self.warned_at.setdefault(text, time.monotonic())
             self.resynchronized += answer.resynchronized
+            return answer
+        return Answer()
 
     def wait_until(self, what: str, condition: Callable[[], T | None], bound_s: float = BOUND_S) -> T:
         """Heartbeats until `condition` returns something."""

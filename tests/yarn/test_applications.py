@@ -63,13 +63,13 @@ def test_an_ordinary_application_takes_the_flex_queues_containers_and_a_warning_
         flex.start(each, FOREVER)
     ordinary = Application.submit(lab, "default", user="games")
     ordinary.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 2)))
-    flex.wait_until("the warning", lambda: ordinary.beat() or flex.warned_at)
-    flex.wait_until("the preemption", lambda: ordinary.beat() or flex.ended)
+    flex.wait_until("the warning", lambda: ordinary.beat() and flex.warned_at)
+    flex.wait_until("the preemption", lambda: ordinary.beat() and flex.ended)
     taken_at = time.monotonic()
     for text, status in flex.ended.items():
         assert status.exit_status == PREEMPTED
         assert taken_at - flex.warned_at[text] > 10
-    ordinary.wait_until("its container", lambda: flex.beat() or ordinary.held)
+    ordinary.wait_until("its container", lambda: flex.beat() and ordinary.held)
 
 
 def test_who_heeds_the_warning_gives_the_gpus_at_once(lab: YarnLab) -> None:
@@ -78,9 +78,9 @@ def test_who_heeds_the_warning_gives_the_gpus_at_once(lab: YarnLab) -> None:
     ordinary = Application.submit(lab, "default", user="games")
     ordinary.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 2)))
     asked_at = time.monotonic()
-    flex.wait_until("the warning", lambda: ordinary.beat() or flex.warned_at)
+    flex.wait_until("the warning", lambda: ordinary.beat() and flex.warned_at)
     flex.master.release([flex.held[text].id for text in flex.warned_at])
-    ordinary.wait_until("its container", lambda: flex.beat() or ordinary.held)
+    ordinary.wait_until("its container", lambda: flex.beat() and ordinary.held)
     assert time.monotonic() - asked_at < 15
     assert {status.exit_status for status in flex.ended.values()} <= {RELEASED}
 

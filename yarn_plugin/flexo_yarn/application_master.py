@@ -47,6 +47,10 @@ class Ask:
     label: str = ""
     """The node label; "": nodes without one."""
 
+    def for_containers(self, containers: int) -> Ask:
+        """The same for another number of containers."""
+        return replace(self, containers=containers)
+
     def requests(self, containers: int | None = None) -> list[pb.ResourceRequest]:
         """YARN's requests for it. A host stands beside its rack and "*", which count but place nothing."""
         count = self.containers if containers is None else containers
@@ -199,7 +203,7 @@ class ApplicationMaster:
         if ask.containers <= 1:
             del self.asks[priority]
         else:
-            self.asks[priority] = replace(ask, containers=ask.containers - 1)
+            self.asks[priority] = ask.for_containers(ask.containers - 1)
 
     def _resynchronize(self) -> Answer:
         kept = self.register()
