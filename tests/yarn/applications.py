@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from flexo_lab.yarn import YarnLab
 from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_protos.hadoop.ipc_pb2 import Token
 from flexo_yarn import records
 from flexo_yarn.application_master import Answer, ApplicationMaster, Ask
 from flexo_yarn.ipc.errors import Unreachable
@@ -71,6 +72,7 @@ class Application:
     lab: YarnLab
     application_id: pb.ApplicationId
     master: ApplicationMaster
+    token: Token
     held: dict[str, pb.Container] = field(default_factory=dict)
     ended: dict[str, pb.ContainerStatus] = field(default_factory=dict)
     warned_at: dict[str, float] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class Application:
         client.close()
         master = ApplicationMaster(lab.scheduler, report.am_rm_token)
         master.register()
-        return cls(lab, context.application_id, master)
+        return cls(lab, context.application_id, master, report.am_rm_token)
 
     def beat(self) -> Answer:
         """One heartbeat, patient with a ResourceManager that is away; what it has brought."""

@@ -9,6 +9,6 @@ lab.down()
 from flexo_lab.yarn.bringup import bring_up_yarn, wait_for_nodes
 from flexo_lab.yarn.jars import why_unavailable
 from flexo_lab.yarn.lab import YarnLab
-from flexo_lab.yarn.spec import YarnLabSpec
+from flexo_lab.yarn.spec import Protection, YarnLabSpec
 
-__all__ = ["YarnLab", "YarnLabSpec", "bring_up_yarn", "wait_for_nodes", "why_unavailable"]
+__all__ = ["Protection", "YarnLab", "YarnLabSpec", "bring_up_yarn", "wait_for_nodes", "why_unavailable"]

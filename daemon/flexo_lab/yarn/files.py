@@ -32,22 +32,23 @@ log4j.appender.file.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 def write_files(place: Place, spec: YarnLabSpec) -> None:
     """Write the configuration of clients, of the ResourceManager, and of each NodeManager."""
     common = {**_values(YARN_SITE), **_yarn_site(place)}
-    _write(place.client_conf, place, common)
-    _write(place.conf("rm"), place, common)
+    _write(place.client_conf, place, spec, common)
+    _write(place.conf("rm"), place, spec, common)
     queues = {**_values(CAPACITY_SCHEDULER), **_queues()}
     (place.conf("rm") / "capacity-scheduler.xml").write_text(as_xml(queues.items()))
     gpus = {f"yarn.nodemanager.resource-type.{GPU}": str(spec.gpus_per_node)}
     for number, node in enumerate(spec.node_names, 1):
-        _write(place.conf(node), place, {**common, **_node(place, spec, node, number)})
+        _write(place.conf(node), place, spec, {**common, **_node(place, spec, node, number)})
         (place.conf(node) / "node-resources.xml").write_text(as_xml(gpus.items()))
 
 
-def _write(folder: Path, place: Place, yarn_site: Mapping[str, str]) -> None:
+def _write(folder: Path, place: Place, spec: YarnLabSpec, yarn_site: Mapping[str, str]) -> None:
     folder.mkdir(parents=True)
     core = {
         "fs.defaultFS": "file:///",
         "hadoop.tmp.dir": str(place.directory / "tmp"),
         "hadoop.security.authentication": "simple",
+        "hadoop.rpc.protection": spec.protection.value,
     }
     (folder / "core-site.xml").write_text(as_xml(core.items()))
     (folder / "yarn-site.xml").write_text(as_xml(yarn_site.items()))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from flexo_lab.yarn.spec import YarnLabSpec
+from flexo_lab.yarn.spec import Protection, YarnLabSpec
 
 FILE = "yarn.json"
 
@@ -31,6 +32,10 @@ class YarnRecord:
         """Read the record in the lab's folder; None if there is none, or it cannot be read."""
         try:
             data = json.loads((folder / FILE).read_text())
-            return cls(YarnLabSpec(**data["spec"]), int(data["number"]), bool(data["up"]))
+            return cls(_spec(data["spec"]), int(data["number"]), bool(data["up"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+def _spec(data: dict[str, Any]) -> YarnLabSpec:
+    return YarnLabSpec(**{**data, "protection": Protection(data["protection"])})

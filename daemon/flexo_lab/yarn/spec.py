@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from flexo_lab.spec import DEFAULT_NAME, check_name, check_number
+
+
+class Protection(enum.StrEnum):
+    """What protects calls that a token authenticates (hadoop.rpc.protection)."""
+
+    AUTHENTICATION = "authentication"
+    """Nothing more."""
+    INTEGRITY = "integrity"
+    """Each message is signed."""
+    PRIVACY = "privacy"
+    """Each message is encrypted too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +30,7 @@ class YarnLabSpec:
     """GPUs that each node claims. No device stands behind them."""
     cores_per_node: int = 16
     memory_mib_per_node: int = 16384
+    protection: Protection = Protection.AUTHENTICATION
 
     def __post_init__(self) -> None:
         check_name(self.name)
