@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -131,6 +132,8 @@ def test_an_applicationmaster_in_a_container_registers_and_runs_a_container_afte
     lab: YarnLab, client: ResourceManager
 ) -> None:
     """The other kind: YARN starts it, and its token is in its credentials file."""
+    script = SCRIPTS / "application_master.py"
+    command = [sys.executable, str(script), lab.scheduler[0], str(lab.scratch)]
     context = pb.ApplicationSubmissionContext(
         application_id=client.new_application().application_id,
         name="managed",
@@ -138,10 +141,7 @@ def test_an_applicationmaster_in_a_container_registers_and_runs_a_container_afte
         application_type="FLEXO",
         resource=records.resource(SMALL_MIB, 1, 0),
         am_container=pb.ContainerLaunchContext(
-            command=[
-                f"{sys.executable} {SCRIPTS / 'application_master.py'} {lab.scheduler[0]} {lab.scratch}"
-                " > <LOG_DIR>/stdout 2> <LOG_DIR>/stderr"
-            ]
+            command=[f"{shlex.join(command)} > <LOG_DIR>/stdout 2> <LOG_DIR>/stderr"]
         ),
     )
     client.submit(context)
