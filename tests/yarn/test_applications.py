@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import records
 from flexo_yarn.application_master import Ask
 from flexo_yarn.ipc.errors import RemoteError
+from flexo_yarn.launch import command_line
 from flexo_yarn.node_managers import NodeManagers
 from flexo_yarn.resource_manager import ResourceManager
 from flexo_yarn.site_settings import FLEX_QUEUE
@@ -140,9 +140,7 @@ def test_an_applicationmaster_in_a_container_registers_and_runs_a_container_afte
         queue="default",
         application_type="FLEXO",
         resource=records.resource(SMALL_MIB, 1, 0),
-        am_container=pb.ContainerLaunchContext(
-            command=[f"{shlex.join(command)} > <LOG_DIR>/stdout 2> <LOG_DIR>/stderr"]
-        ),
+        am_container=pb.ContainerLaunchContext(command=[command_line(command)]),
     )
     client.submit(context)
     wait_for("its first container", (lab.scratch / "container-1").exists)
