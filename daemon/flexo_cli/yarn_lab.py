@@ -51,7 +51,7 @@ def up(name: str, nodes: int, gpus: int, *, as_json: bool) -> None:
 
 def is_yarn(name: str) -> bool:
     """Whether the lab of this name is a YARN lab that is up. Raises BadSpec, UnsafeFolder."""
-    record = YarnRecord.read(Layout.of(name).directory)
+    record = YarnRecord.read(Layout.of(name).yarn_record)
     return record is not None and record.up
 
 

@@ -19,7 +19,7 @@ from flexo_lab.lab import Lab, all_labs
 from flexo_lab.layout import Layout
 from flexo_lab.ports import free_ports
 from flexo_lab.processes import Account, daemons_of, start_daemonizing, wait_until
-from flexo_lab.record import Ports, Record
+from flexo_lab.record import Ports, Record, says_up
 from flexo_lab.requirements import program, require
 from flexo_lab.slurm_files import gpus_of_nodes, plugin_sources, write_slurm_files
 from flexo_lab.spec import LabSpec, Profile
@@ -37,8 +37,7 @@ def bring_up(spec: LabSpec, progress: Progress = silent) -> Lab:
     """
     require(spec.profile)
     layout = Layout.of(spec.name)
-    if _is_up(layout):
-        raise LabExists(f"the lab '{spec.name}' is up already: use it, or `flexo lab down {spec.name}` first")
+    refuse_if_up(layout)
     if layout.directory.exists():
         progress(f"clearing away what an earlier lab '{spec.name}' left")
         take_down(spec.name, progress, patience_s=0)
@@ -52,10 +51,15 @@ def bring_up(spec: LabSpec, progress: Progress = silent) -> Lab:
             raise
 
 
-def _is_up(layout: Layout) -> bool:
-    """True if the record says "up" and a daemon of the lab lives. After a reboot there is only the record."""
-    record = Record.read(layout.record)
-    return record is not None and record.up and bool(daemons_of(layout.directory))
+def refuse_if_up(layout: Layout) -> None:
+    """Raise LabExists if a record, of any kind of lab, says "up" and a daemon of the lab lives.
+
+    After a reboot there is only the record.
+    """
+    says = says_up(layout.record) or says_up(layout.yarn_record)
+    if says and daemons_of(layout.directory):
+        name = layout.name
+        raise LabExists(f"the lab '{name}' is up already: use it, or `flexo lab down {name}` first")
 
 
 def make_directory(layout: Layout) -> None:

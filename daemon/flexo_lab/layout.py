@@ -55,6 +55,11 @@ class Layout:
         return self.directory / "lab.json"
 
     @property
+    def yarn_record(self) -> Path:
+        """The specification of a YARN lab (yarn/record.py), which has no lab.json."""
+        return self.directory / "yarn.json"
+
+    @property
     def slurm_conf(self) -> Path:
         """The file that SLURM_CONF names; the other Slurm files lie beside it, where Slurm looks for them."""
         return self.directory / "slurm.conf"

@@ -51,3 +51,11 @@ class Record:
             return cls(spec, ports, bool(data["up"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+def says_up(path: Path) -> bool:
+    """Whether the record at `path`, of a lab of any kind, says that the lab is up."""
+    try:
+        return bool(json.loads(path.read_text())["up"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

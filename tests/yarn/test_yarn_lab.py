@@ -14,7 +14,7 @@ import psutil
 import pytest
 from applications import BOUND_S, Application, wait_for
 
-from flexo_lab import LabExists, NoSuchLab
+from flexo_lab import LabExists, LabSpec, NoSuchLab, bring_up
 from flexo_lab.layout import labs_root
 from flexo_lab.yarn import YarnLab, YarnLabSpec, bring_up_yarn
 from flexo_yarn.site_settings import FLEX_QUEUE
@@ -61,6 +61,8 @@ def test_a_lab_from_the_command_line_stands_beside_another_one_with_its_containe
     assert Path(conf, "yarn-site.xml").is_file()
     with pytest.raises(LabExists):
         bring_up_yarn(YarnLabSpec(name=NAME))
+    with pytest.raises(LabExists):
+        bring_up(LabSpec(name=NAME))
 
     application = Application.submit(YarnLab.load(NAME), FLEX_QUEUE)
     (container,) = application.grow(1, gpus=1)
@@ -73,12 +75,14 @@ def test_a_lab_from_the_command_line_stands_beside_another_one_with_its_containe
         YarnLab.load(NAME)
 
 
-def test_an_up_that_is_killed_leaves_nothing_that_down_does_not_find() -> None:
+def test_what_an_up_that_was_killed_has_left_is_cleared_away_by_the_next_one() -> None:
     up = subprocess.Popen([FLEXO, "lab", "up", NAME, "--yarn", "--nodes", "2"], stderr=subprocess.DEVNULL)
     wait_for("its first daemon", lambda: [words for words in left(NAME) if "flexo.daemon" in words])
     up.kill()
     up.wait()
     assert left(NAME)
+    flexo("lab", "up", NAME, "--yarn", "--nodes", "1")
+    assert len(json.loads(flexo("lab", "status", NAME, "--json"))["daemons"]) == 2
     flexo("lab", "down", NAME)
     assert left(NAME) == []
 

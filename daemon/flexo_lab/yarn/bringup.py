@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 from flexo_lab import folders
-from flexo_lab.bringup import make_directory, root_lock, undisturbed
-from flexo_lab.errors import LabExists, LabFailed, LabUnavailable
+from flexo_lab.bringup import make_directory, refuse_if_up, root_lock, undisturbed
+from flexo_lab.errors import LabFailed, LabUnavailable
 from flexo_lab.lab import all_labs
 from flexo_lab.layout import Layout, labs_root
 from flexo_lab.ports import free_ports
-from flexo_lab.processes import daemons_of, wait_until
+from flexo_lab.processes import wait_until
 from flexo_lab.teardown import Progress, dismantle, locked, silent, take_down
 from flexo_lab.yarn import jars
 from flexo_lab.yarn.files import write_files
@@ -33,8 +33,7 @@ def bring_up_yarn(spec: YarnLabSpec, progress: Progress = silent) -> YarnLab:
     if (reason := jars.why_unavailable()) is not None:
         raise LabUnavailable(reason)
     layout = Layout.of(spec.name)
-    if daemons_of(layout.directory):
-        raise LabExists(f"the lab '{spec.name}' is up already: use it, or `flexo lab down {spec.name}` first")
+    refuse_if_up(layout)
     if layout.directory.exists():
         progress(f"clearing away what an earlier lab '{spec.name}' left")
         take_down(spec.name, progress, patience_s=0)
@@ -62,7 +61,7 @@ def _build(layout: Layout, spec: YarnLabSpec, progress: Progress) -> YarnLab:
         lab.start(daemon)
     wait_for_nodes(lab)
     lab = YarnLab(layout, YarnRecord(spec, lab.record.number, up=True))
-    lab.record.write(layout.directory)
+    lab.record.write(layout.yarn_record)
     return lab
 
 
@@ -88,9 +87,9 @@ def _claim_addresses(layout: Layout, spec: YarnLabSpec) -> YarnRecord:
     root = labs_root()
     folders.check(root)
     with root_lock(root):
-        records = [YarnRecord.read(root / name) for name in all_labs()]
+        records = [YarnRecord.read(Layout(root / name).yarn_record) for name in all_labs()]
         taken = frozenset(record.number for record in records if record is not None)
         (number,) = free_ports(1, taken)
         record = YarnRecord(spec, number, up=False)
-        record.write(layout.directory)
+        record.write(layout.yarn_record)
         return record

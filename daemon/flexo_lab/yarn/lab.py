@@ -46,7 +46,7 @@ class YarnLab:
     def load(cls, name: str) -> YarnLab:
         """The lab of that name. Raises NoSuchLab, BadSpec, UnsafeFolder."""
         layout = Layout.of(name)
-        record = YarnRecord.read(layout.directory)
+        record = YarnRecord.read(layout.yarn_record)
         if record is None or not record.up:
             raise NoSuchLab(f"no YARN lab '{name}' is up")
         return cls(layout, record)

@@ -9,8 +9,6 @@ from typing import Any
 
 from flexo_lab.yarn.spec import Protection, YarnLabSpec
 
-FILE = "yarn.json"
-
 
 @dataclass(frozen=True, slots=True)
 class YarnRecord:
@@ -21,17 +19,17 @@ class YarnRecord:
     """See Place."""
     up: bool
 
-    def write(self, folder: Path) -> None:
-        """Replace the record in one step: readers see the old record or the new one."""
-        fresh = folder / f"{FILE}.new"
+    def write(self, path: Path) -> None:
+        """Replace `path` in one step: readers see the old record or the new one."""
+        fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        fresh.replace(folder / FILE)
+        fresh.replace(path)
 
     @classmethod
-    def read(cls, folder: Path) -> YarnRecord | None:
-        """Read the record in the lab's folder; None if there is none, or it cannot be read."""
+    def read(cls, path: Path) -> YarnRecord | None:
+        """Read the record at `path`; None if there is none, or it cannot be read."""
         try:
-            data = json.loads((folder / FILE).read_text())
+            data = json.loads(path.read_text())
             return cls(_spec(data["spec"]), int(data["number"]), bool(data["up"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None

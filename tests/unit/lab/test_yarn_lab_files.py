@@ -66,8 +66,9 @@ def test_the_queues_share_the_whole_cluster_and_only_flex_is_preempted_from(tmp_
 
 def test_a_record_is_read_as_it_was_written_and_a_broken_one_is_none(tmp_path: Path) -> None:
     record = YarnRecord(YarnLabSpec(name="mine", nodes=2), 12345, up=True)
-    record.write(tmp_path)
-    assert YarnRecord.read(tmp_path) == record
-    (tmp_path / "yarn.json").write_text("{")
-    assert YarnRecord.read(tmp_path) is None
-    assert YarnRecord.read(tmp_path / "elsewhere") is None
+    path = tmp_path / "yarn.json"
+    record.write(path)
+    assert YarnRecord.read(path) == record
+    path.write_text("{")
+    assert YarnRecord.read(path) is None
+    assert YarnRecord.read(tmp_path / "elsewhere.json") is None
