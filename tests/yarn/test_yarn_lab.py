@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -88,9 +87,8 @@ def test_what_an_up_that_was_killed_has_left_is_cleared_away_by_the_next_one() -
 
 
 def test_an_up_that_is_interrupted_leaves_nothing() -> None:
-    up = subprocess.Popen([FLEXO, "lab", "up", NAME, "--yarn", "--nodes", "2"], stderr=subprocess.DEVNULL)
+    up = subprocess.Popen([FLEXO, "lab", "up", NAME, "--yarn", "--nodes", "6"], stderr=subprocess.DEVNULL)
     wait_for("its first daemon", lambda: [words for words in left(NAME) if "flexo.daemon" in words])
-    time.sleep(1)
     up.send_signal(signal.SIGINT)
     assert up.wait(BOUND_S) == 130
     assert left(NAME) == []
