@@ -38,7 +38,7 @@ def ensure(progress: Progress = silent) -> Path:
     """The directory of the jars. Downloads them if they are missing. Raises LabUnavailable, LabFailed."""
     jars = cached()
     jars.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(jars.with_suffix(".lock")):
+    with _lock(jars.with_name(f"{jars.name}.lock")):
         if not jars.is_dir():
             progress(f"downloading Hadoop {hadoop_version()} (once, 90 MB)")
             _download(jars)
