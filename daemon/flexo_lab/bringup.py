@@ -7,9 +7,10 @@ import os
 import signal
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from flexo_lab import accounting, folders
 from flexo_lab.controller import node_states, start_slurmctld
@@ -27,6 +28,7 @@ from flexo_lab.teardown import Progress, dismantle, locked, silent, take_down
 
 _LOCAL_MAJORS = range(240, 255)  # Linux, admin-guide/devices.txt: for local and experimental use
 _NODES_S = 60.0
+T = TypeVar("T")
 
 
 def bring_up(spec: LabSpec, progress: Progress = silent) -> Lab:
@@ -37,21 +39,29 @@ def bring_up(spec: LabSpec, progress: Progress = silent) -> Lab:
     """
     require(spec.profile)
     layout = Layout.of(spec.name)
-    refuse_if_up(layout)
+    return build_or_nothing(layout, lambda: _build(layout, spec, progress), progress)
+
+
+def build_or_nothing(layout: Layout, build: Callable[[], T], progress: Progress) -> T:
+    """Return what `build` makes in the lab's new directory. After any error, nothing of the lab stays.
+
+    Removes the remains of a killed bring-up first. Raises UnsafeFolder, LabExists, LabBusy, LabFailed.
+    """
+    _refuse_if_up(layout)
     if layout.directory.exists():
-        progress(f"clearing away what an earlier lab '{spec.name}' left")
-        take_down(spec.name, progress, patience_s=0)
-    make_directory(layout)
+        progress(f"clearing away what an earlier lab '{layout.name}' left")
+        take_down(layout.name, progress, patience_s=0)
+    _make_directory(layout)
     with locked(layout, timeout_s=0):
         try:
-            return _build(layout, spec, progress)
+            return build()
         except BaseException:
-            with undisturbed():
+            with _undisturbed():
                 dismantle(layout, progress)
             raise
 
 
-def refuse_if_up(layout: Layout) -> None:
+def _refuse_if_up(layout: Layout) -> None:
     """Raise LabExists if a record, of any kind of lab, says "up" and a daemon of the lab lives.
 
     After a reboot there is only the record.
@@ -62,8 +72,7 @@ def refuse_if_up(layout: Layout) -> None:
         raise LabExists(f"the lab '{name}' is up already: use it, or `flexo lab down {name}` first")
 
 
-def make_directory(layout: Layout) -> None:
-    """Make the directory of a new lab, and the root of all labs. Raises LabBusy, LabFailed, UnsafeFolder."""
+def _make_directory(layout: Layout) -> None:
     for _ in range(3):  # `down` of the last lab removes the root too, and may just have done so
         with suppress(FileNotFoundError):
             layout.directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -209,7 +218,7 @@ def _start_slurmds(layout: Layout, spec: LabSpec, environment: Mapping[str, str]
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def _undisturbed() -> Iterator[None]:
     """Ignore signals: a second Ctrl-C does not stop the clean-up. Only the main thread gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +10,13 @@ from pathlib import Path
 import psutil
 
 from flexo_lab import controller, flexod, folders, processes
+from flexo_lab.environment import clean_environment
 from flexo_lab.errors import LabCommandFailed, NoSuchLab
 from flexo_lab.layout import Layout, labs_root
 from flexo_lab.processes import Account
 from flexo_lab.record import Ports, Record
-from flexo_lab.requirements import SYSTEM_PATH
 from flexo_lab.spec import LabSpec
 from flexo_lab.teardown import Progress, silent, take_down
-
-_KEPT_VARIABLES = ("LANG", "LC_ALL", "TERM", "TZ", "FLEXO_LABS", "PYTHONDONTWRITEBYTECODE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +69,12 @@ class Lab:
     def environment(self, user: str | None = None) -> dict[str, str]:
         """A clean environment in which every Slurm and flexo command uses this lab."""
         account = Account.named(user) if user else Account.own()
-        kept = {key: os.environ[key] for key in _KEPT_VARIABLES if key in os.environ}
         return {
-            **kept,
-            "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
-            "HOME": account.home,
-            "USER": account.name,
-            "LOGNAME": account.name,
+            **clean_environment(account, self.name),
             "SLURM_CONF": str(self.layout.slurm_conf),
             "FLEXO_CONFIG": str(self.layout.flexo_toml),
             "FLEXO_DAEMON": self.daemon_address,
             "FLEXO_MUNGE_SOCKET": str(self.layout.munge_socket),
-            "FLEXO_LAB": self.name,
         }
 
     def run(

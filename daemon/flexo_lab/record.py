@@ -6,6 +6,7 @@ The record may be lost: taking a lab down does not need it (teardown.py).
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,9 +38,7 @@ class Record:
 
     def write(self, path: Path) -> None:
         """Replace `path` in one step: readers see the old record or the new one."""
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        fresh.replace(path)
+        replace_record(path, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> Record | None:
@@ -51,6 +50,13 @@ class Record:
             return cls(spec, ports, bool(data["up"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+def replace_record(path: Path, data: Mapping[str, object]) -> None:
+    """Replace the record at `path`, of a lab of any kind, in one step."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(data, indent=2) + "\n")
+    fresh.replace(path)
 
 
 def says_up(path: Path) -> bool:

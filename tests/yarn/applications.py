@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,7 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from flexo_lab.yarn import YarnLab
+import pytest
+
+from flexo_lab.yarn import YarnLab, why_unavailable
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.hadoop.ipc_pb2 import Token
 from flexo_yarn import records
@@ -32,6 +35,12 @@ def wait_for(what: str, found: Callable[[], T | None], bound_s: float = BOUND_S)
             return result
         time.sleep(0.1)
     raise AssertionError(f"waited {bound_s} s for {what}")
+
+
+def require_yarn() -> None:
+    """Fail where all tests have to run and there can be no YARN lab; elsewhere skip."""
+    if reason := why_unavailable():
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
 
 def submission(client: ResourceManager, queue: str, name: str) -> pb.ApplicationSubmissionContext:

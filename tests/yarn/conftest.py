@@ -9,7 +9,7 @@ from pathlib import Path
 import applications
 import pytest
 
-from flexo_lab.yarn import YarnLab, YarnLabSpec, bring_up_yarn, why_unavailable
+from flexo_lab.yarn import YarnLab, YarnLabSpec, bring_up_yarn
 from flexo_yarn.resource_manager import ResourceManager
 
 
@@ -24,10 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def yarn_lab() -> Iterator[YarnLab]:
     """A ResourceManager and two nodes with four GPUs each."""
-    if reason := why_unavailable():
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    applications.require_yarn()
     lab = bring_up_yarn(YarnLabSpec(name=f"yarn-{os.getpid()}", nodes=2))
     yield lab
     lab.down()

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from applications import Application
+from applications import Application, require_yarn
 
-from flexo_lab.yarn import Protection, YarnLab, YarnLabSpec, bring_up_yarn, why_unavailable
+from flexo_lab.yarn import Protection, YarnLab, YarnLabSpec, bring_up_yarn
 from flexo_protos.hadoop.ipc_pb2 import Token
 from flexo_yarn import records
 from flexo_yarn.application_master import ApplicationMaster
@@ -18,8 +18,7 @@ from flexo_yarn.site_settings import FLEX_QUEUE
 
 @pytest.fixture(params=[Protection.INTEGRITY, Protection.PRIVACY])
 def protected_lab(request: pytest.FixtureRequest) -> Iterator[YarnLab]:
-    if reason := why_unavailable():
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    require_yarn()
     name = f"yarn-{request.param}-{os.getpid()}"
     lab = bring_up_yarn(YarnLabSpec(name=name, nodes=1, protection=request.param))
     yield lab

@@ -51,16 +51,15 @@ class Ask:
         """The same for another number of containers."""
         return replace(self, containers=containers)
 
-    def requests(self, containers: int | None = None) -> list[pb.ResourceRequest]:
+    def requests(self) -> list[pb.ResourceRequest]:
         """YARN's requests for it. A host stands beside its rack and "*", which count but place nothing."""
-        count = self.containers if containers is None else containers
 
         def request(name: str, relax: bool) -> pb.ResourceRequest:
             return pb.ResourceRequest(
                 priority=pb.Priority(priority=self.priority),
                 resource_name=name,
                 capability=self.resource,
-                containers=count,
+                containers=self.containers,
                 relax_locality=relax,
                 node_label_expression=self.label,
             )
@@ -131,7 +130,7 @@ class ApplicationMaster:
     def withdraw(self, priority: int) -> None:
         """Take a request back, with the next heartbeat. What was allocated meanwhile still comes."""
         if ask := self.asks.pop(priority, None):
-            self._new += ask.requests(0)
+            self._new += ask.for_containers(0).requests()
 
     def release(self, containers: Iterable[pb.ContainerId]) -> None:
         """Give containers back, with the next heartbeat."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 
 from flexo_lab import folders
-from flexo_lab.bringup import make_directory, refuse_if_up, root_lock, undisturbed
+from flexo_lab.bringup import build_or_nothing, root_lock
 from flexo_lab.errors import LabFailed, LabUnavailable
 from flexo_lab.lab import all_labs
 from flexo_lab.layout import Layout, labs_root
 from flexo_lab.ports import free_ports
 from flexo_lab.processes import wait_until
-from flexo_lab.teardown import Progress, dismantle, locked, silent, take_down
+from flexo_lab.teardown import Progress, silent
 from flexo_lab.yarn import jars
 from flexo_lab.yarn.files import write_files
 from flexo_lab.yarn.lab import YarnLab
@@ -33,19 +33,8 @@ def bring_up_yarn(spec: YarnLabSpec, progress: Progress = silent) -> YarnLab:
     if (reason := jars.why_unavailable()) is not None:
         raise LabUnavailable(reason)
     layout = Layout.of(spec.name)
-    refuse_if_up(layout)
-    if layout.directory.exists():
-        progress(f"clearing away what an earlier lab '{spec.name}' left")
-        take_down(spec.name, progress, patience_s=0)
     jars.ensure(progress)
-    make_directory(layout)
-    with locked(layout, timeout_s=0):
-        try:
-            return _build(layout, spec, progress)
-        except BaseException:
-            with undisturbed():
-                dismantle(layout, progress)
-            raise
+    return build_or_nothing(layout, lambda: _build(layout, spec, progress), progress)
 
 
 def _build(layout: Layout, spec: YarnLabSpec, progress: Progress) -> YarnLab:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from flexo_lab import processes
-from flexo_lab.errors import LabCommandFailed, NoSuchLab
+from flexo_lab.environment import clean_environment
+from flexo_lab.errors import NoSuchLab
 from flexo_lab.layout import Layout
 from flexo_lab.processes import Account
 from flexo_lab.requirements import SYSTEM_PATH
@@ -32,7 +29,6 @@ _CLASSES = {
 _HEAP_MIB = {"rm": 256, "node": 128}
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 """Many small servers share this machine: little memory, and no compiler that takes cores from jobs."""
-_KEPT_VARIABLES = ("LANG", "LC_ALL", "TERM", "TZ", "FLEXO_LABS", "FLEXO_CACHE", "PYTHONDONTWRITEBYTECODE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,45 +77,14 @@ class YarnLab:
         """Where the ResourceManager listens to ApplicationMasters."""
         return self.place.resource_manager, SCHEDULER_PORT
 
-    def environment(self, user: str | None = None) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """A clean environment in which YARN's and flexo's commands use this lab."""
-        account = Account.named(user) if user else Account.own()
-        kept = {key: os.environ[key] for key in _KEPT_VARIABLES if key in os.environ}
+        account = Account.own()
         return {
-            **kept,
-            "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
-            "HOME": account.home,
-            "USER": account.name,
-            "LOGNAME": account.name,
+            **clean_environment(account, self.name),
             "HADOOP_CONF_DIR": str(self.place.client_conf),
             "HADOOP_USER_NAME": account.name,
-            "FLEXO_LAB": self.name,
         }
-
-    def run(
-        self, args: Sequence[str], *, user: str | None = None, check: bool = True, timeout: float = 60
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command on this lab, as the caller or as `user`, in the lab's scratch directory.
-
-        Raises LabCommandFailed (if `check`) and subprocess.TimeoutExpired.
-        """
-        account = Account.named(user) if user else None
-        done = subprocess.run(
-            list(args),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env=self.environment(user),
-            cwd=self.scratch,
-            user=account.uid if account else None,
-            group=account.gid if account else None,
-            extra_groups=account.groups if account else None,
-        )
-        if check and done.returncode != 0:
-            said = (done.stderr or done.stdout).strip()
-            raise LabCommandFailed(f"{' '.join(args)} ended with status {done.returncode}: {said}")
-        return done
 
     def start(self, daemon: str) -> None:
         """Start "rm" or a node, which goes on with what it had stored. It need not answer yet."""

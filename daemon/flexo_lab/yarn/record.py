@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flexo_lab.record import replace_record
 from flexo_lab.yarn.spec import Protection, YarnLabSpec
 
 
@@ -21,9 +22,7 @@ class YarnRecord:
 
     def write(self, path: Path) -> None:
         """Replace `path` in one step: readers see the old record or the new one."""
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        fresh.replace(path)
+        replace_record(path, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> YarnRecord | None:

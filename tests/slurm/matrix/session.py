@@ -7,7 +7,6 @@ network of its own; all three end with the session, also when it is killed.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -65,37 +64,10 @@ def _take(tree: Path) -> None:
         if (ROOT / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name)
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-    ]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    made = subprocess.run(
-        [*build, "--wheel-dir", str(tree), str(_source_of_wheel(tree.parent))],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-    )
+    build = [sys.executable, str(ROOT / "packages" / "own_wheel.py"), str(tree)]
+    made = subprocess.run(build, capture_output=True, text=True)
     if made.returncode:
         raise CannotMake(f"flexo's wheel could not be built: {made.stderr.strip()[-500:]}")
-
-
-def _source_of_wheel(stage: Path) -> Path:
-    """A copy, because building leaves files behind."""
-    source = stage / "source"
-    for name in ("daemon", "horovod_elastic", "protos", "yarn_plugin"):
-        shutil.copytree(
-            ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
-        )
-    for name in ("setup.py", "pyproject.toml", "README.md"):
-        shutil.copy2(ROOT / name, source / name)
-    return source
 
 
 def _enter(system: System, stage: Path, out: Path) -> None:
