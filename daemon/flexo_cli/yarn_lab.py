@@ -13,7 +13,7 @@ from flexo_cli.output import Json, complain, print_json, print_line, print_pairs
 from flexo_lab.layout import Layout
 from flexo_lab.processes import daemons_of
 from flexo_lab.yarn import YarnLab, YarnLabSpec, bring_up_yarn
-from flexo_lab.yarn.place import WEB_PORT
+from flexo_lab.yarn.layout import WEB_PORT
 from flexo_lab.yarn.record import YarnRecord
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import records
@@ -101,8 +101,8 @@ def _missing(lab: YarnLab) -> tuple[str, ...]:
 
 def _nodes(lab: YarnLab) -> list[_Node]:
     """All nodes that the ResourceManager knows; () if it does not answer."""
-    client = ResourceManager(lab.clients, user="root", answer_s=5)
-    name_of = {lab.place.node(number): name for number, name in enumerate(lab.spec.node_names, 1)}
+    client = ResourceManager(lab.clients, user="root", timeout_s=5)
+    name_of = {lab.yarn_layout.node(number): name for number, name in enumerate(lab.spec.node_names, 1)}
     with suppress(IpcError):
         return sorted(
             (

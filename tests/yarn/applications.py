@@ -16,7 +16,7 @@ from flexo_lab.yarn import YarnLab, why_unavailable
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.hadoop.ipc_pb2 import Token
 from flexo_yarn import records
-from flexo_yarn.application_master import Answer, ApplicationMaster, Ask
+from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResult
 from flexo_yarn.ipc.errors import Unreachable
 from flexo_yarn.node_managers import NodeManagers
 from flexo_yarn.resource_manager import ResourceManager
@@ -105,7 +105,7 @@ class Application:
         master.register()
         return cls(lab, context.application_id, master, report.am_rm_token)
 
-    def beat(self) -> Answer:
+    def beat(self) -> HeartbeatResult:
         """One heartbeat, patient with a ResourceManager that is away; what it has brought."""
         with suppress(Unreachable):
             answer = self.master.heartbeat()
@@ -118,7 +118,7 @@ class Application:
                 self.warned_at.setdefault(text, time.monotonic())
             self.resynchronized += answer.resynchronized
             return answer
-        return Answer()
+        return HeartbeatResult()
 
     def wait_until(self, what: str, condition: Callable[[], T | None], bound_s: float = BOUND_S) -> T:
         """Heartbeats until `condition` returns something."""

@@ -29,8 +29,8 @@ def test_a_container_on_the_node_that_was_asked_for_runs_a_script_and_its_exit_c
 ) -> None:
     application = Application.submit(lab, FLEX_QUEUE)
     for number in (1, 2):
-        (container,) = application.grow(10 + number, gpus=2, node=lab.place.node(number))
-        assert container.node_id.host == lab.place.node(number)
+        (container,) = application.grow(10 + number, gpus=2, node=lab.yarn_layout.node(number))
+        assert container.node_id.host == lab.yarn_layout.node(number)
         assert (container.priority.priority, records.gpus(container.resource)) == (10 + number, 2)
         application.start(container, f"exit {40 + number}")
         text = records.container_text(container.id)
@@ -113,7 +113,7 @@ def test_a_resourcemanager_that_is_killed_takes_nothing_with_it_and_hears_of_wha
 
 def test_a_nodemanager_that_is_killed_and_started_again_has_its_containers(lab: YarnLab) -> None:
     application = Application.submit(lab, FLEX_QUEUE)
-    (container,) = application.grow(1, gpus=1, node=lab.place.node(1))
+    (container,) = application.grow(1, gpus=1, node=lab.yarn_layout.node(1))
     marker = lab.scratch / "still-running"
     application.start(container, f"while :; do touch {marker}; sleep 0.2; done")
     wait_for("the script", marker.exists)

@@ -14,10 +14,10 @@ from horovod_elastic.platforms.yarn.gang import Gang
 QUEUE = "default"
 
 
-def gang_of(application: Application, containers: int, within_s: float) -> Gang:
+def gang_of(application: Application, containers: int, timeout_s: float) -> Gang:
     """A gang of containers with one GPU each."""
     ask = Ask(1, records.resource(SMALL_MIB, 1, 1), containers)
-    return Gang(application.master, ask, complete_within_s=within_s, rest_s=lambda attempt: 1.0 + attempt)
+    return Gang(application.master, ask, timeout_s=timeout_s, backoff_s=lambda attempt: 1.0 + attempt)
 
 
 def wait_for_gangs(*waiting: tuple[Application, Gang]) -> None:
@@ -26,7 +26,7 @@ def wait_for_gangs(*waiting: tuple[Application, Gang]) -> None:
     while not all(gang.is_complete for _, gang in waiting):
         assert time.monotonic() < deadline, [(gang.attempts, len(one.held)) for one, gang in waiting]
         for application, gang in waiting:
-            gang.hear(application.beat(), time.monotonic())
+            gang.handle(application.beat(), time.monotonic())
         time.sleep(0.1)
 
 
@@ -34,14 +34,14 @@ def test_a_gang_that_cannot_be_complete_lets_a_smaller_job_pass_and_is_placed_la
     holder = Application.submit(lab, QUEUE, name="holder")
     holder.grow(9, gpus=2, containers=2)
     big = Application.submit(lab, QUEUE, name="big")
-    big_gang = gang_of(big, 6, within_s=3.0)
+    big_gang = gang_of(big, 6, timeout_s=3.0)
     small = Application.submit(lab, QUEUE, name="small")
-    small_gang = gang_of(small, 2, within_s=30.0)
+    small_gang = gang_of(small, 2, timeout_s=30.0)
     deadline = time.monotonic() + BOUND_S
     while not small_gang.is_complete:
         assert time.monotonic() < deadline
         for application, gang in ((big, big_gang), (small, small_gang)):
-            gang.hear(application.beat(), time.monotonic())
+            gang.handle(application.beat(), time.monotonic())
         time.sleep(0.1)
     assert big_gang.attempts >= 1
     assert not big_gang.is_complete
@@ -57,16 +57,16 @@ def test_a_gang_that_holds_a_part_gives_it_back_for_one_that_holds_the_rest(lab:
     holder = Application.submit(lab, QUEUE, name="holder")
     held = holder.grow(9, gpus=1, containers=8)
     jobs = [Application.submit(lab, QUEUE, name=name) for name in ("one", "other")]
-    first = gang_of(jobs[0], 4, within_s=60.0)
+    first = gang_of(jobs[0], 4, timeout_s=60.0)
     holder.master.release([container.id for container in held])
     holder.beat()
     wait_for_gangs((jobs[0], first))
-    second = gang_of(jobs[1], 6, within_s=3.0)
+    second = gang_of(jobs[1], 6, timeout_s=3.0)
     deadline = time.monotonic() + BOUND_S
     while not second.attempts:
         assert time.monotonic() < deadline
         jobs[0].beat()
-        second.hear(jobs[1].beat(), time.monotonic())
+        second.handle(jobs[1].beat(), time.monotonic())
         time.sleep(0.1)
     jobs[0].end()
     wait_for_gangs((jobs[1], second))

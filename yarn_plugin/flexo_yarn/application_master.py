@@ -70,7 +70,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HeartbeatResult:
     """What one heartbeat has brought."""
 
     allocated: tuple[pb.Container, ...] = ()
@@ -136,7 +136,7 @@ class ApplicationMaster:
         """Give containers back, with the next heartbeat."""
         self._released.update({container_text(each): each for each in containers})
 
-    def heartbeat(self, progress: float = 0.0) -> Answer:
+    def heartbeat(self, progress: float = 0.0) -> HeartbeatResult:
         """Send what is new, and return what has changed. Raises IpcError, ApplicationGone."""
         sent, given_back = list(self._new), dict(self._released)
         request = pb.AllocateRequest(
@@ -179,7 +179,7 @@ class ApplicationMaster:
         """Close the connection; the application goes on."""
         self._client.close()
 
-    def _read(self, answer: pb.AllocateResponse) -> Answer:
+    def _read(self, answer: pb.AllocateResponse) -> HeartbeatResult:
         self._learn(answer.nm_tokens)
         if answer.HasField("am_rm_token"):
             self._client.token = answer.am_rm_token
@@ -188,7 +188,7 @@ class ApplicationMaster:
             self._fulfil(container.priority.priority)
         preemption = answer.preemption
         taken = [*preemption.strict_contract.containers, *preemption.contract.containers]
-        return Answer(
+        return HeartbeatResult(
             allocated=tuple(answer.allocated_containers),
             recovered=tuple(answer.containers_from_previous_attempts),
             completed=tuple(answer.completed_containers),
@@ -204,10 +204,10 @@ class ApplicationMaster:
         else:
             self.asks[priority] = ask.for_containers(ask.containers - 1)
 
-    def _resynchronize(self) -> Answer:
+    def _resynchronize(self) -> HeartbeatResult:
         kept = self.register()
         self._new = [request for ask in self.asks.values() for request in ask.requests()]
-        return Answer(recovered=kept, resynchronized=True)
+        return HeartbeatResult(recovered=kept, resynchronized=True)
 
     def _learn(self, tokens: Iterable[pb.NmToken]) -> None:
         self.nm_tokens.update({f"{each.node_id.host}:{each.node_id.port}": each.token for each in tokens})

@@ -18,7 +18,7 @@ from flexo_yarn.records import container_text
 PROTOCOL: Final = "org.apache.hadoop.yarn.api.ContainerManagementProtocolPB"
 
 
-class NotStarted(Exception):
+class ContainerRefused(Exception):
     """A NodeManager refused to start or to stop a container; the message has its words."""
 
 
@@ -29,7 +29,7 @@ class NodeManagers:
     tokens: Mapping[str, ipc_pb2.Token]
 
     def start(self, container: pb.Container, launch: pb.ContainerLaunchContext) -> None:
-        """Start an allocated container. Raises NotStarted, Unreachable, Refused."""
+        """Start an allocated container. Raises ContainerRefused, Unreachable, Refused."""
         request = pb.StartContainerRequest(launch_context=launch, container_token=container.container_token)
         answer = self._call(
             container.node_id,
@@ -40,13 +40,13 @@ class NodeManagers:
         _raise_first(answer.failed)
 
     def stop(self, node: pb.NodeId, container: pb.ContainerId) -> None:
-        """Stop a container: SIGTERM, then SIGKILL. Raises NotStarted, Unreachable, Refused."""
+        """Stop a container: SIGTERM, then SIGKILL. Raises ContainerRefused, Unreachable, Refused."""
         request = pb.StopContainersRequest(container_ids=[container])
         answer = self._call(node, "stopContainers", request, pb.StopContainersResponse)
         _raise_first(answer.failed)
 
     def status(self, node: pb.NodeId, container: pb.ContainerId) -> pb.ContainerStatus:
-        """The state of a container. Raises NotStarted if the NodeManager does not know it, and IpcError."""
+        """The state of a container. Raises ContainerRefused for an unknown one, IpcError."""
         request = pb.GetContainerStatusesRequest(container_ids=[container])
         answer = self._call(node, "getContainerStatuses", request, pb.GetContainerStatusesResponse)
         _raise_first(answer.failed)
@@ -60,11 +60,11 @@ class NodeManagers:
         try:
             return connection.call(method, request, answer)
         except RemoteError as error:
-            raise NotStarted(str(error)) from error
+            raise ContainerRefused(str(error)) from error
         finally:
             connection.close()
 
 
 def _raise_first(failed: Iterable[pb.ContainerException]) -> None:
     for each in failed:
-        raise NotStarted(f"{container_text(each.container_id)}: {each.exception.message}")
+        raise ContainerRefused(f"{container_text(each.container_id)}: {each.exception.message}")

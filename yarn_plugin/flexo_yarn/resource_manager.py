@@ -8,7 +8,7 @@ from typing import Final
 from flexo_protos.hadoop import ipc_pb2
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn.ipc.client import Client
-from flexo_yarn.ipc.connection import ANSWER_S, Address
+from flexo_yarn.ipc.connection import TIMEOUT_S, Address
 
 PROTOCOL: Final = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 
@@ -16,7 +16,7 @@ PROTOCOL: Final = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 class ResourceManager:
     """The ResourceManager at `address`, for one thread at a time, called as `user` or with a token.
 
-    `answer_s`: the longest wait for one answer. Every method raises Unreachable, Refused, and RemoteError.
+    `timeout_s`: the longest wait for one answer. Every method raises Unreachable, Refused, and RemoteError.
     """
 
     def __init__(
@@ -24,9 +24,9 @@ class ResourceManager:
         address: Address,
         user: str = "",
         token: ipc_pb2.Token | None = None,
-        answer_s: float = ANSWER_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._client = Client(address, PROTOCOL, token=token, user=user, answer_s=answer_s)
+        self._client = Client(address, PROTOCOL, token=token, user=user, timeout_s=timeout_s)
 
     def new_application(self) -> pb.GetNewApplicationResponse:
         """A new identifier, and the largest container that the cluster allows."""

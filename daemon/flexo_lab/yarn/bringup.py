@@ -40,7 +40,7 @@ def bring_up_yarn(spec: YarnLabSpec, progress: Progress = silent) -> YarnLab:
 def _build(layout: Layout, spec: YarnLabSpec, progress: Progress) -> YarnLab:
     lab = YarnLab(layout, _claim_addresses(layout, spec))
     progress("writing YARN's files")
-    write_files(lab.place, spec)
+    write_files(lab.yarn_layout, spec)
     layout.logs.mkdir(exist_ok=True)
     layout.scratch.mkdir()
     layout.scratch.chmod(0o1777)
@@ -64,7 +64,7 @@ def wait_for_nodes(lab: YarnLab) -> None:
         return False
 
     try:
-        wait_until(all_run, f"{lab.spec.nodes} nodes to run", _UP_S, lab.place.log("rm"))
+        wait_until(all_run, f"{lab.spec.nodes} nodes to run", _UP_S, lab.yarn_layout.log("rm"))
     finally:
         client.close()
     if missing := [node for node in lab.spec.node_names if not lab.processes_of(node)]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from flexo_lab.yarn.place import Place
+from flexo_lab.yarn.layout import YarnLayout
 from flexo_lab.yarn.spec import YarnLabSpec
 from flexo_yarn.records import GPU
 from flexo_yarn.site_settings import (
@@ -29,24 +29,24 @@ log4j.appender.file.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 """
 
 
-def write_files(place: Place, spec: YarnLabSpec) -> None:
+def write_files(layout: YarnLayout, spec: YarnLabSpec) -> None:
     """Write the configuration of clients, of the ResourceManager, and of each NodeManager."""
-    common = {**_values(YARN_SITE), **_yarn_site(place)}
-    _write(place.client_conf, place, spec, common)
-    _write(place.conf("rm"), place, spec, common)
+    common = {**_values(YARN_SITE), **_yarn_site(layout)}
+    _write(layout.client_conf, layout, spec, common)
+    _write(layout.conf("rm"), layout, spec, common)
     queues = {**_values(CAPACITY_SCHEDULER), **_queues()}
-    (place.conf("rm") / "capacity-scheduler.xml").write_text(as_xml(queues.items()))
+    (layout.conf("rm") / "capacity-scheduler.xml").write_text(as_xml(queues.items()))
     gpus = {f"yarn.nodemanager.resource-type.{GPU}": str(spec.gpus_per_node)}
     for number, node in enumerate(spec.node_names, 1):
-        _write(place.conf(node), place, spec, {**common, **_node(place, spec, node, number)})
-        (place.conf(node) / "node-resources.xml").write_text(as_xml(gpus.items()))
+        _write(layout.conf(node), layout, spec, {**common, **_node(layout, spec, node, number)})
+        (layout.conf(node) / "node-resources.xml").write_text(as_xml(gpus.items()))
 
 
-def _write(folder: Path, place: Place, spec: YarnLabSpec, yarn_site: Mapping[str, str]) -> None:
+def _write(folder: Path, layout: YarnLayout, spec: YarnLabSpec, yarn_site: Mapping[str, str]) -> None:
     folder.mkdir(parents=True)
     core = {
         "fs.defaultFS": "file:///",
-        "hadoop.tmp.dir": str(place.directory / "tmp"),
+        "hadoop.tmp.dir": str(layout.directory / "tmp"),
         "hadoop.security.authentication": "simple",
         "hadoop.rpc.protection": spec.protection.value,
     }
@@ -60,14 +60,14 @@ def _values(settings: tuple[Setting, ...]) -> dict[str, str]:
     return {each.name: each.value for each in settings}
 
 
-def _yarn_site(place: Place) -> dict[str, str]:
+def _yarn_site(layout: YarnLayout) -> dict[str, str]:
     """What all parts of the lab have in common."""
     return {
-        "yarn.resourcemanager.hostname": place.resource_manager,
-        "yarn.resourcemanager.bind-host": place.resource_manager,
+        "yarn.resourcemanager.hostname": layout.resource_manager,
+        "yarn.resourcemanager.bind-host": layout.resource_manager,
         "yarn.admin.acl": "root",
         "yarn.resourcemanager.store.class": _FSSTORE,
-        "yarn.resourcemanager.fs.state-store.uri": f"file://{place.directory}/state",
+        "yarn.resourcemanager.fs.state-store.uri": f"file://{layout.directory}/state",
         # One machine is fast, and its tests wait for it.
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "250",
         "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": "2000",
@@ -77,7 +77,7 @@ def _yarn_site(place: Place) -> dict[str, str]:
         "yarn.scheduler.maximum-allocation-mb": str(1 << 20),
         "yarn.scheduler.maximum-allocation-vcores": "1024",
         "yarn.log-aggregation-enable": "true",
-        "yarn.nodemanager.remote-app-log-dir": f"{place.directory}/logs",
+        "yarn.nodemanager.remote-app-log-dir": f"{layout.directory}/logs",
     }
 
 
@@ -93,9 +93,9 @@ def _queues() -> dict[str, str]:
     }
 
 
-def _node(place: Place, spec: YarnLabSpec, node: str, number: int) -> dict[str, str]:
+def _node(layout: YarnLayout, spec: YarnLabSpec, node: str, number: int) -> dict[str, str]:
     """What one NodeManager has for itself: its address, its resources and its folders."""
-    host, folder = place.node(number), place.directory / node
+    host, folder = layout.node(number), layout.directory / node
     return {
         "yarn.nodemanager.hostname": host,
         "yarn.nodemanager.bind-host": host,

@@ -16,7 +16,7 @@ from flexo_lab.processes import Account
 from flexo_lab.requirements import SYSTEM_PATH
 from flexo_lab.teardown import Progress, silent, take_down
 from flexo_lab.yarn import jars
-from flexo_lab.yarn.place import CLIENT_PORT, SCHEDULER_PORT, Place
+from flexo_lab.yarn.layout import CLIENT_PORT, SCHEDULER_PORT, YarnLayout
 from flexo_lab.yarn.record import YarnRecord
 from flexo_lab.yarn.spec import YarnLabSpec
 from flexo_yarn.ipc.connection import Address
@@ -58,9 +58,9 @@ class YarnLab:
         return self.record.spec
 
     @property
-    def place(self) -> Place:
+    def yarn_layout(self) -> YarnLayout:
         """The lab's folders and addresses."""
-        return Place(self.layout.directory, self.record.number)
+        return YarnLayout(self.layout.directory, self.record.number)
 
     @property
     def scratch(self) -> Path:
@@ -70,19 +70,19 @@ class YarnLab:
     @property
     def clients(self) -> Address:
         """Where the ResourceManager listens to clients."""
-        return self.place.resource_manager, CLIENT_PORT
+        return self.yarn_layout.resource_manager, CLIENT_PORT
 
     @property
     def scheduler(self) -> Address:
         """Where the ResourceManager listens to ApplicationMasters."""
-        return self.place.resource_manager, SCHEDULER_PORT
+        return self.yarn_layout.resource_manager, SCHEDULER_PORT
 
     def environment(self) -> dict[str, str]:
         """A clean environment in which YARN's and flexo's commands use this lab."""
         account = Account.own()
         return {
             **clean_environment(account, self.name),
-            "HADOOP_CONF_DIR": str(self.place.client_conf),
+            "HADOOP_CONF_DIR": str(self.yarn_layout.client_conf),
             "HADOOP_USER_NAME": account.name,
         }
 
@@ -93,15 +93,15 @@ class YarnLab:
         command = [
             *(java, f"-Xmx{_HEAP_MIB[kind]}m", *_JVM),
             f"{processes.JAVA_NAME_OPTION}{daemon}",
-            f"-Dflexo.log={self.place.log(daemon)}",
-            *("-cp", f"{self.place.conf(daemon)}:{jars.cached()}/*", _CLASSES[kind]),
+            f"-Dflexo.log={self.yarn_layout.log(daemon)}",
+            *("-cp", f"{self.yarn_layout.conf(daemon)}:{jars.cached()}/*", _CLASSES[kind]),
         ]
         environment = {
             "PATH": SYSTEM_PATH,
             "LANG": "C.UTF-8",
-            "HADOOP_CONF_DIR": str(self.place.conf(daemon)),
+            "HADOOP_CONF_DIR": str(self.yarn_layout.conf(daemon)),
         }
-        processes.start(command, self.place.log(daemon).with_suffix(".out"), environment)
+        processes.start(command, self.yarn_layout.log(daemon).with_suffix(".out"), environment)
 
     def processes_of(self, daemon: str) -> list[psutil.Process]:
         """The living processes of "rm" or of a node, without containers."""

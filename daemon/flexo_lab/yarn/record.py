@@ -17,7 +17,7 @@ class YarnRecord:
 
     spec: YarnLabSpec
     number: int
-    """See Place."""
+    """See YarnLayout."""
     up: bool
 
     def write(self, path: Path) -> None:

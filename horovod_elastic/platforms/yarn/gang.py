@@ -1,7 +1,7 @@
 """A gang: containers that a job needs all at once, which YARN, without gangs, allocates one by one.
 
-Two jobs could each hold half of what both need, and wait for each other for ever. So a gang that is not
-complete in time gives all its containers back, rests for a random time, and asks again.
+Two jobs could each hold half of what both need, and neither would ever start. So a gang that is incomplete at
+its timeout releases all its containers, backs off for a random time, and asks again.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from flexo_protos.hadoop import yarn_pb2 as pb
-from flexo_yarn.application_master import Answer, Ask
+from flexo_yarn.application_master import Ask, HeartbeatResult
 from flexo_yarn.records import container_text
 
-COMPLETE_WITHIN_S: Final = 60.0
-"""The longest time from the first container of an incomplete gang until it gives all back, in seconds."""
-SHORTEST_REST_S, LONGEST_REST_S = 2.0, 120.0
-"""Limits of a rest in seconds. The upper limit of the random rest doubles with each attempt."""
+TIMEOUT_S: Final = 60.0
+"""The longest time from the first container of an incomplete gang until it releases all, in seconds."""
+SHORTEST_BACKOFF_S, LONGEST_BACKOFF_S = 2.0, 120.0
+"""Limits of a backoff in seconds. The upper limit of the random backoff doubles with each attempt."""
 
 
 class Master(Protocol):
@@ -36,15 +36,15 @@ class Master(Protocol):
         ...
 
 
-def random_rest_s(attempt: int) -> float:
-    """The rest after the `attempt`-th attempt (from 0), in seconds."""
-    return random.uniform(0.5, 1.0) * min(LONGEST_REST_S, SHORTEST_REST_S * 2.0**attempt)
+def random_backoff_s(attempt: int) -> float:
+    """The random backoff after the attempt with this number (from 0), in seconds."""
+    return random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF_S, SHORTEST_BACKOFF_S * 2.0**attempt)
 
 
 class Gang:
-    """The containers of `ask`, all of them or none. The caller passes each heartbeat's answer to `hear`.
+    """The containers of `ask`, all of them or none. The caller passes each heartbeat's result to `handle`.
 
-    Times are in seconds, of any clock that only goes forward. `rest_s`: the rest after an attempt.
+    Times are in seconds, of any clock that only goes forward. `backoff_s`: the backoff after an attempt.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class Gang:
         master: Master,
         ask: Ask,
         *,
-        complete_within_s: float = COMPLETE_WITHIN_S,
-        rest_s: Callable[[int], float] = random_rest_s,
+        timeout_s: float = TIMEOUT_S,
+        backoff_s: Callable[[int], float] = random_backoff_s,
     ) -> None:
         self.attempts = 0
         """The number of attempts that were given up."""
         self._master = master
         self._ask = ask
-        self._complete_within_s = complete_within_s
-        self._rest_s = rest_s
+        self._timeout_s = timeout_s
+        self._backoff_s = backoff_s
         self._held: dict[str, pb.Container] = {}
         self._deadline: float | None = None
         """When this attempt is given up; None while it holds nothing."""
-        self._rests_until: float | None = None
+        self._backs_off_until: float | None = None
         master.ask(ask)
 
     @property
@@ -77,27 +77,27 @@ class Gang:
         """Whether all containers are there."""
         return len(self._held) == self._ask.containers
 
-    def hear(self, answer: Answer, now: float) -> None:
+    def handle(self, answer: HeartbeatResult, now: float) -> None:
         """Take what a heartbeat has brought, and give up or begin an attempt if it is time."""
         self._take(answer)
         if self.is_complete:
             self._deadline = None
-        elif self._rests_until is not None:
-            if now >= self._rests_until:
-                self._rests_until = None
+        elif self._backs_off_until is not None:
+            if now >= self._backs_off_until:
+                self._backs_off_until = None
                 self._master.ask(self._ask)
         elif not self._held:
             self._deadline = None
         elif self._deadline is None:
-            self._deadline = now + self._complete_within_s
+            self._deadline = now + self._timeout_s
         elif now >= self._deadline:
             self._give_up(now)
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: HeartbeatResult) -> None:
         """Note allocated and lost containers. Ask again for those that an incomplete gang has lost."""
         priority = self._ask.priority
         allocated = [each for each in answer.allocated if each.priority.priority == priority]
-        if self._rests_until is not None:  # on their way while the request was withdrawn
+        if self._backs_off_until is not None:  # on their way while the request was withdrawn
             self._master.release([each.id for each in allocated])
             return
         complete = self.is_complete
@@ -116,5 +116,5 @@ class Gang:
         self._master.release([each.id for each in self._held.values()])
         self._held.clear()
         self._deadline = None
-        self._rests_until = now + self._rest_s(self.attempts)
+        self._backs_off_until = now + self._backoff_s(self.attempts)
         self.attempts += 1

@@ -10,7 +10,7 @@ import pytest
 from flexo_lab import BadSpec
 from flexo_lab.yarn import YarnLabSpec
 from flexo_lab.yarn.files import write_files
-from flexo_lab.yarn.place import Place
+from flexo_lab.yarn.layout import YarnLayout
 from flexo_lab.yarn.record import YarnRecord
 
 
@@ -29,35 +29,35 @@ def test_a_bad_specification_is_refused_by_its_field(field: str, value: object) 
 
 
 def test_labs_and_their_parts_have_addresses_of_their_own() -> None:
-    places = [Place(Path("/lab"), number) for number in (10000, 10001, 64999)]
+    layouts = [YarnLayout(Path("/lab"), number) for number in (10000, 10001, 64999)]
     addresses = [
         address
-        for place in places
-        for address in (place.resource_manager, *(place.node(number) for number in range(1, 65)))
+        for layout in layouts
+        for address in (layout.resource_manager, *(layout.node(number) for number in range(1, 65)))
     ]
     assert len(set(addresses)) == len(addresses)
     assert all(address.startswith("127.") for address in addresses)
 
 
 def test_each_node_has_its_address_its_resources_and_its_folders(tmp_path: Path) -> None:
-    place = Place(tmp_path, 10000)
-    write_files(place, YarnLabSpec(nodes=3, gpus_per_node=2, cores_per_node=6, memory_mib_per_node=2048))
+    layout = YarnLayout(tmp_path, 10000)
+    write_files(layout, YarnLabSpec(nodes=3, gpus_per_node=2, cores_per_node=6, memory_mib_per_node=2048))
     seen = []
     for number, node in enumerate(("n1", "n2", "n3"), 1):
-        site = read(place.conf(node) / "yarn-site.xml")
-        assert site["yarn.nodemanager.hostname"] == place.node(number)
+        site = read(layout.conf(node) / "yarn-site.xml")
+        assert site["yarn.nodemanager.hostname"] == layout.node(number)
         assert site["yarn.nodemanager.resource.cpu-vcores"] == "6"
-        assert site["yarn.resourcemanager.hostname"] == place.resource_manager
+        assert site["yarn.resourcemanager.hostname"] == layout.resource_manager
         seen.append(site["yarn.nodemanager.local-dirs"])
-        resources = read(place.conf(node) / "node-resources.xml")
+        resources = read(layout.conf(node) / "node-resources.xml")
         assert resources["yarn.nodemanager.resource-type.yarn.io/gpu"] == "2"
     assert len(set(seen)) == 3
 
 
 def test_the_queues_share_the_whole_cluster_and_only_flex_is_preempted_from(tmp_path: Path) -> None:
-    place = Place(tmp_path, 10000)
-    write_files(place, YarnLabSpec())
-    queues = read(place.conf("rm") / "capacity-scheduler.xml")
+    layout = YarnLayout(tmp_path, 10000)
+    write_files(layout, YarnLabSpec())
+    queues = read(layout.conf("rm") / "capacity-scheduler.xml")
     prefix = "yarn.scheduler.capacity.root"
     names = queues[f"{prefix}.queues"].split(",")
     assert sum(int(queues[f"{prefix}.{name}.capacity"]) for name in names) == 100

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import records
-from flexo_yarn.application_master import Answer, Ask
-from horovod_elastic.platforms.yarn.gang import LONGEST_REST_S, Gang, random_rest_s
+from flexo_yarn.application_master import Ask, HeartbeatResult
+from horovod_elastic.platforms.yarn.gang import LONGEST_BACKOFF_S, Gang, random_backoff_s
 
 GPU = records.resource(64, 1, 1)
 
@@ -43,7 +43,7 @@ class Job:
             self.held.remove(each.id)
             self.pool.free += 1
 
-    def beat(self, at_most: int = 1) -> Answer:
+    def beat(self, at_most: int = 1) -> HeartbeatResult:
         """A heartbeat that brings at most so many containers."""
         allocated = []
         for priority, count in self.wanted.items():
@@ -51,12 +51,12 @@ class Job:
             self.wanted[priority] -= given_now
             self.pool.free -= given_now
             allocated += [self._container(priority) for _ in range(given_now)]
-        return Answer(allocated=tuple(allocated))
+        return HeartbeatResult(allocated=tuple(allocated))
 
-    def lose(self, container: pb.Container) -> Answer:
+    def lose(self, container: pb.Container) -> HeartbeatResult:
         """A heartbeat that says that a container was lost."""
         self.held.remove(container.id.id)
-        return Answer(completed=(pb.ContainerStatus(container_id=container.id, exit_status=-100),))
+        return HeartbeatResult(completed=(pb.ContainerStatus(container_id=container.id, exit_status=-100),))
 
     def _container(self, priority: int) -> pb.Container:
         number = next(self.pool.numbers)
@@ -64,8 +64,8 @@ class Job:
         return pb.Container(id=pb.ContainerId(id=number), priority=pb.Priority(priority=priority))
 
 
-def gang_of(job: Job, count: int, within_s: float = 10.0, rest_s: float = 3.0) -> Gang:
-    return Gang(job, Ask(7, GPU, count), complete_within_s=within_s, rest_s=lambda attempt: rest_s)
+def gang_of(job: Job, count: int, timeout_s: float = 10.0, backoff_s: float = 3.0) -> Gang:
+    return Gang(job, Ask(7, GPU, count), timeout_s=timeout_s, backoff_s=lambda attempt: backoff_s)
 
 
 def test_a_gang_is_complete_when_its_last_container_is_there() -> None:
@@ -73,27 +73,27 @@ def test_a_gang_is_complete_when_its_last_container_is_there() -> None:
     gang = gang_of(job, 3)
     for now in range(3):
         assert gang.containers == ()
-        gang.hear(job.beat(), now)
+        gang.handle(job.beat(), now)
     assert len(gang.containers) == 3
-    gang.hear(Answer(), 1000)
+    gang.handle(HeartbeatResult(), 1000)
     assert len(gang.containers) == 3
 
 
 def test_what_is_not_complete_in_time_gives_all_back_rests_and_asks_again() -> None:
     pool = Pool(2)
     job = Job(pool)
-    gang = gang_of(job, 3, within_s=10, rest_s=3)
-    gang.hear(job.beat(), 0)
-    gang.hear(job.beat(), 1)
-    gang.hear(job.beat(), 9.9)
+    gang = gang_of(job, 3, timeout_s=10, backoff_s=3)
+    gang.handle(job.beat(), 0)
+    gang.handle(job.beat(), 1)
+    gang.handle(job.beat(), 9.9)
     assert (pool.free, gang.attempts) == (0, 0)
-    gang.hear(job.beat(), 10)
+    gang.handle(job.beat(), 10)
     assert (pool.free, gang.attempts) == (2, 1)
-    gang.hear(job.beat(), 12.9)
+    gang.handle(job.beat(), 12.9)
     assert pool.free == 2
     pool.free += 1
     for now in (13, 14, 15, 16):
-        gang.hear(job.beat(), now)
+        gang.handle(job.beat(), now)
     assert gang.is_complete
 
 
@@ -101,7 +101,7 @@ def test_a_gang_that_holds_nothing_waits_as_long_as_it_takes() -> None:
     job = Job(Pool(0))
     gang = gang_of(job, 2)
     for now in (0, 100, 1000):
-        gang.hear(job.beat(), now)
+        gang.handle(job.beat(), now)
     assert gang.attempts == 0
 
 
@@ -110,9 +110,9 @@ def test_what_comes_while_it_rests_is_given_back() -> None:
     job = Job(pool)
     gang = gang_of(job, 3)
     late = job.beat()
-    gang.hear(job.beat(), 0)
-    gang.hear(Answer(), 10)
-    gang.hear(late, 11)
+    gang.handle(job.beat(), 0)
+    gang.handle(HeartbeatResult(), 10)
+    gang.handle(late, 11)
     assert (pool.free, job.held) == (2, set())
 
 
@@ -120,19 +120,19 @@ def test_a_container_that_is_lost_on_the_way_is_asked_for_again() -> None:
     job = Job(Pool(5))
     gang = gang_of(job, 3)
     first = job.beat()
-    gang.hear(first, 0)
-    gang.hear(job.beat(), 1)
-    gang.hear(job.lose(first.allocated[0]), 2)
+    gang.handle(first, 0)
+    gang.handle(job.beat(), 1)
+    gang.handle(job.lose(first.allocated[0]), 2)
     for now in (3, 4):
-        gang.hear(job.beat(), now)
+        gang.handle(job.beat(), now)
     assert gang.is_complete
     assert len(job.held) == 3
 
 
 def test_rests_are_random_grow_and_have_a_limit() -> None:
-    assert len({random_rest_s(0) for _ in range(20)}) > 10
+    assert len({random_backoff_s(0) for _ in range(20)}) > 10
     for attempt in range(20):
-        assert 0 < random_rest_s(attempt) <= min(LONGEST_REST_S, 2.0 * 2.0**attempt)
+        assert 0 < random_backoff_s(attempt) <= min(LONGEST_BACKOFF_S, 2.0 * 2.0**attempt)
 
 
 @given(st.integers(2, 8), st.integers(2, 4), st.randoms(use_true_random=False))
@@ -145,13 +145,13 @@ def test_gangs_that_each_hold_a_part_all_train_in_the_end(
     for _ in range(jobs):
         job = Job(pool)
         rest = lambda attempt: chance.uniform(0.5, 1.0) * 2.0 ** min(attempt, 5)  # noqa: E731
-        waiting.append((job, Gang(job, Ask(7, GPU, gpus // 2 + 1), complete_within_s=5.0, rest_s=rest)))
+        waiting.append((job, Gang(job, Ask(7, GPU, gpus // 2 + 1), timeout_s=5.0, backoff_s=rest)))
     now = 0.0
     while waiting:
         now += 0.5
         assert now < 5000, "they wait for each other"
         for job, gang in chance.sample(waiting, len(waiting)):
-            gang.hear(job.beat(), now)
+            gang.handle(job.beat(), now)
             if gang.is_complete:
                 job.release([each.id for each in gang.containers])
                 waiting.remove((job, gang))

@@ -12,7 +12,7 @@ from flexo.doctor.finding import Level
 from flexo.doctor.yarn import examine_yarn
 from flexo_cli.app import app
 from flexo_lab.yarn.files import write_files
-from flexo_lab.yarn.place import Place
+from flexo_lab.yarn.layout import YarnLayout
 from flexo_lab.yarn.spec import YarnLabSpec
 from flexo_yarn.site_settings import CAPACITY_SCHEDULER, RESOURCE_TYPES, YARN_SITE, as_xml
 
@@ -40,9 +40,9 @@ def levels(folder: Path) -> dict[str, Level]:
 
 def test_the_settings_of_the_plugin_and_those_of_a_lab_are_in_order(tmp_path: Path) -> None:
     assert levels(site(tmp_path)) == {}
-    place = Place(tmp_path / "lab", 10000)
-    write_files(place, YarnLabSpec())
-    assert levels(place.conf("rm")) == {}
+    layout = YarnLayout(tmp_path / "lab", 10000)
+    write_files(layout, YarnLabSpec())
+    assert levels(layout.conf("rm")) == {}
 
 
 @pytest.mark.parametrize(

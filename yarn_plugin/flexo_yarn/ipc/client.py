@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from google.protobuf.message import Message
 
 from flexo_protos.hadoop import ipc_pb2 as pb
-from flexo_yarn.ipc.connection import ANSWER_S, Address, Connection
+from flexo_yarn.ipc.connection import TIMEOUT_S, Address, Connection
 from flexo_yarn.ipc.errors import Unreachable
 from flexo_yarn.ipc.framing import M
 
@@ -20,7 +20,7 @@ class Client:
     protocol: str
     token: pb.Token | None = None
     user: str = ""
-    answer_s: float = ANSWER_S
+    timeout_s: float = TIMEOUT_S
     _connection: Connection | None = None
 
     def call(self, method: str, request: Message, answer: type[M]) -> M:
@@ -35,7 +35,7 @@ class Client:
             except Unreachable:
                 self._connection.close()
         self._connection = Connection(
-            self.address, self.protocol, token=self.token, user=self.user, answer_s=self.answer_s
+            self.address, self.protocol, token=self.token, user=self.user, timeout_s=self.timeout_s
         )
         return self._connection.call(method, request, answer)
 

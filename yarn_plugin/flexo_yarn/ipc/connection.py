@@ -20,7 +20,7 @@ from flexo_yarn.ipc.framing import LENGTH, LONGEST_FRAME, Frame, M, frame
 Address = tuple[str, int]
 """Host and port of a server."""
 
-ANSWER_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 """The longest wait for one answer, in seconds."""
 _MAGIC, _VERSION, _SERVICE_CLASS = b"hrpc", 9, 0
 _PLAIN, _SASL = 0, 0xDF
@@ -44,7 +44,7 @@ class Connection:
         *,
         token: pb.Token | None = None,
         user: str = "",
-        answer_s: float = ANSWER_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._protocol = protocol
         self._client_id = os.urandom(16)
@@ -54,7 +54,7 @@ class Connection:
         """Unprotected bytes that no frame has been made of yet."""
         self._where = f"{protocol.rpartition('.')[2].removesuffix('PB')} at {address[0]}:{address[1]}"
         try:
-            self._socket = socket.create_connection(address, timeout=answer_s)
+            self._socket = socket.create_connection(address, timeout=timeout_s)
         except OSError as error:
             raise Unreachable(f"{self._where}: {error}") from error
         with self._closed_on_error():

@@ -10,8 +10,8 @@ SCHEDULER_PORT, CLIENT_PORT, WEB_PORT = 8030, 8032, 8088
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of the lab in `directory`.
+class YarnLayout:
+    """Paths and addresses of the YARN lab in `directory`.
 
     Every part has an address of its own in 127.0.0.0/8, so labs and NodeManagers keep Hadoop's ports and do
     not meet. `number` distinguishes labs.
