@@ -297,15 +297,16 @@ def until_it_fails(me: Me, generation: int, told_after_s: float = 0.0) -> float:
 def test_who_hangs_up_is_noticed_soon_and_all_form_anew(cluster: Cluster) -> None:
     first, second, third = members = cluster.start(3)
     cluster.form(members)
-    # Horovod's library does not always notice: in a job the leader tells those who have not.
-    told_after_s = 5.0 if cluster.core == HOROVOD else 0.0
+    # Horovod's library does not always notice: in a job the leader tells those who have not. Its Gloo also
+    # forgets a message that a closed connection refuses: then nothing but its timeout ends the wait.
+    told_after_s, soon_s = (5.0, ranks.GLOO_TIMEOUT_S + SOON_S) if cluster.core == HOROVOD else (0.0, SOON_S)
     for _ in range(2):
         first.begin(until_it_fails, cluster.generation, told_after_s)
         second.begin(until_it_fails, cluster.generation, told_after_s)
         time.sleep(0.5)  # most often they wait for the third now, and would for GLOO_TIMEOUT_S
         began = time.time()
         third.do(hang_up, cluster.generation)
-        assert max(first.answer() - began, second.answer() - began) < SOON_S
+        assert max(first.answer() - began, second.answer() - began) < soon_s
         cluster.form(members)
         assert each(members, ranks.all_sum, 1.0) == [3.0] * 3
 

@@ -86,8 +86,14 @@ def test_what_an_up_that_was_killed_has_left_is_cleared_away_by_the_next_one() -
     assert left(NAME) == []
 
 
+def _heed_interrupts() -> None:
+    """What a shell starts in the background ignores SIGINT, and so would a lab of tests that run there."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_an_up_that_is_interrupted_leaves_nothing() -> None:
-    up = subprocess.Popen([FLEXO, "lab", "up", NAME, "--yarn", "--nodes", "6"], stderr=subprocess.DEVNULL)
+    command = [FLEXO, "lab", "up", NAME, "--yarn", "--nodes", "6"]
+    up = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=_heed_interrupts)
     wait_for("its first daemon", lambda: [words for words in left(NAME) if "flexo.daemon" in words])
     up.send_signal(signal.SIGINT)
     assert up.wait(BOUND_S) == 130

@@ -8,11 +8,13 @@ from typing import NoReturn
 import pytest
 
 from flexo_protos.credentials import NotAuthentic
+from flexo_protos.v1 import workers_pb2 as pb
 from horovod_elastic import job_plan
 from horovod_elastic.agent import process
 from horovod_elastic.agent.agent import TERMINATED, AgentOptions
 from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, EXIT_TRY_AGAIN
-from horovod_elastic.agent.worker_environment import devices_seen
+from horovod_elastic.agent.worker_environment import WorkerLocation, devices_seen, environment_of
+from horovod_elastic.core import choice
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,30 @@ def test_the_gpu_of_its_slot_is_where_the_script_looks(
     assert ",".join(found) == seen
     if gpus == 1 and slot < 3:
         assert found[local_rank] == str(slot)
+
+
+@pytest.mark.parametrize(
+    ("core", "users", "timeout"),
+    [
+        (choice.TORCH, None, "120"),
+        (choice.HOROVOD, None, None),
+        (choice.TORCH, "7", "7"),
+        (choice.HOROVOD, "7", "7"),
+    ],
+)
+def test_horovods_library_keeps_its_own_timeout_and_everybody_the_users(
+    monkeypatch: pytest.MonkeyPatch, core: str, users: str | None, timeout: str | None
+) -> None:
+    variable = "HOROVOD_GLOO_TIMEOUT_SECONDS"
+    monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(choice.VARIABLE, core)
+    if users is not None:
+        monkeypatch.setenv(variable, users)
+    job = SimpleNamespace(job_id="1", batch="", shape=SimpleNamespace(gpus=0))
+    supervisor = SimpleNamespace(endpoint="unix:x", secret="s")
+    place = WorkerLocation("n1", "lo", 1, True)
+    environment = environment_of(pb.StartWorker(worker_id="w1"), place, supervisor, job)  # type: ignore[arg-type]
+    assert environment.get(variable) == timeout
 
 
 def post(*, base: bool = True, pass_signals: bool = False) -> AgentOptions:
