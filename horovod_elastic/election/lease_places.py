@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from flexo_protos import flexods, lease_place
-from flexo_protos.credentials import Authenticator
+from flexo_protos.credentials import Authenticator, NotAuthentic
 from flexo_protos.installing import how_to_install
+from flexo_protos.job_secret import for_flexod
 from flexo_protos.leader_leases.lease import OF_JOBS, StoreUnavailable
 from flexo_protos.lease_place import EtcdAccess, Kind, LeasePlace
 from horovod_elastic.daemon_address import CONFIG, daemon_address
@@ -44,6 +45,11 @@ def open_lease(
 ) -> LeaseClient:
     """A client of the lease at `place`; it asks nothing yet. Raises StoreUnavailable without its library."""
     if not place.etcd:
+        if place.kind is Kind.FLEXOD:
+            try:
+                authenticator = for_flexod(authenticator, place.hosts)
+            except NotAuthentic as error:
+                raise StoreUnavailable(str(error)) from error
         return GrpcLease(place, job, authenticator)
     try:
         from flexo_protos.leader_leases.etcd_store import EtcdLeaseStore

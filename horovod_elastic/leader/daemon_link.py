@@ -15,6 +15,7 @@ import grpc
 
 from flexo_protos import flexods, tls
 from flexo_protos.credentials import METADATA_KEY, NotAuthentic, new_authenticator
+from flexo_protos.job_secret import for_flexod
 from flexo_protos.v1 import jobs_pb2 as pb
 from flexo_protos.v1 import jobs_pb2_grpc as rpc
 from horovod_elastic.trace import say_error
@@ -148,7 +149,8 @@ class DaemonLink:
             outbox: queue.SimpleQueue[pb.FromLeader | None] = queue.SimpleQueue()
             outbox.put(pb.FromLeader(hello=self._hello()))
             self._outbox = outbox
-            metadata = ((METADATA_KEY, new_authenticator().credential(ATTACH)),)
+            authenticator = for_flexod(new_authenticator(), [address])
+            metadata = ((METADATA_KEY, authenticator.credential(ATTACH)),)
             try:
                 for message in rpc.JobServiceStub(channel).Attach(_outgoing(outbox), metadata=metadata):
                     self._hear(message, address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from horovod_elastic.platforms import slurm
+from horovod_elastic.platforms import slurm, yarn
 from horovod_elastic.platforms.base import VARIABLE, Kind, NotInAJob, Platform
 
 _kinds: dict[str, Kind] = {}
@@ -33,3 +33,4 @@ def find(environment: Mapping[str, str]) -> Platform:
 
 
 register(slurm.KIND)
+register(yarn.KIND)

@@ -1,6 +1,6 @@
-"""Credentials on gRPC calls, which prove the caller's identity with MUNGE, as Slurm does.
+"""Credentials on gRPC calls, which prove the caller's identity: with MUNGE, as Slurm does.
 
-Only `new_authenticator` chooses the scheme; MUNGE is the only scheme so far.
+Only `new_authenticator` chooses the scheme. job_secret.py has the scheme for clusters without MUNGE.
 
 A caller puts a credential into the call's metadata. The credential names flexo and the method that is called.
 munged adds uid, gid and time, and signs. The callee decodes the credential once: munged itself refuses
@@ -112,20 +112,31 @@ class Munge:
         return context
 
 
-MUNGE = "munge"
-_SCHEMES: dict[str, Callable[[str | None], Authenticator]] = {MUNGE: Munge}
+def _job_secret(socket: str | None) -> Authenticator:
+    from flexo_protos.job_secret import JobSecret  # it needs this module's types
+
+    return JobSecret.from_file()
 
 
-def new_authenticator(scheme: str = MUNGE, *, socket: str | None = None) -> Authenticator:
-    """The authenticator of a scheme. `socket`: socket of the scheme's daemon, if not the default one.
+MUNGE, JOB_SECRET = "munge", "job-secret"
+SCHEME_VARIABLE = "FLEXO_AUTHENTICATION"
+"""Environment variable: the scheme of this process; munge if it is not set."""
+_SCHEMES: dict[str, Callable[[str | None], Authenticator]] = {MUNGE: Munge, JOB_SECRET: _job_secret}
 
-    Raises ValueError for an unknown scheme.
+
+def new_authenticator(scheme: str = "", *, socket: str | None = None) -> Authenticator:
+    """The authenticator of a scheme; "": of the environment's. `socket`: the scheme's daemon's, if not the
+    default one.
+
+    Raises ValueError for an unknown scheme, and NotAuthentic if it lacks what it needs.
     """
+    scheme = scheme or os.environ.get(SCHEME_VARIABLE) or MUNGE
     try:
-        return _SCHEMES[scheme](socket)
+        make = _SCHEMES[scheme]
     except KeyError:
         known = ", ".join(sorted(_SCHEMES))
         raise ValueError(f"'{scheme}' is no scheme of authentication; it is one of {known}") from None
+    return make(socket)
 
 
 def _payload(method: str) -> bytes:

@@ -87,10 +87,17 @@ class HeartbeatResult:
 class ApplicationMaster:
     """One attempt of an application at the ResourceManager at `address`, for one thread at a time.
 
-    `token`: what proves that this is its ApplicationMaster.
+    `token`: what proves that this is its ApplicationMaster. `listens_at`: host and port for its clients.
     """
 
-    def __init__(self, address: Address, token: ipc_pb2.Token, *, tracking_url: str = "") -> None:
+    def __init__(
+        self,
+        address: Address,
+        token: ipc_pb2.Token,
+        *,
+        tracking_url: str = "",
+        listens_at: Address = ("", 0),
+    ) -> None:
         self.queue = ""
         """The queue, once it has registered."""
         self.maximum = pb.Resource()
@@ -101,13 +108,17 @@ class ApplicationMaster:
         """Requests that are not fulfilled yet, by priority."""
         self._client = Client(address, PROTOCOL, token=token)
         self._tracking_url = tracking_url
+        self._listens_at = listens_at
         self._released: dict[str, pb.ContainerId] = {}
         self._new: list[pb.ResourceRequest] = []
         self._response_id = 0
 
     def register(self) -> tuple[pb.Container, ...]:
         """Register; return the containers of earlier attempts. Raises IpcError, ApplicationGone."""
-        request = pb.RegisterApplicationMasterRequest(tracking_url=self._tracking_url)
+        host, port = self._listens_at
+        request = pb.RegisterApplicationMasterRequest(
+            host=host, rpc_port=port, tracking_url=self._tracking_url
+        )
         try:
             answer = self._client.call(
                 "registerApplicationMaster", request, pb.RegisterApplicationMasterResponse

@@ -10,6 +10,10 @@ GPU = "yarn.io/gpu"
 """YARN's name of the resource GPU."""
 _APPLICATION = re.compile(r"application_(\d+)_(\d+)")
 _CONTAINER = re.compile(r"container_(?:e(\d+)_)?(\d+)_(\d+)_(\d+)_(\d+)")
+_APPLICATIONS = 1_000_000
+"""More than a ResourceManager starts before it is restarted; with the time, it fits into 63 bits."""
+_PRIORITIES = 1_000_000
+"""More than a job is granted satellites."""
 _EPOCH_SHIFT = 40
 """The upper bits of a container's number count restarts of the ResourceManager."""
 
@@ -24,6 +28,22 @@ def read_application(text: str) -> pb.ApplicationId:
     if (match := _APPLICATION.fullmatch(text)) is None:
         raise ValueError(f"'{text}' is no application; allowed: application_TIMESTAMP_NUMBER")
     return pb.ApplicationId(cluster_timestamp=int(match[1]), id=int(match[2]))
+
+
+def application_number(application: pb.ApplicationId) -> int:
+    """The number by which flexo knows an application: its cluster's start (ms) and its own number."""
+    return int(application.cluster_timestamp) * _APPLICATIONS + int(application.id)
+
+
+def numbered_application(number: int) -> pb.ApplicationId:
+    """The inverse of `application_number`."""
+    timestamp, own = divmod(number, _APPLICATIONS)
+    return pb.ApplicationId(cluster_timestamp=timestamp, id=own)
+
+
+def satellite_number(application: pb.ApplicationId, priority: int) -> int:
+    """The number by which flexo knows a container of a flex application: its own, by the priority."""
+    return int(application.id) * _PRIORITIES + priority
 
 
 def container_text(container: pb.ContainerId) -> str:

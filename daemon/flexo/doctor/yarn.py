@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree
 
 from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
+from flexo_yarn.configuration import BadConfiguration, read_file
 from flexo_yarn.site_settings import (
     CAPACITY_SCHEDULER,
     FLEX_QUEUE,
@@ -21,14 +21,6 @@ _QUEUES: Final = "yarn.scheduler.capacity.root.queues"
 _FILES: Final = ("yarn-site.xml", "resource-types.xml", "capacity-scheduler.xml")
 
 
-class Unreadable(Exception):
-    """A configuration file cannot be read."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        fix = "Name the folder of the ResourceManager's configuration with --conf."
-        self.finding = problem(path.name, f"{path} cannot be read: {why}", fix)
-
-
 def examine_yarn(folder: Path) -> list[Finding]:
     """Check yarn-site.xml, resource-types.xml and capacity-scheduler.xml in `folder`.
 
@@ -36,30 +28,25 @@ def examine_yarn(folder: Path) -> list[Finding]:
     """
     site_file, types_file, queues_file = (folder / name for name in _FILES)
     try:
-        site = _read(site_file)
+        site = read_file(site_file)
         # YARN reads the types of resources from a file of their own, or from yarn-site.xml.
-        types = {**site, **_read(types_file)} if types_file.exists() else site
+        types = {**site, **read_file(types_file)} if types_file.exists() else site
         findings = [*(_checked(each, site) for each in YARN_SITE), _gpus_counted(types)]
         scheduler = site.get(_SCHEDULER, "CapacityScheduler").rpartition(".")[2]
         if scheduler != "CapacityScheduler":
             return [*findings, not_checked(queues_file.name, f"the cluster uses {scheduler}")]
-    except Unreadable as error:
-        return [error.finding]
+    except BadConfiguration as error:
+        return [_unreadable(error)]
     try:
-        queues = _read(queues_file)
-    except Unreadable as error:
-        return [*findings, error.finding]
+        queues = read_file(queues_file)
+    except BadConfiguration as error:
+        return [*findings, _unreadable(error)]
     return [*findings, _flex_queue(queues), *(_checked(each, queues) for each in CAPACITY_SCHEDULER)]
 
 
-def _read(path: Path) -> dict[str, str]:
-    """The settings in a configuration file of Hadoop. Raises Unreadable."""
-    try:
-        root = ElementTree.parse(path).getroot()
-    except (OSError, ElementTree.ParseError) as error:
-        raise Unreadable(path, str(error)) from error
-    properties = ((each.findtext("name"), each.findtext("value")) for each in root.iter("property"))
-    return {name.strip(): value or "" for name, value in properties if name}
+def _unreadable(error: BadConfiguration) -> Finding:
+    fix = "Name the folder of the ResourceManager's configuration with --conf."
+    return problem(error.path.name, str(error), fix)
 
 
 def _checked(setting: Setting, values: Mapping[str, str]) -> Finding:

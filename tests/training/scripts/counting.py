@@ -26,7 +26,7 @@ def log(event, **fields):
             "event": event,
             "time": time.time(),
             "pid": os.getpid(),
-            "node": os.environ["SLURMD_NODENAME"],
+            "node": os.environ.get("FLEXO_NODE") or os.environ["SLURMD_NODENAME"],
         }
         file.write(json.dumps(line | fields) + "\n")
 

@@ -71,8 +71,10 @@ RENAMED = (
     ("ElasticJob.errand = 16 ", "ElasticJob.pending_command = 16 "),
     ("Grant.lease_s = 5 ", "Grant.time_limit_s = 5 "),
     ("Report.errand = 7 ", "Report.pending_command = 7 "),
+    *((f"job_id = {number} uint32", f"job_id = {number} uint64") for number in (1, 4, 5)),
 )
-"""Messages and fields whose names have changed since: their numbers, which alone are sent, have not."""
+"""Messages and fields whose names have changed since: their numbers, which alone are sent, have not. Ids of
+jobs have become wider: a Slurm job's are sent as before, and older releases never meet another kind's."""
 
 
 def released() -> set[str]:

@@ -1,0 +1,286 @@
+"""The flex application of a job: unmanaged, preemptible, and made when the first satellite is submitted.
+
+Each satellite is one container, on one node, with a priority of its own, because YARN's reports name nothing
+else that the job has chosen. The application's lifetime is the time limit of all of its satellites: YARN ends
+them if nobody extends it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_protos.hadoop.ipc_pb2 import Token
+from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResult
+from flexo_yarn.ipc.connection import Address
+from flexo_yarn.ipc.errors import IpcError
+from flexo_yarn.node_managers import ContainerRefused, NodeManagers
+from flexo_yarn.records import container_text, satellite_number
+from flexo_yarn.resource_manager import ResourceManager
+from horovod_elastic import threads
+from horovod_elastic.platforms.base import Found, GrantedWorkers, Refused, SatelliteStatus
+from horovod_elastic.platforms.yarn.heartbeats import Heartbeats
+from horovod_elastic.trace import say, say_error
+
+ACCEPTED_WITHIN_S: Final = 30.0
+"""Longest wait until YARN accepts the application."""
+_LOOK_S = 0.1
+_PREEMPTED = "YARN takes its GPUs for another application"
+Launch = Callable[[GrantedWorkers, str], pb.ContainerLaunchContext]
+"""What the container of a grant runs, as the satellite of this id."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlexDescription:
+    """What the application is submitted with."""
+
+    name: str
+    queue: str
+    tag: str
+    """Names the base application."""
+
+
+@dataclass
+class _Satellite:
+    id: str
+    ask: Ask
+    grant: GrantedWorkers
+    container: pb.Container | None = None
+    started: bool = False
+
+
+class FlexApplication:
+    """See the module. Any thread may call it. `open_client`: a new connection to the ResourceManager."""
+
+    def __init__(
+        self,
+        open_client: Callable[[], ResourceManager],
+        scheduler: Address,
+        description: FlexDescription,
+        launch: Launch,
+        notice: Callable[[str, str], None],
+    ) -> None:
+        self._open_client = open_client
+        self._scheduler = scheduler
+        self._description = description
+        self._launch = launch
+        self._notice = notice
+        self._opening = threading.Lock()
+        self._changed = threading.Condition()
+        self._satellites: dict[int, _Satellite] = {}
+        """By priority, those that have not ended."""
+        self._priority = 0
+        self._running: _Running | None = None
+
+    def submit(self, grant: GrantedWorkers, resource: pb.Resource) -> str:
+        """Ask for the container of a grant; return the satellite's id. Raises Refused."""
+        try:
+            running = self._opened(grant.time_limit_s)
+        except IpcError as error:
+            raise Refused(str(error)) from error
+        with self._changed:
+            self._priority += 1
+            ask = Ask(self._priority, resource, node=grant.node)
+            satellite = _Satellite(str(satellite_number(running.id, ask.priority)), ask, grant)
+            self._satellites[ask.priority] = satellite
+        running.beats.post(lambda: running.master.ask(ask))
+        return satellite.id
+
+    def find(self) -> list[Found]:
+        """All satellites that have not ended."""
+        with self._changed:
+            return [
+                Found(each.id, each.grant.grant_id, each.grant.node, each.grant.workers, each.started)
+                for each in self._satellites.values()
+            ]
+
+    def status(self, ids: Iterable[str]) -> dict[str, SatelliteStatus]:
+        """The status of each of these satellites that has not ended."""
+        wanted = set(ids)
+        with self._changed:
+            return {
+                each.id: SatelliteStatus(
+                    placed=each.container is not None,
+                    reason="" if each.container else f"no room yet on {each.grant.node}",
+                )
+                for each in self._satellites.values()
+                if each.id in wanted
+            }
+
+    def cancel(self, ids: Iterable[str], within_s: float) -> None:
+        """End satellites: those that run get `within_s` to end in order. Raises Refused."""
+        wanted, deadline = set(ids), time.monotonic() + within_s
+        with self._changed:
+            running = self._running
+            satellites = [each for each in self._satellites.values() if each.id in wanted]
+        if running is None:
+            return
+        for each in satellites:
+            running.beats.post(partial(self._withdraw, running, each))
+        self._signal([each.container.id for each in satellites if each.container and each.started])
+        with self._changed:
+            while left := [each for each in self._satellites.values() if each.id in wanted]:
+                if (left_s := deadline - time.monotonic()) <= 0:
+                    break
+                self._changed.wait(left_s)
+        for each in left:
+            self._stop(running, each)
+
+    def finish(self) -> None:
+        """End the application, with all satellites that are left. Raises IpcError, ApplicationGone."""
+        with self._changed:
+            running, self._running = self._running, None
+        if running is not None:
+            running.beats.close()
+            running.master.finish(pb.APP_SUCCEEDED, "the job has ended")
+
+    # --- the application ----------------------------------------------------------------------------------
+
+    def _opened(self, time_limit_s: int) -> _Running:
+        with self._opening:
+            running = self._running
+            if running is None:
+                running = self._running = self._open(time_limit_s)
+            elif running.ends_at < time.time() + time_limit_s:
+                running.ends_at = time.time() + time_limit_s
+                ends_at = datetime.fromtimestamp(running.ends_at, UTC).strftime("%Y-%m-%dT%H:%M:%S.000+0000")
+                client = self._open_client()
+                try:
+                    client.set_lifetime(running.id, ends_at)
+                finally:
+                    client.close()
+            return running
+
+    def _open(self, time_limit_s: int) -> _Running:
+        """Submit the application and register. Raises IpcError, Refused."""
+        client = self._open_client()
+        try:
+            context = self._submission(client, time_limit_s)
+            client.submit(context)
+            token = self._token(client, context.application_id)
+        finally:
+            client.close()
+        master = ApplicationMaster(self._scheduler, token)
+        master.register()
+        return _Running(context.application_id, master, time.time() + time_limit_s, self)
+
+    def _submission(self, client: ResourceManager, time_limit_s: int) -> pb.ApplicationSubmissionContext:
+        lifetime = pb.ApplicationTimeout(type=pb.APP_TIMEOUT_LIFETIME, timeout=time_limit_s)
+        return pb.ApplicationSubmissionContext(
+            application_id=client.new_application().application_id,
+            name=self._description.name,
+            queue=self._description.queue,
+            unmanaged_am=True,
+            application_type="FLEXO",
+            keep_containers_across_attempts=True,
+            tags=[self._description.tag],
+            resource=pb.Resource(memory=1, virtual_cores=1),
+            am_container=pb.ContainerLaunchContext(),
+            timeouts=[lifetime],
+        )
+
+    def _token(self, client: ResourceManager, application: pb.ApplicationId) -> Token:
+        deadline = time.monotonic() + ACCEPTED_WITHIN_S
+        while time.monotonic() < deadline:
+            report = client.application(application)
+            if report.state == pb.ACCEPTED and report.HasField("am_rm_token"):
+                return report.am_rm_token
+            if report.state in (pb.FAILED, pb.KILLED, pb.FINISHED):
+                raise Refused(
+                    f"YARN refuses an application in {self._description.queue}: {report.diagnostics}"
+                )
+            time.sleep(_LOOK_S)
+        client.kill(application, "it was not accepted in time")
+        raise Refused(f"YARN has not accepted an application in {self._description.queue}")
+
+    def _signal(self, containers: list[pb.ContainerId]) -> None:
+        """Send SIGTERM. A container that YARN does not reach is stopped later."""
+        if not containers:
+            return
+        client = self._open_client()
+        try:
+            for each in containers:
+                client.signal(each, pb.GRACEFUL_SHUTDOWN)
+        except IpcError as error:
+            say(f"satellites are stopped, because YARN does not pass a signal on to them: {error}")
+        finally:
+            client.close()
+
+    # --- in the thread of heartbeats ----------------------------------------------------------------------
+
+    def hear(self, running: _Running, result: HeartbeatResult) -> None:
+        """Take what a heartbeat has brought."""
+        for container in result.allocated:
+            self._allocated(running, container)
+        with self._changed:
+            ended = {container_text(each.container_id) for each in result.completed}
+            for priority, each in list(self._satellites.items()):
+                text = container_text(each.container.id) if each.container else ""
+                if text in ended:
+                    del self._satellites[priority]
+                elif text in result.preempted:
+                    self._notice(each.id, _PREEMPTED)
+            self._changed.notify_all()
+
+    def gone(self, running: _Running, why: str) -> None:
+        """YARN has ended the application, and all of its containers."""
+        with self._changed:
+            if self._running is running:
+                self._running = None
+            self._satellites.clear()
+            self._changed.notify_all()
+        say(f"YARN has ended this job's satellites: {why}")
+
+    def _allocated(self, running: _Running, container: pb.Container) -> None:
+        with self._changed:
+            satellite = self._satellites.get(container.priority.priority)
+            if satellite is None or satellite.container is not None:
+                running.master.release([container.id])
+                return
+            satellite.container = container
+        threads.start(lambda: self._start(running, satellite, container), name="start", failed=say_error)
+
+    def _start(self, running: _Running, satellite: _Satellite, container: pb.Container) -> None:
+        try:
+            running.node_managers.start(container, self._launch(satellite.grant, satellite.id))
+        except (IpcError, ContainerRefused) as error:
+            say(f"{container.node_id.host} does not start a satellite: {error}")
+            running.beats.post(lambda: running.master.release([container.id]))
+        else:
+            satellite.started = True
+
+    def _withdraw(self, running: _Running, satellite: _Satellite) -> None:
+        """Withdraw a satellite's request; forget the satellite if nothing came of it."""
+        running.master.withdraw(satellite.ask.priority)
+        with self._changed:
+            if satellite.container is None:
+                self._satellites.pop(satellite.ask.priority, None)
+                self._changed.notify_all()
+
+    def _stop(self, running: _Running, satellite: _Satellite) -> None:
+        container = satellite.container
+        if container is None:
+            return
+        running.beats.post(lambda: running.master.release([container.id]))
+
+
+class _Running:
+    """A flex application that runs, with its thread."""
+
+    def __init__(
+        self, application: pb.ApplicationId, master: ApplicationMaster, ends_at: float, flex: FlexApplication
+    ) -> None:
+        self.id = application
+        self.master = master
+        self.ends_at = ends_at
+        """The end of its lifetime, as far as this process knows (seconds since 1970)."""
+        self.node_managers = NodeManagers(master.nm_tokens)
+        self.beats = Heartbeats(
+            master, lambda result: flex.hear(self, result), lambda why: flex.gone(self, why), "flex"
+        )

@@ -1,0 +1,143 @@
+"""The ApplicationMaster's gRPC server: what the leader asks for goes to the JobControl of its process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TypeVar
+
+import grpc
+
+from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_protos.v1 import yarn_pb2 as pb
+from flexo_protos.v1 import yarn_pb2_grpc as rpc
+from horovod_elastic import wire
+from horovod_elastic.platforms.base import BaseState, Refused
+from horovod_elastic.platforms.yarn.grants import from_message
+from horovod_elastic.platforms.yarn.master_control import MasterControl
+from horovod_elastic.streams import CLOSE_WITHIN_S, listen_on
+
+SERVICE = "/flexo.v1.ApplicationMasterService/"
+_T = TypeVar("_T")
+
+
+class MasterService(rpc.ApplicationMasterServiceServicer):
+    """The server, on a free port of `address` only. Raises NoAddress.
+
+    `control` is set once the job's plan is known.
+    """
+
+    def __init__(self, address: str, authenticator: Authenticator) -> None:
+        self.control: MasterControl | None = None
+        self._authenticator = authenticator
+        self._server, self.endpoint = listen_on(address)
+        self._guard = wire.guard_of(self.endpoint)
+        rpc.add_ApplicationMasterServiceServicer_to_server(self, self._server)
+        self._server.start()
+        self._watching = ExitStack()
+        self._watching.enter_context(self._guard.watching())
+
+    def close(self) -> None:
+        """End all calls and free the port."""
+        self._watching.close()
+        self._server.stop(grace=None).wait(CLOSE_WITHIN_S)
+
+    def Submit(  # noqa: N802
+        self, request: pb.SubmitSatelliteRequest, context: grpc.ServicerContext
+    ) -> pb.SubmitSatelliteResponse:
+        """See JobControl.submit."""
+        control = self._checked("Submit", context)
+        satellite = _answered(context, lambda: control.submit(from_message(request.grant)))
+        return pb.SubmitSatelliteResponse(satellite_id=wire.job_number(satellite))
+
+    def Find(  # noqa: N802
+        self, request: pb.FindSatellitesRequest, context: grpc.ServicerContext
+    ) -> pb.FindSatellitesResponse:
+        """See JobControl.find."""
+        control = self._checked("Find", context)
+        found = [
+            pb.FoundSatellite(
+                satellite_id=wire.job_number(each.id),
+                grant_id=each.grant_id,
+                node=each.node,
+                workers=each.workers,
+                runs=each.runs,
+            )
+            for each in _answered(context, control.find)
+        ]
+        return pb.FindSatellitesResponse(satellites=found)
+
+    def GetStatus(  # noqa: N802
+        self, request: pb.SatelliteStatusRequest, context: grpc.ServicerContext
+    ) -> pb.SatelliteStatusResponse:
+        """See JobControl.status."""
+        control = self._checked("GetStatus", context)
+        statuses = _answered(context, lambda: control.status(map(wire.job_id, request.satellite_ids)))
+        return pb.SatelliteStatusResponse(
+            satellites=[
+                pb.PlacedSatellite(
+                    satellite_id=wire.job_number(each),
+                    placed=status.placed,
+                    reason=status.reason,
+                    blocked=status.blocked,
+                )
+                for each, status in statuses.items()
+            ]
+        )
+
+    def Cancel(  # noqa: N802
+        self, request: pb.CancelSatellitesRequest, context: grpc.ServicerContext
+    ) -> pb.CancelSatellitesResponse:
+        """See JobControl.cancel."""
+        control = self._checked("Cancel", context)
+        ids = [wire.job_id(number) for number in request.satellite_ids]
+        _answered(context, lambda: control.cancel(ids, request.within_s))
+        return pb.CancelSatellitesResponse()
+
+    def TerminateBase(  # noqa: N802
+        self, request: pb.TerminateBaseRequest, context: grpc.ServicerContext
+    ) -> pb.TerminateBaseResponse:
+        """See JobControl.terminate_base."""
+        _answered(context, self._checked("TerminateBase", context).terminate_base)
+        return pb.TerminateBaseResponse()
+
+    def GetBaseState(  # noqa: N802
+        self, request: pb.BaseStateRequest, context: grpc.ServicerContext
+    ) -> pb.BaseStateResponse:
+        """See JobControl.base_state."""
+        control = self._checked("GetBaseState", context)
+        return pb.BaseStateResponse(ended=control.base_state() is BaseState.ENDED)
+
+    def WatchPreemptions(  # noqa: N802
+        self, request: pb.WatchPreemptionsRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.PreemptionNotice]:
+        """The notices, until another leader listens or the caller is gone."""
+        notices = self._checked("WatchPreemptions", context).notices.listen()
+        context.add_callback(lambda: notices.put(None))
+        while (notice := notices.get()) is not None:
+            satellite, reason = notice
+            yield pb.PreemptionNotice(satellite_id=wire.job_number(satellite), reason=reason)
+
+    def _checked(self, method: str, context: grpc.ServicerContext) -> MasterControl:
+        credential = dict(context.invocation_metadata()).get(METADATA_KEY, "")
+        try:
+            caller = self._authenticator.verify(str(credential), SERVICE + method)
+        except NotAuthentic as error:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+            raise
+        if caller.uid != os.getuid():
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "this job belongs to another user")
+        self._guard.has_proven(context.peer())
+        if self.control is None:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the job has not begun yet")
+        assert self.control is not None
+        return self.control
+
+
+def _answered(context: grpc.ServicerContext, ask: Callable[[], _T]) -> _T:
+    try:
+        return ask()
+    except Refused as error:
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        raise

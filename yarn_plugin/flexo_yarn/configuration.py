@@ -1,0 +1,92 @@
+"""Hadoop's configuration files: what a client needs to know of its cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+from flexo_yarn.ipc.connection import Address
+from flexo_yarn.records import GPU
+
+VARIABLE: Final = "HADOOP_CONF_DIR"
+DEFAULT_FOLDER: Final = Path("/etc/hadoop/conf")
+_REFERENCE = re.compile(r"\$\{([^}]+)\}")
+_DEEPEST = 20
+"""References within references that Hadoop follows (Configuration.java)."""
+_HOST: Final = "yarn.resourcemanager.hostname"
+
+
+class BadConfiguration(Exception):
+    """A configuration file cannot be used; the message says which, and why."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path = path
+        super().__init__(f"{path} {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfiguration:
+    """The parts of a cluster's configuration that clients need."""
+
+    resource_manager: Address
+    """Where the ResourceManager listens for clients."""
+    scheduler: Address
+    """Where it listens for ApplicationMasters."""
+    default_filesystem: str
+    """The URI of the filesystem in which paths without a scheme are."""
+    kerberos: bool
+    gpu_plugin: bool
+    """Whether NodeManagers give each container its GPUs, as far as these files tell."""
+
+
+def read_file(path: Path) -> dict[str, str]:
+    """The settings in a file, as they stand there. Raises BadConfiguration."""
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (OSError, ElementTree.ParseError) as error:
+        raise BadConfiguration(path, f"cannot be read: {error}") from error
+    found = ((each.findtext("name"), each.findtext("value")) for each in root.iter("property"))
+    return {name.strip(): (value or "").strip() for name, value in found if name}
+
+
+def read_client(folder: Path) -> ClientConfiguration:
+    """What core-site.xml and yarn-site.xml in `folder` say. Raises BadConfiguration."""
+    core, site = folder / "core-site.xml", folder / "yarn-site.xml"
+    settings = {**(read_file(core) if core.exists() else {}), **read_file(site)}
+    if settings.get("yarn.resourcemanager.ha.enabled", "").lower() == "true":
+        raise BadConfiguration(
+            site, "has yarn.resourcemanager.ha.enabled; flexo knows one ResourceManager only so far"
+        )
+    if _HOST not in settings:
+        raise BadConfiguration(site, f"does not set {_HOST}: where is the ResourceManager?")
+    plugins = _value(settings, "yarn.nodemanager.resource-plugins", "").split(",")
+    return ClientConfiguration(
+        resource_manager=_address(site, settings, "yarn.resourcemanager.address", 8032),
+        scheduler=_address(site, settings, "yarn.resourcemanager.scheduler.address", 8030),
+        default_filesystem=_value(settings, "fs.defaultFS", "file:///"),
+        kerberos=_value(settings, "hadoop.security.authentication", "simple") == "kerberos",
+        gpu_plugin=GPU in (each.strip() for each in plugins),
+    )
+
+
+def _address(site: Path, settings: Mapping[str, str], name: str, port: int) -> Address:
+    text = _value(settings, name, f"{_value(settings, _HOST, '')}:{port}")
+    host, _, number = text.rpartition(":")
+    if not host or not number.isdecimal():
+        raise BadConfiguration(site, f"says {name} is '{text}'; allowed: HOST:PORT")
+    return host, int(number)
+
+
+def _value(settings: Mapping[str, str], name: str, default: str) -> str:
+    """A setting with its ${references} replaced, as Hadoop does; unknown ones stay."""
+    text = settings.get(name, default)
+    for _ in range(_DEEPEST):
+        replaced = _REFERENCE.sub(lambda match: settings.get(match[1], match[0]), text)
+        if replaced == text:
+            break
+        text = replaced
+    return text
