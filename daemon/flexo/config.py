@@ -29,6 +29,7 @@ from pydantic_core.core_schema import ValidationInfo
 from flexo import renamed_settings
 from flexo.clusters import registry as registry_of_kinds
 from flexo.clusters.slurm.settings import SlurmSettings
+from flexo.clusters.yarn.settings import YarnSettings
 from flexo.loaning.settings import LoaningSettings
 from flexo.policies import registry
 from flexo.policies.gpu_speeds import FASTEST, SLOWEST, T4_SPEED
@@ -399,6 +400,7 @@ class Settings(Section):
     tls: TlsSettings = TlsSettings()
     cluster: ClusterSettings = ClusterSettings()
     slurm: SlurmSettings = SlurmSettings()
+    yarn: YarnSettings = YarnSettings()
     controller: ControllerSettings = ControllerSettings()
     loaning: LoaningSettings = LoaningSettings()
     lease: LeaseSettings = LeaseSettings()

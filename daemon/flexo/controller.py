@@ -85,7 +85,8 @@ _log = structlog.get_logger("flexo.controller")
 
 
 def _random_grant_id() -> str:
-    return f"g{secrets.token_hex(6)}"
+    # 30 bits: on YARN, the id has to fit into the priority of a container. It counts within its job only.
+    return f"g{secrets.randbits(30):08x}"
 
 
 class PlanningFailed(Exception):

@@ -25,7 +25,7 @@ FILE_VARIABLE: Final = "FLEXO_SECRET_FILE"
 """Environment variable: the file with the job's secret, which its user alone can read."""
 SECRET_BYTES: Final = 32
 _CREDENTIAL = re.compile(r"(\d{1,12}) ([0-9a-f]{32}) ([0-9a-f]{64})")
-_SHOWN = "secret "
+SHOWN: Final = "secret "
 _OWN_HOST = re.compile(r"(127(\.\d+){3}|localhost|\[::1\]):")
 """Addresses of this host itself."""
 
@@ -37,7 +37,7 @@ def fingerprint(secret: bytes) -> str:
 
 def fingerprint_of(credential: str) -> str:
     """The fingerprint of the secret in a credential for flexod. Raises NotAuthentic."""
-    text = credential.removeprefix(_SHOWN)
+    text = credential.removeprefix(SHOWN)
     if text == credential or re.fullmatch(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}", text) is None:
         raise NotAuthentic("the credential shows no job's secret")
     return fingerprint(bytes.fromhex(text))
@@ -104,7 +104,7 @@ class _Shown:
 
     def credential(self, method: str) -> str:
         """See Authenticator. It is the same for all methods: what it is worth is known to flexod alone."""
-        return f"{_SHOWN}{self._secret.hex()}"
+        return f"{SHOWN}{self._secret.hex()}"
 
     def verify(self, credential: str, method: str) -> Caller:
         """Nobody shows a job another secret. Raises NotAuthentic."""

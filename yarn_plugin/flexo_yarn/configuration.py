@@ -36,6 +36,8 @@ class ClientConfiguration:
     """Where the ResourceManager listens for clients."""
     scheduler: Address
     """Where it listens for ApplicationMasters."""
+    web: Address
+    """Where it answers REST."""
     default_filesystem: str
     """The URI of the filesystem in which paths without a scheme are."""
     kerberos: bool
@@ -67,6 +69,7 @@ def read_client(folder: Path) -> ClientConfiguration:
     return ClientConfiguration(
         resource_manager=_address(site, settings, "yarn.resourcemanager.address", 8032),
         scheduler=_address(site, settings, "yarn.resourcemanager.scheduler.address", 8030),
+        web=_address(site, settings, "yarn.resourcemanager.webapp.address", 8088),
         default_filesystem=_value(settings, "fs.defaultFS", "file:///"),
         kerberos=_value(settings, "hadoop.security.authentication", "simple") == "kerberos",
         gpu_plugin=GPU in (each.strip() for each in plugins),

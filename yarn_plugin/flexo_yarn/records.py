@@ -12,8 +12,9 @@ _APPLICATION = re.compile(r"application_(\d+)_(\d+)")
 _CONTAINER = re.compile(r"container_(?:e(\d+)_)?(\d+)_(\d+)_(\d+)_(\d+)")
 _APPLICATIONS = 1_000_000
 """More than a ResourceManager starts before it is restarted; with the time, it fits into 63 bits."""
-_PRIORITIES = 1_000_000
-"""More than a job is granted satellites."""
+_GRANT = re.compile(r"g([0-9a-f]{8})")
+_PRIORITIES = 1 << 30
+"""Grants have numbers below it, and so have the priorities of their containers."""
 _EPOCH_SHIFT = 40
 """The upper bits of a container's number count restarts of the ResourceManager."""
 
@@ -39,6 +40,21 @@ def numbered_application(number: int) -> pb.ApplicationId:
     """The inverse of `application_number`."""
     timestamp, own = divmod(number, _APPLICATIONS)
     return pb.ApplicationId(cluster_timestamp=timestamp, id=own)
+
+
+def grant_priority(grant_id: str) -> int:
+    """The priority of a grant's container: a report of YARN's names nothing else of it. Raises ValueError."""
+    match = _GRANT.fullmatch(grant_id)
+    if match is None or int(match[1], 16) >= _PRIORITIES:
+        raise ValueError(
+            f"'{grant_id}' is no grant for YARN; allowed: g and eight digits, below g{_PRIORITIES:x}"
+        )
+    return int(match[1], 16)
+
+
+def priority_grant(priority: int) -> str:
+    """The inverse of `grant_priority`."""
+    return f"g{priority:08x}"
 
 
 def satellite_number(application: pb.ApplicationId, priority: int) -> int:

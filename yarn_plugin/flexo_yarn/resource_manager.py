@@ -49,9 +49,10 @@ class ResourceManager:
         states: Collection[pb.ApplicationState.ValueType] = (),
         types: Collection[str] = (),
         queues: Collection[str] = (),
+        tags: Collection[str] = (),
     ) -> Sequence[pb.ApplicationReport]:
-        """All applications in these states, of these types and in these queues; (): any."""
-        request = pb.GetApplicationsRequest(states=states, application_types=types, queues=queues)
+        """All applications in these states, of these types, in these queues and with these tags; (): any."""
+        request = pb.GetApplicationsRequest(states=states, application_types=types, queues=queues, tags=tags)
         return self._client.call("getApplications", request, pb.GetApplicationsResponse).applications
 
     def nodes(self, states: Collection[pb.NodeState.ValueType] = ()) -> Sequence[pb.NodeReport]:
@@ -59,6 +60,11 @@ class ResourceManager:
         return self._client.call(
             "getClusterNodes", pb.GetClusterNodesRequest(states=states), pb.GetClusterNodesResponse
         ).nodes
+
+    def queues(self) -> pb.QueueInfo:
+        """The queue root, with all queues below it."""
+        request = pb.GetQueueInfoRequest(queue="root", include_children=True, recursive=True)
+        return self._client.call("getQueueInfo", request, pb.GetQueueInfoResponse).queue
 
     def containers(self, attempt: pb.ApplicationAttemptId) -> Sequence[pb.ContainerReport]:
         """The containers of an attempt of an application, those that wait for their start included."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from flexo.clusters.base import Cluster, Site
 from flexo.sections import KindSection
+from flexo_protos.credentials import Authenticator
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,18 @@ class Kind:
     """The kind's section of the configuration file: a KindSection in which every key has a default."""
     connect: str
     """A function of that section and a Site. It returns a Cluster, which need not answer yet."""
+    authenticator: str = ""
+    """A function of that section and the Authenticator of everybody else, for leaders of jobs that prove
+    otherwise who they are; "": they prove it like everybody else."""
 
 
 KINDS: Final[dict[str, Kind]] = {
     "slurm": Kind("flexo.clusters.slurm.settings:SlurmSettings", "flexo.clusters.slurm.connecting:connect"),
+    "yarn": Kind(
+        "flexo.clusters.yarn.settings:YarnSettings",
+        "flexo.clusters.yarn.connecting:connect",
+        "flexo.clusters.yarn.connecting:authenticator",
+    ),
 }
 
 
@@ -41,6 +50,19 @@ def connect(name: str, settings: KindSection, site: Site) -> Cluster:
     """The cluster of the kind of this name, made from its settings."""
     cluster: Cluster = _found(KINDS[name].connect)(settings, site)
     return cluster
+
+
+def authenticates(name: str) -> bool:
+    """Whether leaders of jobs on the kind of this name prove otherwise than everybody else who they are."""
+    return bool(KINDS[name].authenticator)
+
+
+def authenticator(name: str, settings: KindSection, others: Authenticator) -> Authenticator:
+    """What verifies all callers on the kind of this name; `others` verifies those who lead no job."""
+    if not authenticates(name):
+        return others
+    made: Authenticator = _found(KINDS[name].authenticator)(settings, others)
+    return made
 
 
 def _found(where: str) -> Any:

@@ -25,6 +25,8 @@ import structlog
 import flexo
 from flexo.availability.leadership_guard import ALONE
 from flexo.availability.which_host import NotOneOfThem, own_address
+from flexo.clusters import registry as registry_of_kinds
+from flexo.clusters.base import ActionRefused
 from flexo.config import DEFAULT_PATH, ConfigError, LogSettings, Settings
 from flexo.event_store.store import EventStore
 from flexo.loaning.lstm import TorchMissing
@@ -41,7 +43,7 @@ from flexo.service.tls import CertificateUnusable, server_credentials
 from flexo.service.watchdog import none_allowed
 from flexo.service.workers import start_workers
 from flexo_protos.connections import ConnectionGuard
-from flexo_protos.credentials import Authenticator, NotAuthentic, new_authenticator
+from flexo_protos.credentials import MUNGE, Authenticator, NotAuthentic, new_authenticator
 from flexo_protos.leader_leases.lease import StoreUnavailable
 
 FAILED = 1
@@ -161,14 +163,22 @@ async def _serve_in_turns(process: Process, listening: _Listening) -> None:
 
 
 def _working_authenticator(settings: Settings) -> Authenticator:
-    """An authenticator that was tried once: a flexod that cannot tell callers apart is of no use."""
-    socket = settings.service.munge_socket
-    authenticator = new_authenticator(socket=str(socket) if socket else None)
+    """An authenticator that was tried once: a flexod that cannot tell callers apart is of no use.
+
+    Where leaders of jobs need no MUNGE, flexod serves them without it, and refuses commands.
+    """
+    socket, kind = settings.service.munge_socket, settings.cluster.kind
+    authenticator = new_authenticator(MUNGE, socket=str(socket) if socket else None)
     try:
         authenticator.verify(authenticator.credential("start"), "start")
     except NotAuthentic as error:
+        if not registry_of_kinds.authenticates(kind):
+            raise CannotServe(str(error)) from error
+        _log.warning(f"flexod serves jobs, and no commands until MUNGE works: {error}")
+    try:
+        return registry_of_kinds.authenticator(kind, settings.of_cluster, authenticator)
+    except ActionRefused as error:
         raise CannotServe(str(error)) from error
-    return authenticator
 
 
 @contextlib.contextmanager

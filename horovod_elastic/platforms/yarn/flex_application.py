@@ -21,7 +21,7 @@ from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResul
 from flexo_yarn.ipc.connection import Address
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
-from flexo_yarn.records import container_text, satellite_number
+from flexo_yarn.records import container_text, grant_priority, satellite_number
 from flexo_yarn.resource_manager import ResourceManager
 from horovod_elastic import threads
 from horovod_elastic.platforms.base import Found, GrantedWorkers, Refused, SatelliteStatus
@@ -75,18 +75,17 @@ class FlexApplication:
         self._changed = threading.Condition()
         self._satellites: dict[int, _Satellite] = {}
         """By priority, those that have not ended."""
-        self._priority = 0
         self._running: _Running | None = None
 
     def submit(self, grant: GrantedWorkers, resource: pb.Resource) -> str:
         """Ask for the container of a grant; return the satellite's id. Raises Refused."""
         try:
+            priority = grant_priority(grant.grant_id)
             running = self._opened(grant.time_limit_s)
-        except IpcError as error:
+        except (IpcError, ValueError) as error:
             raise Refused(str(error)) from error
         with self._changed:
-            self._priority += 1
-            ask = Ask(self._priority, resource, node=grant.node)
+            ask = Ask(priority, resource, node=grant.node)
             satellite = _Satellite(str(satellite_number(running.id, ask.priority)), ask, grant)
             self._satellites[ask.priority] = satellite
         running.beats.post(lambda: running.master.ask(ask))

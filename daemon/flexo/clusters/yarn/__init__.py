@@ -1,0 +1,1 @@
+"""A YARN cluster behind flexo's `Cluster` interface."""

@@ -1,0 +1,215 @@
+"""YarnCluster: a YARN cluster for the controller, read by the ResourceManager's protocols."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from flexo.clusters.base import (
+    ANSWERED,
+    FAILED,
+    SILENT,
+    ActionRefused,
+    ClusterState,
+    ClusterTraits,
+    ClusterUnreachable,
+    JobEnd,
+    Site,
+    StartBounds,
+)
+from flexo.clusters.yarn import read_applications as read
+from flexo.clusters.yarn.owners import ALIVE, owner_of
+from flexo.clusters.yarn.settings import YarnSettings
+from flexo.model.queue import JobKey, QueuedJob
+from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_yarn import rest
+from flexo_yarn.configuration import ClientConfiguration
+from flexo_yarn.ipc.errors import IpcError, RemoteError
+from flexo_yarn.records import application_text, numbered_application, read_application, read_container
+from flexo_yarn.resource_manager import ResourceManager
+
+NODE_STATES: Final = (pb.NS_RUNNING, pb.NS_UNHEALTHY, pb.NS_DECOMMISSIONING)
+_ENDS: Final = {pb.APP_SUCCEEDED: "COMPLETED", pb.APP_FAILED: "FAILED", pb.APP_KILLED: "CANCELLED"}
+_GONE: Final = frozenset({"ApplicationNotFoundException", "ContainerNotFoundException"})
+_T = TypeVar("_T")
+
+
+class YarnCluster:
+    """A Cluster that knows how jobs ended. Only `extend` and `ends` are for several threads at once."""
+
+    software = "YARN"
+
+    def __init__(
+        self,
+        settings: YarnSettings,
+        site: Site,
+        configuration: ClientConfiguration,
+        open_client: Callable[[], ResourceManager],
+    ) -> None:
+        self._settings = settings
+        self._site = site
+        self._configuration = configuration
+        self._open_client = open_client
+        self._client = open_client()
+
+    def traits(self) -> ClusterTraits:
+        """The properties that hold while the ResourceManager runs."""
+        info = self._asked("info", lambda: self._rest("info").get("clusterInfo", {}))
+        return ClusterTraits(
+            name=str(info.get("id", "")),
+            version=str(info.get("hadoopVersion", "")),
+            starts=StartBounds(turn_s=1.0),
+            software=self.software,
+            satellite_partition=self._settings.flex_queue,
+        )
+
+    def observe(self) -> ClusterState:
+        """Poll the ResourceManager."""
+        at, started = time.time(), time.monotonic()
+        reports = self._asked("nodes", lambda: self._client.nodes(NODE_STATES))
+        queues = self._asked("queues", lambda: read.leaf_queues(self._client.queues()))
+        applications = self._asked("applications", lambda: self._client.applications(states=ALIVE))
+        names = frozenset(queue.name.rpartition(".")[2] for queue in queues)
+        nodes = tuple(read.to_node(each, names) for each in reports)
+        jobs = self._jobs(applications, at)
+        jobs += self._demand(queues, {job.identifier: job for job in jobs if job.satellite is None})
+        partitions = read.partitions_of(names, self._settings.flex_queue, nodes)
+        asked = {
+            job.key: job for job in jobs
+        }  # what an application that does not run yet asks for replaces it
+        return ClusterState(at, nodes, partitions, tuple(asked.values()), time.monotonic() - started)
+
+    def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
+        """Set the ends of flex applications: the satellites of a job share one lifetime."""
+        ends_at = datetime.fromtimestamp(time.time() + seconds_from_now, UTC)
+        text = ends_at.strftime("%Y-%m-%dT%H:%M:%S.000+0000")
+        client, refused = self._open_client(), {}
+        try:
+            for each in dict.fromkeys(time_limits):
+                try:
+                    self._acted("set lifetime", partial(client.set_lifetime, read_application(each), text))
+                except ActionRefused as error:
+                    refused[each] = str(error)
+        finally:
+            client.close()
+        if refused:
+            raise ActionRefused("; ".join(refused.values()), frozenset(refused))
+
+    def cancel(self, job: str) -> None:
+        """Kill a satellite's container; no error if it has ended meanwhile."""
+        container = read_container(job)
+        self._acted("signal container", lambda: self._client.signal(container, pb.FORCEFUL_SHUTDOWN))
+
+    def ends(self, keys: Collection[JobKey]) -> Mapping[JobKey, JobEnd]:
+        """The ends of applications that the ResourceManager still lists."""
+        client, found = self._open_client(), {}
+        try:
+            for key in keys:
+                report = self._report(client, key)
+                if report is not None and not read.is_alive(report):
+                    found[key] = JobEnd(
+                        _ENDS.get(report.final_status, pb.ApplicationState.Name(report.state)),
+                        report.start_time / 1000,
+                        report.finish_time / 1000,
+                        known_by="the ResourceManager",
+                    )
+        finally:
+            client.close()
+        return found
+
+    def _report(self, client: ResourceManager, key: JobKey) -> pb.ApplicationReport | None:
+        application = numbered_application(key.job_id)
+        try:
+            return self._asked("application", lambda: client.application(application))
+        except ActionRefused:
+            return None
+
+    def _jobs(self, reports: Sequence[pb.ApplicationReport], now: float) -> list[QueuedJob]:
+        jobs: dict[str, QueuedJob] = {}
+        flex: list[tuple[pb.ApplicationReport, pb.ApplicationId]] = []
+        for report in reports:
+            base, declared = read.base_of(report), read.Declared.read(report.tags)
+            if report.application_type != read.TYPE or (base is None and declared is None):
+                jobs[application_text(report.application_id)] = read.ordinary_job(report)
+            elif base is not None:
+                flex.append((report, base))
+            elif declared is not None:
+                job = read.base_job(report, declared, self._containers(report))
+                jobs[job.identifier] = job
+        satellites: list[QueuedJob] = []
+        for report, base in flex:
+            named = jobs.get(application_text(base))
+            found = read.satellites_of(
+                report, named, base, self._containers(report), read.ends_at(report, now)
+            )
+            if named is not None and named.owner != owner_of(report.user):
+                found = [
+                    replace(each, satellite=None) for each in found
+                ]  # a tag that names another user's job
+            satellites += found
+        return [*jobs.values(), *satellites]
+
+    def _containers(self, report: pb.ApplicationReport) -> Sequence[pb.ContainerReport]:
+        if report.state != pb.RUNNING:
+            return ()
+        try:
+            found = self._asked("containers", lambda: self._client.containers(report.current_attempt_id))
+        except ActionRefused:  # it has ended since
+            return ()
+        return [each for each in found if each.state != pb.C_COMPLETE]
+
+    def _demand(self, queues: Sequence[pb.QueueInfo], jobs: Mapping[str, QueuedJob]) -> list[QueuedJob]:
+        """What applications of queues with unfulfilled requests ask for. flexo's own are known otherwise."""
+        found = []
+        for queue in queues:
+            name = queue.name.rpartition(".")[2]
+            if queue.statistics.pending_containers <= 0 or name == self._settings.flex_queue:
+                continue
+            path = queue.path or queue.name
+            listed = self._asked("demand", partial(self._asking, path))
+            for application in listed:
+                job = jobs.get(str(application.get("id", "")))
+                if job is None or job.elastic is not None:
+                    continue
+                if waiting := read.pending_job(job, application.get("resourceRequests") or ()):
+                    found.append(waiting)
+        return found
+
+    def _asking(self, queue: str) -> Sequence[Mapping[str, Any]]:
+        apps = self._rest("apps", queue=queue, states="ACCEPTED,RUNNING").get("apps") or {}
+        return apps.get("app") or ()
+
+    def _rest(self, path: str, **query: str) -> Any:
+        who = {"user.name": self._settings.user} if self._settings.user else {}
+        return rest.get(self._configuration.web, path, {**query, **who}, self._settings.timeout_s)
+
+    def _acted(self, what: str, act: Callable[[], object]) -> None:
+        self._site.may_act()
+        try:
+            self._asked(what, act)
+        except _Gone:
+            return
+
+    def _asked(self, what: str, ask: Callable[[], _T]) -> _T:
+        """The answer of the ResourceManager. Raises ClusterUnreachable, ActionRefused."""
+        begun, outcome = time.monotonic(), SILENT
+        try:
+            answer = ask()
+            outcome = ANSWERED
+            return answer
+        except RemoteError as error:
+            outcome = FAILED
+            kind = _Gone if error.exception_class in _GONE else ActionRefused
+            raise kind(str(error)) from error
+        except IpcError as error:
+            raise ClusterUnreachable(str(error)) from error
+        finally:
+            self._site.call_ended(what, outcome, time.monotonic() - begun)
+
+
+class _Gone(ActionRefused):
+    """What was to be changed has ended meanwhile."""

@@ -1,0 +1,46 @@
+"""Connects flexod to a YARN cluster, from its settings and Hadoop's own configuration."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from flexo.clusters.base import ActionRefused, Site
+from flexo.clusters.yarn.adapter import YarnCluster
+from flexo.clusters.yarn.owners import NotarizedSecrets
+from flexo.clusters.yarn.settings import YarnSettings
+from flexo_protos.credentials import Authenticator
+from flexo_yarn.configuration import (
+    DEFAULT_FOLDER,
+    VARIABLE,
+    BadConfiguration,
+    ClientConfiguration,
+    read_client,
+)
+from flexo_yarn.resource_manager import ResourceManager
+
+
+def connect(settings: YarnSettings, site: Site) -> YarnCluster:
+    """Connect to the cluster. Its ResourceManager need not answer. Raises ActionRefused."""
+    configuration = _configuration(settings)
+    return YarnCluster(settings, site, configuration, _opener(settings, configuration))
+
+
+def authenticator(settings: YarnSettings, others: Authenticator) -> NotarizedSecrets:
+    """Verifies leaders by the secrets of their jobs, and all others by `others`. Raises ActionRefused."""
+    return NotarizedSecrets(_opener(settings, _configuration(settings)), others)
+
+
+def _configuration(settings: YarnSettings) -> ClientConfiguration:
+    folder = settings.conf or Path(os.environ.get(VARIABLE) or DEFAULT_FOLDER)
+    try:
+        return read_client(folder)
+    except BadConfiguration as error:
+        raise ActionRefused(str(error)) from error
+
+
+def _opener(settings: YarnSettings, configuration: ClientConfiguration) -> Callable[[], ResourceManager]:
+    user, address = settings.user or getpass.getuser(), configuration.resource_manager
+    return lambda: ResourceManager(address, user=user, timeout_s=settings.timeout_s)

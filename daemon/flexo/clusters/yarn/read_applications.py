@@ -1,0 +1,285 @@
+"""Converts the ResourceManager's reports to flexo's types. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flexo.clusters.yarn.owners import ALIVE, owner_of
+from flexo.model.nodes import Node, NodeCondition, Partition
+from flexo.model.queue import (
+    ElasticRequest,
+    JobKey,
+    JobState,
+    QueuedJob,
+    Request,
+    SatelliteTag,
+    WaitReason,
+)
+from flexo.model.ranges import Range
+from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_protos.resources import Resources
+from flexo_yarn.application_master import ANY
+from flexo_yarn.records import (
+    GPU,
+    application_number,
+    application_text,
+    container_text,
+    gpus,
+    priority_grant,
+    read_application,
+    satellite_number,
+)
+
+TYPE: Final = "FLEXO"
+GANG_PRIORITY: Final = 1
+"""Priority of the containers of a base (horovod_elastic/platforms/yarn/base_application.py)."""
+BASE_TIER, FLEX_TIER = 10, 1
+PENDING_PART: Final = 4 * 10**18
+"""Added to the number of an application that runs and asks for more: what it asks for is a job of its own."""
+_BASE_TAG = "flexo:base="
+_RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
+_WORKER = re.compile(r"(\d{1,4}),(\d{1,6}),(\d{1,9})")
+_CONDITIONS: Final = {
+    pb.NS_DECOMMISSIONING: NodeCondition.DRAIN,
+    pb.NS_DECOMMISSIONED: NodeCondition.DRAIN,
+    pb.NS_NEW: NodeCondition.UNKNOWN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the tags of a base application say. The user has written them, once, at the submission."""
+
+    elastic: ElasticRequest
+    worker: Resources
+
+    @classmethod
+    def read(cls, tags: Iterable[str]) -> Declared | None:
+        """The declaration in `tags`; None if there is none, or none that can be read."""
+        said = dict(each.partition("=")[::2] for each in tags if each.startswith("flexo:"))
+        workers, worker = (
+            _range(said.get("flexo:elastic", "")),
+            _WORKER.fullmatch(said.get("flexo:worker", "")),
+        )
+        if workers is None or worker is None:
+            return None
+        elastic = ElasticRequest(
+            workers=workers,
+            fungible="flexo:fungible" in said,
+            batch=_range(said.get("flexo:batch", "")),
+            heterogeneous="flexo:heterogeneous" in said,
+        )
+        return cls(elastic, Resources(int(worker[1]), int(worker[2]), int(worker[3])))
+
+
+def _range(text: str) -> Range | None:
+    match = _RANGE.fullmatch(text)
+    if match is None or not 0 < int(match[1]) <= int(match[2]):
+        return None
+    return Range(int(match[1]), int(match[2]))
+
+
+def resources_of(amount: pb.Resource) -> Resources:
+    """An amount of resources."""
+    return Resources(gpus(amount), amount.virtual_cores, amount.memory)
+
+
+def to_node(report: pb.NodeReport, queues: frozenset[str]) -> Node:
+    """Convert one node. `queues`: those whose applications may be placed there."""
+    conditions, why = frozenset[NodeCondition](), ""
+    if report.state != pb.NS_RUNNING:
+        conditions = frozenset({_CONDITIONS.get(report.state, NodeCondition.OUT_OF_SERVICE)})
+        said = " ".join(report.health_report.split())[:200]
+        why = pb.NodeState.Name(report.state).removeprefix("NS_").lower() + (f": {said}" if said else "")
+    return Node(
+        name=report.node_id.host,
+        capacity=resources_of(report.capability),
+        allocated=resources_of(report.used),
+        partitions=queues,
+        features=frozenset(report.labels),
+        unusable=why,
+        conditions=conditions,
+    )
+
+
+def partitions_of(queues: Iterable[str], flex_queue: str, nodes: Iterable[Node]) -> tuple[Partition, ...]:
+    """The queues as partitions: YARN preempts what the flex queue holds for any other queue."""
+    names = frozenset(node.name for node in nodes)
+    return tuple(
+        Partition(queue, FLEX_TIER if queue == flex_queue else BASE_TIER, names) for queue in sorted(queues)
+    )
+
+
+def leaf_queues(queue: pb.QueueInfo) -> list[pb.QueueInfo]:
+    """The queues that applications are in."""
+    return [leaf for child in queue.children for leaf in leaf_queues(child)] or [queue]
+
+
+def base_of(report: pb.ApplicationReport) -> pb.ApplicationId | None:
+    """The base application that a flex application names; None for all others."""
+    for tag in report.tags:
+        if tag.startswith(_BASE_TAG):
+            try:
+                return read_application(tag.removeprefix(_BASE_TAG))
+            except ValueError:
+                return None
+    return None
+
+
+def base_job(
+    report: pb.ApplicationReport, declared: Declared, containers: Sequence[pb.ContainerReport]
+) -> QueuedJob:
+    """A base application. It waits until all containers of its gang are there."""
+    gang = [each for each in containers if each.priority.priority == GANG_PRIORITY]
+    minimum = declared.elastic.workers.min
+    starts = max((each.creation_time / 1000 for each in gang), default=None)
+    whole = len(gang) >= minimum
+    ask = Request(declared.worker, minimum - len(gang), per_node=minimum)
+    return _job(
+        report,
+        state=JobState.RUNNING if whole else JobState.PENDING,
+        wait=WaitReason.NONE if whole else WaitReason.RESOURCES,
+        reason="" if whole else f"{len(gang)} of {minimum} containers",
+        started_at=starts if whole else None,
+        nodes=tuple(sorted({each.node_id.host for each in gang})) if whole else (),
+        num_nodes=len({each.node_id.host for each in gang}) if whole else 1,
+        resources=declared.worker * minimum,
+        requests=() if whole else (ask,),
+        elastic=declared.elastic,
+    )
+
+
+def satellites_of(
+    report: pb.ApplicationReport,
+    base: QueuedJob | None,
+    base_id: pb.ApplicationId,
+    containers: Iterable[pb.ContainerReport],
+    ends_at: float | None,
+) -> list[QueuedJob]:
+    """The containers of a flex application, each a satellite. `ends_at`: the end of their lifetime."""
+    key = JobKey(application_number(base_id), base.restart_count if base else 0)
+    worker = base.resources.share(base.elastic.workers.min) if base and base.elastic else Resources()
+    return [_satellite(report, key, worker, each, ends_at) for each in containers]
+
+
+def _satellite(
+    report: pb.ApplicationReport,
+    base: JobKey,
+    worker: Resources,
+    container: pb.ContainerReport,
+    ends_at: float | None,
+) -> QueuedJob:
+    held, started_at = resources_of(container.resource), container.creation_time / 1000
+    priority = container.priority.priority
+    workers = held.holds(worker) if worker.cpus else 0
+    return QueuedJob(
+        job_id=satellite_number(report.application_id, priority),
+        owner=owner_of(report.user),
+        user=report.user,
+        partitions=(report.queue.rpartition(".")[2],),
+        state=JobState.RUNNING,
+        wait=WaitReason.NONE,
+        reason="",
+        priority=0,
+        submitted_at=started_at,
+        started_at=started_at,
+        time_limit_s=None if ends_at is None else max(0, int(ends_at - started_at)),
+        nodes=(container.node_id.host,),
+        num_nodes=1,
+        resources=held,
+        satellite=SatelliteTag(base, priority_grant(priority), workers),
+        identifier=container_text(container.container_id),
+        time_limit_id=application_text(report.application_id),
+    )
+
+
+def ends_at(report: pb.ApplicationReport, now: float) -> float | None:
+    """The end of an application's lifetime (seconds since 1970); None: it has no limit."""
+    for each in report.timeouts:
+        if each.type == pb.APP_TIMEOUT_LIFETIME and each.timeout.remaining >= 0:
+            return now + float(each.timeout.remaining)
+    return None
+
+
+def ordinary_job(report: pb.ApplicationReport) -> QueuedJob:
+    """An application that is not flexo's. YARN would list its nodes only with all containers."""
+    waits = report.state != pb.RUNNING
+    return _job(
+        report,
+        state=JobState.PENDING if waits else JobState.RUNNING,
+        wait=WaitReason.OTHER
+        if waits
+        else WaitReason.NONE,  # what it waits for is in its demand, if anywhere
+        reason=pb.ApplicationState.Name(report.state).lower() if waits else "",
+        started_at=None if waits else (report.launch_time or report.start_time) / 1000,
+        nodes=(),
+        num_nodes=1,
+        resources=resources_of(report.usage.used),
+    )
+
+
+def pending_job(job: QueuedJob, asked: Sequence[Mapping[str, Any]]) -> QueuedJob | None:
+    """What an application asks for and has not got, as a job that waits; None if that is nothing.
+
+    `asked`: its `resourceRequests` in REST. Requests for a node or a rack stand beside one for "*", which
+    counts.
+    """
+    requests = []
+    for each in asked:
+        count = int(each.get("numContainers", 0))
+        if count > 0 and each.get("resourceName") == ANY:
+            unit = _amount(each.get("capability") or {})
+            requests.append(Request(unit, count, per_node=count, divisible=True))
+    if not requests:
+        return None
+    resources = Resources()
+    for request in requests:
+        resources += request.unit * request.units
+    running = job.state is JobState.RUNNING
+    return QueuedJob(
+        job_id=job.job_id + (PENDING_PART if running else 0),
+        owner=job.owner,
+        user=job.user,
+        partitions=job.partitions,
+        state=JobState.PENDING,
+        wait=WaitReason.RESOURCES,
+        reason="containers are asked for",
+        priority=job.priority,
+        submitted_at=job.submitted_at,
+        started_at=None,
+        time_limit_s=None,
+        nodes=(),
+        num_nodes=1,
+        resources=resources,
+        requests=tuple(requests),
+        identifier=job.identifier,
+    )
+
+
+def _amount(capability: Mapping[str, Any]) -> Resources:
+    information = (capability.get("resourceInformations") or {}).get("resourceInformation") or ()
+    others = {each.get("name"): int(each.get("value", 0)) for each in information}
+    return Resources(others.get(GPU, 0), int(capability.get("vCores", 0)), int(capability.get("memory", 0)))
+
+
+def _job(report: pb.ApplicationReport, **fields: Any) -> QueuedJob:
+    return QueuedJob(
+        job_id=application_number(report.application_id),
+        owner=owner_of(report.user),
+        user=report.user,
+        partitions=(report.queue.rpartition(".")[2],),
+        priority=report.priority.priority,
+        submitted_at=(report.submit_time or report.start_time) / 1000,
+        time_limit_s=None,
+        restart_count=max(0, report.current_attempt_id.attempt_id - 1),
+        identifier=application_text(report.application_id),
+        **fields,
+    )
+
+
+def is_alive(report: pb.ApplicationReport) -> bool:
+    """Whether an application waits or runs."""
+    return report.state in ALIVE
