@@ -68,13 +68,16 @@ def up(
         bool, typer.Option(help="Satellites are preempted by QOS (profile accounting).")
     ] = False,
     yarn: Annotated[
-        bool, typer.Option("--yarn", help="A YARN cluster; of the options above, --nodes and --gpus apply.")
+        bool,
+        typer.Option(
+            "--yarn", help="A YARN cluster; of the options above, --nodes, --gpus and --no-flexod count."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a lab up."""
     if yarn:
-        yarn_lab.up(name, nodes, gpus, as_json=as_json)
+        yarn_lab.up(name, nodes, gpus, flexod=flexod, as_json=as_json)
         return
     with explained(), ending_on_sigterm(), steps() as step:
         try:

@@ -33,11 +33,11 @@ class _Node:
     containers: int
 
 
-def up(name: str, nodes: int, gpus: int, *, as_json: bool) -> None:
+def up(name: str, nodes: int, gpus: int, *, flexod: bool, as_json: bool) -> None:
     """Bring a YARN lab up, and print its state."""
     with explained(), ending_on_sigterm(), steps() as step:
         try:
-            bring_up_yarn(YarnLabSpec(name=name, nodes=nodes, gpus_per_node=gpus), step)
+            bring_up_yarn(YarnLabSpec(name=name, nodes=nodes, gpus_per_node=gpus, flexod=flexod), step)
         except KeyboardInterrupt:
             complain(f"interrupted; nothing of the lab '{name}' is left")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -65,6 +65,7 @@ def print_state(name: str) -> None:
             ("kind", "YARN"),
             ("directory", str(lab.layout.directory)),
             ("ResourceManager", f"{lab.clients[0]}:{lab.clients[1]}, http://{lab.clients[0]}:{WEB_PORT}"),
+            *([("flexod", lab.yarn_layout.flexod)] if lab.spec.flexod else []),
             *([("NOT alive", ", ".join(missing))] if missing else []),
         ]
     )
@@ -96,7 +97,8 @@ def state_as_json(name: str) -> dict[str, Json]:
 
 def _missing(lab: YarnLab) -> tuple[str, ...]:
     alive = {daemon.name for daemon in daemons_of(lab.layout.directory)}
-    return tuple(name for name in ("rm", *lab.spec.node_names) if name not in alive)
+    expected = ("rm", *lab.spec.node_names, *(("munged", "flexod") if lab.spec.flexod else ()))
+    return tuple(name for name in expected if name not in alive)
 
 
 def _nodes(lab: YarnLab) -> list[_Node]:

@@ -139,13 +139,21 @@ def root_lock(root: Path) -> Iterator[None]:
 
 def make_folders(layout: Layout) -> None:
     """Make the folders that Slurm's daemons and jobs write to."""
-    slurm, munge = Account.named("slurm"), Account.named("munge")
-    for directory, owner in ((layout.logs, slurm), (layout.state, slurm), (layout.munge, munge)):
+    slurm = Account.named("slurm")
+    for directory in (layout.logs, layout.state):
         directory.mkdir(mode=0o755)
-        os.chown(directory, owner.uid, owner.gid)
+        os.chown(directory, slurm.uid, slurm.gid)
+    make_munge_folder(layout)
     layout.spool.mkdir(mode=0o755)
     layout.scratch.mkdir()
     layout.scratch.chmod(0o1777)
+
+
+def make_munge_folder(layout: Layout) -> None:
+    """Make the folder of munged's key and socket."""
+    munge = Account.named("munge")
+    layout.munge.mkdir(mode=0o755)
+    os.chown(layout.munge, munge.uid, munge.gid)
 
 
 def _write_files(layout: Layout, record: Record) -> tuple[str, ...]:

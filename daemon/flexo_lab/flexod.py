@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -59,13 +59,26 @@ def start_flexod(
     account = Account.named(record.spec.flexod_account)
     port = int(address.rpartition(":")[2]) if address else record.ports.flexod
     log = layout.logs / (f"flexod-{port}.log" if address else "flexod.log")
-    command = [str(Path(sys.executable).parent / "flexod"), "--config", str(layout.flexo_toml)]
-    command += ["--address", address] if address else []
+    options = ["--address", address] if address else []
+    return run_flexod(layout, account, f"127.0.0.1:{port}", log, environment, options)
+
+
+def run_flexod(
+    layout: Layout,
+    account: Account,
+    address: str,
+    log: Path,
+    environment: Mapping[str, str],
+    options: Sequence[str] = (),
+) -> subprocess.Popen[bytes]:
+    """Start flexod with the lab's flexo.toml, and wait until it listens at `address`. Raises LabFailed."""
+    command = [str(Path(sys.executable).parent / "flexod"), "--config", str(layout.flexo_toml), *options]
     if _may_read_the_code(account, environment):
         process = start(command, log, environment, account)
     else:
         process = start([*_reading_all(account), *command], log, environment)
-    wait_until(lambda: is_listening(port), "flexod to listen", _START_S, log, process)
+    host, _, port = address.rpartition(":")
+    wait_until(lambda: is_listening(int(port), host), "flexod to listen", _START_S, log, process)
     return process
 
 

@@ -27,11 +27,11 @@ def free_ports(count: int, promised: Set[int]) -> list[int]:
     raise LabFailed(f"no {count} TCP ports are free between {_LOWEST} and {_HIGHEST} on this machine")
 
 
-def is_listening(port: int) -> bool:
-    """True if a process on this machine accepts connections on `port`."""
+def is_listening(port: int, host: str = "127.0.0.1") -> bool:
+    """True if a process on this machine accepts connections on `port` of `host`."""
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((host, port)) == 0
 
 
 def _candidates() -> Iterator[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shlex
 import shutil
@@ -13,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
+from training_logs import Event, TrainingLogs
 
 from flexo_bench import native_horovod
 from flexo_lab import Lab
@@ -30,52 +29,22 @@ TRACE = "FLEXO_TRACE=$PWD/trace"
 SOMEBODY = "games"
 """A user of this machine without any rights."""
 
-Event = dict[str, Any]
 Submit = Callable[..., "Job"]
 """The fixture `submit`."""
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(TrainingLogs):
     """One submitted job."""
 
     lab: Lab
     job_id: int
-    folder: Path
     user: str | None = None
 
     def output(self) -> str:
         """What it and its satellites have printed."""
         path = self.folder / "output.txt"
         return path.read_text(errors="replace") if path.exists() else ""
-
-    def events(self, *kinds: str) -> list[Event]:
-        """What its workers have logged, in order of time; each with the `log` that it stands in.
-
-        Whole lines only: a worker may be in the middle of writing its last one.
-        """
-        found = []
-        for path in self.folder.glob("logs/*.jsonl"):
-            text = path.read_text()
-            for line in text[: text.rfind("\n") + 1].splitlines():
-                event = json.loads(line)
-                if not kinds or event["event"] in kinds:
-                    found.append({**event, "log": path.stem})
-        return sorted(found, key=lambda event: event["time"])
-
-    def trace(self, kind: str) -> list[Event]:
-        """What its leaders have written into the file `trace` of its folder (see TRACE); whole lines."""
-        text = (self.folder / "trace").read_text()
-        events = map(json.loads, text[: text.rfind("\n") + 1].splitlines())
-        return [event for event in events if event["event"] == kind]
-
-    def sizes(self) -> list[int]:
-        """Numbers of workers that it has had, in order."""
-        sizes: list[int] = []
-        for event in self.events("enter"):
-            if not sizes or sizes[-1] != event["size"]:
-                sizes.append(event["size"])
-        return sizes
 
     def shown(self) -> str:
         """What scontrol says of it."""
@@ -110,29 +79,6 @@ class Job:
         """Wait until it trains with `size` workers: each has committed something in that generation."""
         self.wait_until(f"{size} workers", lambda: len(self.committing(size, after)) == size)
 
-    def committing(self, size: int, after: float = 0.0) -> set[str]:
-        """Logs of the workers that have committed since they last became `size` workers, if they are as many.
-
-        Of those who entered last, each rank once: another of the same size may have left as one of them came,
-        and who was told to leave may write down its last commit a moment later.
-        """
-        entered = [event for event in self.events("enter") if event["time"] >= after]
-        if not entered or entered[-1]["size"] != size:
-            return set()
-        since = max((event["time"] for event in entered if event["size"] != size), default=after)
-        last = [event for event in entered if event["time"] >= since and event["size"] == size]
-        members = {event["rank"]: event for event in last}.values()
-        commits = [event for event in self.events("commit", "kept") if event["size"] == size]
-        return {
-            member["log"]
-            for member in members
-            if any(event["log"] == member["log"] and event["time"] > member["time"] for event in commits)
-        }
-
-    def stop(self) -> None:
-        """Let the training function return after the next batch."""
-        (self.folder / "logs" / "stop").touch()
-
     def exit_code(self) -> int | None:
         """Its exit code if it has ended, 128 + signal for one that a signal ended; None before."""
         shown = self.shown()
@@ -166,43 +112,12 @@ class Job:
         assert len({event["steps"] for event in done}) == 1, done
         return done
 
-    def check_steps(self, lost: int = 0) -> None:
-        """No step was left out; none was committed twice, but for at most `lost` after crashes."""
-        anywhere = {event["step"] for event in self.events("commit")}
-        assert anywhere == set(range(1, max(anywhere) + 1)), sorted(anywhere)
-        steps = self.steps_committed()
-        assert len(steps) - len(set(steps)) <= lost, steps
-        # A rank 0 that is killed may not have got to write down what the others have.
-        assert len(anywhere) - len(set(steps)) <= lost, steps
-
     def check_nothing_left(self) -> None:
         """No satellite in the queue and none of its processes on the machine, within a while."""
         deadline = time.monotonic() + BOUND_S
         while self.satellites() or self.processes():
             assert time.monotonic() < deadline, f"left: {self.satellites()} {self.processes()}"
             time.sleep(0.3)
-
-    def processes(self) -> list[int]:
-        """Pids of everything that runs for it: its folder's name stands in their command lines."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                if str(self.folder).encode() in path.read_bytes():
-                    found.append(int(path.parent.name))
-            except OSError:
-                continue
-        return found
-
-    def workers(self, node: str = "") -> dict[int, str]:
-        """Pids of its training processes (not their loaders), with the nodes that they are on."""
-        logs = {event["log"]: event for event in self.events("before", "enter", "commit")}
-        alive = set(self.processes())
-        found = {int(pid): str(event.get("node", "")) for pid, event in logs.items() if int(pid) in alive}
-        return {pid: where for pid, where in found.items() if not node or where == node}
-
-    def steps_committed(self) -> list[int]:
-        """Steps that rank 0 of the time has committed, in order of time."""
-        return [event["step"] for event in self.events("commit") if event["rank"] == 0]
 
     def cancel(self) -> None:
         """scancel."""
@@ -238,7 +153,7 @@ def submit(
     if elastic:
         command.append(f"--elastic={elastic}")
     answer = lab.run([*command, f"{folder}/job.sbatch", *arguments], user=user, cwd=folder).stdout
-    return Job(lab, int(answer.split(";")[0]), folder, user)
+    return Job(folder, lab, int(answer.split(";")[0]), user)
 
 
 def take_nodes(lab: Lab, nodes: int, gpus: int, seconds: int, *options: str) -> int:

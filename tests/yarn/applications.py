@@ -105,6 +105,13 @@ class Application:
         master.register()
         return cls(lab, context.application_id, master, report.am_rm_token)
 
+    @staticmethod
+    def kill(lab: YarnLab, application: pb.ApplicationId) -> None:
+        """Kill an application, as `yarn application -kill` does."""
+        client = ResourceManager(lab.clients, user="root")
+        wait_for("an application to end", partial(client.kill, application, "the test kills it"))
+        client.close()
+
     def beat(self) -> HeartbeatResult:
         """One heartbeat, patient with a ResourceManager that is away; what it has brought."""
         with suppress(Unreachable):

@@ -20,7 +20,7 @@ from flexo_yarn.site_settings import FLEX_QUEUE
 def protected_lab(request: pytest.FixtureRequest) -> Iterator[YarnLab]:
     require_yarn()
     name = f"yarn-{request.param}-{os.getpid()}"
-    lab = bring_up_yarn(YarnLabSpec(name=name, nodes=1, protection=request.param))
+    lab = bring_up_yarn(YarnLabSpec(name=name, nodes=1, protection=request.param, flexod=False))
     yield lab
     lab.down()
 

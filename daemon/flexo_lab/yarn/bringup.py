@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from flexo_lab import folders
-from flexo_lab.bringup import build_or_nothing, root_lock
+from flexo_lab.bringup import build_or_nothing, make_munge_folder, root_lock, start_munged
 from flexo_lab.errors import LabFailed, LabUnavailable
 from flexo_lab.lab import all_labs
 from flexo_lab.layout import Layout, labs_root
@@ -13,7 +13,7 @@ from flexo_lab.ports import free_ports
 from flexo_lab.processes import wait_until
 from flexo_lab.teardown import Progress, silent
 from flexo_lab.yarn import jars
-from flexo_lab.yarn.files import write_files
+from flexo_lab.yarn.files import flexo_toml, write_files
 from flexo_lab.yarn.lab import YarnLab
 from flexo_lab.yarn.record import YarnRecord
 from flexo_lab.yarn.spec import YarnLabSpec
@@ -48,7 +48,15 @@ def _build(layout: Layout, spec: YarnLabSpec, progress: Progress) -> YarnLab:
     progress(f"starting a ResourceManager and {spec.nodes} NodeManagers")
     for daemon in ("rm", *spec.node_names):
         lab.start(daemon)
+    if spec.flexod:
+        progress("starting munged and flexod")
+        make_munge_folder(layout)
+        start_munged(layout, lab.environment())
+        layout.flexod.mkdir()
+        layout.flexo_toml.write_text(flexo_toml(layout, lab.yarn_layout))
     wait_for_nodes(lab)
+    if spec.flexod:
+        lab.start_flexod()
     lab = YarnLab(layout, YarnRecord(spec, lab.record.number, up=True))
     lab.record.write(layout.yarn_record)
     return lab

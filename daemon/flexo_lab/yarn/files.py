@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from flexo_lab.layout import Layout
 from flexo_lab.yarn.layout import YarnLayout
 from flexo_lab.yarn.spec import YarnLabSpec
 from flexo_yarn.records import GPU
@@ -40,6 +42,29 @@ def write_files(layout: YarnLayout, spec: YarnLabSpec) -> None:
     for number, node in enumerate(spec.node_names, 1):
         _write(layout.conf(node), layout, spec, {**common, **_node(layout, spec, node, number)})
         (layout.conf(node) / "node-resources.xml").write_text(as_xml(gpus.items()))
+
+
+def flexo_toml(layout: Layout, yarn: YarnLayout) -> str:
+    """Text of flexo.toml, which resizes within seconds."""
+    return textwrap.dedent(f"""\
+        [service]
+        address = "{yarn.flexod}"
+        munge_socket = "{layout.munge_socket}"
+
+        [cluster]
+        kind = "yarn"
+
+        [yarn]
+        conf = "{yarn.client_conf}"
+        flex_queue = "{FLEX_QUEUE}"
+
+        [event_store]
+        path = "{layout.flexod}/journal.sqlite"
+
+        [controller]
+        max_interval_s = 5.0
+        min_resize_interval_s = 5.0
+    """)
 
 
 def _write(folder: Path, layout: YarnLayout, spec: YarnLabSpec, yarn_site: Mapping[str, str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import psutil
 
 from flexo_lab import processes
 from flexo_lab.environment import clean_environment
-from flexo_lab.errors import NoSuchLab
+from flexo_lab.errors import LabCommandFailed, NoSuchLab
+from flexo_lab.flexod import run_flexod
 from flexo_lab.layout import Layout
 from flexo_lab.processes import Account
 from flexo_lab.requirements import SYSTEM_PATH
@@ -84,7 +87,45 @@ class YarnLab:
             **clean_environment(account, self.name),
             "HADOOP_CONF_DIR": str(self.yarn_layout.client_conf),
             "HADOOP_USER_NAME": account.name,
+            **(self._of_flexod() if self.spec.flexod else {}),
         }
+
+    def _of_flexod(self) -> dict[str, str]:
+        return {
+            "FLEXO_CONFIG": str(self.layout.flexo_toml),
+            "FLEXO_DAEMON": self.yarn_layout.flexod,
+            "FLEXO_MUNGE_SOCKET": str(self.layout.munge_socket),
+        }
+
+    def start_flexod(self) -> None:
+        """Start flexod, unless it lives, and wait until it listens. Raises LabFailed."""
+        if not self.processes_of("flexod"):
+            log = self.layout.logs / "flexod.log"
+            run_flexod(self.layout, Account.own(), self.yarn_layout.flexod, log, self.environment())
+
+    def stop_flexod(self, *, kill: bool = False) -> None:
+        """End flexod: SIGTERM, and SIGKILL after 10 s. `kill`: SIGKILL at once."""
+        found = self.processes_of("flexod")
+        processes.kill(found) if kill else processes.end(found, patience_s=10)
+
+    def run(
+        self, args: Sequence[str], *, check: bool = True, timeout: float = 60, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on this lab. Raises LabCommandFailed (if `check`) and subprocess.TimeoutExpired."""
+        done = subprocess.run(
+            list(args),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=self.environment(),
+            cwd=cwd or self.scratch,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            said = (done.stderr or done.stdout).strip()
+            raise LabCommandFailed(f"{' '.join(args)} ended with status {done.returncode}: {said}")
+        return done
 
     def start(self, daemon: str) -> None:
         """Start "rm" or a node, which goes on with what it had stored. It need not answer yet."""
@@ -104,7 +145,7 @@ class YarnLab:
         processes.start(command, self.yarn_layout.log(daemon).with_suffix(".out"), environment)
 
     def processes_of(self, daemon: str) -> list[psutil.Process]:
-        """The living processes of "rm" or of a node, without containers."""
+        """The living processes of "rm", "flexod" or a node, without containers."""
         pids = {each.pid for each in processes.daemons_of(self.layout.directory) if each.name == daemon}
         return [each for each in processes.belonging_to(self.layout.directory) if each.pid in pids]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+FLEXOD_PORT = 6836
 SCHEDULER_PORT, CLIENT_PORT, WEB_PORT = 8030, 8032, 8088
 """The ResourceManager's ports for ApplicationMasters, for clients and for browsers: Hadoop's defaults."""
 
@@ -28,6 +29,11 @@ class YarnLayout:
     def resource_manager(self) -> str:
         """The ResourceManager's address."""
         return self._address(100)
+
+    @property
+    def flexod(self) -> str:
+        """flexod's address, host:port: the value of FLEXO_DAEMON."""
+        return f"{self._address(101)}:{FLEXOD_PORT}"
 
     def node(self, number: int) -> str:
         """The address of the NodeManager with this number, from 1."""

@@ -31,6 +31,8 @@ class YarnLabSpec:
     cores_per_node: int = 16
     memory_mib_per_node: int = 16384
     protection: Protection = Protection.AUTHENTICATION
+    flexod: bool = True
+    """Whether flexod runs on it, with a munged for flexo's commands."""
 
     def __post_init__(self) -> None:
         check_name(self.name)

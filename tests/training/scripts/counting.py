@@ -47,7 +47,7 @@ if args.fail == "at once":
 if os.environ.get("FLEXO_NEWCOMER") == "1":
     time.sleep(args.newcomers_sleep)
 hvd.init()
-log("before", rank=hvd.rank(), size=hvd.size())
+log("before", rank=hvd.rank(), size=hvd.size(), gpus=os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 fail_if_told("before the loop")
 
 

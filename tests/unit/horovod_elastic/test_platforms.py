@@ -325,7 +325,10 @@ ON_THE_WIRE = re.compile(r"\bslurm_job_id\b")
 HELP = {"launcher.py": launcher.USAGE, "hosts.py": hosts.USAGE}
 """Where users read how to submit a job."""
 POINTERS = {
-    "platforms/registry.py": ("from horovod_elastic.platforms import slurm, yarn\n", "register(slurm.KIND)\n"),
+    "platforms/registry.py": (
+        "from horovod_elastic.platforms import slurm, yarn\n",
+        "register(slurm.KIND)\n",
+    ),
     "agent/satellite.py": ('"platforms" / "slurm" / "satellite_script.py"',),
 }
 

@@ -1,0 +1,153 @@
+"""Training jobs on a real YARN: submitted, grown, shrunk for others, and ended."""
+
+from __future__ import annotations
+
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from applications import SMALL_MIB, Application, wait_for
+from yarn_jobs import ENVIRONMENT, FLEXO, SCRIPTS, YarnJob, submit
+
+from flexo_lab.yarn import YarnLab, wait_for_nodes
+from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_yarn import records
+from flexo_yarn.application_master import Ask
+
+
+@pytest.fixture
+def flexod(lab: YarnLab) -> Iterator[YarnLab]:
+    """The lab, with flexod."""
+    lab.start_flexod()
+    yield lab
+    lab.start_flexod()
+
+
+def check_total(job: YarnJob) -> None:
+    """Each batch counts once: the state that all share is a sum over them."""
+    for event in job.events("done"):
+        assert event["total"] == sum(range(event["steps"])), event
+
+
+def test_a_job_of_one_size_trains_on_gpus_of_its_own_and_its_output_is_collected(
+    lab: YarnLab, tmp_path: Path
+) -> None:
+    job = submit(lab, tmp_path, "counting.py", "--batches", "30", options=("--workers", "6", "--gpus", "1"))
+    job.check_finished()
+    check_total(job)
+    seen = {(event["node"], event["gpus"]) for event in job.events("before")}
+    assert len(seen) == 6, seen  # no two workers of a node have the same GPU
+    logs = lab.layout.directory / "logs"
+    wait_for(
+        "YARN's collection of logs",
+        lambda: list(logs.rglob(f"*{records.application_text(job.application)}*/*")),
+    )
+
+
+@pytest.mark.parametrize(("moment", "code"), [("at once", 3), ("in the loop", 3)])
+def test_a_script_that_fails_ends_the_application_with_its_exit_code(
+    lab: YarnLab, tmp_path: Path, moment: str, code: int
+) -> None:
+    job = submit(lab, tmp_path, "counting.py", "--fail", moment, options=("--workers", "2"))
+    report = job.wait()
+    assert (report.state, report.final_status) == (pb.FINISHED, pb.APP_FAILED)
+    assert str(code) in report.diagnostics
+    job.check_nothing_left()
+
+
+def test_python_comes_in_an_archive(lab: YarnLab, tmp_path: Path) -> None:
+    """The archive's Python is a script that runs the tests' own: a whole PyTorch would be gigabytes."""
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {ENVIRONMENT}/bin/python "$@"\n')
+    python.chmod(0o755)
+    archive = tmp_path / "env.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "bin", "bin")
+    job = submit(lab, tmp_path, "counting.py", "--batches", "5", options=("--workers", "2"), env=str(archive))
+    job.check_finished()
+
+
+def test_a_job_grows_shrinks_in_time_for_an_ordinary_application_and_grows_again(
+    flexod: YarnLab, tmp_path: Path
+) -> None:
+    job = submit(flexod, tmp_path, "counting.py", elastic="2-8")
+    job.wait_for_size(8)
+    ordinary = Application.submit(flexod, "default", user="games")
+    ordinary.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 3)))
+    asked = time.time()
+    ordinary.wait_until("its container", lambda: ordinary.held)
+    assert time.time() - asked < 10
+    job.wait_for_size(5, after=asked)
+    ordinary.end()
+    job.wait_for_size(8, after=time.time())
+    job.stop()
+    job.check_finished()
+    check_total(job)
+    job.check_steps()
+
+
+def test_without_flexod_yarn_itself_takes_satellites_and_the_job_lets_them_go_as_planned(
+    flexod: YarnLab, tmp_path: Path
+) -> None:
+    job = submit(flexod, tmp_path, "counting.py", elastic="2-8")
+    job.wait_for_size(8)
+    flexod.stop_flexod(kill=True)
+    ordinary = Application.submit(flexod, "default", user="games")
+    ordinary.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 3)))
+    asked = time.time()
+    ordinary.wait_until("its container", lambda: ordinary.held)
+    assert time.time() - asked < 25
+    job.wait_until("fewer workers", lambda: job.sizes()[-1] < 8)
+    job.stop()
+    job.check_finished()
+    check_total(job)
+    job.check_steps()
+    ordinary.end()
+
+
+def test_who_kills_the_application_leaves_nothing(flexod: YarnLab, tmp_path: Path) -> None:
+    job = submit(flexod, tmp_path, "counting.py", elastic="2-4")
+    job.wait_for_size(4)
+    Application.kill(flexod, job.application)
+    assert job.wait().state == pb.KILLED
+    job.check_nothing_left()
+
+
+def test_a_resourcemanager_that_is_killed_costs_a_job_nothing(flexod: YarnLab, tmp_path: Path) -> None:
+    job = submit(flexod, tmp_path, "counting.py", elastic="2-4")
+    job.wait_for_size(4)
+    flexod.kill("rm")
+    flexod.start("rm")
+    wait_for_nodes(flexod)
+    went = time.time()
+    job.wait_until("batches", lambda: any(event["time"] > went for event in job.events("commit")))
+    assert job.sizes() == [2, 4]
+    job.stop()
+    job.check_finished()
+    check_total(job)
+    job.check_steps()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--elastic", "4-2"), "--elastic=4-2"),
+        (("--elastic", "0-2"), "--elastic=0-2"),
+        (("--elastic-batch", "8-16"), "--elastic"),
+        (("--memory", "much"), "--memory=much"),
+        (("--gpus", "99"), "99 GPUs"),
+        (("--queue", "nowhere"), "nowhere"),
+        (("--file", "/no/such/file"), "/no/such/file"),
+        (("--export", "1=2"), "--export=1=2"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    lab: YarnLab, arguments: tuple[str, ...], named: str
+) -> None:
+    command = [FLEXO, "yarn", "submit", *arguments, "--env", ENVIRONMENT, "--", "python", "counting.py"]
+    done = lab.run(command, check=False, cwd=SCRIPTS)
+    assert done.returncode in (1, 2)
+    assert named in done.stderr
