@@ -25,6 +25,8 @@ class AgentLink:
     """The GPUs, as the cluster numbers them on the node, in the order of slots."""
     lost_at: float | None = None
     leaving: bool = False
+    dismissed: bool = False
+    """Whether the leader has dismissed the agent, which is not expected back then."""
 
     @property
     def connected(self) -> bool:

@@ -59,11 +59,17 @@ class Attendance:
         return self._agents.here() >= self._base_agents
 
     def lost(self, now: float) -> Iterator[tuple[str, str]]:
-        """The agents to give up, each with the reason. To give one up may be a reason to give up the next."""
+        """The agents to give up, each with the reason. To give one up may be a reason to give up the next.
+
+        One that was dismissed is given up as soon as its stream has ended: flexod hears at once that its GPUs
+        are free.
+        """
         for name, link in list(self._agents.by_name.items()):
             if link.base and self._membership.standing_still:
                 continue
-            if link.lost_at is not None and (now > link.lost_at + BACK_WITHIN_S or self._membership.broken):
+            if link.lost_at is not None and (
+                link.dismissed or now > link.lost_at + BACK_WITHIN_S or self._membership.broken
+            ):
                 yield name, "its agent is gone"
             elif now > link.heard_at + SILENCE_BOUND_S and self._lease.certain():
                 yield name, f"its agent has said nothing for {SILENCE_BOUND_S:.0f} s"

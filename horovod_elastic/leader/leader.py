@@ -472,6 +472,7 @@ class Leader:
             self._hand_over(why)
         exit_code = self._outcome.exit_code if self._outcome is not None else None
         dismiss = workers_pb2.Dismiss(reason=why, exit_code=exit_code or 0)
+        link.dismissed = True
         link.outbox.put(workers_pb2.ToAgent(dismiss=dismiss))
 
     # --- what flexod asks for (see OversightContext and LeaderContext) --------------------------

@@ -66,6 +66,14 @@ def test_an_agent_whose_stream_broke_may_come_back_for_a_while(job: Watched) -> 
     assert job.given_up(1.0 + BACK_WITHIN_S + 0.1) == ["s1"]
 
 
+def test_an_agent_that_was_dismissed_is_not_expected_back(job: Watched) -> None:
+    link = job.links.by_name["s1"]
+    link.dismissed = True
+    assert job.given_up(1.0) == []
+    link.lost_at = 1.0
+    assert job.given_up(1.0) == ["s1"]
+
+
 def test_when_one_is_given_up_nobody_waits_for_the_others_that_are_away(job: Watched) -> None:
     """The generation is broken by then: it cannot go on until they are given up."""
     job.links.by_name["s1"].lost_at, job.links.by_name["s2"].lost_at = 0.0, BACK_WITHIN_S
