@@ -264,6 +264,7 @@ class Controller:
             started_at=self._started_at,
             cluster=traits.name if traits else "",
             version=traits.version if traits else "",
+            software=self._cluster.software,
             policy=self._policy.name,
             dry_run=self._settings.controller.dry_run,
             interval_s=self.interval_s,

@@ -101,7 +101,7 @@ def status(daemon: DaemonOption = None, as_json: JsonOption = False) -> None:
         [
             ("flexod", f"{reply.flexod_version}, up for {ago(reply.started_at)}"),
             *(("flexods", each.sentence()) for each in beside),
-            ("cluster", f"{reply.cluster}, Slurm {reply.slurm_version}"),
+            ("cluster", f"{reply.cluster}, {reply.software or 'Slurm'} {reply.slurm_version}"),
             ("policy", reply.policy + (" (dry run: decides, changes nothing)" if reply.dry_run else "")),
             ("last look", job_words.last_look(reply)),
             ("GPUs", job_words.gpus(reply)),

@@ -43,6 +43,8 @@ class ControllerStatus:
     cluster: str
     """The cluster's name; "" until the cluster has answered once."""
     version: str
+    software: str
+    """What manages the cluster, for people."""
     policy: str
     dry_run: bool
     interval_s: float

@@ -375,6 +375,7 @@ def _status(status: ControllerStatus) -> admin_pb2.GetStatusReply:
     return admin_pb2.GetStatusReply(
         flexod_version=flexo.__version__,
         slurm_version=status.version,
+        software=status.software,
         cluster=status.cluster,
         started_at=status.started_at,
         policy=status.policy,

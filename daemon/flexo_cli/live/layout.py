@@ -138,7 +138,8 @@ def _away(away: str, at: float, now: float) -> list[Text]:
 def _head(picture: Picture, now: float) -> list[Text]:
     status = picture.status
     mode = " (dry run)" if status.dry_run else ""
-    cluster = f"{status.cluster}, Slurm {status.slurm_version}" if status.cluster else "not known yet"
+    software = status.software or "Slurm"
+    cluster = f"{status.cluster}, {software} {status.slurm_version}" if status.cluster else "not known yet"
     lines = [
         _named("cluster", f"{cluster}, policy {status.policy}{mode}"),
         _named("GPUs", job_words.gpus(status)),
