@@ -18,7 +18,7 @@ WITHOUT_LABS := etcd prometheus packages yarn
 ON_NATIVE := PYTHONPATH="$$PWD/.venv/native"
 but = $(patsubst %,--ignore=tests/%,$(1)) # all tests but those in these folders
 
-.PHONY: help setup setup-native demo demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-yarn test-chaos test-soak bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse deb wheel docs release lint clean
+.PHONY: help setup setup-native demo demo-yarn demo-loan test test-all test-unit coverage test-slurm test-slurm-matrix test-training test-yarn test-chaos test-soak bench-load bench-runtime bench-papers bench-scheduler bench-loaning bench-fidelity bench-scale bench-abuse deb wheel docs release lint clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ setup-native: ## Horovod's native library, for comparisons with stock Horovod (u
 demo: ## an elastic job on a real Slurm cluster on this machine, start to end
 	@./setup.sh all --lab=$@
 	@$(BIN)/python -m flexo_demos.elastic
+
+demo-yarn: ## the same story on a real YARN cluster on this machine
+	@./setup.sh yarn --lab=$@
+	@$(BIN)/python -m flexo_demos.elastic --yarn $(ARGS)
 
 demo-loan: ## inference servers lent to training and taken back, one day in four minutes, on the same kind of cluster
 	@./setup.sh all --lab=$@

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from flexo_demos.elastic import command, picture, report
+from flexo_demos.elastic.cluster import DemoCluster
 from flexo_demos.elastic.measure import EpochPlan, balance, course, loss_curve, read_logs
+from flexo_demos.elastic.plot import EXAMPLE, Plot
 from flexo_demos.elastic.queue import holdings
 from flexo_demos.elastic.report import Report, claims, elastic_of, table
 from flexo_demos.elastic.runs import Reference, RunResult
-from flexo_demos.elastic.stage import LOGS, Options, lab_of
-from flexo_demos.elastic.story import EXAMPLE, Plot, Seen, Story, StoryFailed
+from flexo_demos.elastic.slurm import SlurmDemo
+from flexo_demos.elastic.stage import LOGS, Options, lab_of, yarn_lab_of
+from flexo_demos.elastic.story import Seen, Story, StoryFailed
 from flexo_demos.elastic.tell import Teller
+from flexo_demos.elastic.yarn import YarnDemo
 from flexo_lab import Lab, LabSpec
+from flexo_lab.yarn import YarnLabSpec
 
 _OURS = (
     "elastic",
@@ -28,8 +35,8 @@ _OURS = (
 
 def main() -> int:
     """Run the demo. Returns the exit code."""
-    description = "An elastic Horovod job on a real Slurm cluster on this machine, told as it happens."
-    return command.run("flexo_demos.elastic", "demo", description, _OURS, _run)
+    description = "An elastic Horovod job on a real cluster on this machine, told as it happens."
+    return command.run("flexo_demos.elastic", "demo", description, _OURS, _run, yarn_too=True)
 
 
 def _run(options: Options, teller: Teller) -> int:
@@ -40,9 +47,9 @@ def _run(options: Options, teller: Teller) -> int:
 
     def play() -> None:
         reference.start()
-        with lab_of(_spec(options, plot), options, teller, Lab.start_flexod) as lab:
-            _tell_reference(reference.result(), teller)
-            Story(lab, options.out, plot, seen, teller).play()
+        with _cluster_of(options, plot, teller) as cluster:
+            _tell_reference(reference.result(), cluster, teller)
+            Story(cluster, options.out, plot, seen, teller).play()
 
     try:
         failure = command.failure_of(play, options, teller)
@@ -51,16 +58,25 @@ def _run(options: Options, teller: Teller) -> int:
     return _judge(options, _found(options, plot, seen, failure, teller.elapsed_s), teller)
 
 
-def _spec(options: Options, plot: Plot) -> LabSpec:
-    return LabSpec(name=options.name, nodes=plot.nodes, gpus_per_node=plot.gpus_per_node, flexod=False)
+@contextmanager
+def _cluster_of(options: Options, plot: Plot, teller: Teller) -> Iterator[DemoCluster]:
+    """A lab of the kind that the options name."""
+    name, nodes, gpus = options.name, plot.nodes, plot.gpus_per_node
+    if options.yarn:
+        with yarn_lab_of(YarnLabSpec(name, nodes, gpus), options, teller) as yarn:
+            yield YarnDemo(yarn)
+    else:
+        spec = LabSpec(name=name, nodes=nodes, gpus_per_node=gpus, flexod=False)
+        with lab_of(spec, options, teller, Lab.start_flexod) as slurm:
+            yield SlurmDemo(slurm)
 
 
-def _tell_reference(result: RunResult | None, teller: Teller) -> None:
+def _tell_reference(result: RunResult | None, cluster: DemoCluster, teller: Teller) -> None:
     if result is None:
         raise StoryFailed(
-            "The training script failed by itself, without Slurm and flexod: see reference/output."
+            "The training script failed by itself, without a cluster and flexod: see reference/output."
         )
-    teller.say(f"For comparison: the training script alone, one worker, no Slurm, no flexod, "
+    teller.say(f"For comparison: the training script alone, one worker, no {cluster.software}, no flexod, "
                f"reaches {100 * result.accuracy:.1f}%")  # fmt: skip
 
 
@@ -93,7 +109,8 @@ def _found(options: Options, plot: Plot, seen: Seen, failure: str, duration_s: f
         )
         picture.draw(scene, options.out / "demo.png")
     return Report(
-        slurm_version=seen.slurm_version,
+        software=seen.software,
+        slurm_version=seen.version,
         horovod_version=result.horovod_version if result else "",
         duration_s=round(duration_s, 1),
         elastic=elastic,

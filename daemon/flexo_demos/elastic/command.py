@@ -16,18 +16,26 @@ from flexo_demos.elastic.stage import Options, clear
 from flexo_demos.elastic.story import StoryFailed
 from flexo_demos.elastic.tell import Teller
 from flexo_lab import BadSpec, LabError, LabExists, why_unavailable
+from flexo_lab.yarn import why_unavailable as yarn_unavailable
 
 
 def run(
-    module: str, name: str, description: str, ours: Sequence[str], play: Callable[[Options, Teller], int]
+    module: str,
+    name: str,
+    description: str,
+    ours: Sequence[str],
+    play: Callable[[Options, Teller], int],
+    *,
+    yarn_too: bool = False,
 ) -> int:
     """Run a demo. Returns the exit code: `play`'s, or another if `play` does not return.
 
     `module`: argument of `python -m`. `name`: default name of the lab and of the output folder.
-    `ours`: names of files and folders that earlier runs may have written.
+    `ours`: names of files and folders that earlier runs may have written. `yarn_too`: it can be played on
+    YARN.
     """
-    options = _parse(module, name, description)
-    if (reason := why_unavailable()) is not None:
+    options = _parse(module, name, description, yarn_too)
+    if (reason := (yarn_unavailable if options.yarn else why_unavailable)()) is not None:
         print(f"The demo cannot run here: {reason}.", file=sys.stderr)
         return 2
     clear(options.out, ours)
@@ -57,13 +65,16 @@ def failure_of(play: Callable[[], None], options: Options, teller: Teller) -> st
     return ""
 
 
-def _parse(module: str, name: str, description: str) -> Options:
+def _parse(module: str, name: str, description: str, yarn_too: bool) -> Options:
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
-    parser.add_argument(
-        "--out", type=Path, default=Path("build") / name, help="logs, picture and report go here"
-    )
-    parser.add_argument("--name", default=name, help="the lab's name")
+    parser.add_argument("--out", type=Path, help="logs, picture and report go here")
+    parser.add_argument("--name", default="", help="the lab's name")
+    if yarn_too:
+        parser.add_argument("--yarn", action="store_true", help="play it on YARN instead of Slurm")
     parser.add_argument("--keep", action="store_true", help="leave the lab up (flexo lab down NAME ends it)")
     parser.add_argument("--json", action="store_true", help="print report.json at the end")
     arguments = parser.parse_args()
-    return Options(arguments.out.resolve(), arguments.name, arguments.keep, arguments.json)
+    yarn = yarn_too and arguments.yarn
+    name = f"{name}-yarn" if yarn else name
+    out = arguments.out or Path("build") / name
+    return Options(out.resolve(), arguments.name or name, arguments.keep, arguments.json, yarn)

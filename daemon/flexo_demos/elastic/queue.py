@@ -1,26 +1,22 @@
-"""Slurm's own view of its jobs at each poll: how many GPUs each job held on which node.
+"""A cluster's own view of its jobs at each poll: how many GPUs each job held on which node. Pure.
 
-The functions are pure: the text of `scontrol -d show job` in, jobs out. The demo does not ask flexod, because
-the demo is to show flexod's work.
+The demo does not ask flexod, because the demo is to show flexod's work.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flexo.clusters.slurm.hostlist import expand
-from flexo.clusters.slurm.marks import satellite_tag
-
-_HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED"})
+HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED"})
+"""States in which a job holds its GPUs, in Slurm's words."""
 _WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED"})
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job, waiting, running or ended, as Slurm shows it."""
+    """A job, waiting, running or ended, as the cluster shows it."""
 
     job_id: int
     state: str
@@ -36,8 +32,8 @@ class QueuedJob:
 
     @property
     def over(self) -> bool:
-        """True if the job has ended and Slurm has nothing left to do for it."""
-        return self.state not in _HOLDING | _WAITING
+        """True if the job has ended and the cluster has nothing left to do for it."""
+        return self.state not in HOLDING | _WAITING
 
     @property
     def gpus_held(self) -> int:
@@ -58,7 +54,7 @@ class Look:
     jobs: tuple[QueuedJob, ...]
 
     def job(self, job_id: int) -> QueuedJob | None:
-        """The job `job_id`; None if Slurm does not know it."""
+        """The job `job_id`; None if the cluster does not know it."""
         return next((job for job in self.jobs if job.job_id == job_id), None)
 
     @property
@@ -69,48 +65,6 @@ class Look:
     def held_on(self, node: str) -> int:
         """GPUs of `node` that jobs hold."""
         return sum(count for job in self.jobs for name, count in job.gpus if name == node)
-
-
-def parse_jobs(text: str) -> tuple[QueuedJob, ...]:
-    """Jobs from `scontrol -d show job`. Raises ValueError for a job that lacks a required field."""
-    records = (record for record in re.split(r"\n\s*\n", text) if "JobId=" in record)
-    return tuple(_parse_job(record) for record in records)
-
-
-def _parse_job(record: str) -> QueuedJob:
-    state = _value(record, "JobState")
-    return QueuedJob(
-        job_id=int(_value(record, "JobId")),
-        state=state,
-        reason=_value(record, "Reason"),
-        gpus=tuple(_allocation(record)) if state in _HOLDING else (),
-        satellite=_is_satellite(record),
-    )
-
-
-def _is_satellite(record: str) -> bool:
-    comment = re.search(r"^\s*Comment=(.*)$", record, re.MULTILINE)
-    return comment is not None and satellite_tag(comment[1].strip()) is not None
-
-
-def _value(record: str, key: str) -> str:
-    match = re.search(rf"(?:^|\s){key}=(\S*)", record)
-    if match is None:
-        raise ValueError(f"scontrol shows a job without {key}: {record.strip().splitlines()[0]}")
-    return match[1]
-
-
-def _allocation(record: str) -> Iterator[tuple[str, int]]:
-    """Parse lines such as `Nodes=t[2-3] CPU_IDs=0 Mem=4000 GRES=gpu:3(IDX:0-2)`; GRES is of each node."""
-    for names, gres in re.findall(r"^\s*Nodes=(\S+) .*GRES=(\S*)", record, re.MULTILINE):
-        gpus = _gpus(gres)
-        for name in expand(names) if gpus else ():
-            yield name, gpus
-
-
-def _gpus(gres: str) -> int:
-    """GPUs in GRES: `gpu:3(IDX:0-2)` -> 3, `gpu:v100:4(IDX:0-3)` -> 4, `nic:1(IDX:0),gpu:a:1(IDX:0)` -> 1."""
-    return sum(int(count) for count in re.findall(r"(?:^|,)gpu:(?:[^:(),]+:)?(\d+)(?=[,(]|$)", gres))
 
 
 def room_for(look: Look, nodes: Sequence[str], gpus_per_node: int, needed: int) -> int:

@@ -14,7 +14,7 @@ ACCURACY_MARGIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
-    """Results of the elastic job, from its workers' logs. `ended_as` and `job_id` come from Slurm."""
+    """Results of the elastic job, from its workers' logs. `ended_as` and `job_id` come from the cluster."""
 
     job_id: int
     ended_as: str
@@ -53,7 +53,7 @@ def elastic_of(
     reference_accuracy: float | None,
     rigid: Rigid | None,
 ) -> Elastic:
-    """Combine the workers' logs, Slurm's facts and the accuracies of the two runs."""
+    """Combine the workers' logs, the cluster's facts and the accuracies of the two runs."""
     return Elastic(
         job_id=job_id,
         ended_as=ended_as,
@@ -106,7 +106,10 @@ class Rigid:
 class Report:
     """All results. A field is None if the demo ended before it; `failure` then says why."""
 
+    software: str
+    """What manages the cluster."""
     slurm_version: str
+    """The release of that software, Slurm or another."""
     horovod_version: str
     duration_s: float
     """Duration of the demo, with bringing the lab up and taking it down."""
@@ -161,7 +164,7 @@ def claims(report: Report) -> tuple[CheckedSentence, ...]:
         CheckedSentence(f"The elastic job ended well: {elastic.ended_as}.", elastic.ended_as == "COMPLETED"),
         CheckedSentence(
             f"Its accuracy, {_percent(elastic.final_accuracy)}, is within a point of what the script reaches "
-            f"without Slurm and flexod, {_percent(elastic.reference_accuracy)}.",
+            f"without {report.software} and flexod, {_percent(elastic.reference_accuracy)}.",
             _close(elastic.final_accuracy, elastic.reference_accuracy),
         ),
         CheckedSentence(
@@ -182,7 +185,10 @@ def _percent(share: float | None) -> str:
 
 def table(report: Report) -> tuple[tuple[str, str], ...]:
     """Pairs (name, figure) for the table at the end."""
-    rows = [("Slurm", report.slurm_version or "unknown"), ("Horovod", report.horovod_version or "unknown")]
+    rows = [
+        (report.software, report.slurm_version or "unknown"),
+        ("Horovod", report.horovod_version or "unknown"),
+    ]
     if (elastic := report.elastic) is not None:
         rows += [
             ("workers, in order", " → ".join(map(str, elastic.sizes))),

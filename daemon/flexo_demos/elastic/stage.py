@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from flexo_demos.elastic.signals import Interrupted, undisturbed_afterwards
 from flexo_demos.elastic.tell import Teller
 from flexo_lab import Lab, LabSpec, all_labs, bring_up, take_down
 from flexo_lab.layout import Layout
+from flexo_lab.yarn import YarnLab, YarnLabSpec, bring_up_yarn
 
 LOGS = "lab-logs"
 """Name of the folder of the daemons' logs, in the demo's output folder."""
@@ -25,6 +27,11 @@ class Options:
     name: str
     keep: bool
     as_json: bool
+    yarn: bool = False
+    """Whether the story is played on YARN."""
+
+
+_LabT = TypeVar("_LabT")
 
 
 def clear(out: Path, names: Sequence[str]) -> None:
@@ -40,18 +47,39 @@ def clear(out: Path, names: Sequence[str]) -> None:
 
 @contextmanager
 def lab_of(spec: LabSpec, options: Options, teller: Teller, ready: Callable[[Lab], None]) -> Iterator[Lab]:
-    """A lab that `ready` has prepared. It is taken down after the context, unless --keep. Raises LabError."""
+    """A Slurm lab that `ready` has prepared. See `kept_up`."""
+
+    def up() -> Lab:
+        lab = bring_up(spec, teller.now)
+        ready(lab)
+        return lab
+
     teller.say(
         f"A real Slurm cluster comes up: {spec.nodes} training nodes with {spec.gpus_per_node} GPUs each, "
         f"{spec.infer_nodes} for inference with {spec.gpus_per_infer_node}"
     )
-    ours, keep = spec.name not in all_labs(), options.keep
+    with kept_up(up, options, teller) as lab:
+        teller.say("Slurm is up, and flexod watches it")
+        yield lab
+
+
+@contextmanager
+def yarn_lab_of(spec: YarnLabSpec, options: Options, teller: Teller) -> Iterator[YarnLab]:
+    """A YARN lab with flexod. See `kept_up`."""
+    teller.say(f"A real YARN cluster comes up: {spec.nodes} nodes with {spec.gpus_per_node} GPUs each")
+    with kept_up(lambda: bring_up_yarn(spec, teller.now), options, teller) as lab:
+        teller.say("YARN is up, and flexod watches it")
+        yield lab
+
+
+@contextmanager
+def kept_up(up: Callable[[], _LabT], options: Options, teller: Teller) -> Iterator[_LabT]:
+    """The lab that `up` brings up. It is taken down after the context, unless --keep. Raises LabError."""
+    ours, keep = options.name not in all_labs(), options.keep
     try:
         with undisturbed_afterwards():
-            lab = bring_up(spec, teller.now)
+            lab = up()
             ours = True
-            ready(lab)
-            teller.say("Slurm is up, and flexod watches it")
             yield lab
     except Interrupted:
         keep = False

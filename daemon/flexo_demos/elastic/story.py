@@ -1,7 +1,7 @@
 """The demo's plot: an elastic job grows, gives way to a rigid job, grows again, and completes.
 
-The story uses only commands that a user types. It polls Slurm's queue and the workers' logs, and never calls
-flexod.
+The story uses only commands that a user types. It polls the cluster's own list of jobs and the workers' logs,
+and never calls flexod.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from flexo_demos.elastic.cluster import DemoCluster
 from flexo_demos.elastic.measure import Course, course, read_logs
-from flexo_demos.elastic.queue import Look, QueuedJob, node_map, parse_jobs, room_for
+from flexo_demos.elastic.plot import Plot
+from flexo_demos.elastic.queue import Look, QueuedJob, node_map, room_for
 from flexo_demos.elastic.report import Rigid
 from flexo_demos.elastic.tell import Teller
-from flexo_lab import Lab
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "digits"
 _LOOK_EVERY_S = 0.5
 _GONE_WITHIN_S = 20.0
 """Seconds after the job's end within which its satellites must leave; later ones count as left over."""
@@ -29,27 +29,12 @@ class StoryFailed(Exception):
     """An expected event did not happen; the message is a sentence for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """Sizes of the story. The rigid job fills all nodes but one, so it needs GPUs that satellites hold."""
-
-    nodes: int = 3
-    gpus_per_node: int = 3
-    most_workers: int = 4
-    epochs: int = 30
-    batch: int = 48
-    step_seconds: float = 0.1
-    """Pause in each step that stands for the GPUs' work. Without it the job would end within two polls."""
-    rigid_seconds: int = 20
-    calm_batches: int = 60
-    """Number of batches at full size before the rigid job is submitted."""
-
-
 @dataclass(slots=True)
 class Seen:
     """The demo's observations so far. The report uses them even if the story fails."""
 
-    slurm_version: str = ""
+    software: str = ""
+    version: str = ""
     elastic_id: int = 0
     submitted_at: float = 0.0
     """Submission of the elastic job, in seconds since the epoch."""
@@ -70,11 +55,10 @@ class Seen:
 
 
 class Story:
-    """Plays the plot on a lab."""
+    """Plays the plot on a cluster."""
 
-    def __init__(self, lab: Lab, out: Path, plot: Plot, seen: Seen, teller: Teller) -> None:
-        self._lab, self._out, self._plot, self._seen, self._teller = lab, out, plot, seen, teller
-        self._nodes = lab.spec.train_names
+    def __init__(self, cluster: DemoCluster, out: Path, plot: Plot, seen: Seen, teller: Teller) -> None:
+        self._cluster, self._out, self._plot, self._seen, self._teller = cluster, out, plot, seen, teller
         self._course: Course | None = None
         self._told_course = False
         self._told_resizes = 0
@@ -84,7 +68,7 @@ class Story:
     def play(self) -> None:
         """Play from the first submission to the last satellite's end. Raises StoryFailed, LabError."""
         most = self._plot.most_workers
-        self._seen.slurm_version = self._ask_slurm_version()
+        self._seen.software, self._seen.version = self._cluster.software, self._cluster.version()
         self._submit_elastic()
         self._until("the elastic job starts", 30, lambda: self._elastic().runs)
         self._until("its first batch is committed", 90, lambda: self._course is not None)
@@ -98,53 +82,32 @@ class Story:
         self._until("the elastic job ends", 240, lambda: self._elastic().over, ends=True)
         self._count_what_is_left()
 
-    def _ask_slurm_version(self) -> str:
-        """The release that slurmctld reports."""
-        for line in self._lab.run(["scontrol", "show", "config"]).stdout.splitlines():
-            name, _, value = line.partition("=")
-            if name.strip() == "SLURM_VERSION":
-                return value.strip()
-        raise StoryFailed("Slurm's controller does not say its version.")
-
     def _submit_elastic(self) -> None:
         plot = self._plot
-        request = ["sbatch", "-n", "1", "--gpus-per-task=1", f"--elastic=1-{plot.most_workers}"]
-        self._teller.say(f"$ {' '.join(request)} train.sbatch", "bold")
-        self._teller.show(
-            f"from one worker to {plot.most_workers}; it runs `flexo run python train.py`, "
-            "an elastic Horovod script"
-        )
+        self._teller.say(f"$ {self._cluster.elastic_command(plot)}", "bold")
+        self._teller.show(f"from one worker to {plot.most_workers}; train.py is an elastic Horovod script")
         self._teller.show("below: E its own GPUs, e its satellites', R the rigid job's, · idle")
-        script = [str(EXAMPLE / "train.sbatch"), "--epochs", str(plot.epochs), "--batch", str(plot.batch)]
-        script += ["--step-seconds", str(plot.step_seconds), "--log-dir", str(self._out / "elastic")]
-        where = ["--parsable", "--chdir", str(EXAMPLE), "--output", str(self._out / "elastic.out")]
         self._seen.submitted_at = time.time()
-        self._seen.elastic_id = self._sbatch([*request, *where, *script])
+        self._seen.elastic_id = self._cluster.submit_elastic(plot, self._out)
 
     def _submit_rigid(self) -> None:
-        plot = self._plot
-        nodes = plot.nodes - 1
-        request = ["sbatch", "-N", str(nodes), f"--gpus-per-node={plot.gpus_per_node}"]
-        room = room_for(self._look(), self._nodes, plot.gpus_per_node, plot.gpus_per_node)
-        self._teller.say(f"$ {' '.join(request)} rigid.sbatch", "bold")
+        plot, needed = self._plot, self._plot.gpus_per_node
+        room = room_for(self._look(), self._cluster.nodes, needed, needed)
+        self._teller.say(f"$ {self._cluster.rigid_command(plot)}", "bold")
         self._teller.show(
-            f"it needs {plot.gpus_per_node} GPUs on each of {nodes} nodes; nodes with so many idle: {room}"
+            f"it needs {needed} GPUs on each of {plot.rigid_nodes} nodes; nodes with so many idle: {room}"
         )
         shell = f"date +%s.%N > {shlex.quote(str(self._started_file))}; sleep {plot.rigid_seconds}"
-        where = ["--parsable", "--job-name", "rigid", "--output", str(self._out / "rigid.out")]
         submitted_at = time.time()
-        job_id = self._sbatch([*request, *where, "--wrap", shell])
-        self._seen.rigid = Rigid(job_id, nodes, plot.gpus_per_node, submitted_at, room, started_at=None)
-
-    def _sbatch(self, command: list[str]) -> int:
-        return int(self._lab.run(command).stdout.split(";")[0])
+        job_id = self._cluster.submit_rigid(plot, self._out, shell)
+        self._seen.rigid = Rigid(job_id, plot.rigid_nodes, needed, submitted_at, room, started_at=None)
 
     @property
     def _started_file(self) -> Path:
         return self._out / "rigid.started"
 
     def _rigid_has_started(self) -> bool:
-        """True if the rigid job's script has written its start time. Slurm's own times are whole seconds."""
+        """True if the rigid job's script has written its start: a cluster's own time may be in seconds."""
         if self._seen.rigid is None:
             return False
         with suppress(OSError, ValueError):
@@ -170,8 +133,7 @@ class Story:
                 return
             if not ends and self._elastic().over:
                 raise StoryFailed(
-                    f"The elastic job ended ({self._elastic().state}) before this: {what}. "
-                    f"What it printed is in {self._out}/elastic.out."
+                    f"The elastic job ended ({self._elastic().state}) before this: {what}. See {self._out}."
                 )
             if time.monotonic() > deadline:
                 raise StoryFailed(f"Not within {limit_s:.0f} s: {what}.")
@@ -179,8 +141,7 @@ class Story:
 
     def _look(self) -> Look:
         """Poll the queue and the workers' logs once, and print the changes."""
-        text = self._lab.run(["scontrol", "-d", "show", "job"]).stdout
-        look = Look(time.time(), parse_jobs(text))
+        look = Look(time.time(), self._cluster.jobs())
         self._seen.looks.append(look)
         self._course = course(read_logs(self._out / "elastic"))
         self._tell(look)
@@ -199,7 +160,7 @@ class Story:
     def _known(self, job_id: int) -> QueuedJob:
         job = self._now.job(job_id)
         if job is None:
-            raise StoryFailed(f"Slurm does not know job {job_id}.")
+            raise StoryFailed(f"{self._cluster.software} does not know job {job_id}.")
         return job
 
     def _workers(self) -> int:
@@ -216,7 +177,7 @@ class Story:
         letters = {self._seen.elastic_id: "E"}
         if self._seen.rigid is not None:
             letters[self._seen.rigid.job_id] = "R"
-        drawn = node_map(look, self._nodes, self._plot.gpus_per_node, letters)
+        drawn = node_map(look, self._cluster.nodes, self._plot.gpus_per_node, letters)
         if drawn != self._told_map:
             self._told_map = drawn
             self._teller.show(drawn)

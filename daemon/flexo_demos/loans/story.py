@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flexo_demos.elastic.measure import Course, course, read_logs
-from flexo_demos.elastic.queue import QueuedJob, parse_jobs
-from flexo_demos.elastic.story import EXAMPLE, StoryFailed
+from flexo_demos.elastic.plot import EXAMPLE
+from flexo_demos.elastic.queue import QueuedJob
+from flexo_demos.elastic.slurm import parse_jobs
+from flexo_demos.elastic.story import StoryFailed
 from flexo_demos.elastic.tell import Teller
 from flexo_demos.loans import book
 from flexo_demos.loans.book import LoanHistory

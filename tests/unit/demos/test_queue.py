@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flexo_demos.elastic.queue import Look, QueuedJob, holdings, node_map, parse_jobs, room_for
+from flexo_demos.elastic.queue import Look, QueuedJob, holdings, node_map, room_for
+from flexo_demos.elastic.slurm import parse_jobs
 
 pytestmark = pytest.mark.thorough
 

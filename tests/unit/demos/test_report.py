@@ -49,6 +49,7 @@ def elastic(
 
 
 GOOD = Report(
+    software="Slurm",
     slurm_version="22.05.8",
     horovod_version="0.28.1",
     duration_s=120.0,
@@ -124,7 +125,7 @@ def test_a_story_that_failed_says_its_one_sentence() -> None:
 
 
 def test_a_story_that_never_began_has_a_table_too() -> None:
-    report = Report("", "", 3.0, None, None, 0, None, "slurmctld did not start")
+    report = Report("Slurm", "", "", 3.0, None, None, 0, None, "slurmctld did not start")
     (left,) = [value for label, value in table(report) if says(label, "satellites", "left")]
     assert left == "0, unknown"
 
