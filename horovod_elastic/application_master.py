@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import queue
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from flexo_protos.credentials import new_authenticator
+from flexo_protos.lease_place import Kind
+from flexo_protos.lease_place import parse as parse_place
 from flexo_protos.resources import rounded_up
-from flexo_yarn.application_master import ApplicationGone, ApplicationMaster, Ask
+from flexo_protos.v1.yarn_pb2 import AttendRequest
+from flexo_yarn.application_master import ApplicationGone, ApplicationMaster
 from flexo_yarn.credentials import AM_RM_KIND, Credentials
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.records import application_number, application_text, read_container, resource
-from horovod_elastic import launcher, network
+from horovod_elastic import job_plan, launcher, network
 from horovod_elastic.agent.process import end_process
 from horovod_elastic.job_plan import BaseJob, JobPlan
 from horovod_elastic.platforms.base import (
@@ -23,6 +28,7 @@ from horovod_elastic.platforms.base import (
     NotInAJob,
 )
 from horovod_elastic.platforms.yarn import environment as environments
+from horovod_elastic.platforms.yarn import messages
 from horovod_elastic.platforms.yarn.base_application import BaseApplication
 from horovod_elastic.platforms.yarn.container_start import put_python_first, take_credentials
 from horovod_elastic.platforms.yarn.environment import (
@@ -34,13 +40,16 @@ from horovod_elastic.platforms.yarn.environment import (
     RESOURCE_MANAGER,
     SCHEDULER,
 )
-from horovod_elastic.platforms.yarn.flex_application import FlexApplication, FlexDescription
+from horovod_elastic.platforms.yarn.flex_application import FlexApplication, FlexDescription, FlexState
 from horovod_elastic.platforms.yarn.job_options import JobOptions, parse
 from horovod_elastic.platforms.yarn.master_control import MasterControl
 from horovod_elastic.platforms.yarn.master_service import MasterService
 from horovod_elastic.platforms.yarn.platform import YarnPlatform, client_opener
 from horovod_elastic.platforms.yarn.template import Template
 from horovod_elastic.trace import say
+
+LEADER_WITHIN_S: Final = 60.0
+"""Longest time until the leader of a job notices another attempt of its ApplicationMaster."""
 
 
 class MasterPlatform(YarnPlatform):
@@ -76,39 +85,61 @@ class Master:
         self._service = MasterService(address, new_authenticator())
         self._base: BaseApplication | None = None
         self._flex: FlexApplication | None = None
+        self._resumed = False
+        """Whether an earlier attempt has started the base's agents."""
+        self._flex_state: FlexState | None = None
 
     def run(self) -> int:
         """Run the job to its end; return its exit code."""
         try:
-            self._base = BaseApplication(self._registered(), self._ask())
-            code = launcher.run_job(self._platform, self._base_job(), list(self._options.command))
+            code = self._run()
         except (NotInAJob, network.NoAddress, ValueError) as error:
             say(f"the job cannot run: {error}")
             code = 2
         self._finish(code)
         return code
 
-    def _registered(self) -> ApplicationMaster:
+    def _run(self) -> int:
+        base = self._base = self._registered()
+        command = list(self._options.command)
+        if base.keeps and (attended := self._attended()) is not None:
+            plan = job_plan.from_text(attended.plan)
+            say("the ApplicationMaster goes on with the job of an earlier attempt")
+            base.adopt(plan.base.nodes)
+            self._resumed, self._flex_state = True, messages.read_state(attended.state)
+            return launcher.keep_agents(self._platform, plan, command)
+        if base.keeps:
+            say("the job begins anew: nobody leads what an earlier attempt has started")
+            base.give_up_kept()
+        return launcher.run_job(self._platform, self._base_job(base), command)
+
+    def _attended(self) -> AttendRequest | None:
+        """What the job's leader says of the job; None if it has no leader that can go on."""
+        try:
+            attended = self._service.attended.get(timeout=LEADER_WITHIN_S)
+        except queue.Empty:
+            return None
+        place = parse_place(job_plan.from_text(attended.plan).leases)
+        # The earlier attempt itself kept the lease: nobody can lead any more.
+        return None if place.kind is Kind.RUN else attended
+
+    def _registered(self) -> BaseApplication:
         token = self._credentials.of_kind(AM_RM_KIND)
         if token is None:
             raise NotInAJob("YARN has put no token for the ResourceManager into the credentials")
         host, _, port = self._service.endpoint.rpartition(":")
         scheduler = environments.address(self._environment, SCHEDULER)
         master = ApplicationMaster(scheduler, token, listens_at=(host.strip("[]"), int(port)))
-        master.register()
-        return master
-
-    def _ask(self) -> Ask:
+        kept = master.register()
         shape = self._options.shape
         amount = resource(shape.memory_mib, shape.cpus, rounded_up(shape.gpus, 1))
-        return Ask(1, amount, containers=self._options.minimum)
+        return BaseApplication(master, kept, amount)
 
-    def _base_job(self) -> BaseJob:
-        assert self._base is not None
+    def _base_job(self, base: BaseApplication) -> BaseJob:
         return BaseJob(
             job_id=str(application_number(self._attempt.application_id)),
             restart_count=self._attempt.attempt_id - 1,
-            nodes=self._base.form(),
+            nodes=base.form(self._options.minimum),
             shape=self._options.shape,
             minimum=self._options.minimum,
             maximum=self._options.maximum,
@@ -121,18 +152,31 @@ class Master:
     def _control(self, plan: JobPlan, command: Sequence[str]) -> MasterControl:
         assert self._base is not None
         template = Template.read(self._environment, self._credentials)
-        control = MasterControl(plan, command, template, self._base, self._open_client)
+        control = MasterControl(plan, command, template, self._base, self._open_client, resumed=self._resumed)
         if plan.base.elastic:
             own = application_text(self._attempt.application_id)
             description = FlexDescription(
                 f"satellites of {own}", self._options.flex_queue, f"flexo:base={own}"
             )
             scheduler = environments.address(self._environment, SCHEDULER)
-            self._flex = control.flex = FlexApplication(
-                self._open_client, scheduler, description, control.launch_satellite, control.notices.add
+            flex = self._flex = control.flex = FlexApplication(
+                self._open_client,
+                scheduler,
+                description,
+                control.launch_satellite,
+                control.announcements.preemption,
+                control.announcements.flex_state,
             )
+            if self._flex_state is not None:
+                self._resume(flex, self._flex_state, control)
         self._service.control = control
         return control
+
+    def _resume(self, flex: FlexApplication, state: FlexState, control: MasterControl) -> None:
+        try:
+            flex.resume(state, control.resource)
+        except (IpcError, ApplicationGone) as error:
+            say(f"satellites of the earlier attempt end with their time limit: {error}")
 
     def _finish(self, code: int) -> None:
         """End both applications. YARN ends what is left of one that cannot be told."""

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from flexo_protos.credentials import new_authenticator
 from flexo_protos.leader_leases.lease import StoreUnavailable
 from flexo_protos.lease_place import Kind, LeasePlace
+from flexo_protos.lease_place import parse as parse_place
 from horovod_elastic import network, open_files, progress, threads, wire
 from horovod_elastic.agent.agent import TERMINATED
 from horovod_elastic.agent.supervisor import EXIT_CANNOT_WORK, EXIT_CRASHED, EXIT_TRY_AGAIN
@@ -122,17 +123,23 @@ def run_job(platform: Platform, base: BaseJob, command: list[str]) -> int:
             daemon=daemon or "",
             leases=str(place),
         )
-        lease = lease_places.open_lease(place, JobRun(base.job_id, base.restart_count), new_authenticator())
-        agents = BaseAgents(base.nodes, platform.control(plan, command), lease)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: agents.terminate(number))
-        try:
-            code = agents.run()
-        finally:
-            lease.close()
-        if code == TERMINATED:
-            platform.requeue_if_preempted(base.job_id)
-        return code
+        return keep_agents(platform, plan, command)
+
+
+def keep_agents(platform: Platform, plan: JobPlan, command: list[str]) -> int:
+    """Keep the agents of the base until the job is over. Returns its exit code."""
+    base, place = plan.base, parse_place(plan.leases)
+    lease = lease_places.open_lease(place, JobRun(base.job_id, base.restart_count), new_authenticator())
+    agents = BaseAgents(base.nodes, platform.control(plan, command), lease)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: agents.terminate(number))
+    try:
+        code = agents.run()
+    finally:
+        lease.close()
+    if code == TERMINATED:
+        platform.requeue_if_preempted(base.job_id)
+    return code
 
 
 @contextmanager

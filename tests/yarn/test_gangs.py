@@ -16,8 +16,8 @@ QUEUE = "default"
 
 def gang_of(application: Application, containers: int, timeout_s: float) -> Gang:
     """A gang of containers with one GPU each."""
-    ask = Ask(1, records.resource(SMALL_MIB, 1, 1), containers)
-    return Gang(application.master, ask, timeout_s=timeout_s, backoff_s=lambda attempt: 1.0 + attempt)
+    asks = [Ask(number, records.resource(SMALL_MIB, 1, 1)) for number in range(1, containers + 1)]
+    return Gang(application.master, asks, timeout_s=timeout_s, backoff_s=lambda attempt: 1.0 + attempt)
 
 
 def wait_for_gangs(*waiting: tuple[Application, Gang]) -> None:

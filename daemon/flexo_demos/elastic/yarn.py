@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from flexo.clusters.yarn.read_applications import GANG_PRIORITY, base_of
+from flexo.clusters.yarn.read_applications import base_of, gang_of
 from flexo_demos.elastic.plot import EXAMPLE, Plot
 from flexo_demos.elastic.queue import QueuedJob
 from flexo_lab.errors import LabCommandFailed
@@ -90,7 +90,7 @@ class YarnDemo:
         """The application as a job; instead of a flex application, each of its containers as a satellite."""
         held = self._containers(report)
         if base_of(report) is None:
-            gang = [each for each in held if each.priority.priority == GANG_PRIORITY]
+            gang = gang_of(held)
             yield QueuedJob(
                 job_id=records.application_number(report.application_id),
                 state=_state(report, gang),

@@ -1,7 +1,11 @@
 """The base application of a job: its gang, and the containers in which the agents of the base run.
 
-A container runs one process and ends with it. An agent that is started again gets another container, on the
-same node.
+Each container of the base has a priority of its own, from 1, as YARN's reports name nothing else that the job
+has chosen. A container runs one process and ends with it. An agent that is started again gets another
+container of the same priority on the same host.
+
+Containers outlive their ApplicationMaster. The next attempt of it gets them from YARN, and the job's plan,
+which says what they run, from the job's leader.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 from flexo_protos.hadoop import yarn_pb2 as pb
@@ -23,12 +27,11 @@ from horovod_elastic.platforms.yarn.gang import Gang
 from horovod_elastic.platforms.yarn.heartbeats import Heartbeats
 from horovod_elastic.trace import say
 
-GANG_PRIORITY: Final = 1
 ANOTHER_WITHIN_S: Final = 60.0
 """Longest wait for the container in which an agent is started again."""
+SAID_EVERY_S: Final = 60.0
 KILLED: Final = 137
-_LOST = pb.ContainerStatus(exit_status=-100, diagnostics="it was not started")
-Launch = Callable[[str], pb.ContainerLaunchContext]
+_LOST = pb.ContainerStatus(exit_status=-100, diagnostics="YARN has ended the application")
 
 
 def host_of(node: str) -> str:
@@ -39,11 +42,10 @@ def host_of(node: str) -> str:
 class BaseContainer:
     """The AgentProcess of one node of the base."""
 
-    def __init__(self, application: BaseApplication, node: str) -> None:
+    def __init__(self, application: BaseApplication, node: str, container: pb.Container) -> None:
         self._application = application
         self._node = node
-        self.container: pb.Container | None = None
-        """None until YARN has allocated it."""
+        self.container = container
         self.status: pb.ContainerStatus | None = None
         """Set when it has ended."""
 
@@ -65,22 +67,28 @@ class BaseContainer:
 
 
 class BaseApplication:
-    """See the module. `master` has registered; `ask` is for all of the gang's containers."""
+    """See the module. `master` has registered, and then had the containers `kept` of earlier attempts."""
 
-    def __init__(self, master: ApplicationMaster, ask: Ask) -> None:
+    def __init__(
+        self, master: ApplicationMaster, kept: Sequence[pb.Container], resource: pb.Resource
+    ) -> None:
         self._master = master
-        self._ask = ask
+        self._resource = resource
         self._node_managers = NodeManagers(master.nm_tokens)
         self._changed = threading.Condition()
-        self._containers: dict[str, pb.Container] = {}
-        """By node: containers that no agent has been started in yet."""
+        self._kept = {each.priority.priority: each for each in kept}
+        self._slots: dict[str, int] = {}
+        """By node: the priority of its container."""
+        self._idle: dict[int, pb.Container] = {}
+        """By priority: containers that no agent has been started in yet."""
         self._running: dict[str, BaseContainer] = {}
         """By the container's text."""
-        self._awaited: dict[int, BaseContainer] = {}
-        """By priority: those whose container is asked for again."""
-        self._priority = GANG_PRIORITY
+        self._ended: dict[str, pb.ContainerStatus] = {}
+        """Containers that ended before anybody waited for them, by text."""
+        self._awaited: set[int] = set()
+        """Priorities of containers that are asked for again."""
+        self._gang: Gang | None = None
         self._gone = ""
-        self._gang = Gang(master, ask)
         self._beats = Heartbeats(master, self._hear, self._end, "base")
 
     @property
@@ -88,33 +96,52 @@ class BaseApplication:
         """Why YARN has ended the application; "" while it goes on."""
         return self._gone
 
-    def form(self) -> tuple[BaseNode, ...]:
-        """Wait for all of the gang's containers; return the nodes of the base. Raises NotInAJob."""
-        said = 0.0
+    @property
+    def keeps(self) -> bool:
+        """Whether containers of an earlier attempt are there."""
+        return bool(self._kept)
+
+    def adopt(self, nodes: Sequence[BaseNode]) -> None:
+        """Go on with the containers of an earlier attempt. `nodes`: of the job's plan, by priority."""
         with self._changed:
-            while not self._containers:
+            self._slots = {node.name: slot for slot, node in enumerate(nodes, 1)}
+
+    def give_up_kept(self) -> None:
+        """Release the containers of earlier attempts."""
+        with self._changed:
+            kept, self._kept = self._kept, {}
+        self._beats.post(lambda: self._master.release([each.id for each in kept.values()]))
+
+    def form(self, containers: int) -> tuple[BaseNode, ...]:
+        """Wait for a gang of so many containers; return the nodes of the base. Raises NotInAJob."""
+        asks = [Ask(slot, self._resource) for slot in range(1, containers + 1)]
+        self._beats.post(lambda: self._begin(asks))
+        said = time.monotonic()
+        with self._changed:
+            while not self._idle:
                 if self._gone:
                     raise NotInAJob(f"YARN has ended the application: {self._gone}")
-                if time.monotonic() > said + 60:
+                if time.monotonic() > said + SAID_EVERY_S:
                     said = time.monotonic()
-                    say(f"waiting for {self._ask.containers} containers")
+                    say(f"waiting for {containers} containers")
                 self._changed.wait(1.0)
-            return tuple(BaseNode(name, 1) for name in self._containers)
+            names = _names([self._idle[slot] for slot in sorted(self._idle)])
+            self._slots = dict(zip(names, sorted(self._idle), strict=True))
+            return tuple(BaseNode(name, 1) for name in names)
 
     def launch(self, node: str, launch: pb.ContainerLaunchContext) -> BaseContainer:
-        """Start a program on a node of the base, in another container than before if there was one.
+        """Start a program on a node of the base, or go on with the one that an earlier attempt has started.
 
         Raises OSError.
         """
-        process = BaseContainer(self, node)
         with self._changed:
-            container = self._containers.pop(node, None)
             if self._gone:
                 raise OSError(f"YARN has ended the application: {self._gone}")
-            if container is None:
-                container = self._another(process, node)
-            process.container = container
-            self._running[container_text(container.id)] = process
+            slot = self._slots[node]
+            if kept := self._kept.pop(slot, None):
+                return self._watched(node, kept)
+            container = self._idle.pop(slot, None) or self._another(node, slot)
+            process = self._watched(node, container)
         try:
             self._node_managers.start(container, launch)
         except (IpcError, ContainerRefused) as error:
@@ -134,7 +161,7 @@ class BaseApplication:
     def stop(self, process: BaseContainer) -> None:
         """Have a container ended. Does nothing if it has ended."""
         container = process.container
-        if container is None or process.status is not None:
+        if process.status is not None:
             return
         try:
             self._node_managers.stop(container.node_id, container.id)
@@ -144,54 +171,68 @@ class BaseApplication:
     def containers(self) -> list[pb.ContainerId]:
         """The containers that run."""
         with self._changed:
-            return [each.container.id for each in self._running.values() if each.container is not None]
+            return [each.container.id for each in self._running.values()]
 
     def finish(self, succeeded: bool, diagnostics: str) -> None:
         """End the application. Raises IpcError, ApplicationGone."""
         self._beats.close()
         self._master.finish(pb.APP_SUCCEEDED if succeeded else pb.APP_FAILED, diagnostics)
 
-    def _another(self, process: BaseContainer, node: str) -> pb.Container:
-        """Wait for another container on the same node. Raises OSError. The caller holds the lock."""
-        self._priority += 1
-        ask = Ask(self._priority, self._ask.resource, node=host_of(node), label=self._ask.label)
-        self._awaited[ask.priority] = process
+    def _watched(self, node: str, container: pb.Container) -> BaseContainer:
+        """The process of a container, which may have ended already. The caller holds the lock."""
+        process, text = BaseContainer(self, node, container), container_text(container.id)
+        process.status = self._ended.pop(text, None)
+        if process.status is None:
+            self._running[text] = process
+        return process
+
+    def _another(self, node: str, slot: int) -> pb.Container:
+        """Wait for another container on the same host. Raises OSError. The caller holds the lock."""
+        ask = Ask(slot, self._resource, node=host_of(node))
+        self._awaited.add(slot)
         self._beats.post(lambda: self._master.ask(ask))
         deadline = time.monotonic() + ANOTHER_WITHIN_S
-        while process.container is None and not self._gone:
-            if (left := deadline - time.monotonic()) <= 0:
-                break
+        while slot not in self._idle and not self._gone and (left := deadline - time.monotonic()) > 0:
             self._changed.wait(left)
-        self._awaited.pop(ask.priority, None)
-        if process.container is None:
-            self._beats.post(lambda: self._master.withdraw(ask.priority))
+        self._awaited.discard(slot)
+        if (container := self._idle.pop(slot, None)) is None:
+            self._beats.post(lambda: self._master.withdraw(slot))
             raise OSError(f"YARN allocates no other container on {host_of(node)}")
-        return process.container
+        return container
 
     # --- in the thread of heartbeats ----------------------------------------------------------------------
 
+    def _begin(self, asks: Sequence[Ask]) -> None:
+        self._gang = Gang(self._master, asks)
+
     def _hear(self, result: HeartbeatResult) -> None:
         with self._changed:
-            if not self._gang.is_complete:
-                self._gang.handle(result, time.monotonic())
-                if self._gang.is_complete:
-                    self._containers = _by_node(self._gang.containers)
-            for container in result.allocated:
-                self._take(container)
+            gang = self._gang
+            if gang is not None:
+                gang.handle(result, time.monotonic())
+                if gang.is_complete:
+                    self._idle = {each.priority.priority: each for each in gang.containers}
+                    self._gang = None
+            else:
+                for container in result.allocated:
+                    self._take(container)
             for status in result.completed:
-                process = self._running.pop(container_text(status.container_id), None)
-                if process is not None:
-                    process.status = status
+                self._note_end(status)
             self._changed.notify_all()
 
     def _take(self, container: pb.Container) -> None:
-        if container.priority.priority == GANG_PRIORITY:
-            return
-        process = self._awaited.pop(container.priority.priority, None)
-        if process is None:
-            self._master.release([container.id])
+        slot = container.priority.priority
+        if slot in self._awaited:
+            self._idle[slot] = container
         else:
-            process.container = container
+            self._master.release([container.id])
+
+    def _note_end(self, status: pb.ContainerStatus) -> None:
+        text = container_text(status.container_id)
+        if process := self._running.pop(text, None):
+            process.status = status
+        elif any(container_text(each.id) == text for each in self._kept.values()):
+            self._ended[text] = status
 
     def _end(self, why: str) -> None:
         with self._changed:
@@ -199,11 +240,12 @@ class BaseApplication:
             self._changed.notify_all()
 
 
-def _by_node(containers: tuple[pb.Container, ...]) -> dict[str, pb.Container]:
+def _names(containers: Sequence[pb.Container]) -> list[str]:
+    """Names of nodes, each once: the container's host, with a number from the second on one host."""
     counted: Counter[str] = Counter()
-    found = {}
-    for container in sorted(containers, key=lambda each: (each.node_id.host, each.id.id)):
+    names = []
+    for container in containers:
         host = container.node_id.host
         counted[host] += 1
-        found[host if counted[host] == 1 else f"{host}~{counted[host]}"] = container
-    return found
+        names.append(host if counted[host] == 1 else f"{host}~{counted[host]}")
+    return names

@@ -37,6 +37,18 @@ Launch = Callable[[GrantedWorkers, str], pb.ContainerLaunchContext]
 
 
 @dataclass(frozen=True, slots=True)
+class FlexState:
+    """What the next attempt of the ApplicationMaster needs to go on with the application."""
+
+    application: pb.ApplicationId
+    token: Token
+    ends_at: float
+    """The end of its lifetime, seconds since 1970, as far as is known."""
+    grants: tuple[GrantedWorkers, ...]
+    """Of satellites that have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class FlexDescription:
     """What the application is submitted with."""
 
@@ -51,7 +63,7 @@ class _Satellite:
     id: str
     ask: Ask
     grant: GrantedWorkers
-    container: pb.Container | None = None
+    container: pb.ContainerId | None = None
     started: bool = False
 
 
@@ -65,12 +77,15 @@ class FlexApplication:
         description: FlexDescription,
         launch: Launch,
         notice: Callable[[str, str], None],
+        state_changed: Callable[[FlexState | None], None],
     ) -> None:
+        """`notice`: called for a satellite that YARN is about to take. `state_changed`: after changes."""
         self._open_client = open_client
         self._scheduler = scheduler
         self._description = description
         self._launch = launch
         self._notice = notice
+        self._state_changed = state_changed
         self._opening = threading.Lock()
         self._changed = threading.Condition()
         self._satellites: dict[int, _Satellite] = {}
@@ -88,6 +103,7 @@ class FlexApplication:
             ask = Ask(priority, resource, node=grant.node)
             satellite = _Satellite(str(satellite_number(running.id, ask.priority)), ask, grant)
             self._satellites[ask.priority] = satellite
+        self.tell_state()
         running.beats.post(lambda: running.master.ask(ask))
         return satellite.id
 
@@ -122,7 +138,7 @@ class FlexApplication:
             return
         for each in satellites:
             running.beats.post(partial(self._withdraw, running, each))
-        self._signal([each.container.id for each in satellites if each.container and each.started])
+        self._signal([each.container for each in satellites if each.container and each.started])
         with self._changed:
             while left := [each for each in self._satellites.values() if each.id in wanted]:
                 if (left_s := deadline - time.monotonic()) <= 0:
@@ -138,6 +154,44 @@ class FlexApplication:
         if running is not None:
             running.beats.close()
             running.master.finish(pb.APP_SUCCEEDED, "the job has ended")
+
+    def resume(self, state: FlexState, amount: Callable[[int], pb.Resource]) -> None:
+        """Go on with an application that an earlier attempt of the ApplicationMaster has opened.
+
+        `amount`: what so many workers take. Raises IpcError, ApplicationGone.
+        """
+        client = self._open_client()
+        try:
+            report = client.application(state.application)
+            if report.state != pb.RUNNING:
+                return
+            held = {
+                each.priority.priority: each.container_id
+                for each in client.containers(report.current_attempt_id)
+                if each.state != pb.C_COMPLETE
+            }
+        finally:
+            client.close()
+        master = ApplicationMaster(self._scheduler, state.token)
+        master.register()
+        with self._opening, self._changed:
+            for grant in state.grants:
+                priority = grant_priority(grant.grant_id)
+                if (container := held.pop(priority, None)) is not None:
+                    ask = Ask(priority, amount(grant.workers), node=grant.node)
+                    number = str(satellite_number(state.application, priority))
+                    self._satellites[priority] = _Satellite(number, ask, grant, container, started=True)
+            running = _Running(state.application, master, state.token, state.ends_at, self)
+            self._running = running
+        running.beats.post(lambda: master.release(held.values()))  # nobody knows what they were for
+        self.tell_state()
+
+    def tell_state(self) -> None:
+        """Tell the present state, for the next attempt of the ApplicationMaster."""
+        with self._changed:
+            running, grants = self._running, tuple(each.grant for each in self._satellites.values())
+        state = None if running is None else FlexState(running.id, running.token, running.ends_at, grants)
+        self._state_changed(state)
 
     # --- the application ----------------------------------------------------------------------------------
 
@@ -167,7 +221,7 @@ class FlexApplication:
             client.close()
         master = ApplicationMaster(self._scheduler, token)
         master.register()
-        return _Running(context.application_id, master, time.time() + time_limit_s, self)
+        return _Running(context.application_id, master, token, time.time() + time_limit_s, self)
 
     def _submission(self, client: ResourceManager, time_limit_s: int) -> pb.ApplicationSubmissionContext:
         lifetime = pb.ApplicationTimeout(type=pb.APP_TIMEOUT_LIFETIME, timeout=time_limit_s)
@@ -220,12 +274,14 @@ class FlexApplication:
         with self._changed:
             ended = {container_text(each.container_id) for each in result.completed}
             for priority, each in list(self._satellites.items()):
-                text = container_text(each.container.id) if each.container else ""
+                text = container_text(each.container) if each.container else ""
                 if text in ended:
                     del self._satellites[priority]
                 elif text in result.preempted:
                     self._notice(each.id, _PREEMPTED)
             self._changed.notify_all()
+        if ended:
+            self.tell_state()
 
     def gone(self, running: _Running, why: str) -> None:
         """YARN has ended the application, and all of its containers."""
@@ -234,6 +290,7 @@ class FlexApplication:
                 self._running = None
             self._satellites.clear()
             self._changed.notify_all()
+        self.tell_state()
         say(f"YARN has ended this job's satellites: {why}")
 
     def _allocated(self, running: _Running, container: pb.Container) -> None:
@@ -242,7 +299,7 @@ class FlexApplication:
             if satellite is None or satellite.container is not None:
                 running.master.release([container.id])
                 return
-            satellite.container = container
+            satellite.container = container.id
         threads.start(lambda: self._start(running, satellite, container), name="start", failed=say_error)
 
     def _start(self, running: _Running, satellite: _Satellite, container: pb.Container) -> None:
@@ -263,20 +320,24 @@ class FlexApplication:
                 self._changed.notify_all()
 
     def _stop(self, running: _Running, satellite: _Satellite) -> None:
-        container = satellite.container
-        if container is None:
-            return
-        running.beats.post(lambda: running.master.release([container.id]))
+        if (container := satellite.container) is not None:
+            running.beats.post(lambda: running.master.release([container]))
 
 
 class _Running:
     """A flex application that runs, with its thread."""
 
     def __init__(
-        self, application: pb.ApplicationId, master: ApplicationMaster, ends_at: float, flex: FlexApplication
+        self,
+        application: pb.ApplicationId,
+        master: ApplicationMaster,
+        token: Token,
+        ends_at: float,
+        flex: FlexApplication,
     ) -> None:
         self.id = application
         self.master = master
+        self.token = token
         self.ends_at = ends_at
         """The end of its lifetime, as far as this process knows (seconds since 1970)."""
         self.node_managers = NodeManagers(master.nm_tokens)

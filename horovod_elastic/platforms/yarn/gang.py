@@ -7,7 +7,7 @@ its timeout releases all its containers, backs off for a random time, and asks a
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from flexo_protos.hadoop import yarn_pb2 as pb
@@ -42,15 +42,17 @@ def random_backoff_s(attempt: int) -> float:
 
 
 class Gang:
-    """The containers of `ask`, all of them or none. The caller passes each heartbeat's result to `handle`.
+    """One container for each of `asks`, all of them or none. The caller passes each heartbeat's result to
+    `handle`.
 
-    Times are in seconds, of any clock that only goes forward. `backoff_s`: the backoff after an attempt.
+    Each ask has a priority of its own, and is for one container. Times are in seconds, of any clock that only
+    goes forward. `backoff_s`: the backoff after an attempt.
     """
 
     def __init__(
         self,
         master: Master,
-        ask: Ask,
+        asks: Sequence[Ask],
         *,
         timeout_s: float = TIMEOUT_S,
         backoff_s: Callable[[int], float] = random_backoff_s,
@@ -58,24 +60,25 @@ class Gang:
         self.attempts = 0
         """The number of attempts that were given up."""
         self._master = master
-        self._ask = ask
+        self._asks = {ask.priority: ask for ask in asks}
         self._timeout_s = timeout_s
         self._backoff_s = backoff_s
-        self._held: dict[str, pb.Container] = {}
+        self._held: dict[int, pb.Container] = {}
+        """By priority."""
         self._deadline: float | None = None
         """When this attempt is given up; None while it holds nothing."""
         self._backs_off_until: float | None = None
-        master.ask(ask)
+        self._ask_for_all()
 
     @property
     def containers(self) -> tuple[pb.Container, ...]:
-        """The containers of the complete gang; () before."""
-        return tuple(self._held.values()) if self.is_complete else ()
+        """The containers of the complete gang, by priority; () before."""
+        return tuple(self._held[each] for each in sorted(self._held)) if self.is_complete else ()
 
     @property
     def is_complete(self) -> bool:
         """Whether all containers are there."""
-        return len(self._held) == self._ask.containers
+        return len(self._held) == len(self._asks)
 
     def handle(self, answer: HeartbeatResult, now: float) -> None:
         """Take what a heartbeat has brought, and give up or begin an attempt if it is time."""
@@ -85,7 +88,7 @@ class Gang:
         elif self._backs_off_until is not None:
             if now >= self._backs_off_until:
                 self._backs_off_until = None
-                self._master.ask(self._ask)
+                self._ask_for_all()
         elif not self._held:
             self._deadline = None
         elif self._deadline is None:
@@ -95,24 +98,25 @@ class Gang:
 
     def _take(self, answer: HeartbeatResult) -> None:
         """Note allocated and lost containers. Ask again for those that an incomplete gang has lost."""
-        priority = self._ask.priority
-        allocated = [each for each in answer.allocated if each.priority.priority == priority]
+        allocated = [each for each in answer.allocated if each.priority.priority in self._asks]
         if self._backs_off_until is not None:  # on their way while the request was withdrawn
             self._master.release([each.id for each in allocated])
             return
         complete = self.is_complete
-        self._held.update({container_text(each.id): each for each in allocated})
-        lost = [
-            text for each in answer.completed if (text := container_text(each.container_id)) in self._held
-        ]
-        for text in lost:
-            del self._held[text]
-        if lost and not complete:
-            self._master.withdraw(priority)
-            self._master.ask(self._ask.for_containers(self._ask.containers - len(self._held)))
+        self._held.update({each.priority.priority: each for each in allocated})
+        ended = {container_text(each.container_id) for each in answer.completed}
+        for priority in [each for each, held in self._held.items() if container_text(held.id) in ended]:
+            del self._held[priority]
+            if not complete:
+                self._master.ask(self._asks[priority])
+
+    def _ask_for_all(self) -> None:
+        for ask in self._asks.values():
+            self._master.ask(ask)
 
     def _give_up(self, now: float) -> None:
-        self._master.withdraw(self._ask.priority)
+        for priority in self._asks:
+            self._master.withdraw(priority)
         self._master.release([each.id for each in self._held.values()])
         self._held.clear()
         self._deadline = None

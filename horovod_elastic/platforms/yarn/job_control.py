@@ -28,7 +28,7 @@ from horovod_elastic.platforms.base import (
     Refused,
     SatelliteStatus,
 )
-from horovod_elastic.platforms.yarn import grants
+from horovod_elastic.platforms.yarn import messages
 from horovod_elastic.platforms.yarn.master_service import SERVICE
 from horovod_elastic.trace import say_error
 
@@ -40,18 +40,24 @@ _T = TypeVar("_T")
 
 
 class YarnJobControl:
-    """JobControl over the job's ApplicationMaster. It ends with the leader's process."""
+    """JobControl over the job's ApplicationMaster. It keeps what the next attempt of that needs.
+
+    It ends with the leader's process.
+    """
 
     name = "YARN"
 
     def __init__(
         self, plan: JobPlan, authenticator: Authenticator, open_client: Callable[[], ResourceManager]
     ) -> None:
+        self._plan = plan
         self._application = numbered_application(int(plan.base.job_id))
         self._authenticator = authenticator
         self._open_client = open_client
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
+        self._state = pb.MasterState()
+        """What the ApplicationMaster has sent last, for its next attempt."""
 
     def launch_base(self, node: str, workers: int, *, again: bool = False) -> NoReturn:
         """The ApplicationMaster starts the base, and no leader. Raises OSError."""
@@ -71,7 +77,7 @@ class YarnJobControl:
 
     def submit(self, grant: GrantedWorkers) -> str:
         """See JobControl."""
-        request = pb.SubmitSatelliteRequest(grant=grants.to_message(grant))
+        request = pb.SubmitSatelliteRequest(grant=messages.of_grant(grant))
         answer = self._ask("Submit", request, pb.SubmitSatelliteResponse)
         return wire.job_id(answer.satellite_id)
 
@@ -110,11 +116,14 @@ class YarnJobControl:
     def _listen(self, notice: Callable[[str, str], None]) -> None:
         while True:
             try:
-                channel = self._connected()
-                metadata = self._metadata("WatchPreemptions")
-                stub = rpc.ApplicationMasterServiceStub(channel)
-                for each in stub.WatchPreemptions(pb.WatchPreemptionsRequest(), metadata=metadata):
-                    notice(wire.job_id(each.satellite_id), each.reason)
+                stub = rpc.ApplicationMasterServiceStub(self._connected())
+                request = pb.AttendRequest(plan=self._plan.to_text(), state=self._state)
+                for message in stub.Attend(request, metadata=self._metadata("Attend")):
+                    if message.WhichOneof("body") == "state":
+                        self._state = message.state
+                    else:
+                        told = message.preemption
+                        notice(wire.job_id(told.satellite_id), told.reason)
             except (Refused, NotAuthentic):
                 pass
             except grpc.RpcError:

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.resources import rounded_up
+from flexo_protos.v1 import yarn_pb2
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.records import resource
 from flexo_yarn.resource_manager import ResourceManager
+from horovod_elastic import wire
 from horovod_elastic.job_plan import JobPlan
 from horovod_elastic.platforms.base import (
     ENDS_WITHIN_S,
@@ -24,9 +26,10 @@ from horovod_elastic.platforms.base import (
     Refused,
     SatelliteStatus,
 )
+from horovod_elastic.platforms.yarn import messages
 from horovod_elastic.platforms.yarn.base_application import BaseApplication, BaseContainer
 from horovod_elastic.platforms.yarn.environment import KIND_NAME, PART
-from horovod_elastic.platforms.yarn.flex_application import FlexApplication
+from horovod_elastic.platforms.yarn.flex_application import FlexApplication, FlexState
 from horovod_elastic.platforms.yarn.template import Template
 
 MOST_NOTICES = 1000
@@ -45,16 +48,20 @@ class MasterControl:
         template: Template,
         base: BaseApplication,
         open_client: Callable[[], ResourceManager],
+        *,
+        resumed: bool,
     ) -> None:
+        """`resumed`: an earlier attempt of the ApplicationMaster has started the agents of the base."""
         self._plan = plan
         self._command = list(command)
         self._template = template
         self._base = base
         self._open_client = open_client
+        self._resumed = resumed
         self.flex: FlexApplication | None = None
         """The application of satellites, once it is known."""
-        self.notices = Notices()
-        """What YARN is about to take."""
+        self.announcements = Announcements()
+        """What the leader has to know."""
 
     def resource(self, workers: int) -> pb.Resource:
         """What the container of so many workers takes."""
@@ -63,7 +70,7 @@ class MasterControl:
 
     def launch_base(self, node: str, workers: int, *, again: bool = False) -> BaseContainer:
         """See JobControl."""
-        told = ["--base", "--pass-signals", *(["--again"] if again else [])]
+        told = ["--base", "--pass-signals", *(["--again"] if again or self._resumed else [])]
         return self._base.launch(node, self._part(node, workers, self._plan.base.job_id, told))
 
     def launch_satellite(self, grant: GrantedWorkers, satellite_id: str) -> pb.ContainerLaunchContext:
@@ -131,24 +138,36 @@ class MasterControl:
             client.close()
 
 
-class Notices:
-    """Notices of preemption, for the leader that listens; kept while none does."""
+class Announcements:
+    """Messages for the leader that attends; notices of preemption are kept while none does."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listener: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[yarn_pb2.FromMaster | None] = queue.SimpleQueue()
+        self._notices: list[yarn_pb2.FromMaster] = []
+        """Those since the last leader has begun to attend; a new one may have missed them."""
+        self._state = yarn_pb2.FromMaster(state=yarn_pb2.MasterState())
 
-    def add(self, satellite_id: str, reason: str) -> None:
-        """Tell the leader. Any thread may call it."""
+    def preemption(self, satellite_id: str, reason: str) -> None:
+        """YARN is about to take a satellite. Any thread may call it."""
+        notice = yarn_pb2.PreemptionNotice(satellite_id=wire.job_number(satellite_id), reason=reason)
         with self._lock:
-            if self._listener.qsize() < MOST_NOTICES:
-                self._listener.put((satellite_id, reason))
+            message = yarn_pb2.FromMaster(preemption=notice)
+            self._notices = [*self._notices[-MOST_NOTICES:], message]
+            self._queue.put(message)
 
-    def listen(self) -> queue.SimpleQueue[tuple[str, str] | None]:
-        """The notices from now on, and those that nobody has read; an earlier listener gets None, its end."""
+    def flex_state(self, state: FlexState | None) -> None:
+        """The flex application has changed. Any thread may call it."""
         with self._lock:
-            before, self._listener = self._listener, queue.SimpleQueue()
-            while not before.empty():
-                self._listener.put(before.get())
+            self._state = yarn_pb2.FromMaster(state=messages.of_state(state))
+            self._queue.put(self._state)
+
+    def attend(self) -> queue.SimpleQueue[yarn_pb2.FromMaster | None]:
+        """The present state, recent notices, and all that follows. An earlier listener gets None, its end."""
+        with self._lock:
+            before, self._queue = self._queue, queue.SimpleQueue()
+            for message in (self._state, *self._notices):
+                self._queue.put(message)
+            self._notices.clear()
             before.put(None)
-            return self._listener
+            return self._queue

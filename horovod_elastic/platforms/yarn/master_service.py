@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TypeVar
@@ -14,8 +16,8 @@ from flexo_protos.v1 import yarn_pb2 as pb
 from flexo_protos.v1 import yarn_pb2_grpc as rpc
 from horovod_elastic import wire
 from horovod_elastic.platforms.base import BaseState, Refused
-from horovod_elastic.platforms.yarn.grants import from_message
 from horovod_elastic.platforms.yarn.master_control import MasterControl
+from horovod_elastic.platforms.yarn.messages import read_grant
 from horovod_elastic.streams import CLOSE_WITHIN_S, listen_on
 
 SERVICE = "/flexo.v1.ApplicationMasterService/"
@@ -30,6 +32,8 @@ class MasterService(rpc.ApplicationMasterServiceServicer):
 
     def __init__(self, address: str, authenticator: Authenticator) -> None:
         self.control: MasterControl | None = None
+        self.attended: queue.SimpleQueue[pb.AttendRequest] = queue.SimpleQueue()
+        """What leaders have said of the job when they began to attend."""
         self._authenticator = authenticator
         self._server, self.endpoint = listen_on(address)
         self._guard = wire.guard_of(self.endpoint)
@@ -48,7 +52,7 @@ class MasterService(rpc.ApplicationMasterServiceServicer):
     ) -> pb.SubmitSatelliteResponse:
         """See JobControl.submit."""
         control = self._checked("Submit", context)
-        satellite = _answered(context, lambda: control.submit(from_message(request.grant)))
+        satellite = _answered(context, lambda: control.submit(read_grant(request.grant)))
         return pb.SubmitSatelliteResponse(satellite_id=wire.job_number(satellite))
 
     def Find(  # noqa: N802
@@ -109,17 +113,34 @@ class MasterService(rpc.ApplicationMasterServiceServicer):
         control = self._checked("GetBaseState", context)
         return pb.BaseStateResponse(ended=control.base_state() is BaseState.ENDED)
 
-    def WatchPreemptions(  # noqa: N802
-        self, request: pb.WatchPreemptionsRequest, context: grpc.ServicerContext
-    ) -> Iterator[pb.PreemptionNotice]:
-        """The notices, until another leader listens or the caller is gone."""
-        notices = self._checked("WatchPreemptions", context).notices.listen()
-        context.add_callback(lambda: notices.put(None))
-        while (notice := notices.get()) is not None:
-            satellite, reason = notice
-            yield pb.PreemptionNotice(satellite_id=wire.job_number(satellite), reason=reason)
+    def Attend(  # noqa: N802
+        self, request: pb.AttendRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.FromMaster]:
+        """Messages for the leader, until another leader attends or this one is gone."""
+        self._check("Attend", context)
+        self.attended.put(request)
+        control = self._control_soon(context)
+        messages = control.announcements.attend()
+        context.add_callback(lambda: messages.put(None))
+        while (message := messages.get()) is not None:
+            yield message
+
+    def _control_soon(self, context: grpc.ServicerContext) -> MasterControl:
+        """The control; the call waits for it, and ends if the caller is gone."""
+        while self.control is None:
+            if not context.is_active():
+                context.abort(grpc.StatusCode.CANCELLED, "the caller is gone")
+            time.sleep(0.1)
+        return self.control
 
     def _checked(self, method: str, context: grpc.ServicerContext) -> MasterControl:
+        self._check(method, context)
+        if self.control is None:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the job has not begun yet")
+        assert self.control is not None
+        return self.control
+
+    def _check(self, method: str, context: grpc.ServicerContext) -> None:
         credential = dict(context.invocation_metadata()).get(METADATA_KEY, "")
         try:
             caller = self._authenticator.verify(str(credential), SERVICE + method)
@@ -129,10 +150,6 @@ class MasterService(rpc.ApplicationMasterServiceServicer):
         if caller.uid != os.getuid():
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "this job belongs to another user")
         self._guard.has_proven(context.peer())
-        if self.control is None:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the job has not begun yet")
-        assert self.control is not None
-        return self.control
 
 
 def _answered(context: grpc.ServicerContext, ask: Callable[[], _T]) -> _T:

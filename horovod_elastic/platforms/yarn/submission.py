@@ -35,6 +35,8 @@ APPLICATION_TYPE: Final = "FLEXO"
 MASTER_MIB: Final = 512
 """Memory of the ApplicationMaster's container."""
 MASTER: Final = "horovod_elastic.application_master"
+FAILURES_COUNT_MS: Final = 600_000
+"""How long YARN counts a failure of the ApplicationMaster against its limit of attempts."""
 ENDED: Final = (pb.FINISHED, pb.FAILED, pb.KILLED)
 _PASSED_ON = ("FLEXO_TLS_CA", "FLEXO_CONFIG", "FLEXO_LEASE", "FLEXO_SILENCE_S", "FLEXO_TRACE")
 """Variables of the submitting shell that concern the job."""
@@ -138,6 +140,9 @@ def _context(
         application_type=APPLICATION_TYPE,
         tags=tags_of(options, secret),
         max_attempts=submission.attempts,
+        # A job without a range keeps its lease in the ApplicationMaster, and begins anew without that.
+        keep_containers_across_attempts=options.declared,
+        attempt_failures_validity_interval=FAILURES_COUNT_MS,
         resource=resource(MASTER_MIB, 1, 0),
         am_container=template.for_master(MASTER, options.to_arguments()),
     )

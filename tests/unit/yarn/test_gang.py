@@ -47,7 +47,7 @@ class Job:
         """A heartbeat that brings at most so many containers."""
         allocated = []
         for priority, count in self.wanted.items():
-            given_now = min(at_most, count, self.pool.free)
+            given_now = min(at_most - len(allocated), count, self.pool.free)
             self.wanted[priority] -= given_now
             self.pool.free -= given_now
             allocated += [self._container(priority) for _ in range(given_now)]
@@ -64,8 +64,12 @@ class Job:
         return pb.Container(id=pb.ContainerId(id=number), priority=pb.Priority(priority=priority))
 
 
+def asks(count: int) -> list[Ask]:
+    return [Ask(priority, GPU) for priority in range(1, count + 1)]
+
+
 def gang_of(job: Job, count: int, timeout_s: float = 10.0, backoff_s: float = 3.0) -> Gang:
-    return Gang(job, Ask(7, GPU, count), timeout_s=timeout_s, backoff_s=lambda attempt: backoff_s)
+    return Gang(job, asks(count), timeout_s=timeout_s, backoff_s=lambda attempt: backoff_s)
 
 
 def test_a_gang_is_complete_when_its_last_container_is_there() -> None:
@@ -145,7 +149,7 @@ def test_gangs_that_each_hold_a_part_all_train_in_the_end(
     for _ in range(jobs):
         job = Job(pool)
         rest = lambda attempt: chance.uniform(0.5, 1.0) * 2.0 ** min(attempt, 5)  # noqa: E731
-        waiting.append((job, Gang(job, Ask(7, GPU, gpus // 2 + 1), timeout_s=5.0, backoff_s=rest)))
+        waiting.append((job, Gang(job, asks(gpus // 2 + 1), timeout_s=5.0, backoff_s=rest)))
     now = 0.0
     while waiting:
         now += 0.5

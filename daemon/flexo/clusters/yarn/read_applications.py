@@ -34,8 +34,6 @@ from flexo_yarn.records import (
 )
 
 TYPE: Final = "FLEXO"
-GANG_PRIORITY: Final = 1
-"""Priority of the containers of a base (horovod_elastic/platforms/yarn/base_application.py)."""
 BASE_TIER, FLEX_TIER = 10, 1
 PENDING_PART: Final = 4 * 10**18
 """Added to the number of an application that runs and asks for more: what it asks for is a job of its own."""
@@ -129,17 +127,23 @@ def base_of(report: pb.ApplicationReport) -> pb.ApplicationId | None:
     return None
 
 
+def gang_of(containers: Iterable[pb.ContainerReport]) -> list[pb.ContainerReport]:
+    """The containers of a base, without the ApplicationMaster's own (platforms/yarn/base_application.py)."""
+    return [each for each in containers if each.priority.priority > 0]
+
+
 def base_job(
     report: pb.ApplicationReport, declared: Declared, containers: Sequence[pb.ContainerReport]
 ) -> QueuedJob:
     """A base application. It waits until all containers of its gang are there."""
-    gang = [each for each in containers if each.priority.priority == GANG_PRIORITY]
+    gang = gang_of(containers)
     minimum = declared.elastic.workers.min
     starts = max((each.creation_time / 1000 for each in gang), default=None)
     whole = len(gang) >= minimum
     ask = Request(declared.worker, minimum - len(gang), per_node=minimum)
     return _job(
         report,
+        restart_count=_restarts(report, gang),
         state=JobState.RUNNING if whole else JobState.PENDING,
         wait=WaitReason.NONE if whole else WaitReason.RESOURCES,
         reason="" if whole else f"{len(gang)} of {minimum} containers",
@@ -150,6 +154,12 @@ def base_job(
         requests=() if whole else (ask,),
         elastic=declared.elastic,
     )
+
+
+def _restarts(report: pb.ApplicationReport, gang: Sequence[pb.ContainerReport]) -> int:
+    """How often the job began anew: another ApplicationMaster may go on with the old containers."""
+    attempts = [each.container_id.application_attempt_id.attempt_id for each in gang]
+    return max(0, min(attempts, default=report.current_attempt_id.attempt_id) - 1)
 
 
 def satellites_of(
@@ -274,7 +284,6 @@ def _job(report: pb.ApplicationReport, **fields: Any) -> QueuedJob:
         priority=report.priority.priority,
         submitted_at=(report.submit_time or report.start_time) / 1000,
         time_limit_s=None,
-        restart_count=max(0, report.current_attempt_id.attempt_id - 1),
         identifier=application_text(report.application_id),
         **fields,
     )
