@@ -1,0 +1,214 @@
+"""A container's GPUs without YARN's plugin, and the containers of a base: names, ends, starts again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_yarn import records
+from flexo_yarn.application_master import ApplicationGone, Ask, HeartbeatResult
+from horovod_elastic.job_plan import BaseNode
+from horovod_elastic.platforms.base import NotInAJob
+from horovod_elastic.platforms.yarn import base_application, container_start
+from horovod_elastic.platforms.yarn.base_application import KILLED, BaseApplication, host_of
+from horovod_elastic.platforms.yarn.container_start import NoGpus, take_gpus
+
+LAUNCH = pb.ContainerLaunchContext()
+
+
+@pytest.fixture
+def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """A node with four GPUs; what is locked is free again afterwards."""
+    monkeypatch.setattr(container_start, "_LOCKS", f"{tmp_path}/gpus-{{}}")
+    monkeypatch.setattr(container_start, "_numbers", lambda: range(4))
+    monkeypatch.setattr(container_start, "WAITS_FOR_S", 0.3)
+    yield {"NM_HOST": "h1"}
+    for link in list(Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):
+            if str(link.readlink()).startswith(f"{tmp_path}/gpus-"):
+                os.close(int(link.name))
+
+
+def test_containers_of_one_node_take_different_gpus_and_those_of_another_node_the_same(
+    locks: dict[str, str],
+) -> None:
+    assert take_gpus(1, locks) == (0,)
+    assert take_gpus(2, locks) == (1, 2)
+    assert take_gpus(2, {"NM_HOST": "h2"}) == (0, 1)
+    with pytest.raises(NoGpus, match="2 GPUs"):
+        take_gpus(2, locks)
+
+
+class Manager:
+    """A ResourceManager and its NodeManagers, with one container for each request."""
+
+    def __init__(self) -> None:
+        self.nm_tokens: dict[str, object] = {}
+        self.asks: dict[int, Ask] = {}
+        self.released: list[int] = []
+        self.started: list[int] = []
+        self.results: list[HeartbeatResult] = []
+        self.hosts = itertools.cycle(["h1", "h1", "h2"])
+        self.gone = False
+        self.numbers = itertools.count(1)
+
+    def ask(self, ask: Ask) -> None:
+        self.asks[ask.priority] = ask
+
+    def withdraw(self, priority: int) -> None:
+        self.asks.pop(priority, None)
+
+    def release(self, containers: list[pb.ContainerId]) -> None:
+        self.released += [each.id for each in containers]
+
+    def heartbeat(self) -> HeartbeatResult:
+        if self.gone:
+            raise ApplicationGone("killed")
+        if self.results:
+            return self.results.pop(0)
+        given = [
+            container(next(self.numbers), each, ask.node or next(self.hosts))
+            for each, ask in self.asks.items()
+        ]
+        self.asks.clear()
+        return HeartbeatResult(allocated=tuple(given))
+
+    def ends(self, number: int, status: int) -> None:
+        ended = pb.ContainerStatus(container_id=pb.ContainerId(id=number), exit_status=status)
+        self.results.append(HeartbeatResult(completed=(ended,)))
+
+    def finish(self, *words: object) -> None: ...
+
+
+def container(number: int, priority: int, host: str) -> pb.Container:
+    return pb.Container(
+        id=pb.ContainerId(id=number),
+        priority=pb.Priority(priority=priority),
+        node_id=pb.NodeId(host=host, port=1),
+    )
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
+    made = Manager()
+
+    class Nodes:
+        def __init__(self, tokens: object) -> None: ...
+
+        def start(self, container: pb.Container, launch: object) -> None:
+            made.started.append(container.id.id)
+
+        def stop(self, node: object, container: pb.ContainerId) -> None:
+            made.ends(container.id, 143)
+
+    monkeypatch.setattr(base_application, "NodeManagers", Nodes)
+    return made
+
+
+@pytest.fixture
+def make(manager: Manager) -> Iterator[Callable[..., BaseApplication]]:
+    made: list[BaseApplication] = []
+
+    def application(*kept: pb.Container) -> BaseApplication:
+        found = BaseApplication(manager, kept, records.resource(64, 1, 1))  # type: ignore[arg-type]
+        made.append(found)
+        return found
+
+    yield application
+    for each in made:
+        each.finish(True, "")
+
+
+def test_several_containers_on_one_host_are_nodes_of_different_names(
+    make: Callable[..., BaseApplication],
+) -> None:
+    nodes = make().form(3)
+    assert nodes == (BaseNode("h1", 1), BaseNode("h1~2", 1), BaseNode("h2", 1))
+    assert [host_of(node.name) for node in nodes] == ["h1", "h1", "h2"]
+
+
+def test_a_containers_exit_code_is_its_programs_and_yarns_own_statuses_count_as_a_kill(
+    make: Callable[..., BaseApplication], manager: Manager
+) -> None:
+    base = make()
+    base.form(3)
+    processes = [base.launch(name, LAUNCH) for name in ("h1", "h1~2", "h2")]
+    manager.ends(1, 3)
+    manager.ends(2, -102)
+    assert [process.wait() for process in processes[:2]] == [3, KILLED]
+    processes[2].terminate()
+    assert processes[2].wait() == 143
+
+
+def test_an_agent_that_is_started_again_gets_another_container_on_its_host(
+    make: Callable[..., BaseApplication], manager: Manager
+) -> None:
+    base = make()
+    base.form(3)
+    process = base.launch("h1~2", LAUNCH)
+    manager.ends(2, 1)
+    assert process.wait() == 1
+    again = base.launch("h1~2", LAUNCH)
+    assert again.container.node_id.host == "h1"
+    assert again.container.priority.priority == process.container.priority.priority
+    assert manager.started == [2, 4]
+
+
+def test_another_attempt_goes_on_with_containers_and_asks_for_those_that_have_ended_meanwhile(
+    make: Callable[..., BaseApplication], manager: Manager
+) -> None:
+    base = make(container(11, 1, "h1"), container(13, 3, "h2"))
+    assert base.keeps
+    base.adopt([BaseNode("h1", 1), BaseNode("h1~2", 1), BaseNode("h2", 1)])
+    kept = base.launch("h2", LAUNCH)
+    assert (kept.container.id.id, manager.started) == (13, [])
+    new = base.launch("h1~2", LAUNCH)
+    assert (new.container.node_id.host, manager.started) == ("h1", [new.container.id.id])
+
+
+def test_a_kept_container_that_ended_before_it_was_looked_for_has_its_exit_code(
+    make: Callable[..., BaseApplication], manager: Manager
+) -> None:
+    manager.ends(11, 5)
+    base = make(container(11, 1, "h1"))
+    deadline = time.monotonic() + 10
+    while manager.results and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    base.adopt([BaseNode("h1", 1)])
+    assert base.launch("h1", LAUNCH).wait() == 5
+
+
+def test_when_nobody_leads_what_is_kept_it_is_given_back(
+    make: Callable[..., BaseApplication], manager: Manager
+) -> None:
+    base = make(container(11, 1, "h1"))
+    base.give_up_kept()
+    assert len(base.form(2)) == 2
+    assert manager.released == [11]
+
+
+def test_the_end_of_the_application_ends_every_wait(
+    make: Callable[..., BaseApplication], manager: Manager
+) -> None:
+    base = make()
+    base.form(1)
+    process = base.launch("h1", LAUNCH)
+    codes: list[int] = []
+    waiting = threading.Thread(target=lambda: codes.append(process.wait()))
+    waiting.start()
+    manager.gone = True
+    waiting.join(10)
+    assert codes == [KILLED]
+    with pytest.raises(OSError, match="killed"):
+        base.launch("h1", LAUNCH)
+    with pytest.raises(NotInAJob, match="killed"):
+        base.form(1)

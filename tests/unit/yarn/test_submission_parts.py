@@ -1,0 +1,187 @@
+"""What a submission to YARN is made of: configuration, options, files, the template of all containers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flexo_cli import yarn_submission
+from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_protos.resources import Resources
+from flexo_yarn import credentials
+from flexo_yarn.configuration import BadConfiguration, read_client
+from flexo_yarn.credentials import AM_RM_KIND, Credentials, Token
+from flexo_yarn.site_settings import as_xml
+from horovod_elastic.platforms.base import Refused
+from horovod_elastic.platforms.yarn.files import Files, Shipped
+from horovod_elastic.platforms.yarn.job_options import JobOptions, parse
+from horovod_elastic.platforms.yarn.template import Template
+
+HOST = {"yarn.resourcemanager.hostname": "rm1"}
+
+
+def configured(folder: Path, site: dict[str, str], core: dict[str, str] | None = None) -> Path:
+    (folder / "yarn-site.xml").write_text(as_xml(site.items()))
+    if core:
+        (folder / "core-site.xml").write_text(as_xml(core.items()))
+    return folder
+
+
+def test_addresses_come_from_the_host_unless_they_are_named(tmp_path: Path) -> None:
+    found = read_client(configured(tmp_path, HOST))
+    assert found.resource_manager == ("rm1", 8032)
+    assert (found.scheduler, found.web) == (("rm1", 8030), ("rm1", 8088))
+    assert (found.default_filesystem, found.kerberos, found.gpu_plugin) == ("file:///", False, False)
+    named = {
+        **HOST,
+        "yarn.resourcemanager.address": "${yarn.resourcemanager.hostname}:9032",
+        "yarn.nodemanager.resource-plugins": "yarn.io/fpga, yarn.io/gpu",
+    }
+    core = {"fs.defaultFS": "hdfs://nn:8020", "hadoop.security.authentication": "kerberos"}
+    found = read_client(configured(tmp_path, named, core))
+    assert found.resource_manager == ("rm1", 9032)
+    assert (found.default_filesystem, found.kerberos, found.gpu_plugin) == ("hdfs://nn:8020", True, True)
+
+
+@pytest.mark.parametrize(
+    ("site", "named"),
+    [
+        ({}, "yarn.resourcemanager.hostname"),
+        ({**HOST, "yarn.resourcemanager.address": "rm1"}, "yarn.resourcemanager.address"),
+        ({**HOST, "yarn.resourcemanager.ha.enabled": "true"}, "ha.enabled"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_names_file_and_setting(
+    tmp_path: Path, site: dict[str, str], named: str
+) -> None:
+    with pytest.raises(BadConfiguration, match=named) as caught:
+        read_client(configured(tmp_path, site))
+    assert caught.value.path == tmp_path / "yarn-site.xml"
+    with pytest.raises(BadConfiguration, match="cannot be read"):
+        read_client(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"), [("512", 512), ("4G", 4096), ("4gb", 4096), ("1t", 1 << 20), ("2048K", 2), ("64M", 64)]
+)
+def test_memory_is_read_as_people_write_it(text: str, mib: int) -> None:
+    assert yarn_submission.memory_in(text) == mib
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "much", "4 GB", "1K", "4P"])
+def test_memory_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--memory"):
+        yarn_submission.memory_in(text)
+
+
+@pytest.mark.parametrize("text", ["", "#x", "a#b/c", "a#..", "/"])
+def test_a_file_without_a_path_or_with_a_name_that_is_a_path_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--file"):
+        yarn_submission.shipped_in(text)
+
+
+def test_a_file_is_an_archive_to_be_unpacked_if_it_gets_a_name() -> None:
+    assert yarn_submission.shipped_in("/d/data.zip") == Shipped("/d/data.zip", "data.zip")
+    assert yarn_submission.shipped_in("/d/data.zip#data") == Shipped("/d/data.zip", "data", archive=True)
+
+
+def test_the_script_travels_if_it_is_a_file_of_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    command = ["python", "-u", "train.py", "other.py"]
+    assert yarn_submission.with_script([], command) == (Shipped("train.py", "train.py"),)
+    assert yarn_submission.with_script([Shipped("x", "train.py")], command) == (Shipped("x", "train.py"),)
+    assert yarn_submission.with_script([], ["python", "/abs/train.py"]) == ()
+    assert yarn_submission.with_script([], ["python", "-m", "train"]) == ()
+
+
+def test_variables_are_given_or_taken_from_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERE", "x")
+    monkeypatch.delenv("AWAY", raising=False)
+    assert yarn_submission.variables_in(["A=1=2", "HERE"]) == {"A": "1=2", "HERE": "x"}
+    for text in ("AWAY", "1=2", "=2", "a b=1"):
+        with pytest.raises(ValueError, match="--export"):
+            yarn_submission.variables_in([text])
+
+
+def test_the_applicationmaster_reads_the_options_as_the_user_gave_them() -> None:
+    options = JobOptions(
+        2,
+        8,
+        Resources(1, 2, 1024),
+        ("python", "train.py", "--gpus", "-x"),
+        queue="a.b",
+        batch="8-64",
+        fungible=True,
+    )
+    assert parse(options.to_arguments()) == options
+
+
+def variable(launch: pb.ContainerLaunchContext, name: str) -> str:
+    return {each.key: each.value for each in launch.environment}[name]
+
+
+def test_all_containers_of_a_job_have_the_same_files_variables_and_secret() -> None:
+    file = pb.NamedLocalResource(key="env", value=pb.LocalResource(size=3))
+    held = Credentials({"t": Token(kind=AM_RM_KIND)}, {"s": b"x"})
+    made = Template.of("env/bin/python", [file], {"A": "1"}, Credentials(secrets={"s": b"x"}))
+    master = made.for_master("m", ["--min", "2"])
+    read = Template.read({each.key: each.value for each in master.environment}, held)
+    part = read.for_part(["--slots", "1"], {"B": "2"})
+    assert list(part.local_resources) == list(master.local_resources) == [file]
+    assert (variable(part, "A"), variable(part, "B")) == ("1", "2")
+    assert credentials.from_bytes(part.tokens) == Credentials({}, {"s": b"x"})
+    assert "env/bin/python" in part.command[0]
+
+
+def test_a_file_of_this_host_is_fetched_from_its_path_where_nodes_share_it(tmp_path: Path) -> None:
+    path = tmp_path / "a file.py"
+    path.write_text("pass")
+    found = Files("file:///", "x").resource(Shipped(str(path), "train.py"))
+    assert (found.key, found.value.size, found.value.type) == ("train.py", 4, pb.FILE)
+    assert (found.value.resource.scheme, found.value.resource.file) == ("file", str(path))
+    with pytest.raises(Refused, match="no file"):
+        Files("file:///", "x").resource(Shipped(str(tmp_path), "d"))
+    with pytest.raises(Refused, match="nowhere"):
+        Files("file:///", "x").resource(Shipped(str(tmp_path / "nowhere"), "d"))
+
+
+@pytest.fixture
+def hadoop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The command hadoop, which writes down how it was called; the file."""
+    calls = tmp_path / "calls"
+    program = tmp_path / "bin" / "hadoop"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {calls}\n'
+        'case "$2" in -stat) echo 1700000000000 4;; -ls) echo hdfs://nn/user/me/.flexo/x/train.py;; esac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    return calls
+
+
+@pytest.mark.processes
+def test_where_the_cluster_has_its_own_filesystem_files_are_uploaded(hadoop: Path, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("pass")
+    found = Files("hdfs://nn:8020", "x").resource(Shipped(str(path), "train.py"))
+    assert (found.value.timestamp, found.value.size) == (1_700_000_000_000, 4)
+    url = found.value.resource
+    assert (url.scheme, url.host, url.file) == ("hdfs", "nn", "/user/me/.flexo/x/train.py")
+    assert f"fs -put {path} .flexo/x/train.py" in hadoop.read_text()
+    there = Files("hdfs://nn:8020", "x").resource(Shipped("s3a://bucket/env.tar.gz", "env", archive=True))
+    assert (there.value.resource.scheme, there.value.type) == ("s3a", pb.ARCHIVE)
+
+
+def test_without_hadoops_command_nothing_can_be_uploaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.py"
+    path.touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused, match="hadoop"):
+        Files("hdfs://nn:8020", "x").resource(Shipped(str(path), "train.py"))
