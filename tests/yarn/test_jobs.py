@@ -170,7 +170,7 @@ def masters_of(job: YarnJob) -> list[int]:
 def test_an_applicationmaster_that_is_killed_is_replaced_and_no_worker_notices(
     flexod: YarnLab, tmp_path: Path
 ) -> None:
-    job = submit(flexod, tmp_path, "counting.py", elastic="2-8")
+    job = submit(flexod, tmp_path, "counting.py", elastic="3-8")  # two containers of the base are on one node
     job.wait_for_size(8)
     workers, (before,) = job.workers(), masters_of(job)
     os.kill(before, signal.SIGKILL)

@@ -35,8 +35,8 @@ _LOST = pb.ContainerStatus(exit_status=-100, diagnostics="YARN has ended the app
 
 
 def host_of(node: str) -> str:
-    """The host of a node of the base. Several containers on one host are several nodes: "h1", "h1~2"."""
-    return node.partition("~")[0]
+    """The host of a node of the base. Several containers on one host are several nodes: "h1", "h1..2"."""
+    return node.partition("..")[0]
 
 
 class BaseContainer:
@@ -247,5 +247,5 @@ def _names(containers: Sequence[pb.Container]) -> list[str]:
     for container in containers:
         host = container.node_id.host
         counted[host] += 1
-        names.append(host if counted[host] == 1 else f"{host}~{counted[host]}")
+        names.append(host if counted[host] == 1 else f"{host}..{counted[host]}")
     return names

@@ -131,7 +131,7 @@ def test_several_containers_on_one_host_are_nodes_of_different_names(
     make: Callable[..., BaseApplication],
 ) -> None:
     nodes = make().form(3)
-    assert nodes == (BaseNode("h1", 1), BaseNode("h1~2", 1), BaseNode("h2", 1))
+    assert nodes == (BaseNode("h1", 1), BaseNode("h1..2", 1), BaseNode("h2", 1))
     assert [host_of(node.name) for node in nodes] == ["h1", "h1", "h2"]
 
 
@@ -140,7 +140,7 @@ def test_a_containers_exit_code_is_its_programs_and_yarns_own_statuses_count_as_
 ) -> None:
     base = make()
     base.form(3)
-    processes = [base.launch(name, LAUNCH) for name in ("h1", "h1~2", "h2")]
+    processes = [base.launch(name, LAUNCH) for name in ("h1", "h1..2", "h2")]
     manager.ends(1, 3)
     manager.ends(2, -102)
     assert [process.wait() for process in processes[:2]] == [3, KILLED]
@@ -153,10 +153,10 @@ def test_an_agent_that_is_started_again_gets_another_container_on_its_host(
 ) -> None:
     base = make()
     base.form(3)
-    process = base.launch("h1~2", LAUNCH)
+    process = base.launch("h1..2", LAUNCH)
     manager.ends(2, 1)
     assert process.wait() == 1
-    again = base.launch("h1~2", LAUNCH)
+    again = base.launch("h1..2", LAUNCH)
     assert again.container.node_id.host == "h1"
     assert again.container.priority.priority == process.container.priority.priority
     assert manager.started == [2, 4]
@@ -167,10 +167,10 @@ def test_another_attempt_goes_on_with_containers_and_asks_for_those_that_have_en
 ) -> None:
     base = make(container(11, 1, "h1"), container(13, 3, "h2"))
     assert base.keeps
-    base.adopt([BaseNode("h1", 1), BaseNode("h1~2", 1), BaseNode("h2", 1)])
+    base.adopt([BaseNode("h1", 1), BaseNode("h1..2", 1), BaseNode("h2", 1)])
     kept = base.launch("h2", LAUNCH)
     assert (kept.container.id.id, manager.started) == (13, [])
-    new = base.launch("h1~2", LAUNCH)
+    new = base.launch("h1..2", LAUNCH)
     assert (new.container.node_id.host, manager.started) == ("h1", [new.container.id.id])
 
 
