@@ -13,13 +13,34 @@ from dataclasses import asdict, dataclass
 from flexo_protos.resources import Resources, amount, as_texts, of_texts
 from horovod_elastic import wire
 
+_PART = ".."
+"""Before the number of a part of a host. No host has two dots in a row in its name."""
+
+
+def host_of(node: str) -> str:
+    """The cluster's own name of a node of the base."""
+    return node.partition(_PART)[0]
+
+
+def part_of(host: str, number: int) -> str:
+    """The name of a host's part with this number, from 1."""
+    return host if number == 1 else f"{host}{_PART}{number}"
+
 
 @dataclass(frozen=True, slots=True)
 class BaseNode:
-    """A node of the base, and the number of the base's workers there."""
+    """A node of the base, and the number of the base's workers there.
+
+    Where the cluster gives a base several separate parts of one host, each part is a node: "h1", "h1..2".
+    """
 
     name: str
     workers: int
+
+    @property
+    def host(self) -> str:
+        """The cluster's own name of the node."""
+        return host_of(self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flexo_protos.v1 import jobs_pb2, tasks_pb2, workers_pb2
+from horovod_elastic.job_plan import host_of
 from horovod_elastic.leader import profiling
 from horovod_elastic.leader.pending_commands import Effect, Limit, PendingCommands, Tell, Training
 from horovod_elastic.leader.stragglers import Straggler, StragglerWatch, advice
@@ -171,7 +172,7 @@ class Oversight:
             return
         advised = advice(straggler, len(self._training.workers), home.workers, home.base)
         say(advised.why)
-        slow = jobs_pb2.SlowGpu(node=home.node, gpus=home.gpus, ratio=straggler.ratio)
+        slow = jobs_pb2.SlowGpu(node=host_of(home.node), gpus=home.gpus, ratio=straggler.ratio)
         self._leader.tell_flexod(jobs_pb2.FromLeader(slow_gpu=slow))
         if advised.release:
             self._leader.give_back_slow(home.agent, advised.why)

@@ -84,7 +84,7 @@ class Reporter:
             workers=jobs_pb2.WorkerRange(min=base.minimum, max=base.maximum),
             shape=_for_older_flexods(base.shape),
             worker=to_message(base.shape),
-            base_nodes=[node.name for node in base.nodes],
+            base_nodes=list(dict.fromkeys(node.host for node in base.nodes)),
             report=self._last or jobs_pb2.Report(),
             flexo_version=_release(),
             term=self._lease.term,

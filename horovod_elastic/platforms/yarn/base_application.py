@@ -21,7 +21,7 @@ from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResul
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
 from flexo_yarn.records import container_text
-from horovod_elastic.job_plan import BaseNode
+from horovod_elastic.job_plan import BaseNode, host_of, part_of
 from horovod_elastic.platforms.base import NotInAJob
 from horovod_elastic.platforms.yarn.gang import Gang
 from horovod_elastic.platforms.yarn.heartbeats import Heartbeats
@@ -32,11 +32,6 @@ ANOTHER_WITHIN_S: Final = 60.0
 SAID_EVERY_S: Final = 60.0
 KILLED: Final = 137
 _LOST = pb.ContainerStatus(exit_status=-100, diagnostics="YARN has ended the application")
-
-
-def host_of(node: str) -> str:
-    """The host of a node of the base. Several containers on one host are several nodes: "h1", "h1..2"."""
-    return node.partition("..")[0]
 
 
 class BaseContainer:
@@ -247,5 +242,5 @@ def _names(containers: Sequence[pb.Container]) -> list[str]:
     for container in containers:
         host = container.node_id.host
         counted[host] += 1
-        names.append(host if counted[host] == 1 else f"{host}..{counted[host]}")
+        names.append(part_of(host, counted[host]))
     return names

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from flexo_protos.credentials import new_authenticator
 from flexo_yarn.resource_manager import ResourceManager
-from horovod_elastic.job_plan import BaseJob, JobPlan, Site
+from horovod_elastic.job_plan import BaseJob, JobPlan, Site, host_of
 from horovod_elastic.platforms.base import Allocation, JobControl, NotInAJob
 from horovod_elastic.platforms.yarn import environment as environments
-from horovod_elastic.platforms.yarn.base_application import host_of
 from horovod_elastic.platforms.yarn.environment import RESOURCE_MANAGER, USER
 from horovod_elastic.platforms.yarn.job_control import YarnJobControl
 

@@ -18,7 +18,7 @@ from flexo_yarn.application_master import ApplicationGone, Ask, HeartbeatResult
 from horovod_elastic.job_plan import BaseNode
 from horovod_elastic.platforms.base import NotInAJob
 from horovod_elastic.platforms.yarn import base_application, container_start
-from horovod_elastic.platforms.yarn.base_application import KILLED, BaseApplication, host_of
+from horovod_elastic.platforms.yarn.base_application import KILLED, BaseApplication
 from horovod_elastic.platforms.yarn.container_start import NoGpus, take_gpus
 
 LAUNCH = pb.ContainerLaunchContext()
@@ -132,7 +132,7 @@ def test_several_containers_on_one_host_are_nodes_of_different_names(
 ) -> None:
     nodes = make().form(3)
     assert nodes == (BaseNode("h1", 1), BaseNode("h1..2", 1), BaseNode("h2", 1))
-    assert [host_of(node.name) for node in nodes] == ["h1", "h1", "h2"]
+    assert [node.host for node in nodes] == ["h1", "h1", "h2"]
 
 
 def test_a_containers_exit_code_is_its_programs_and_yarns_own_statuses_count_as_a_kill(
