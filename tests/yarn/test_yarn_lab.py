@@ -81,7 +81,7 @@ def test_what_an_up_that_was_killed_has_left_is_cleared_away_by_the_next_one() -
     up.wait()
     assert left(NAME)
     flexo("lab", "up", NAME, "--yarn", "--nodes", "1")
-    assert len(json.loads(flexo("lab", "status", NAME, "--json"))["daemons"]) == 2
+    assert len(json.loads(flexo("lab", "status", NAME, "--json"))["daemons"]) == 4
     flexo("lab", "down", NAME)
     assert left(NAME) == []
 

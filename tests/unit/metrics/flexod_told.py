@@ -41,7 +41,7 @@ class Told:
 
     def status(self) -> ControllerStatus:
         return ControllerStatus(
-            1.0, "lab", "22.05.8", "lyra", False, 5.0, 2.0, 0.1, self.trouble, 0, 0, 0, 0, 0, 0
+            1.0, "lab", "22.05.8", "Slurm", "lyra", False, 5.0, 2.0, 0.1, self.trouble, 0, 0, 0, 0, 0, 0
         )
 
     def view(self) -> View:
