@@ -45,6 +45,7 @@ from horovod_elastic.platforms.yarn.job_options import JobOptions, parse
 from horovod_elastic.platforms.yarn.master_control import MasterControl
 from horovod_elastic.platforms.yarn.master_service import MasterService
 from horovod_elastic.platforms.yarn.platform import YarnPlatform, client_opener
+from horovod_elastic.platforms.yarn.status_page import JobStatus, Part, StatusPage
 from horovod_elastic.platforms.yarn.template import Template
 from horovod_elastic.trace import say
 
@@ -83,6 +84,7 @@ class Master:
         host, _ = environments.address(environment, RESOURCE_MANAGER)
         address = network.own_address(environment[NM_HOST], host)
         self._service = MasterService(address, new_authenticator())
+        self._page = StatusPage(address, self._status)
         self._base: BaseApplication | None = None
         self._flex: FlexApplication | None = None
         self._resumed = False
@@ -113,6 +115,22 @@ class Master:
             base.give_up_kept()
         return launcher.run_job(self._platform, self._base_job(base), command)
 
+    def _status(self) -> JobStatus:
+        """What the job holds, for its page."""
+        base, flex = self._base, self._flex
+        return JobStatus(
+            application=application_text(self._attempt.application_id),
+            minimum=self._options.minimum,
+            maximum=self._options.maximum,
+            parts=(
+                *(Part("base", node, 1, state) for node, state in (base.states() if base else ())),
+                *(
+                    Part("satellite", each.node, each.workers, "running" if each.runs else "starting")
+                    for each in (flex.find() if flex else ())
+                ),
+            ),
+        )
+
     def _attended(self) -> AttendRequest | None:
         """What the job's leader says of the job; None if it has no leader that can go on."""
         try:
@@ -129,7 +147,9 @@ class Master:
             raise NotInAJob("YARN has put no token for the ResourceManager into the credentials")
         host, _, port = self._service.endpoint.rpartition(":")
         scheduler = environments.address(self._environment, SCHEDULER)
-        master = ApplicationMaster(scheduler, token, listens_at=(host.strip("[]"), int(port)))
+        master = ApplicationMaster(
+            scheduler, token, listens_at=(host.strip("[]"), int(port)), tracking_url=self._page.url
+        )
         kept = master.register()
         shape = self._options.shape
         amount = resource(shape.memory_mib, shape.cpus, rounded_up(shape.gpus, 1))

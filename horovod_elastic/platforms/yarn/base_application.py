@@ -163,6 +163,14 @@ class BaseApplication:
         except (IpcError, ContainerRefused):
             self._beats.post(lambda: self._master.release([container.id]))
 
+    def states(self) -> list[tuple[str, str]]:
+        """Each node of the base, and whether its agent runs."""
+        with self._changed:
+            running = {each.container.priority.priority for each in self._running.values()}
+            return [
+                (node, "running" if slot in running else "starting") for node, slot in self._slots.items()
+            ]
+
     def containers(self) -> list[pb.ContainerId]:
         """The containers that run."""
         with self._changed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -34,7 +35,9 @@ from flexo_yarn.resource_manager import ResourceManager
 
 NODE_STATES: Final = (pb.NS_RUNNING, pb.NS_UNHEALTHY, pb.NS_DECOMMISSIONING)
 _ENDS: Final = {pb.APP_SUCCEEDED: "COMPLETED", pb.APP_FAILED: "FAILED", pb.APP_KILLED: "CANCELLED"}
-_GONE: Final = frozenset({"ApplicationNotFoundException", "ContainerNotFoundException"})
+_GONE: Final = frozenset({"ApplicationNotFoundException", "ApplicationAttemptNotFoundException"})
+_ABSENT: Final = "absent container"
+"""YARN has no exception of its own for a container that has ended."""
 _T = TypeVar("_T")
 
 
@@ -59,6 +62,7 @@ class YarnCluster:
     def traits(self) -> ClusterTraits:
         """The properties that hold while the ResourceManager runs."""
         info = self._asked("info", lambda: self._rest("info").get("clusterInfo", {}))
+        self._check_scheduler()
         return ClusterTraits(
             name=str(info.get("id", "")),
             version=str(info.get("hadoopVersion", "")),
@@ -66,6 +70,16 @@ class YarnCluster:
             software=self.software,
             satellite_partition=self._settings.flex_queue,
         )
+
+    def _check_scheduler(self) -> None:
+        """Raise ClusterUnreachable for a scheduler whose preemption flexo does not know."""
+        answer = self._asked("scheduler", lambda: self._rest("scheduler"))
+        kind = str(answer.get("scheduler", {}).get("schedulerInfo", {}).get("type", ""))
+        if kind.lower() != "capacityscheduler":
+            raise ClusterUnreachable(
+                f"YARN uses {kind or 'an unknown scheduler'}, and flexo needs CapacityScheduler: "
+                "yarn.resourcemanager.scheduler.class in yarn-site.xml"
+            )
 
     def observe(self) -> ClusterState:
         """Poll the ResourceManager."""
@@ -78,20 +92,20 @@ class YarnCluster:
         jobs = self._jobs(applications, at)
         jobs += self._demand(queues, {job.identifier: job for job in jobs if job.satellite is None})
         partitions = read.partitions_of(names, self._settings.flex_queue, nodes)
-        asked = {
-            job.key: job for job in jobs
-        }  # what an application that does not run yet asks for replaces it
+        # What an application asks for that does not run yet replaces it.
+        asked = {job.key: job for job in jobs}
         return ClusterState(at, nodes, partitions, tuple(asked.values()), time.monotonic() - started)
 
     def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
         """Set the ends of flex applications: the satellites of a job share one lifetime."""
         ends_at = datetime.fromtimestamp(time.time() + seconds_from_now, UTC)
         text = ends_at.strftime("%Y-%m-%dT%H:%M:%S.000+0000")
+        self._site.may_act()
         client, refused = self._open_client(), {}
         try:
             for each in dict.fromkeys(time_limits):
                 try:
-                    self._acted("set lifetime", partial(client.set_lifetime, read_application(each), text))
+                    self._called("set lifetime", partial(client.set_lifetime, read_application(each), text))
                 except ActionRefused as error:
                     refused[each] = str(error)
         finally:
@@ -125,7 +139,7 @@ class YarnCluster:
         application = numbered_application(key.job_id)
         try:
             return self._asked("application", lambda: client.application(application))
-        except ActionRefused:
+        except _Gone:
             return None
 
     def _jobs(self, reports: Sequence[pb.ApplicationReport], now: float) -> list[QueuedJob]:
@@ -158,7 +172,7 @@ class YarnCluster:
             return ()
         try:
             found = self._asked("containers", lambda: self._client.containers(report.current_attempt_id))
-        except ActionRefused:  # it has ended since
+        except _Gone:  # it has ended since
             return ()
         return [each for each in found if each.state != pb.C_COMPLETE]
 
@@ -189,13 +203,20 @@ class YarnCluster:
 
     def _acted(self, what: str, act: Callable[[], object]) -> None:
         self._site.may_act()
-        try:
-            self._asked(what, act)
-        except _Gone:
-            return
+        with suppress(_Gone):
+            self._called(what, act)
 
     def _asked(self, what: str, ask: Callable[[], _T]) -> _T:
-        """The answer of the ResourceManager. Raises ClusterUnreachable, ActionRefused."""
+        """The answer to a question. Raises ClusterUnreachable, also if the ResourceManager refuses it."""
+        try:
+            return self._called(what, ask)
+        except _Gone:
+            raise
+        except ActionRefused as error:
+            raise ClusterUnreachable(str(error)) from error
+
+    def _called(self, what: str, ask: Callable[[], _T]) -> _T:
+        """The answer of the ResourceManager. Raises ClusterUnreachable, ActionRefused, _Gone."""
         begun, outcome = time.monotonic(), SILENT
         try:
             answer = ask()
@@ -203,7 +224,8 @@ class YarnCluster:
             return answer
         except RemoteError as error:
             outcome = FAILED
-            kind = _Gone if error.exception_class in _GONE else ActionRefused
+            gone = error.exception_class in _GONE or _ABSENT in error.text
+            kind = _Gone if gone else ActionRefused
             raise kind(str(error)) from error
         except IpcError as error:
             raise ClusterUnreachable(str(error)) from error

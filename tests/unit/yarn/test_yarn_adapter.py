@@ -1,0 +1,202 @@
+"""flexod's YARN cluster, over a pretended ResourceManager: one look, extensions, ends, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from test_read_applications import TAGS, application, container
+
+from flexo.clusters.base import ActionRefused, ClusterUnreachable, MayNotAct, Site
+from flexo.clusters.yarn import adapter
+from flexo.clusters.yarn.adapter import YarnCluster
+from flexo.clusters.yarn.settings import YarnSettings
+from flexo.model.queue import JobKey, JobState
+from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_yarn import records
+from flexo_yarn.configuration import ClientConfiguration
+from flexo_yarn.ipc.errors import RemoteError, Unreachable
+
+RM = ("rm1", 8032)
+CONFIGURATION = ClientConfiguration(RM, RM, RM, "file:///", kerberos=False, gpu_plugin=False)
+
+
+def gone() -> RemoteError:
+    return RemoteError("rm1", "x.ApplicationNotFoundException", "there is no such application")
+
+
+@dataclass
+class Manager:
+    """What the ResourceManager knows, and what it was told."""
+
+    reports: list[pb.ApplicationReport] = field(default_factory=list)
+    held: dict[int, list[pb.ContainerReport]] = field(default_factory=dict)
+    pending: int = 0
+    scheduler: str = "capacityScheduler"
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    lifetimes: dict[str, str] = field(default_factory=dict)
+    error: Exception | None = None
+
+    def nodes(self, states: Collection[int]) -> list[pb.NodeReport]:
+        if self.error is not None:
+            raise self.error
+        amount = records.resource(8192, 8, 4)
+        return [
+            pb.NodeReport(node_id=pb.NodeId(host=f"h{n}", port=1), state=pb.NS_RUNNING, capability=amount)
+            for n in (1, 2)
+        ]
+
+    def queues(self) -> pb.QueueInfo:
+        waiting = pb.QueueStatistics(pending_containers=self.pending)
+        children = [
+            pb.QueueInfo(name="default", statistics=waiting),
+            pb.QueueInfo(name="flex", statistics=waiting),
+        ]
+        return pb.QueueInfo(name="root", children=children)
+
+    def applications(self, states: Collection[int]) -> list[pb.ApplicationReport]:
+        return self.reports
+
+    def application(self, identifier: pb.ApplicationId) -> pb.ApplicationReport:
+        for report in self.reports:
+            if report.application_id == identifier:
+                return report
+        raise gone()
+
+    def containers(self, attempt: pb.ApplicationAttemptId) -> list[pb.ContainerReport]:
+        if attempt.application_id.id not in self.held:
+            raise gone()
+        return self.held[attempt.application_id.id]
+
+    def set_lifetime(self, identifier: pb.ApplicationId, ends_at: str) -> None:
+        self.application(identifier)
+        self.lifetimes[records.application_text(identifier)] = ends_at
+
+    def signal(self, identifier: pb.ContainerId, command: int) -> None:
+        raise RemoteError(
+            "rm1", "x.YarnException", "Trying to signal an absent container container_1_0001_01_000001"
+        )
+
+    def close(self) -> None: ...
+
+    def rest(self, address: object, path: str, query: dict[str, str], timeout_s: float) -> Any:
+        match path:
+            case "info":
+                return {"clusterInfo": {"id": 17, "hadoopVersion": "3.5.0"}}
+            case "scheduler":
+                return {"scheduler": {"schedulerInfo": {"type": self.scheduler}}}
+            case _:
+                assert query["queue"] == "default", "what the flex queue waits for is flexo's own"
+                return {"apps": {"app": self.asked} if self.asked else None}
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
+    made = Manager()
+    monkeypatch.setattr(adapter.rest, "get", made.rest)
+    return made
+
+
+def cluster(manager: Manager, site: Site | None = None) -> YarnCluster:
+    return YarnCluster(YarnSettings(), site or Site(), CONFIGURATION, lambda: manager)  # type: ignore[arg-type, return-value]
+
+
+def elastic_job(manager: Manager, flex_user: str = "root") -> None:
+    base, flex = application(1, tags=TAGS), application(2, tags=["flexo:base=application_1700000000000_0001"])
+    flex.user, flex.queue = flex_user, "root.flex"
+    manager.reports += [base, flex]
+    manager.held[1] = [container(base, number, number - 1) for number in (1, 2, 3)]
+    ended = container(flex, 2, 6)
+    ended.state = pb.C_COMPLETE
+    manager.held[2] = [container(flex, 1, 5), ended]
+
+
+def test_a_look_shows_bases_their_satellites_and_what_others_ask_for(manager: Manager) -> None:
+    elastic_job(manager)
+    ordinary = application(3)
+    ordinary.application_type = "SPARK"
+    manager.reports.append(ordinary)
+    manager.pending = 1
+    capability = {"memory": 64, "vCores": 1}
+    manager.asked = [
+        {"id": records.application_text(each.application_id), "resourceRequests": [
+            {"resourceName": "*", "numContainers": 1, "capability": capability}]}
+        for each in manager.reports
+    ]  # fmt: skip
+    state = cluster(manager).observe()
+    base, spark, satellite, waiting = state.jobs
+    assert base.elastic is not None
+    assert satellite.satellite is not None
+    assert satellite.satellite.base == base.key
+    assert (spark.state, waiting.state) == (JobState.RUNNING, JobState.PENDING)
+    assert waiting.identifier == spark.identifier
+    assert {partition.name for partition in state.partitions} == {"default", "flex"}
+    assert [node.name for node in state.nodes] == ["h1", "h2"]
+
+
+def test_an_application_that_names_another_users_job_as_its_base_has_no_satellites(manager: Manager) -> None:
+    elastic_job(manager, flex_user="daemon")
+    assert all(job.satellite is None for job in cluster(manager).observe().jobs)
+
+
+def test_an_application_that_ends_during_the_look_disturbs_nothing(manager: Manager) -> None:
+    elastic_job(manager)
+    manager.held.clear()
+    (base,) = cluster(manager).observe().jobs
+    assert base.state is JobState.PENDING
+
+
+def test_time_limits_that_are_refused_are_named_and_the_others_extended(manager: Manager) -> None:
+    elastic_job(manager)
+    known, unknown = "application_1700000000000_0002", "application_1700000000000_0009"
+    with pytest.raises(ActionRefused) as caught:
+        cluster(manager).extend([unknown, known, known], 60)
+    assert caught.value.jobs == {unknown}
+    assert set(manager.lifetimes) == {known}
+
+
+def test_a_flexod_that_was_replaced_changes_nothing(manager: Manager) -> None:
+    elastic_job(manager)
+
+    def may_not() -> None:
+        raise MayNotAct("another flexod acts")
+
+    replaced = cluster(manager, Site(may_act=may_not))
+    for attempt in (
+        lambda: replaced.extend(["application_1700000000000_0002"], 60),
+        lambda: replaced.cancel("container_1_0001_01_000001"),
+    ):
+        with pytest.raises(MayNotAct):
+            attempt()
+    assert not manager.lifetimes
+
+
+def test_to_end_what_has_ended_is_no_error(manager: Manager) -> None:
+    cluster(manager).cancel("container_1_0001_01_000001")
+
+
+def test_ends_are_those_of_applications_that_are_listed_and_over(manager: Manager) -> None:
+    running, over = application(1), application(2)
+    over.state, over.final_status, over.finish_time = pb.FINISHED, pb.APP_FAILED, 9_000
+    manager.reports = [running, over]
+    keys = [
+        JobKey(records.application_number(each.application_id)) for each in (running, over, application(3))
+    ]
+    ends = cluster(manager).ends(keys)
+    assert [(key, end.state, end.ended_at) for key, end in ends.items()] == [(keys[1], "FAILED", 9.0)]
+
+
+@pytest.mark.parametrize("error", [Unreachable("away"), RemoteError("rm1", "x.AccessControlException", "no")])
+def test_a_question_that_is_not_answered_is_no_refusal(manager: Manager, error: Exception) -> None:
+    manager.error = error
+    with pytest.raises(ClusterUnreachable):
+        cluster(manager).observe()
+
+
+def test_another_scheduler_than_the_capacity_scheduler_is_refused(manager: Manager) -> None:
+    assert cluster(manager).traits().version == "3.5.0"
+    manager.scheduler = "fairScheduler"
+    with pytest.raises(ClusterUnreachable, match="fairScheduler"):
+        cluster(manager).traits()
