@@ -28,7 +28,7 @@ from flexo_cli import (
 from flexo_cli.as_json import end_as_json, event_as_json, job_as_json, point_as_json, status_as_json
 from flexo_cli.connection import Busy, Daemon, Refusal, Unreachable, find_address
 from flexo_cli.exit_codes import ExitCode
-from flexo_cli.options import DaemonOption, JsonOption
+from flexo_cli.options import DaemonOption, JobArgument, JsonOption
 from flexo_cli.output import ago, clock, complain, print_json, print_line, print_pairs, print_table
 from flexo_protos.v1 import admin_pb2
 
@@ -36,9 +36,6 @@ RETRY_S = 2.0
 
 _T = TypeVar("_T")
 
-JobArgument = Annotated[
-    int, typer.Argument(metavar="JOB", min=1, help="Slurm's id of the elastic job (its base).")
-]
 WaitOption = Annotated[
     bool,
     typer.Option("--wait", help="While the job is being resized or profiled, try again until it is not."),

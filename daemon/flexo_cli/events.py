@@ -15,7 +15,7 @@ import typer
 
 from flexo_cli.as_json import event_as_json
 from flexo_cli.connection import Daemon, Refusal, Unreachable, find_address
-from flexo_cli.options import DaemonOption, JsonOption
+from flexo_cli.options import DaemonOption, JsonOption, job_number
 from flexo_cli.output import clock, complain, print_json, print_line, print_table
 from flexo_protos.v1 import admin_pb2
 
@@ -29,7 +29,8 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 def events(
     job: Annotated[
-        int | None, typer.Argument(metavar="JOB", min=1, help="Slurm's id of an elastic job; else of all.")
+        int | None,
+        typer.Argument(metavar="JOB", parser=job_number, help="An elastic job, as for flexo why; else all."),
     ] = None,
     node: Annotated[str, typer.Option("--node", metavar="NODE", help="Only those that name this node.")] = "",
     kind: Annotated[

@@ -68,7 +68,7 @@ MOST_SAMPLES = 20_000
 DEMAND_STEP_S = 300.0
 """The step of the history of demand, if the caller names none."""
 
-_UINT32 = (1 << 32) - 1
+_UINT32, _UINT64 = (1 << 32) - 1, (1 << 64) - 1
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("flexo.service")
@@ -422,7 +422,7 @@ def event_message(event: Event, number: int = 0) -> admin_pb2.Event:
     """The message for an event, whatever the store has of it. A job id that no cluster has, as a user may
     have written one, is left out: the event's text has it."""
     key = event.job or JobKey(0)
-    known = all(0 <= value <= _UINT32 for value in (key.job_id, key.restart_count))
+    known = 0 <= key.job_id <= _UINT64 and 0 <= key.restart_count <= _UINT32
     return admin_pb2.Event(
         at=event.at,
         kind=event.kind,

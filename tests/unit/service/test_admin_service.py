@@ -377,12 +377,20 @@ def test_whatever_the_store_holds_can_be_listed(at: float, job: JobKey | None, k
     assert listed[0].job_id == 6
 
 
-def test_a_page_with_a_job_id_that_no_slurm_has_can_be_read(client: Client, answers: Answers) -> None:
-    forged = Event(6.0, "cancel", JobKey(9_999_999_999), "satellite 5 of job 9999999999")
+def test_a_page_with_a_job_id_that_no_cluster_has_can_be_read(client: Client, answers: Answers) -> None:
+    forged = Event(
+        6.0, "cancel", JobKey(99_999_999_999_999_999_999), "satellite 5 of job 99999999999999999999"
+    )
     answers.find = lambda search: Found(((2, forged), (1, Event(5.0, "grow", JobKey(6), "3 workers"))))
     reply = client.call("ListEvents", pb.ListEventsRequest())
     assert [(each.job_id, each.number) for each in reply.events] == [(0, 2), (6, 1)]
-    assert "9999999999" in reply.events[0].text
+    assert "99999999999999999999" in reply.events[0].text
+
+
+def test_an_event_of_a_job_on_yarn_names_it(client: Client, answers: Answers) -> None:
+    job = JobKey(1_795_625_206_213_000_002)
+    answers.find = lambda search: Found(((1, Event(5.0, "grow", job, "3 workers")),))
+    assert client.call("ListEvents", pb.ListEventsRequest()).events[0].job_id == job.job_id
 
 
 def test_anybody_may_read_what_inference_needed(client: Client, answers: Answers) -> None:
