@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import tarfile
 import time
@@ -64,7 +65,7 @@ def test_python_comes_in_an_archive(lab: YarnLab, tmp_path: Path) -> None:
     """The archive's Python is a script that runs the tests' own: a whole PyTorch would be gigabytes."""
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec {ENVIRONMENT}/bin/python "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(ENVIRONMENT)}/bin/python "$@"\n')
     python.chmod(0o755)
     archive = tmp_path / "env.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
