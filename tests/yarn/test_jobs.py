@@ -190,26 +190,15 @@ def test_an_applicationmaster_that_is_killed_is_replaced_and_no_worker_notices(
     ordinary.end()
 
 
-def supervisors_of(job: YarnJob, option: bytes) -> list[int]:
-    """The pids of the first processes of the job's containers that have this option."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            words = path.read_bytes().split(b"\0")
-            if any(word.endswith(b"supervisor.py") for word in words) and option in words:
-                found += [int(path.parent.name)] if str(job.folder).encode() in b" ".join(words) else []
-    return found
-
-
 def test_a_container_that_is_killed_is_replaced_in_the_base_and_given_back_in_a_satellite(
     flexod: YarnLab, tmp_path: Path
 ) -> None:
     job = submit(flexod, tmp_path, "counting.py", elastic="2-8")
     job.wait_for_size(8)
-    os.kill(supervisors_of(job, b"--grant")[0], signal.SIGKILL)
+    os.kill(job.supervisors(b"--grant")[0], signal.SIGKILL)
     job.wait_until("fewer workers", lambda: job.sizes()[-1] < 8)
-    os.kill(supervisors_of(job, b"--base")[0], signal.SIGKILL)
-    job.wait_until("another container", lambda: len(supervisors_of(job, b"--again")) == 1)
+    os.kill(job.supervisors(b"--base")[0], signal.SIGKILL)
+    job.wait_until("another container", lambda: len(job.supervisors(b"--again")) == 1)
     size = job.sizes()[-1]
     job.wait_until("its worker", lambda: job.sizes()[-1] != size)
     job.stop()

@@ -30,16 +30,18 @@ def wide_lab() -> Iterator[YarnLab]:
 @pytest.mark.timeout(900)
 def test_twenty_preemptions_by_yarn_lose_no_batch(wide_lab: YarnLab, tmp_path: Path) -> None:
     most = NODES * GPUS
+    wanted = most - 2 * GPUS
     job = submit(wide_lab, tmp_path, "counting.py", elastic=f"2-{most}")
     preempted = 0
     while preempted < PREEMPTIONS:
         job.wait_for_size(most)
         wide_lab.stop_flexod(kill=True)
+        before = len(job.supervisors(b"--grant"))
         others = Application.submit(wide_lab, "default", user="games")
-        others.master.ask(Ask(1, records.resource(SMALL_MIB, 1, GPUS), containers=NODES - 2))
-        others.wait_until("its containers", lambda others=others: len(others.held) == NODES - 2)
-        job.wait_until("fewer workers", lambda: job.sizes()[-1] <= most - GPUS * (NODES - 2))
-        preempted += NODES - 2
+        others.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 1), containers=wanted))
+        others.wait_until("its containers", lambda others=others: len(others.held) == wanted)
+        job.wait_until("fewer workers", lambda: job.sizes()[-1] <= most - wanted)
+        preempted += before - len(job.supervisors(b"--grant"))
         others.end()
         wide_lab.start_flexod()
     job.stop()

@@ -61,6 +61,16 @@ class YarnJob(TrainingLogs):
                     texts.append(f"--- {path.parent.name}/{path.name}\n{path.read_text(errors='replace')}")
         return "\n".join(texts)
 
+    def supervisors(self, option: bytes) -> list[int]:
+        """The pids of the first processes of its containers with this option: --base, --grant, --again."""
+        found = []
+        for pid in self.processes():
+            with suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if option in words and any(word.endswith(b"supervisor.py") for word in words):
+                    found.append(pid)
+        return found
+
     def findings(self) -> str:
         """What is known of a job that does not go on."""
         report = self.report()
