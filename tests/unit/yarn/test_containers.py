@@ -17,7 +17,7 @@ from flexo_yarn import records
 from flexo_yarn.application_master import ApplicationGone, Ask, HeartbeatResult
 from horovod_elastic.job_plan import BaseNode
 from horovod_elastic.platforms.base import NotInAJob
-from horovod_elastic.platforms.yarn import base_application, container_start
+from horovod_elastic.platforms.yarn import base_application, container_start, heartbeats
 from horovod_elastic.platforms.yarn.base_application import KILLED, BaseApplication
 from horovod_elastic.platforms.yarn.container_start import NoGpus, take_gpus
 
@@ -110,6 +110,8 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
             made.ends(container.id, 143)
 
     monkeypatch.setattr(base_application, "NodeManagers", Nodes)
+    monkeypatch.setattr(heartbeats, "IDLE_S", 0.01)
+    monkeypatch.setattr(heartbeats, "WAITING_S", 0.01)
     return made
 
 
