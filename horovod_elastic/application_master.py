@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from flexo_protos.credentials import new_authenticator
+from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.lease_place import Kind
 from flexo_protos.lease_place import parse as parse_place
 from flexo_protos.resources import rounded_up
@@ -32,7 +33,6 @@ from horovod_elastic.platforms.yarn import messages
 from horovod_elastic.platforms.yarn.base_application import BaseApplication
 from horovod_elastic.platforms.yarn.container_start import put_python_first, take_credentials
 from horovod_elastic.platforms.yarn.environment import (
-    ATTEMPT,
     CONTAINER_ID,
     KIND_NAME,
     NM_HOST,
@@ -59,11 +59,9 @@ class MasterPlatform(YarnPlatform):
     def __init__(
         self,
         environment: Mapping[str, str],
-        options: JobOptions,
         make_control: Callable[[JobPlan, Sequence[str]], JobControl],
     ) -> None:
         super().__init__(environment)
-        self._options = options
         self._make_control = make_control
 
     def control(self, plan: JobPlan, command: Sequence[str]) -> JobControl:
@@ -74,13 +72,19 @@ class MasterPlatform(YarnPlatform):
 class Master:
     """See the module. `environment`: this process's own, with YARN's and flexo's variables."""
 
-    def __init__(self, options: JobOptions, environment: Mapping[str, str], credentials: Credentials) -> None:
+    def __init__(
+        self,
+        options: JobOptions,
+        attempt: pb.ApplicationAttemptId,
+        environment: Mapping[str, str],
+        credentials: Credentials,
+    ) -> None:
         self._options = options
         self._environment = environment
         self._credentials = credentials
-        self._attempt = read_container(environment[CONTAINER_ID]).application_attempt_id
+        self._attempt = attempt
         self._open_client = client_opener(environment)
-        self._platform = MasterPlatform(environment, options, self._control)
+        self._platform = MasterPlatform(environment, self._control)
         host, _ = environments.address(environment, RESOURCE_MANAGER)
         address = network.own_address(environment[NM_HOST], host)
         self._service = MasterService(address, new_authenticator())
@@ -214,18 +218,17 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     credentials = take_credentials()
     put_python_first()
-    container = read_container(os.environ[CONTAINER_ID])
-    number = str(application_number(container.application_attempt_id.application_id))
+    attempt = read_container(os.environ[CONTAINER_ID]).application_attempt_id
+    number = str(application_number(attempt.application_id))
     os.environ.update(
         {
             VARIABLE: KIND_NAME,
             NODE_VARIABLE: os.environ[NM_HOST],
             JOB_VARIABLE: number,
             PART: number,
-            ATTEMPT: str(container.application_attempt_id.attempt_id),
         }
     )
-    return Master(options, os.environ, credentials).run()
+    return Master(options, attempt, os.environ, credentials).run()
 
 
 if __name__ == "__main__":

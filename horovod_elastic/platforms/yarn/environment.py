@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from flexo_yarn.ipc.connection import Address
 from horovod_elastic.platforms.base import JOB_VARIABLE, NODE_VARIABLE, Allocation, NotInAJob
+
+if TYPE_CHECKING:  # jobs on other clusters import this module, and need none of Hadoop's messages
+    from flexo_yarn.ipc.connection import Address
 
 KIND_NAME: Final = "yarn"
 """The value of FLEXO_PLATFORM."""
@@ -15,7 +17,7 @@ RESOURCE_MANAGER, SCHEDULER = "FLEXO_YARN_RM", "FLEXO_YARN_SCHEDULER"
 USER = "FLEXO_YARN_USER"
 """The user of the applications, whom calls of the ResourceManager name."""
 ATTEMPT = "FLEXO_YARN_ATTEMPT"
-"""The number of the base application's attempt, from 1."""
+"""The number of the base application's attempt that has started the job, from 1."""
 PART = "FLEXO_PART_ID"
 """The id of the base or of the satellite that a process belongs to."""
 GPUS = "FLEXO_GPUS"

@@ -18,7 +18,7 @@ from horovod_elastic import wire
 from horovod_elastic.platforms.base import BaseState, Refused
 from horovod_elastic.platforms.yarn.master_control import MasterControl
 from horovod_elastic.platforms.yarn.messages import read_grant
-from horovod_elastic.streams import CLOSE_WITHIN_S, listen_on
+from horovod_elastic.streams import listen_on
 
 SERVICE = "/flexo.v1.ApplicationMasterService/"
 _T = TypeVar("_T")
@@ -39,13 +39,8 @@ class MasterService(rpc.ApplicationMasterServiceServicer):
         self._guard = wire.guard_of(self.endpoint)
         rpc.add_ApplicationMasterServiceServicer_to_server(self, self._server)
         self._server.start()
-        self._watching = ExitStack()
+        self._watching = ExitStack()  # until the process ends
         self._watching.enter_context(self._guard.watching())
-
-    def close(self) -> None:
-        """End all calls and free the port."""
-        self._watching.close()
-        self._server.stop(grace=None).wait(CLOSE_WITHIN_S)
 
     def Submit(  # noqa: N802
         self, request: pb.SubmitSatelliteRequest, context: grpc.ServicerContext

@@ -53,8 +53,6 @@ class Submission:
     files: tuple[Shipped, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """For all processes of the job."""
-    attempts: int = 0
-    """How often YARN may start the ApplicationMaster; 0: the cluster's own limit."""
 
 
 def user_of_calls() -> str:
@@ -139,7 +137,6 @@ def _context(
         queue=options.queue,
         application_type=APPLICATION_TYPE,
         tags=tags_of(options, secret),
-        max_attempts=submission.attempts,
         # A job without a range keeps its lease in the ApplicationMaster, and begins anew without that.
         keep_containers_across_attempts=options.declared,
         attempt_failures_validity_interval=FAILURES_COUNT_MS,
