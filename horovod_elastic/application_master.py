@@ -12,12 +12,12 @@ from flexo_protos.credentials import new_authenticator
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.lease_place import Kind
 from flexo_protos.lease_place import parse as parse_place
-from flexo_protos.resources import rounded_up
 from flexo_protos.v1.yarn_pb2 import AttendRequest
+from flexo_yarn import tags
 from flexo_yarn.application_master import ApplicationGone, ApplicationMaster
 from flexo_yarn.credentials import AM_RM_KIND, Credentials
 from flexo_yarn.ipc.errors import IpcError
-from flexo_yarn.records import application_number, application_text, read_container, resource
+from flexo_yarn.records import application_number, application_text, read_container
 from horovod_elastic import job_plan, launcher, network
 from horovod_elastic.agent.process import end_process
 from horovod_elastic.job_plan import BaseJob, JobPlan
@@ -42,7 +42,7 @@ from horovod_elastic.platforms.yarn.environment import (
 )
 from horovod_elastic.platforms.yarn.flex_application import FlexApplication, FlexDescription, FlexState
 from horovod_elastic.platforms.yarn.job_options import JobOptions, parse
-from horovod_elastic.platforms.yarn.master_control import MasterControl
+from horovod_elastic.platforms.yarn.master_control import MasterControl, container_of
 from horovod_elastic.platforms.yarn.master_service import MasterService
 from horovod_elastic.platforms.yarn.platform import YarnPlatform, client_opener
 from horovod_elastic.platforms.yarn.status_page import JobStatus, Part, StatusPage
@@ -155,9 +155,7 @@ class Master:
             scheduler, token, listens_at=(host.strip("[]"), int(port)), tracking_url=self._page.url
         )
         kept = master.register()
-        shape = self._options.shape
-        amount = resource(shape.memory_mib, shape.cpus, rounded_up(shape.gpus, 1))
-        return BaseApplication(master, kept, amount)
+        return BaseApplication(master, kept, container_of(self._options.shape))
 
     def _base_job(self, base: BaseApplication) -> BaseJob:
         return BaseJob(
@@ -180,7 +178,7 @@ class Master:
         if plan.base.elastic:
             own = application_text(self._attempt.application_id)
             description = FlexDescription(
-                f"satellites of {own}", self._options.flex_queue, f"flexo:base={own}"
+                f"satellites of {own}", self._options.flex_queue, f"{tags.BASE}{own}"
             )
             scheduler = environments.address(self._environment, SCHEDULER)
             flex = self._flex = control.flex = FlexApplication(

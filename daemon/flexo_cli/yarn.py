@@ -14,7 +14,7 @@ from flexo_cli.exit_codes import ExitCode
 from flexo_cli.options import JsonOption
 from flexo_cli.output import complain, print_json
 from flexo_protos.resources import Resources
-from flexo_yarn.configuration import BadConfiguration
+from flexo_yarn.configuration import BadConfiguration, default_folder, read_client
 from horovod_elastic.core.choice import DEFAULT_CORE, choose
 from horovod_elastic.platforms.base import Refused
 from horovod_elastic.platforms.yarn.submission import Submission
@@ -45,7 +45,7 @@ def doctor(
     """Are YARN's configuration files as flexo needs them? Asks nothing of the cluster."""
     from flexo.doctor.yarn import examine_yarn  # imports more modules than other commands need
 
-    findings = examine_yarn(yarn_submission.folder_of(conf))
+    findings = examine_yarn(conf or default_folder())
     if as_json:
         print_json(findings_as_json(findings))
     else:
@@ -125,7 +125,7 @@ def submit(
         complain(str(error))
         raise typer.Exit(ExitCode.USAGE) from error
     try:
-        code = yarn_submission.run(job, yarn_submission.cluster_of(conf), wait=wait, as_json=as_json)
+        code = yarn_submission.run(job, read_client(conf or default_folder()), wait=wait, as_json=as_json)
     except (BadConfiguration, Refused) as error:
         complain(str(error))
         raise typer.Exit(ExitCode.REFUSED) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from flexo_cli.output import Json, complain, print_json, print_line
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.resources import Resources
-from flexo_yarn.configuration import DEFAULT_FOLDER, VARIABLE, ClientConfiguration, read_client
+from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.records import application_number, application_text
 from horovod_elastic.platforms.yarn import submission
 from horovod_elastic.platforms.yarn.files import ARCHIVES, Shipped
@@ -105,16 +105,6 @@ def variables_in(texts: Iterable[str]) -> dict[str, str]:
             )
         found[name] = value if equals else os.environ[name]
     return found
-
-
-def folder_of(conf: Path | None) -> Path:
-    """The folder of Hadoop's configuration: `conf`, else where Hadoop's own commands look."""
-    return conf or Path(os.environ.get(VARIABLE) or DEFAULT_FOLDER)
-
-
-def cluster_of(conf: Path | None) -> ClientConfiguration:
-    """The cluster whose configuration is in a folder. Raises BadConfiguration."""
-    return read_client(folder_of(conf))
 
 
 def run(job: Submission, cluster: ClientConfiguration, *, wait: bool, as_json: bool) -> int:

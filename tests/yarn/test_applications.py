@@ -164,7 +164,7 @@ def test_nobody_ends_or_moves_an_application_of_somebody_else(lab: YarnLab) -> N
     for attempt in (
         lambda: stranger.kill(application.application_id, "mine"),
         lambda: stranger.set_priority(application.application_id, 9),
-        lambda: stranger.set_lifetime(application.application_id, "2030-01-01T00:00:00.000+0000"),
+        lambda: stranger.set_lifetime(application.application_id, 1_893_456_000),
     ):
         with pytest.raises(RemoteError):
             attempt()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,6 +44,11 @@ class ClientConfiguration:
     kerberos: bool
     gpu_plugin: bool
     """Whether NodeManagers give each container its GPUs, as far as these files tell."""
+
+
+def default_folder() -> Path:
+    """Where Hadoop's own commands look for the configuration."""
+    return Path(os.environ.get(VARIABLE) or DEFAULT_FOLDER)
 
 
 def read_file(path: Path) -> dict[str, str]:

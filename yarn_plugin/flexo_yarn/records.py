@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Final
 
 from flexo_protos.hadoop import yarn_pb2 as pb
 
+ALIVE: Final = (pb.NEW, pb.NEW_SAVING, pb.SUBMITTED, pb.ACCEPTED, pb.RUNNING)
+ENDED: Final = (pb.FINISHED, pb.FAILED, pb.KILLED)
+"""States of applications."""
 GPU = "yarn.io/gpu"
 """YARN's name of the resource GPU."""
 _APPLICATION = re.compile(r"application_(\d+)_(\d+)")
@@ -84,6 +89,11 @@ def read_container(text: str) -> pb.ContainerId:
     attempt = pb.ApplicationAttemptId(application_id=application, attempt_id=int(match[4]))
     number = (int(match[1] or 0) << _EPOCH_SHIFT) | int(match[5])
     return pb.ContainerId(application_attempt_id=attempt, id=number)
+
+
+def living(containers: Iterable[pb.ContainerReport]) -> list[pb.ContainerReport]:
+    """Those that have not ended."""
+    return [each for each in containers if each.state != pb.C_COMPLETE]
 
 
 def resource(memory_mib: int, cores: int, gpus: int) -> pb.Resource:

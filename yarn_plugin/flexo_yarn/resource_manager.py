@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from flexo_protos.hadoop import ipc_pb2
@@ -83,9 +84,10 @@ class ResourceManager:
         request = pb.SignalContainerRequest(container_id=container, command=command)
         self._client.call("signalToContainer", request, pb.SignalContainerResponse)
 
-    def set_lifetime(self, application: pb.ApplicationId, ends_at: str) -> None:
-        """Let the ResourceManager end an application at this time ("2026-01-31T12:00:00.000+0000")."""
-        timeout = pb.UpdatedApplicationTimeout(type=pb.APP_TIMEOUT_LIFETIME, expire_time=ends_at)
+    def set_lifetime(self, application: pb.ApplicationId, ends_at: float) -> None:
+        """Let the ResourceManager end an application at this time (seconds since 1970)."""
+        text = datetime.fromtimestamp(ends_at, UTC).strftime("%Y-%m-%dT%H:%M:%S.000+0000")
+        timeout = pb.UpdatedApplicationTimeout(type=pb.APP_TIMEOUT_LIFETIME, expire_time=text)
         request = pb.UpdateApplicationTimeoutsRequest(application_id=application, timeouts=[timeout])
         self._client.call("updateApplicationTimeouts", request, pb.UpdateApplicationTimeoutsResponse)
 

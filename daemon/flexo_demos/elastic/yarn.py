@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from flexo.clusters.yarn.read_applications import base_of, gang_of
+from flexo.clusters.yarn.read_applications import base_of, end_of, gang_of
 from flexo_demos.elastic.plot import EXAMPLE, Plot
 from flexo_demos.elastic.queue import QueuedJob
 from flexo_lab.errors import LabCommandFailed
@@ -20,11 +20,6 @@ from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.resource_manager import ResourceManager
 
 _ENVIRONMENT: Final = Path(sys.executable).parents[1]
-_STATES: Final = {
-    pb.APP_SUCCEEDED: "COMPLETED",
-    pb.APP_FAILED: "FAILED",
-    pb.APP_KILLED: "CANCELLED",
-}
 _ASKS_FOR_S = 10.0
 
 
@@ -110,7 +105,7 @@ class YarnDemo:
             found = self._client.containers(report.current_attempt_id)
         except IpcError:  # the application has just ended
             return []
-        return [each for each in found if each.state != pb.C_COMPLETE]
+        return records.living(found)
 
     def _gpus(self, container: pb.ContainerReport) -> tuple[str, int]:
         host = container.node_id.host
@@ -119,6 +114,6 @@ class YarnDemo:
 
 def _state(report: pb.ApplicationReport, gang: list[pb.ContainerReport]) -> str:
     """The state of an application, in Slurm's words, which the story uses."""
-    if report.state in (pb.FINISHED, pb.FAILED, pb.KILLED):
-        return _STATES.get(report.final_status, "FAILED")
+    if report.state in records.ENDED:
+        return end_of(report)
     return "RUNNING" if report.state == pb.RUNNING and gang else "PENDING"

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -21,8 +20,9 @@ from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResul
 from flexo_yarn.ipc.connection import Address
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
-from flexo_yarn.records import container_text, grant_priority, satellite_number
+from flexo_yarn.records import ENDED, container_text, grant_priority, living, satellite_number
 from flexo_yarn.resource_manager import ResourceManager
+from flexo_yarn.tags import APPLICATION_TYPE
 from horovod_elastic import threads
 from horovod_elastic.platforms.base import Found, GrantedWorkers, Refused, SatelliteStatus
 from horovod_elastic.platforms.yarn.heartbeats import Heartbeats
@@ -167,8 +167,7 @@ class FlexApplication:
                 return
             held = {
                 each.priority.priority: each.container_id
-                for each in client.containers(report.current_attempt_id)
-                if each.state != pb.C_COMPLETE
+                for each in living(client.containers(report.current_attempt_id))
             }
         finally:
             client.close()
@@ -202,10 +201,9 @@ class FlexApplication:
                 running = self._running = self._open(time_limit_s)
             elif running.ends_at < time.time() + time_limit_s:
                 running.ends_at = time.time() + time_limit_s
-                ends_at = datetime.fromtimestamp(running.ends_at, UTC).strftime("%Y-%m-%dT%H:%M:%S.000+0000")
                 client = self._open_client()
                 try:
-                    client.set_lifetime(running.id, ends_at)
+                    client.set_lifetime(running.id, running.ends_at)
                 finally:
                     client.close()
             return running
@@ -230,7 +228,7 @@ class FlexApplication:
             name=self._description.name,
             queue=self._description.queue,
             unmanaged_am=True,
-            application_type="FLEXO",
+            application_type=APPLICATION_TYPE,
             keep_containers_across_attempts=True,
             tags=[self._description.tag],
             resource=pb.Resource(memory=1, virtual_cores=1),
@@ -244,7 +242,7 @@ class FlexApplication:
             report = client.application(application)
             if report.state == pb.ACCEPTED and report.HasField("am_rm_token"):
                 return report.am_rm_token
-            if report.state in (pb.FAILED, pb.KILLED, pb.FINISHED):
+            if report.state in ENDED:
                 raise Refused(
                     f"YARN refuses an application in {self._description.queue}: {report.diagnostics}"
                 )

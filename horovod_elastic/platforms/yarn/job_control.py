@@ -15,7 +15,7 @@ from flexo_protos.hadoop import yarn_pb2 as hadoop
 from flexo_protos.v1 import yarn_pb2 as pb
 from flexo_protos.v1 import yarn_pb2_grpc as rpc
 from flexo_yarn.ipc.errors import IpcError
-from flexo_yarn.records import application_text, numbered_application
+from flexo_yarn.records import ENDED, application_text, numbered_application
 from flexo_yarn.resource_manager import ResourceManager
 from horovod_elastic import threads, wire
 from horovod_elastic.job_plan import JobPlan
@@ -179,4 +179,4 @@ class YarnJobControl:
             client.close()
 
     def _has_ended(self) -> bool:
-        return self._report().state in (hadoop.FINISHED, hadoop.FAILED, hadoop.KILLED)
+        return self._report().state in ENDED

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from flexo_protos.hadoop import yarn_pb2 as pb
-from flexo_protos.resources import rounded_up
+from flexo_protos.resources import Resources, rounded_up
 from flexo_protos.v1 import yarn_pb2
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.records import resource
@@ -34,6 +34,11 @@ from horovod_elastic.platforms.yarn.template import Template
 
 MOST_NOTICES = 1000
 """Notices of preemption that wait for a leader."""
+
+
+def container_of(amount: Resources) -> pb.Resource:
+    """The container that has this amount; YARN counts whole GPUs."""
+    return resource(amount.memory_mib, amount.cpus, rounded_up(amount.gpus, 1))
 
 
 class MasterControl:
@@ -65,8 +70,7 @@ class MasterControl:
 
     def resource(self, workers: int) -> pb.Resource:
         """What the container of so many workers takes."""
-        shape = self._plan.base.shape * workers
-        return resource(shape.memory_mib, shape.cpus, rounded_up(shape.gpus, 1))
+        return container_of(self._plan.base.shape * workers)
 
     def launch_base(self, node: str, workers: int, *, again: bool = False) -> BaseContainer:
         """See JobControl."""

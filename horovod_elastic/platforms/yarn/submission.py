@@ -13,10 +13,11 @@ from typing import Final
 
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.job_secret import SECRET_BYTES, fingerprint
+from flexo_yarn import tags
 from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.credentials import Credentials
 from flexo_yarn.ipc.errors import IpcError
-from flexo_yarn.records import application_text, gpus, resource
+from flexo_yarn.records import ENDED, application_text, gpus, resource
 from flexo_yarn.resource_manager import ResourceManager
 from horovod_elastic.daemon_address import daemon_address
 from horovod_elastic.platforms.base import Refused
@@ -31,13 +32,11 @@ from horovod_elastic.platforms.yarn.files import ARCHIVES, Files, Shipped
 from horovod_elastic.platforms.yarn.job_options import JobOptions
 from horovod_elastic.platforms.yarn.template import ENVIRONMENT_LINK, Template
 
-APPLICATION_TYPE: Final = "FLEXO"
 MASTER_MIB: Final = 512
 """Memory of the ApplicationMaster's container."""
 MASTER: Final = "horovod_elastic.application_master"
 FAILURES_COUNT_MS: Final = 600_000
 """How long YARN counts a failure of the ApplicationMaster against its limit of attempts."""
-ENDED: Final = (pb.FINISHED, pb.FAILED, pb.KILLED)
 _PASSED_ON = ("FLEXO_TLS_CA", "FLEXO_CONFIG", "FLEXO_LEASE", "FLEXO_SILENCE_S", "FLEXO_TRACE")
 """Variables of the submitting shell that concern the job."""
 
@@ -62,18 +61,15 @@ def user_of_calls() -> str:
 
 def tags_of(options: JobOptions, secret: bytes) -> list[str]:
     """The application's tags, which flexod reads: what the user has declared, and whose the secret is."""
-    tags = [f"flexo-key:{fingerprint(secret)}"]
-    if options.declared:
-        tags.append(f"flexo:elastic={options.minimum}-{options.maximum}")
-    if options.batch:
-        tags.append(f"flexo:batch={options.batch}")
-    if options.fungible:
-        tags.append("flexo:fungible")
-    if options.heterogeneous:
-        tags.append("flexo:heterogeneous")
     shape = options.shape
-    tags.append(f"flexo:worker={shape.gpus},{shape.cpus},{shape.memory_mib}")
-    return tags
+    return [
+        f"{tags.KEY}{fingerprint(secret)}",
+        f"{tags.WORKER}{shape.gpus},{shape.cpus},{shape.memory_mib}",
+        *([f"{tags.ELASTIC}{options.minimum}-{options.maximum}"] if options.declared else []),
+        *([f"{tags.BATCH}{options.batch}"] if options.batch else []),
+        *([tags.FUNGIBLE] if options.fungible else []),
+        *([tags.HETEROGENEOUS] if options.heterogeneous else []),
+    ]
 
 
 def submit(submission: Submission, cluster: ClientConfiguration) -> pb.ApplicationId:
@@ -135,7 +131,7 @@ def _context(
         application_id=application,
         name=submission.name or " ".join(options.command)[:60],
         queue=options.queue,
-        application_type=APPLICATION_TYPE,
+        application_type=tags.APPLICATION_TYPE,
         tags=tags_of(options, secret),
         # A job without a range keeps its lease in the ApplicationMaster, and begins anew without that.
         keep_containers_across_attempts=options.declared,

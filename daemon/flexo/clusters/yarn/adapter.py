@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -23,18 +22,25 @@ from flexo.clusters.base import (
     StartBounds,
 )
 from flexo.clusters.yarn import read_applications as read
-from flexo.clusters.yarn.owners import ALIVE, owner_of
+from flexo.clusters.yarn.owners import owner_of
 from flexo.clusters.yarn.settings import YarnSettings
 from flexo.model.queue import JobKey, QueuedJob
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import rest
 from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.ipc.errors import IpcError, RemoteError
-from flexo_yarn.records import application_text, numbered_application, read_application, read_container
+from flexo_yarn.records import (
+    ALIVE,
+    application_text,
+    living,
+    numbered_application,
+    read_application,
+    read_container,
+)
 from flexo_yarn.resource_manager import ResourceManager
+from flexo_yarn.tags import APPLICATION_TYPE
 
 NODE_STATES: Final = (pb.NS_RUNNING, pb.NS_UNHEALTHY, pb.NS_DECOMMISSIONING)
-_ENDS: Final = {pb.APP_SUCCEEDED: "COMPLETED", pb.APP_FAILED: "FAILED", pb.APP_KILLED: "CANCELLED"}
 _GONE: Final = frozenset({"ApplicationNotFoundException", "ApplicationAttemptNotFoundException"})
 _ABSENT: Final = "absent container"
 """YARN has no exception of its own for a container that has ended."""
@@ -98,14 +104,15 @@ class YarnCluster:
 
     def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
         """Set the ends of flex applications: the satellites of a job share one lifetime."""
-        ends_at = datetime.fromtimestamp(time.time() + seconds_from_now, UTC)
-        text = ends_at.strftime("%Y-%m-%dT%H:%M:%S.000+0000")
+        ends_at = time.time() + seconds_from_now
         self._site.may_act()
         client, refused = self._open_client(), {}
         try:
             for each in dict.fromkeys(time_limits):
                 try:
-                    self._called("set lifetime", partial(client.set_lifetime, read_application(each), text))
+                    self._called(
+                        "set lifetime", partial(client.set_lifetime, read_application(each), ends_at)
+                    )
                 except ActionRefused as error:
                     refused[each] = str(error)
         finally:
@@ -124,9 +131,9 @@ class YarnCluster:
         try:
             for key in keys:
                 report = self._report(client, key)
-                if report is not None and not read.is_alive(report):
+                if report is not None and report.state not in ALIVE:
                     found[key] = JobEnd(
-                        _ENDS.get(report.final_status, pb.ApplicationState.Name(report.state)),
+                        read.end_of(report),
                         report.start_time / 1000,
                         report.finish_time / 1000,
                         known_by="the ResourceManager",
@@ -147,7 +154,7 @@ class YarnCluster:
         flex: list[tuple[pb.ApplicationReport, pb.ApplicationId]] = []
         for report in reports:
             base, declared = read.base_of(report), read.Declared.read(report.tags)
-            if report.application_type != read.TYPE or (base is None and declared is None):
+            if report.application_type != APPLICATION_TYPE or (base is None and declared is None):
                 jobs[application_text(report.application_id)] = read.ordinary_job(report)
             elif base is not None:
                 flex.append((report, base))
@@ -161,9 +168,8 @@ class YarnCluster:
                 report, named, base, self._containers(report), read.ends_at(report, now)
             )
             if named is not None and named.owner != owner_of(report.user):
-                found = [
-                    replace(each, satellite=None) for each in found
-                ]  # a tag that names another user's job
+                # The tag names another user's job.
+                found = [replace(each, satellite=None) for each in found]
             satellites += found
         return [*jobs.values(), *satellites]
 
@@ -174,7 +180,7 @@ class YarnCluster:
             found = self._asked("containers", lambda: self._client.containers(report.current_attempt_id))
         except _Gone:  # it has ended since
             return ()
-        return [each for each in found if each.state != pb.C_COMPLETE]
+        return living(found)
 
     def _demand(self, queues: Sequence[pb.QueueInfo], jobs: Mapping[str, QueuedJob]) -> list[QueuedJob]:
         """What applications of queues with unfulfilled requests ask for. flexo's own are known otherwise."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import getpass
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 from flexo.clusters.base import ActionRefused, Site
 from flexo.clusters.yarn.adapter import YarnCluster
@@ -13,10 +11,9 @@ from flexo.clusters.yarn.owners import NotarizedSecrets
 from flexo.clusters.yarn.settings import YarnSettings
 from flexo_protos.credentials import Authenticator
 from flexo_yarn.configuration import (
-    DEFAULT_FOLDER,
-    VARIABLE,
     BadConfiguration,
     ClientConfiguration,
+    default_folder,
     read_client,
 )
 from flexo_yarn.resource_manager import ResourceManager
@@ -34,7 +31,7 @@ def authenticator(settings: YarnSettings, others: Authenticator) -> NotarizedSec
 
 
 def _configuration(settings: YarnSettings) -> ClientConfiguration:
-    folder = settings.conf or Path(os.environ.get(VARIABLE) or DEFAULT_FOLDER)
+    folder = settings.conf or default_folder()
     try:
         return read_client(folder)
     except BadConfiguration as error:

@@ -15,13 +15,12 @@ from typing import Final
 
 from flexo.model.queue import Principal
 from flexo_protos.credentials import Authenticator, Caller, NotAuthentic
-from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.job_secret import SHOWN, fingerprint_of
 from flexo_yarn.ipc.errors import IpcError
+from flexo_yarn.records import ALIVE
 from flexo_yarn.resource_manager import ResourceManager
+from flexo_yarn.tags import KEY
 
-KEY_TAG: Final = "flexo-key:"
-ALIVE: Final = (pb.NEW, pb.NEW_SAVING, pb.SUBMITTED, pb.ACCEPTED, pb.RUNNING)
 REMEMBERED_S: Final = 300.0
 """How long an answer of the ResourceManager counts. It covers restarts of the ResourceManager."""
 _MOST_REMEMBERED: Final = 10_000
@@ -86,7 +85,7 @@ class NotarizedSecrets:
     def _ask(self, fingerprint: str) -> str:
         client = self._open_client()
         try:
-            reports = client.applications(states=ALIVE, tags=[KEY_TAG + fingerprint])
+            reports = client.applications(states=ALIVE, tags=[KEY + fingerprint])
         finally:
             client.close()
         if not reports:

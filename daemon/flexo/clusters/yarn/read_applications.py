@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flexo.clusters.yarn.owners import ALIVE, owner_of
+from flexo.clusters.yarn.owners import owner_of
 from flexo.model.nodes import Node, NodeCondition, Partition
 from flexo.model.queue import (
     ElasticRequest,
@@ -18,9 +19,10 @@ from flexo.model.queue import (
     SatelliteTag,
     WaitReason,
 )
-from flexo.model.ranges import Range
+from flexo.model.ranges import BadRange, Range
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.resources import Resources
+from flexo_yarn import tags
 from flexo_yarn.application_master import ANY
 from flexo_yarn.records import (
     GPU,
@@ -33,12 +35,10 @@ from flexo_yarn.records import (
     satellite_number,
 )
 
-TYPE: Final = "FLEXO"
 BASE_TIER, FLEX_TIER = 10, 1
 PENDING_PART: Final = 4 * 10**18
 """Added to the number of an application that runs and asks for more: what it asks for is a job of its own."""
-_BASE_TAG = "flexo:base="
-_RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
+_ENDS: Final = {pb.APP_SUCCEEDED: "COMPLETED", pb.APP_FAILED: "FAILED", pb.APP_KILLED: "CANCELLED"}
 _WORKER = re.compile(r"(\d{1,4}),(\d{1,6}),(\d{1,9})")
 _CONDITIONS: Final = {
     pb.NS_DECOMMISSIONING: NodeCondition.DRAIN,
@@ -55,29 +55,30 @@ class Declared:
     worker: Resources
 
     @classmethod
-    def read(cls, tags: Iterable[str]) -> Declared | None:
-        """The declaration in `tags`; None if there is none, or none that can be read."""
-        said = dict(each.partition("=")[::2] for each in tags if each.startswith("flexo:"))
-        workers, worker = (
-            _range(said.get("flexo:elastic", "")),
-            _WORKER.fullmatch(said.get("flexo:worker", "")),
-        )
+    def read(cls, said: Iterable[str]) -> Declared | None:
+        """The declaration in the tags `said`; None if there is none, or none that can be read."""
+        said = tuple(said)
+        workers, worker = _range(_value(said, tags.ELASTIC)), _WORKER.fullmatch(_value(said, tags.WORKER))
         if workers is None or worker is None:
             return None
         elastic = ElasticRequest(
             workers=workers,
-            fungible="flexo:fungible" in said,
-            batch=_range(said.get("flexo:batch", "")),
-            heterogeneous="flexo:heterogeneous" in said,
+            fungible=tags.FUNGIBLE in said,
+            batch=_range(_value(said, tags.BATCH)),
+            heterogeneous=tags.HETEROGENEOUS in said,
         )
         return cls(elastic, Resources(int(worker[1]), int(worker[2]), int(worker[3])))
 
 
+def _value(said: Iterable[str], tag: str) -> str:
+    """What stands behind `tag` in the first tag that begins with it; "" if none does."""
+    return next((each.removeprefix(tag) for each in said if each.startswith(tag)), "")
+
+
 def _range(text: str) -> Range | None:
-    match = _RANGE.fullmatch(text)
-    if match is None or not 0 < int(match[1]) <= int(match[2]):
-        return None
-    return Range(int(match[1]), int(match[2]))
+    with suppress(BadRange):
+        return Range.parse(text)
+    return None
 
 
 def resources_of(amount: pb.Resource) -> Resources:
@@ -119,9 +120,9 @@ def leaf_queues(queue: pb.QueueInfo) -> list[pb.QueueInfo]:
 def base_of(report: pb.ApplicationReport) -> pb.ApplicationId | None:
     """The base application that a flex application names; None for all others."""
     for tag in report.tags:
-        if tag.startswith(_BASE_TAG):
+        if tag.startswith(tags.BASE):
             try:
-                return read_application(tag.removeprefix(_BASE_TAG))
+                return read_application(tag.removeprefix(tags.BASE))
             except ValueError:
                 return None
     return None
@@ -289,6 +290,6 @@ def _job(report: pb.ApplicationReport, **fields: Any) -> QueuedJob:
     )
 
 
-def is_alive(report: pb.ApplicationReport) -> bool:
-    """Whether an application waits or runs."""
-    return report.state in ALIVE
+def end_of(report: pb.ApplicationReport) -> str:
+    """The end of an application, in the words that flexo has from Slurm."""
+    return _ENDS.get(report.final_status, pb.ApplicationState.Name(report.state))
