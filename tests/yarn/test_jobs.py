@@ -35,6 +35,16 @@ def check_total(job: YarnJob) -> None:
         assert event["total"] == sum(range(event["steps"])), event
 
 
+def in_time(lab: YarnLab, within_s: float) -> Application:
+    """An ordinary application that asks for three GPUs, and gets them within this time."""
+    ordinary = Application.submit(lab, "default", user="games")
+    ordinary.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 3)))
+    asked = time.time()
+    ordinary.wait_until("its container", lambda: ordinary.held)
+    assert time.time() - asked < within_s
+    return ordinary
+
+
 def test_a_job_of_one_size_trains_on_gpus_of_its_own_and_its_output_is_collected(
     lab: YarnLab, tmp_path: Path
 ) -> None:
@@ -77,11 +87,7 @@ def test_python_comes_in_an_archive(lab: YarnLab, tmp_path: Path) -> None:
 def test_a_job_grows_and_shrinks_in_time_for_an_ordinary_application(flexod: YarnLab, tmp_path: Path) -> None:
     job = submit(flexod, tmp_path, "counting.py", elastic="2-8")
     job.wait_for_size(8)
-    ordinary = Application.submit(flexod, "default", user="games")
-    ordinary.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 3)))
-    asked = time.time()
-    ordinary.wait_until("its container", lambda: ordinary.held)
-    assert time.time() - asked < 10
+    ordinary = in_time(flexod, 10)
     job.wait_until("fewer workers", lambda: job.sizes()[-1] < 8)
     job.stop()
     job.check_finished()
@@ -96,11 +102,7 @@ def test_without_flexod_yarn_itself_takes_satellites_and_the_job_lets_them_go_as
     job = submit(flexod, tmp_path, "counting.py", elastic="2-8")
     job.wait_for_size(8)
     flexod.stop_flexod(kill=True)
-    ordinary = Application.submit(flexod, "default", user="games")
-    ordinary.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 3)))
-    asked = time.time()
-    ordinary.wait_until("its container", lambda: ordinary.held)
-    assert time.time() - asked < 25
+    ordinary = in_time(flexod, 25)
     job.wait_until("fewer workers", lambda: job.sizes()[-1] < 8)
     job.stop()
     job.check_finished()
@@ -177,11 +179,7 @@ def test_an_applicationmaster_that_is_killed_is_replaced_and_no_worker_notices(
     went = time.time() + 5
     job.wait_until("batches", lambda: any(event["time"] > went for event in job.events("commit")))
     assert job.workers() == workers
-    ordinary = Application.submit(flexod, "default", user="games")
-    ordinary.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 3)))
-    asked = time.time()
-    ordinary.wait_until("its container", lambda: ordinary.held)
-    assert time.time() - asked < 25
+    ordinary = in_time(flexod, 25)
     job.wait_until("fewer workers", lambda: job.sizes()[-1] < 8)
     job.stop()
     job.check_finished()
