@@ -12,7 +12,7 @@ from flexo_protos.credentials import new_authenticator
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.lease_place import Kind
 from flexo_protos.lease_place import parse as parse_place
-from flexo_protos.v1.yarn_pb2 import AttendRequest
+from flexo_protos.v1.yarn_pb2 import LeaderHello
 from flexo_yarn import tags
 from flexo_yarn.application_master import ApplicationGone, ApplicationMaster
 from flexo_yarn.credentials import AM_RM_KIND, Credentials
@@ -103,16 +103,17 @@ class Master:
             say(f"the job cannot run: {error}")
             code = 2
         self._finish(code)
+        self._service.close()
         return code
 
     def _run(self) -> int:
         base = self._base = self._registered()
         command = list(self._options.command)
-        if base.keeps and (attended := self._attended()) is not None:
-            plan = job_plan.from_text(attended.plan)
+        if base.keeps and (hello := self._hello()) is not None:
+            plan = job_plan.from_text(hello.plan)
             say("the ApplicationMaster goes on with the job of an earlier attempt")
             base.adopt(plan.base.nodes)
-            self._resumed, self._flex_state = True, messages.read_state(attended.state)
+            self._resumed, self._flex_state = True, messages.read_state(hello.state)
             return launcher.keep_agents(self._platform, plan, command)
         if base.keeps:
             say("the job begins anew: nobody leads what an earlier attempt has started")
@@ -135,15 +136,15 @@ class Master:
             ),
         )
 
-    def _attended(self) -> AttendRequest | None:
+    def _hello(self) -> LeaderHello | None:
         """What the job's leader says of the job; None if it has no leader that can go on."""
         try:
-            attended = self._service.attended.get(timeout=LEADER_WITHIN_S)
+            hello = self._service.hellos.get(timeout=LEADER_WITHIN_S)
         except queue.Empty:
             return None
-        place = parse_place(job_plan.from_text(attended.plan).leases)
+        place = parse_place(job_plan.from_text(hello.plan).leases)
         # The earlier attempt itself kept the lease: nobody can lead any more.
-        return None if place.kind is Kind.RUN else attended
+        return None if place.kind is Kind.RUN else hello
 
     def _registered(self) -> BaseApplication:
         token = self._credentials.of_kind(AM_RM_KIND)
