@@ -19,6 +19,7 @@ _REFERENCE = re.compile(r"\$\{([^}]+)\}")
 _DEEPEST = 20
 """References within references that Hadoop follows (Configuration.java)."""
 _HOST: Final = "yarn.resourcemanager.hostname"
+HIGHEST_PRIORITY: Final = "yarn.cluster.max-application-priority"
 
 
 class BadConfiguration(Exception):
@@ -44,6 +45,8 @@ class ClientConfiguration:
     kerberos: bool
     gpu_plugin: bool
     """Whether NodeManagers give each container its GPUs, as far as these files tell."""
+    highest_priority: int = 0
+    """The highest priority of an application."""
 
 
 def default_folder() -> Path:
@@ -79,6 +82,7 @@ def read_client(folder: Path) -> ClientConfiguration:
         default_filesystem=_value(settings, "fs.defaultFS", "file:///"),
         kerberos=_value(settings, "hadoop.security.authentication", "simple") == "kerberos",
         gpu_plugin=GPU in (each.strip() for each in plugins),
+        highest_priority=_number(site, settings, HIGHEST_PRIORITY),
     )
 
 
@@ -88,6 +92,13 @@ def _address(site: Path, settings: Mapping[str, str], name: str, port: int) -> A
     if not host or not number.isdecimal():
         raise BadConfiguration(site, f"says {name} is '{text}'; allowed: HOST:PORT")
     return host, int(number)
+
+
+def _number(site: Path, settings: Mapping[str, str], name: str) -> int:
+    text = _value(settings, name, "0")
+    if not text.isdecimal():
+        raise BadConfiguration(site, f"says {name} is '{text}'; allowed: a number from 0")
+    return int(text)
 
 
 def _value(settings: Mapping[str, str], name: str, default: str) -> str:

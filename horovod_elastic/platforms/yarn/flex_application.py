@@ -19,6 +19,7 @@ from flexo_protos.hadoop.ipc_pb2 import Token
 from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResult
 from flexo_yarn.ipc.connection import Address
 from flexo_yarn.ipc.errors import IpcError
+from flexo_yarn.labels import label_of
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
 from flexo_yarn.records import ENDED, container_text, grant_priority, living, satellite_number
 from flexo_yarn.resource_manager import ResourceManager
@@ -100,7 +101,7 @@ class FlexApplication:
         except (IpcError, ValueError) as error:
             raise Refused(str(error)) from error
         with self._changed:
-            ask = Ask(priority, resource, node=grant.node)
+            ask = self._ask(priority, resource, grant)
             satellite = _Satellite(str(satellite_number(running.id, ask.priority)), ask, grant)
             self._satellites[ask.priority] = satellite
         self.tell_state()
@@ -177,7 +178,7 @@ class FlexApplication:
             for grant in state.grants:
                 priority = grant_priority(grant.grant_id)
                 if (container := held.pop(priority, None)) is not None:
-                    ask = Ask(priority, amount(grant.workers), node=grant.node)
+                    ask = self._ask(priority, amount(grant.workers), grant)
                     number = str(satellite_number(state.application, priority))
                     self._satellites[priority] = _Satellite(number, ask, grant, container, started=True)
             running = _Running(state.application, master, state.token, state.ends_at, self)
@@ -191,6 +192,10 @@ class FlexApplication:
             running, grants = self._running, tuple(each.grant for each in self._satellites.values())
         state = None if running is None else FlexState(running.id, running.token, running.ends_at, grants)
         self._state_changed(state)
+
+    def _ask(self, priority: int, resource: pb.Resource, grant: GrantedWorkers) -> Ask:
+        label = label_of(grant.partition, self._description.queue.rpartition(".")[2])
+        return Ask(priority, resource, node=grant.node, label=label)
 
     # --- the application ----------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ import pytest
 
 from flexo.clusters.yarn import read_applications as read
 from flexo.clusters.yarn.owners import owner_of
-from flexo.model.nodes import NodeCondition
 from flexo.model.queue import JobKey, JobState, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
 from flexo_protos.hadoop import yarn_pb2 as pb
@@ -154,33 +153,6 @@ def test_what_an_application_asks_for_before_it_runs_is_its_own_job() -> None:
 def gpu(count: int) -> dict[str, object]:
     information = [{"name": "memory-mb", "value": 256}, {"name": records.GPU, "value": count}]
     return {"memory": 256, "vCores": 1, "resourceInformations": {"resourceInformation": information}}
-
-
-def test_a_node_that_does_not_run_says_why() -> None:
-    report = pb.NodeReport(
-        node_id=pb.NodeId(host="h1", port=8041),
-        state=pb.NS_UNHEALTHY,
-        capability=records.resource(4096, 8, 4),
-        used=records.resource(1024, 2, 1),
-        health_report="1/1 local-dirs\nare bad",
-    )
-    node = read.to_node(report, frozenset({"default", "flex"}))
-    assert node.conditions == {NodeCondition.OUT_OF_SERVICE}
-    assert "unhealthy" in node.unusable
-    assert "local-dirs are bad" in node.unusable
-    assert (node.gpus, node.gpus_idle) == (4, 0)
-    report.state = pb.NS_RUNNING
-    assert read.to_node(report, frozenset()).gpus_idle == 3
-
-
-def test_queues_without_queues_below_them_are_partitions_and_the_flex_queue_is_the_lowest() -> None:
-    root = pb.QueueInfo(
-        name="root",
-        children=[pb.QueueInfo(name="a", children=[pb.QueueInfo(name="b")]), pb.QueueInfo(name="flex")],
-    )
-    assert [queue.name for queue in read.leaf_queues(root)] == ["b", "flex"]
-    tiers = {each.name: each.priority_tier for each in read.partitions_of(["b", "flex"], "flex", [])}
-    assert tiers["flex"] < tiers["b"]
 
 
 def test_an_application_without_a_lifetime_has_no_end() -> None:

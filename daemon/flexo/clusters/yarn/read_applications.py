@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from flexo.clusters.yarn import priorities
 from flexo.clusters.yarn.owners import owner_of
-from flexo.model.nodes import Node, NodeCondition, Partition
+from flexo.clusters.yarn.read_nodes import resources_of
 from flexo.model.queue import (
     ElasticRequest,
     JobKey,
@@ -35,16 +36,10 @@ from flexo_yarn.records import (
     satellite_number,
 )
 
-BASE_TIER, FLEX_TIER = 10, 1
 PENDING_PART: Final = 4 * 10**18
 """Added to the number of an application that runs and asks for more: what it asks for is a job of its own."""
 _ENDS: Final = {pb.APP_SUCCEEDED: "COMPLETED", pb.APP_FAILED: "FAILED", pb.APP_KILLED: "CANCELLED"}
 _WORKER = re.compile(r"(\d{1,4}),(\d{1,6}),(\d{1,9})")
-_CONDITIONS: Final = {
-    pb.NS_DECOMMISSIONING: NodeCondition.DRAIN,
-    pb.NS_DECOMMISSIONED: NodeCondition.DRAIN,
-    pb.NS_NEW: NodeCondition.UNKNOWN,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,42 +74,6 @@ def _range(text: str) -> Range | None:
     with suppress(BadRange):
         return Range.parse(text)
     return None
-
-
-def resources_of(amount: pb.Resource) -> Resources:
-    """An amount of resources."""
-    return Resources(gpus(amount), amount.virtual_cores, amount.memory)
-
-
-def to_node(report: pb.NodeReport, queues: frozenset[str]) -> Node:
-    """Convert one node. `queues`: those whose applications may be placed there."""
-    conditions, why = frozenset[NodeCondition](), ""
-    if report.state != pb.NS_RUNNING:
-        conditions = frozenset({_CONDITIONS.get(report.state, NodeCondition.OUT_OF_SERVICE)})
-        said = " ".join(report.health_report.split())[:200]
-        why = pb.NodeState.Name(report.state).removeprefix("NS_").lower() + (f": {said}" if said else "")
-    return Node(
-        name=report.node_id.host,
-        capacity=resources_of(report.capability),
-        allocated=resources_of(report.used),
-        partitions=queues,
-        features=frozenset(report.labels),
-        unusable=why,
-        conditions=conditions,
-    )
-
-
-def partitions_of(queues: Iterable[str], flex_queue: str, nodes: Iterable[Node]) -> tuple[Partition, ...]:
-    """The queues as partitions: YARN preempts what the flex queue holds for any other queue."""
-    names = frozenset(node.name for node in nodes)
-    return tuple(
-        Partition(queue, FLEX_TIER if queue == flex_queue else BASE_TIER, names) for queue in sorted(queues)
-    )
-
-
-def leaf_queues(queue: pb.QueueInfo) -> list[pb.QueueInfo]:
-    """The queues that applications are in."""
-    return [leaf for child in queue.children for leaf in leaf_queues(child)] or [queue]
 
 
 def base_of(report: pb.ApplicationReport) -> pb.ApplicationId | None:
@@ -215,8 +174,13 @@ def ends_at(report: pb.ApplicationReport, now: float) -> float | None:
     return None
 
 
-def ordinary_job(report: pb.ApplicationReport) -> QueuedJob:
-    """An application that is not flexo's. YARN would list its nodes only with all containers."""
+def ordinary_job(report: pb.ApplicationReport, containers: Sequence[pb.ContainerReport] = ()) -> QueuedJob:
+    """An application that is not flexo's.
+
+    `containers`: its own, where its nodes matter. Those with GPUs count, if there are any.
+    """
+    with_gpus = [each for each in containers if gpus(each.resource)]
+    nodes = sorted({each.node_id.host for each in with_gpus or containers})
     waits = report.state != pb.RUNNING
     return _job(
         report,
@@ -226,8 +190,8 @@ def ordinary_job(report: pb.ApplicationReport) -> QueuedJob:
         else WaitReason.NONE,  # what it waits for is in its demand, if anywhere
         reason=pb.ApplicationState.Name(report.state).lower() if waits else "",
         started_at=None if waits else (report.launch_time or report.start_time) / 1000,
-        nodes=(),
-        num_nodes=1,
+        nodes=tuple(nodes),
+        num_nodes=max(1, len(nodes)),
         resources=resources_of(report.usage.used),
     )
 
@@ -282,7 +246,7 @@ def _job(report: pb.ApplicationReport, **fields: Any) -> QueuedJob:
         owner=owner_of(report.user),
         user=report.user,
         partitions=(report.queue.rpartition(".")[2],),
-        priority=report.priority.priority,
+        priority=priorities.of(report),
         submitted_at=(report.submit_time or report.start_time) / 1000,
         time_limit_s=None,
         identifier=application_text(report.application_id),
