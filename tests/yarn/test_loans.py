@@ -57,11 +57,18 @@ def on_loan(lab: YarnLab) -> int:
     return len(json.loads(lab.run([FLEXO, "loans", "--json"]).stdout)["loans"])
 
 
+def known_workers(lab: YarnLab) -> int:
+    """How many workers flexod says that the only job has."""
+    (job,) = json.loads(lab.run([FLEXO, "jobs", "--json"]).stdout)["jobs"]
+    return int(job["workers"])
+
+
 def grown_onto_a_loan(lab: YarnLab, folder: Path) -> YarnJob:
     """A job that has all of the training node, and the one server that flexod lends."""
     job = submit(lab, folder, "counting.py", elastic="2-12")
     job.wait_for_size(2 * GPUS)
     assert on_loan(lab) == 1
+    wait_for("flexod to know its satellites", lambda: known_workers(lab) == 2 * GPUS)
     return job
 
 

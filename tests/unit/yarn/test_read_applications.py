@@ -112,11 +112,26 @@ def test_each_container_of_a_flex_application_is_the_satellite_of_the_grant_that
     priority = records.grant_priority("g0000abcd")
     named = read.base_of(flex)
     assert named is not None
-    (satellite,) = read.satellites_of(flex, base, named, [container(flex, 3, priority, gpus=3)], 67.0)
+    held = [container(flex, 3, priority, gpus=3)]
+    (satellite,) = read.satellites_of(flex, base, named, held, 67.0, {})
     assert satellite.satellite == SatelliteTag(JobKey(base.job_id), "g0000abcd", 3)
     assert satellite.job_id == records.satellite_number(flex.application_id, priority)
     assert (satellite.time_limit_s, satellite.time_limit_id) == (60, "application_1700000000000_0008")
     assert records.container_text(records.read_container(satellite.identifier)) == satellite.identifier
+    queue = flex.queue.rpartition(".")[2]
+    assert satellite.partitions == (queue,)
+    labels = {held[0].node_id.host: "inference"}
+    (lent,) = read.satellites_of(flex, base, named, held, 67.0, labels)
+    assert lent.partitions == (f"{queue}@inference",)
+
+
+def test_an_applications_nodes_are_those_where_it_holds_gpus() -> None:
+    report = application(9)
+    assert read.ordinary_job(report).nodes == ()
+    held = [container(report, 1, 0, gpus=0), container(report, 2, 1, gpus=2)]
+    held[0].node_id.host, held[1].node_id.host = "h1", "h2"
+    assert read.ordinary_job(report, held).nodes == ("h2",)
+    assert read.ordinary_job(report, held[:1]).nodes == ("h1",)
 
 
 @pytest.mark.parametrize("tag", ["flexo:base=", "flexo:base=job 7", "flexo:based=application_1_0001"])

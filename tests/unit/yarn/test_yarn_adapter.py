@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from test_read_applications import TAGS, application, container
 
-from flexo.clusters.base import ActionRefused, ClusterUnreachable, MayNotAct, Site
+from flexo.clusters.base import ActionRefused, Borrowed, ClusterUnreachable, MayNotAct, Priority, Site
 from flexo.clusters.yarn import adapter
 from flexo.clusters.yarn.adapter import YarnCluster
 from flexo.clusters.yarn.settings import YarnSettings
@@ -20,7 +20,9 @@ from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.ipc.errors import RemoteError, Unreachable
 
 RM = ("rm1", 8032)
-CONFIGURATION = ClientConfiguration(RM, RM, RM, "file:///", kerberos=False, gpu_plugin=False)
+CONFIGURATION = ClientConfiguration(
+    RM, RM, RM, "file:///", kerberos=False, gpu_plugin=False, highest_priority=10_000
+)
 
 
 def gone() -> RemoteError:
@@ -37,6 +39,10 @@ class Manager:
     scheduler: str = "capacityScheduler"
     asked: list[dict[str, Any]] = field(default_factory=list)
     lifetimes: dict[str, str] = field(default_factory=dict)
+    priorities: dict[str, int] = field(default_factory=dict)
+    most: int = 10_000
+    label: str = ""
+    """The label of node h2."""
     error: Exception | None = None
 
     def nodes(self, states: Collection[int]) -> list[pb.NodeReport]:
@@ -44,7 +50,12 @@ class Manager:
             raise self.error
         amount = records.resource(8192, 8, 4)
         return [
-            pb.NodeReport(node_id=pb.NodeId(host=f"h{n}", port=1), state=pb.NS_RUNNING, capability=amount)
+            pb.NodeReport(
+                node_id=pb.NodeId(host=f"h{n}", port=1),
+                state=pb.NS_RUNNING,
+                capability=amount,
+                labels=[self.label] if self.label and n == 2 else [],
+            )
             for n in (1, 2)
         ]
 
@@ -52,7 +63,8 @@ class Manager:
         waiting = pb.QueueStatistics(pending_containers=self.pending)
         children = [
             pb.QueueInfo(name="default", statistics=waiting),
-            pb.QueueInfo(name="flex", statistics=waiting),
+            pb.QueueInfo(name="flex", statistics=waiting, accessible_node_labels=["inference"]),
+            pb.QueueInfo(name="infer", maximum_capacity=0.0, accessible_node_labels=["inference"]),
         ]
         return pb.QueueInfo(name="root", children=children)
 
@@ -73,6 +85,12 @@ class Manager:
     def set_lifetime(self, identifier: pb.ApplicationId, ends_at: str) -> None:
         self.application(identifier)
         self.lifetimes[records.application_text(identifier)] = ends_at
+
+    def set_priority(self, identifier: pb.ApplicationId, priority: int) -> int:
+        self.application(identifier)
+        given = min(priority, self.most)
+        self.priorities[records.application_text(identifier)] = given
+        return given
 
     def signal(self, identifier: pb.ContainerId, command: int) -> None:
         raise RemoteError(
@@ -132,7 +150,7 @@ def test_a_look_shows_bases_their_satellites_and_what_others_ask_for(manager: Ma
     assert satellite.satellite.base == base.key
     assert (spark.state, waiting.state) == (JobState.RUNNING, JobState.PENDING)
     assert waiting.identifier == spark.identifier
-    assert {partition.name for partition in state.partitions} == {"default", "flex"}
+    assert {partition.name for partition in state.partitions} == {"default", "flex", "infer"}
     assert [node.name for node in state.nodes] == ["h1", "h2"]
 
 
@@ -200,3 +218,57 @@ def test_another_scheduler_than_the_capacity_scheduler_is_refused(manager: Manag
     manager.scheduler = "fairScheduler"
     with pytest.raises(ClusterUnreachable, match="fairScheduler"):
         cluster(manager).traits()
+
+
+LENT = Site(borrowed=Borrowed("flex@inference", static=True))
+
+
+def test_a_satellite_on_a_lent_server_is_known_by_the_partition_that_its_grant_names(
+    manager: Manager,
+) -> None:
+    elastic_job(manager)
+    manager.label = "inference"
+    manager.held[2][0].node_id.host = "h2"
+    state = cluster(manager, LENT).observe()
+    (satellite,) = (job for job in state.jobs if job.satellite is not None)
+    assert satellite.partitions == ("flex@inference",)
+    nodes = {partition.name: partition.nodes for partition in state.partitions}
+    assert nodes["flex"] == nodes["default"] == {"h1"}
+    assert nodes["infer"] == nodes["flex@inference"] == {"h2"}
+
+
+def test_the_servers_of_inference_applications_are_known_where_they_are_lent(manager: Manager) -> None:
+    inference = application(3)
+    inference.application_type, inference.queue = "TRITON", "root.infer"
+    manager.reports = [inference]
+    manager.held[3] = [container(inference, 1, 1, gpus=4)]
+    manager.held[3][0].node_id.host = "h2"
+    (job,) = cluster(manager, LENT).observe().jobs
+    assert (job.nodes, job.partitions) == (("h2",), ("infer",))
+    (job,) = cluster(manager).observe().jobs
+    assert job.nodes == ()  # nobody asks for each application's containers without a reason
+
+
+def test_priorities_are_set_in_the_order_that_flexod_wants_and_a_limit_of_the_queue_is_told(
+    manager: Manager,
+) -> None:
+    manager.reports = [application(1), application(2)]
+    yarn = cluster(manager)
+    first, second = yarn.arrange([1, 1])
+    assert first > second
+    assert yarn.in_band(second)
+    assert not yarn.in_band(1), "an application without a priority of its own"
+    names = [records.application_text(each.application_id) for each in manager.reports]
+    gone = records.application_text(application(9).application_id)
+    yarn.prioritize([Priority(names[0], first), Priority(gone, first), Priority(names[1], second)])
+    assert manager.priorities == {names[0]: first - 1, names[1]: second - 1}
+    manager.most = 5
+    with pytest.raises(ActionRefused, match="queue's limit"):
+        yarn.prioritize([Priority(names[0], first)])
+
+
+def test_a_cluster_whose_applications_have_no_priorities_is_told_what_to_set(manager: Manager) -> None:
+    configuration = replace(CONFIGURATION, highest_priority=0)
+    yarn = YarnCluster(YarnSettings(), Site(), configuration, lambda: manager)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ActionRefused, match="max-application-priority"):
+        yarn.prioritize([Priority("application_1700000000000_0001", 7)])

@@ -101,7 +101,8 @@ class YarnCluster:
         applications = self._asked("applications", lambda: self._client.applications(states=ALIVE))
         rooms = Rooms(queues, self._settings.flex_queue)
         nodes = tuple(to_node(each, rooms) for each in reports)
-        jobs = self._jobs(applications, now, self._lenders(queues))
+        labels = {each.node_id.host: each.labels[0] for each in reports if each.labels}
+        jobs = self._jobs(applications, now, self._lenders(queues), labels)
         jobs += self._demand(queues, {job.identifier: job for job in jobs if job.satellite is None})
         # What an application asks for that does not run yet replaces it.
         asked = {job.key: job for job in jobs}
@@ -183,7 +184,11 @@ class YarnCluster:
         return frozenset(each.name for each in found if each.name != self._settings.flex_queue)
 
     def _jobs(
-        self, reports: Sequence[pb.ApplicationReport], now: float, lenders: frozenset[str]
+        self,
+        reports: Sequence[pb.ApplicationReport],
+        now: float,
+        lenders: frozenset[str],
+        labels: Mapping[str, str],
     ) -> list[QueuedJob]:
         jobs: dict[str, QueuedJob] = {}
         flex: list[tuple[pb.ApplicationReport, pb.ApplicationId]] = []
@@ -202,7 +207,7 @@ class YarnCluster:
         for report, base in flex:
             named = jobs.get(application_text(base))
             found = read.satellites_of(
-                report, named, base, self._containers(report), read.ends_at(report, now)
+                report, named, base, self._containers(report), read.ends_at(report, now), labels
             )
             if named is not None and named.owner != owner_of(report.user):
                 # The tag names another user's job.

@@ -25,6 +25,7 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.resources import Resources
 from flexo_yarn import tags
 from flexo_yarn.application_master import ANY
+from flexo_yarn.labels import nodes_of
 from flexo_yarn.records import (
     GPU,
     application_number,
@@ -128,11 +129,18 @@ def satellites_of(
     base_id: pb.ApplicationId,
     containers: Iterable[pb.ContainerReport],
     ends_at: float | None,
+    labels: Mapping[str, str],
 ) -> list[QueuedJob]:
-    """The containers of a flex application, each a satellite. `ends_at`: the end of their lifetime."""
+    """The containers of a flex application, each a satellite.
+
+    `ends_at`: the end of their lifetime. `labels`: those of nodes that have one, by host.
+    """
     key = JobKey(application_number(base_id), base.restart_count if base else 0)
     worker = base.resources.share(base.elastic.workers.min) if base and base.elastic else Resources()
-    return [_satellite(report, key, worker, each, ends_at) for each in containers]
+    return [
+        _satellite(report, key, worker, each, ends_at, labels.get(each.node_id.host, ""))
+        for each in containers
+    ]
 
 
 def _satellite(
@@ -141,6 +149,7 @@ def _satellite(
     worker: Resources,
     container: pb.ContainerReport,
     ends_at: float | None,
+    label: str,
 ) -> QueuedJob:
     held, started_at = resources_of(container.resource), container.creation_time / 1000
     priority = container.priority.priority
@@ -149,7 +158,7 @@ def _satellite(
         job_id=satellite_number(report.application_id, priority),
         owner=owner_of(report.user),
         user=report.user,
-        partitions=(report.queue.rpartition(".")[2],),
+        partitions=(nodes_of(report.queue.rpartition(".")[2], label),),
         state=JobState.RUNNING,
         wait=WaitReason.NONE,
         reason="",
