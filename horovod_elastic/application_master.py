@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -18,6 +19,7 @@ from flexo_yarn.application_master import ApplicationGone, ApplicationMaster
 from flexo_yarn.credentials import AM_RM_KIND, Credentials
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.records import application_number, application_text, read_container
+from flexo_yarn.runs import first_run
 from horovod_elastic import job_plan, launcher, network
 from horovod_elastic.agent.process import end_process
 from horovod_elastic.job_plan import BaseJob, JobPlan
@@ -49,6 +51,8 @@ from horovod_elastic.platforms.yarn.status_page import JobStatus, Part, StatusPa
 from horovod_elastic.platforms.yarn.template import Template
 from horovod_elastic.trace import say
 
+_SIGNALLED: Final = 128
+"""Exit codes from here on are those of a job that a signal has ended."""
 LEADER_WITHIN_S: Final = 60.0
 """Longest time until the leader of a job notices another attempt of its ApplicationMaster."""
 
@@ -91,6 +95,7 @@ class Master:
         self._page = StatusPage(address, self._status)
         self._base: BaseApplication | None = None
         self._flex: FlexApplication | None = None
+        self._run_number = first_run(attempt.attempt_id)
         self._resumed = False
         """Whether an earlier attempt has started the base's agents."""
         self._flex_state: FlexState | None = None
@@ -112,13 +117,36 @@ class Master:
         if base.keeps and (hello := self._hello()) is not None:
             plan = job_plan.from_text(hello.plan)
             say("the ApplicationMaster goes on with the job of an earlier attempt")
-            base.adopt(plan.base.nodes)
+            base.adopt(plan.base.nodes, plan.base.restart_count)
             self._resumed, self._flex_state = True, messages.read_state(hello.state)
-            return launcher.keep_agents(self._platform, plan, command)
-        if base.keeps:
-            say("the job begins anew: nobody leads what an earlier attempt has started")
-            base.give_up_kept()
-        return launcher.run_job(self._platform, self._base_job(base), command)
+            self._run_number = plan.base.restart_count
+            code = launcher.keep_agents(self._platform, plan, command)
+        else:
+            if base.keeps:
+                say("the job begins anew: nobody leads what an earlier attempt has started")
+                base.give_up_kept()
+            code = launcher.run_job(self._platform, self._base_job(base), command)
+        while base.taken and code >= _SIGNALLED:
+            say(f"the job waits for its GPUs and begins anew: {base.taken}")
+            self._begin_anew(base)
+            code = launcher.run_job(self._platform, self._base_job(base), command)
+        return code
+
+    def _begin_anew(self, base: BaseApplication) -> None:
+        """Give everything back, as for another run."""
+        if self._flex is not None:
+            try:
+                self._flex.finish()
+            except (IpcError, ApplicationGone) as error:
+                say(f"satellites of the earlier run end with their time limit: {error}")
+        base.give_back()
+        self._resumed, self._flex, self._flex_state = False, None, None
+        self._run_number += 1
+
+    def _end_run(self, why: str) -> None:
+        """End the job in order, as a SIGTERM of the user's would."""
+        say(why)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _status(self) -> JobStatus:
         """What the job holds, for its page."""
@@ -156,13 +184,13 @@ class Master:
             scheduler, token, listens_at=(host.strip("[]"), int(port)), tracking_url=self._page.url
         )
         kept = master.register()
-        return BaseApplication(master, kept, container_of(self._options.shape))
+        return BaseApplication(master, kept, container_of(self._options.shape), self._end_run)
 
     def _base_job(self, base: BaseApplication) -> BaseJob:
         return BaseJob(
             job_id=str(application_number(self._attempt.application_id)),
-            restart_count=self._attempt.attempt_id - 1,
-            nodes=base.form(self._options.minimum),
+            restart_count=self._run_number,
+            nodes=base.form(self._options.minimum, self._run_number),
             shape=self._options.shape,
             minimum=self._options.minimum,
             maximum=self._options.maximum,
@@ -178,9 +206,7 @@ class Master:
         control = MasterControl(plan, command, template, self._base, self._open_client, resumed=self._resumed)
         if plan.base.elastic:
             own = application_text(self._attempt.application_id)
-            description = FlexDescription(
-                f"satellites of {own}", self._options.flex_queue, f"{tags.BASE}{own}"
-            )
+            description = FlexDescription(f"satellites of {own}", f"{tags.BASE}{own}")
             scheduler = environments.address(self._environment, SCHEDULER)
             flex = self._flex = control.flex = FlexApplication(
                 self._open_client,

@@ -143,6 +143,7 @@ def test_a_resourcemanager_that_is_killed_costs_a_job_nothing(flexod: YarnLab, t
         (("--memory", "much"), "--memory=much"),
         (("--gpus", "99"), "99 GPUs"),
         (("--queue", "nowhere"), "nowhere"),
+        (("--queue", "root.flex"), "satellites"),
         (("--file", "/no/such/file"), "/no/such/file"),
         (("--export", "1=2"), "--export=1=2"),
     ],

@@ -12,7 +12,7 @@ def nodes_of(queue: str, label: str) -> str:
     return f"{queue}{_AT}{label}" if label else queue
 
 
-def label_of(nodes: str, queue: str) -> str:
-    """The inverse: the label in a name that `nodes_of` has made for this queue; "" if there is none."""
-    prefix = f"{queue}{_AT}"
-    return nodes.removeprefix(prefix) if nodes.startswith(prefix) else ""
+def split(nodes: str) -> tuple[str, str]:
+    """The inverse: the queue and the label; "" for nodes without one."""
+    queue, _, label = nodes.partition(_AT)
+    return queue, label

@@ -28,7 +28,7 @@ from horovod_elastic.platforms.base import (
 )
 from horovod_elastic.platforms.yarn import messages
 from horovod_elastic.platforms.yarn.base_application import BaseApplication, BaseContainer
-from horovod_elastic.platforms.yarn.environment import ATTEMPT, KIND_NAME, PART
+from horovod_elastic.platforms.yarn.environment import KIND_NAME, PART, RUN
 from horovod_elastic.platforms.yarn.flex_application import FlexApplication, FlexState
 from horovod_elastic.platforms.yarn.template import Template
 
@@ -128,7 +128,7 @@ class MasterControl:
             NODE_VARIABLE: node,
             JOB_VARIABLE: self._plan.base.job_id,
             PART: part,
-            ATTEMPT: str(self._plan.base.restart_count + 1),
+            RUN: str(self._plan.base.restart_count),
         }
         return self._template.for_part(arguments, variables)
 

@@ -10,7 +10,7 @@ from flexo.model.queue import JobKey, JobState, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.resources import Resources
-from flexo_yarn import records
+from flexo_yarn import records, runs
 
 TAGS = ["flexo:elastic=2-8", "flexo:worker=1,2,1024", "flexo-key:00"]
 
@@ -92,16 +92,18 @@ def test_a_base_waits_until_its_last_container_is_there() -> None:
     )
 
 
-def test_a_base_begins_anew_only_with_containers_of_a_new_attempt() -> None:
+def test_a_jobs_run_is_what_its_last_containers_say_whichever_attempt_of_its_master_holds_them() -> None:
     said = declared(*TAGS)
     assert said is not None
     report = application(7, tags=TAGS)
     report.current_attempt_id.attempt_id = 2
-    kept = [container(report, number, number, attempt=1) for number in (1, 2)]
+    kept = [container(report, number, runs.priority_of(0, number), attempt=1) for number in (1, 2)]
     assert read.base_job(report, said, kept).restart_count == 0
-    assert read.base_job(report, said, []).restart_count == 1
-    anew = [container(report, number, number, attempt=2) for number in (1, 2)]
-    assert read.base_job(report, said, anew).restart_count == 1
+    none = read.base_job(report, said, []).restart_count
+    assert none == runs.first_run(2) > 0
+    first = [container(report, 3, runs.priority_of(5, 1), attempt=2)]
+    waits = read.base_job(report, said, [*kept, *first])
+    assert (waits.restart_count, waits.state) == (5, JobState.PENDING)
 
 
 def test_each_container_of_a_flex_application_is_the_satellite_of_the_grant_that_its_priority_names() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from flexo.clusters.base import ActionRefused, Borrowed
 from flexo.model.nodes import Node, Partition
 from flexo_protos.hadoop import yarn_pb2 as pb
-from flexo_yarn.labels import label_of, nodes_of
+from flexo_yarn.labels import nodes_of, split
 
 BASE_TIER: Final = 10
 FLEX_TIER: Final = 1
@@ -58,8 +58,8 @@ def lent_label(borrowed: Borrowed | None, flex_queue: str) -> str:
     """The label of the nodes that are lent; "": none are. Raises ActionRefused."""
     if borrowed is None:
         return ""
-    label = label_of(borrowed.partition, flex_queue)
-    if not label or not borrowed.static or borrowed.satellite_partition:
+    queue, label = split(borrowed.partition)
+    if queue != flex_queue or not label or not borrowed.static or borrowed.satellite_partition:
         raise ActionRefused(
             f'on YARN, [loaning] needs partition = "{nodes_of(flex_queue, "LABEL")}" with the label of '
             "inference servers, and static = true, and it must not have satellite_partition; "
@@ -99,5 +99,4 @@ class Rooms:
         )
 
     def _tier(self, partition: str) -> int:
-        flex = partition == self._flex_queue or label_of(partition, self._flex_queue)
-        return FLEX_TIER if flex else BASE_TIER
+        return FLEX_TIER if split(partition)[0] == self._flex_queue else BASE_TIER

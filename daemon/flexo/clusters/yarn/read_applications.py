@@ -36,6 +36,7 @@ from flexo_yarn.records import (
     read_application,
     satellite_number,
 )
+from flexo_yarn.runs import first_run, run_of
 
 PENDING_PART: Final = 4 * 10**18
 """Added to the number of an application that runs and asks for more: what it asks for is a job of its own."""
@@ -89,8 +90,10 @@ def base_of(report: pb.ApplicationReport) -> pb.ApplicationId | None:
 
 
 def gang_of(containers: Iterable[pb.ContainerReport]) -> list[pb.ContainerReport]:
-    """The containers of a base, without the ApplicationMaster's own (platforms/yarn/base_application.py)."""
-    return [each for each in containers if each.priority.priority > 0]
+    """The containers of a base's last run, without the ApplicationMaster's own (flexo_yarn/runs.py)."""
+    gang = [each for each in containers if each.priority.priority > 0]
+    last = max((run_of(each.priority.priority) for each in gang), default=0)
+    return [each for each in gang if run_of(each.priority.priority) == last]
 
 
 def base_job(
@@ -118,9 +121,10 @@ def base_job(
 
 
 def _restarts(report: pb.ApplicationReport, gang: Sequence[pb.ContainerReport]) -> int:
-    """How often the job began anew: another ApplicationMaster may go on with the old containers."""
-    attempts = [each.container_id.application_attempt_id.attempt_id for each in gang]
-    return max(0, min(attempts, default=report.current_attempt_id.attempt_id) - 1)
+    """The number of the job's run, also if another ApplicationMaster has gone on with it."""
+    if gang:
+        return run_of(gang[0].priority.priority)
+    return first_run(max(1, report.current_attempt_id.attempt_id))
 
 
 def satellites_of(
