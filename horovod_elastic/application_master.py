@@ -216,14 +216,17 @@ class Master:
                 control.announcements.preemption,
                 control.announcements.flex_state,
             )
-            if self._flex_state is not None:
-                self._resume(flex, self._flex_state, control)
+            self._resume(flex, self._flex_state, control)
         self._service.control = control
         return control
 
-    def _resume(self, flex: FlexApplication, state: FlexState, control: MasterControl) -> None:
+    def _resume(self, flex: FlexApplication, state: FlexState | None, control: MasterControl) -> None:
+        """Go on with the satellites of an earlier attempt, or end them if nobody knows their token."""
         try:
-            flex.resume(state, control.resource)
+            if state is not None:
+                flex.resume(state, control.resource)
+            elif self._attempt.attempt_id > 1:
+                flex.end_forgotten()
         except (IpcError, ApplicationGone) as error:
             say(f"satellites of the earlier attempt end with their time limit: {error}")
 

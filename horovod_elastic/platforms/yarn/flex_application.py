@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -18,10 +19,10 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.hadoop.ipc_pb2 import Token
 from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResult
 from flexo_yarn.ipc.connection import Address
-from flexo_yarn.ipc.errors import IpcError
+from flexo_yarn.ipc.errors import IpcError, RemoteError
 from flexo_yarn.labels import split
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
-from flexo_yarn.records import ENDED, container_text, grant_priority, living, satellite_number
+from flexo_yarn.records import ALIVE, ENDED, container_text, grant_priority, living, satellite_number
 from flexo_yarn.resource_manager import ResourceManager
 from flexo_yarn.tags import APPLICATION_TYPE
 from horovod_elastic import threads
@@ -155,8 +156,21 @@ class FlexApplication:
             running.beats.close()
             running.master.finish(pb.APP_SUCCEEDED, "the job has ended")
 
+    def end_forgotten(self) -> None:
+        """End what earlier attempts of the ApplicationMaster have opened, where nobody has kept its token.
+
+        Another user's application with the same tag is left alone: YARN refuses. Raises IpcError.
+        """
+        client = self._open_client()
+        try:
+            for report in client.applications(states=ALIVE, tags=[self._description.tag]):
+                with suppress(RemoteError):
+                    client.kill(report.application_id, "the job has lost its token")
+        finally:
+            client.close()
+
     def resume(self, state: FlexState, amount: Callable[[int], pb.Resource]) -> None:
-        """Go on with an application that an earlier attempt of the ApplicationMaster has opened.
+        """Go on with an application that an earlier attempt of the ApplicationMaster has opened, if it runs.
 
         `amount`: what so many workers take. Raises IpcError, ApplicationGone.
         """
