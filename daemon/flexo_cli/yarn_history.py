@@ -17,5 +17,5 @@ def history(cluster: ClientConfiguration, user: str) -> dict[str, Any]:
     """The ResourceManager's answers, in one object. `user`: who asks. Raises Unreachable."""
     found: dict[str, Any] = {}
     for path, query in _QUERIES.items():
-        found |= rest.get(cluster.web, path, {**query, "user.name": user}, _TIMEOUT_S)
+        found |= rest.get_from_active(cluster.web, path, {**query, "user.name": user}, _TIMEOUT_S)
     return found

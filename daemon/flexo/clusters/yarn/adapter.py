@@ -205,7 +205,7 @@ class YarnCluster:
 
     def _rest(self, path: str, **query: str) -> Any:
         who = {"user.name": self._settings.user} if self._settings.user else {}
-        return rest.get(self._configuration.web, path, {**query, **who}, self._settings.timeout_s)
+        return rest.get_from_active(self._configuration.web, path, {**query, **who}, self._settings.timeout_s)
 
     def _acted(self, what: str, act: Callable[[], object]) -> None:
         self._site.may_act()
