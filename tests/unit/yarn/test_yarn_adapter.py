@@ -10,7 +10,7 @@ import pytest
 from test_read_applications import TAGS, application, container
 
 from flexo.clusters.base import ActionRefused, ClusterUnreachable, MayNotAct, Site
-from flexo.clusters.yarn import adapter
+from flexo.clusters.yarn import adapter, whole_bases
 from flexo.clusters.yarn.adapter import YarnCluster
 from flexo.clusters.yarn.settings import YarnSettings
 from flexo.model.queue import JobKey, JobState
@@ -19,7 +19,7 @@ from flexo_yarn import records
 from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.ipc.errors import RemoteError, Unreachable
 
-RM = ("rm1", 8032)
+RM = (("rm1", 8032),)
 CONFIGURATION = ClientConfiguration(RM, RM, RM, "file:///", kerberos=False, gpu_plugin=False)
 
 
@@ -146,6 +146,49 @@ def test_an_application_that_ends_during_the_look_disturbs_nothing(manager: Mana
     manager.held.clear()
     (base,) = cluster(manager).observe().jobs
     assert base.state is JobState.PENDING
+
+
+def test_a_base_of_which_the_resourcemanager_shows_nothing_for_a_while_runs_on_with_its_satellites(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elastic_job(manager)
+    now = 1000.0
+    monkeypatch.setattr(adapter.time, "monotonic", lambda: now)
+    seen = cluster(manager)
+    before, satellite = seen.observe().jobs
+    gang = manager.held[1]
+    for state, shown in ((pb.RUNNING, []), (pb.RUNNING, gang[:2]), (pb.ACCEPTED, [])):
+        manager.reports[0].state, manager.held[1] = state, shown
+        assert seen.observe().jobs == (before, satellite)
+        now += whole_bases.PATIENCE_S / 3 - 1
+    manager.reports[0].state, manager.held[1] = pb.RUNNING, gang
+    assert seen.observe().jobs[0].state is JobState.RUNNING
+    manager.held[1] = []
+    assert seen.observe().jobs[0].state is JobState.RUNNING
+    now += whole_bases.PATIENCE_S
+    assert seen.observe().jobs[0].state is JobState.PENDING
+
+
+def test_a_base_that_begins_anew_waits_until_its_gang_is_there(manager: Manager) -> None:
+    elastic_job(manager)
+    seen = cluster(manager)
+    seen.observe()
+    manager.reports[0].current_attempt_id.attempt_id = 2
+    manager.held[1] = manager.held[1][:2]
+    for each in manager.held[1]:
+        each.container_id.application_attempt_id.attempt_id = 2
+    base = seen.observe().jobs[0]
+    assert (base.state, base.restart_count) == (JobState.PENDING, 1)
+
+
+def test_a_base_that_has_ended_is_forgotten(manager: Manager) -> None:
+    elastic_job(manager)
+    seen = cluster(manager)
+    seen.observe()
+    reports, manager.reports = manager.reports, []
+    assert seen.observe().jobs == ()
+    manager.reports, manager.held[1] = reports, []
+    assert seen.observe().jobs[0].state is JobState.PENDING
 
 
 def test_time_limits_that_are_refused_are_named_and_the_others_extended(manager: Manager) -> None:

@@ -24,6 +24,7 @@ from flexo.clusters.base import (
 from flexo.clusters.yarn import read_applications as read
 from flexo.clusters.yarn.owners import owner_of
 from flexo.clusters.yarn.settings import YarnSettings
+from flexo.clusters.yarn.whole_bases import WholeBases
 from flexo.model.queue import JobKey, QueuedJob
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import rest
@@ -64,6 +65,7 @@ class YarnCluster:
         self._configuration = configuration
         self._open_client = open_client
         self._client = open_client()
+        self._bases = WholeBases()
 
     def traits(self) -> ClusterTraits:
         """The properties that hold while the ResourceManager runs."""
@@ -159,8 +161,11 @@ class YarnCluster:
             elif base is not None:
                 flex.append((report, base))
             elif declared is not None:
-                job = read.base_job(report, declared, self._containers(report))
-                jobs[job.identifier] = job
+                containers = self._containers(report)
+                job = read.base_job(report, declared, containers)
+                placed = len(read.gang_of(containers))
+                jobs[job.identifier] = self._bases.steady(job, placed, time.monotonic())
+        self._bases.keep_only(jobs)
         satellites: list[QueuedJob] = []
         for report, base in flex:
             named = jobs.get(application_text(base))
