@@ -10,7 +10,7 @@ import pytest
 from test_read_applications import TAGS, application, container
 
 from flexo.clusters.base import ActionRefused, ClusterUnreachable, MayNotAct, Site
-from flexo.clusters.yarn import adapter, whole_bases
+from flexo.clusters.yarn import adapter, remembered
 from flexo.clusters.yarn.adapter import YarnCluster
 from flexo.clusters.yarn.settings import YarnSettings
 from flexo.model.queue import JobKey, JobState
@@ -38,6 +38,8 @@ class Manager:
     asked: list[dict[str, Any]] = field(default_factory=list)
     lifetimes: dict[str, str] = field(default_factory=dict)
     error: Exception | None = None
+    away: set[str] = field(default_factory=set)
+    """Nodes that have not come back since a restart of the ResourceManager."""
 
     def nodes(self, states: Collection[int]) -> list[pb.NodeReport]:
         if self.error is not None:
@@ -46,6 +48,7 @@ class Manager:
         return [
             pb.NodeReport(node_id=pb.NodeId(host=f"h{n}", port=1), state=pb.NS_RUNNING, capability=amount)
             for n in (1, 2)
+            if f"h{n}" not in self.away
         ]
 
     def queues(self) -> pb.QueueInfo:
@@ -160,13 +163,66 @@ def test_a_base_of_which_the_resourcemanager_shows_nothing_for_a_while_runs_on_w
     for state, shown in ((pb.RUNNING, []), (pb.RUNNING, gang[:2]), (pb.ACCEPTED, [])):
         manager.reports[0].state, manager.held[1] = state, shown
         assert seen.observe().jobs == (before, satellite)
-        now += whole_bases.PATIENCE_S / 3 - 1
+        now += remembered.PATIENCE_S / 3 - 1
     manager.reports[0].state, manager.held[1] = pb.RUNNING, gang
     assert seen.observe().jobs[0].state is JobState.RUNNING
     manager.held[1] = []
     assert seen.observe().jobs[0].state is JobState.RUNNING
-    now += whole_bases.PATIENCE_S
+    now += remembered.PATIENCE_S
     assert seen.observe().jobs[0].state is JobState.PENDING
+
+
+def test_a_satellite_whose_node_is_away_is_not_lost_until_the_node_is_back_without_it(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elastic_job(manager)
+    now = 1000.0
+    monkeypatch.setattr(adapter.time, "monotonic", lambda: now)
+    seen = cluster(manager)
+    both = seen.observe().jobs
+    node, containers = both[1].nodes[0], manager.held[2]
+    manager.held[2], manager.away = [], {node}
+    for _ in range(3):
+        assert seen.observe().jobs == both
+        now += remembered.PATIENCE_S / 4
+    manager.away = set()
+    assert seen.observe().jobs == both, "a node registers before its containers are known"
+    manager.held[2] = containers
+    assert seen.observe().jobs == both
+    manager.held[2] = []
+    assert len(seen.observe().jobs) == 1, "the node is there, and says that the container has ended"
+    manager.held[2] = containers
+    seen.observe()
+    manager.held[2], manager.away = [], {node}
+    assert seen.observe().jobs == both
+    manager.away = set()
+    assert seen.observe().jobs == both
+    now += remembered.RETURNS_S
+    assert len(seen.observe().jobs) == 1
+
+
+def test_a_satellite_whose_node_does_not_come_back_is_lost(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elastic_job(manager)
+    now = 1000.0
+    monkeypatch.setattr(adapter.time, "monotonic", lambda: now)
+    seen = cluster(manager)
+    both = seen.observe().jobs
+    manager.held[2], manager.away = [], {both[1].nodes[0]}
+    assert seen.observe().jobs == both
+    now += remembered.PATIENCE_S
+    assert len(seen.observe().jobs) == 1
+
+
+def test_satellites_of_a_flex_application_that_registers_again_are_not_lost(manager: Manager) -> None:
+    elastic_job(manager)
+    seen = cluster(manager)
+    both = seen.observe().jobs
+    manager.reports[1].state = pb.ACCEPTED
+    assert seen.observe().jobs == both
+    del manager.reports[1]
+    assert len(seen.observe().jobs) == 1
 
 
 def test_a_base_that_begins_anew_waits_until_its_gang_is_there(manager: Manager) -> None:

@@ -23,8 +23,8 @@ from flexo.clusters.base import (
 )
 from flexo.clusters.yarn import read_applications as read
 from flexo.clusters.yarn.owners import owner_of
+from flexo.clusters.yarn.remembered import RememberedJobs
 from flexo.clusters.yarn.settings import YarnSettings
-from flexo.clusters.yarn.whole_bases import WholeBases
 from flexo.model.queue import JobKey, QueuedJob
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import rest
@@ -65,7 +65,7 @@ class YarnCluster:
         self._configuration = configuration
         self._open_client = open_client
         self._client = open_client()
-        self._bases = WholeBases()
+        self._remembered = RememberedJobs()
 
     def traits(self) -> ClusterTraits:
         """The properties that hold while the ResourceManager runs."""
@@ -97,7 +97,7 @@ class YarnCluster:
         applications = self._asked("applications", lambda: self._client.applications(states=ALIVE))
         names = frozenset(queue.name.rpartition(".")[2] for queue in queues)
         nodes = tuple(read.to_node(each, names) for each in reports)
-        jobs = self._jobs(applications, at)
+        jobs = self._jobs(applications, {node.name for node in nodes}, at)
         jobs += self._demand(queues, {job.identifier: job for job in jobs if job.satellite is None})
         partitions = read.partitions_of(names, self._settings.flex_queue, nodes)
         # What an application asks for that does not run yet replaces it.
@@ -151,7 +151,9 @@ class YarnCluster:
         except _Gone:
             return None
 
-    def _jobs(self, reports: Sequence[pb.ApplicationReport], now: float) -> list[QueuedJob]:
+    def _jobs(
+        self, reports: Sequence[pb.ApplicationReport], nodes: Collection[str], now: float
+    ) -> list[QueuedJob]:
         jobs: dict[str, QueuedJob] = {}
         flex: list[tuple[pb.ApplicationReport, pb.ApplicationId]] = []
         for report in reports:
@@ -164,8 +166,8 @@ class YarnCluster:
                 containers = self._containers(report)
                 job = read.base_job(report, declared, containers)
                 placed = len(read.gang_of(containers))
-                jobs[job.identifier] = self._bases.steady(job, placed, time.monotonic())
-        self._bases.keep_only(jobs)
+                jobs[job.identifier] = self._remembered.base(job, placed, time.monotonic())
+        self._remembered.keep_bases(jobs)
         satellites: list[QueuedJob] = []
         for report, base in flex:
             named = jobs.get(application_text(base))
@@ -176,6 +178,8 @@ class YarnCluster:
                 # The tag names another user's job.
                 found = [replace(each, satellite=None) for each in found]
             satellites += found
+        shows = {application_text(report.application_id): report.state == pb.RUNNING for report, _ in flex}
+        satellites = self._remembered.satellites(satellites, shows, nodes, time.monotonic())
         return [*jobs.values(), *satellites]
 
     def _containers(self, report: pb.ApplicationReport) -> Sequence[pb.ContainerReport]:
