@@ -24,6 +24,8 @@ _FORGOTTEN = "ApplicationMasterNotRegisteredException"
 _GONE = "ApplicationAttemptNotFoundException"
 _REPEATED = "InvalidApplicationMasterRequestException"
 """This ApplicationMaster has registered before: an answer was lost."""
+ANSWER_S: Final = 20.0
+"""The longest wait for the answer to a heartbeat: if the ResourceManager hangs, another one may be active."""
 FINISH_PAUSE_S: Final = 0.1
 """Seconds between two requests to end the application."""
 DEFAULT_RACK: Final = "/default-rack"
@@ -108,7 +110,9 @@ class ApplicationMaster:
         """By "HOST:PORT": what proves to a NodeManager who starts containers."""
         self.asks: dict[int, Ask] = {}
         """Requests that are not fulfilled yet, by priority."""
-        self._client = FailoverClient([Client(each, PROTOCOL, token=token) for each in servers])
+        self._client = FailoverClient(
+            [Client(each, PROTOCOL, token=token, timeout_s=ANSWER_S) for each in servers]
+        )
         self._tracking_url = tracking_url
         self._listens_at = listens_at
         self._released: dict[str, pb.ContainerId] = {}

@@ -73,7 +73,10 @@ def first_answer(servers: Servers, ask: Callable[[Address], _T]) -> _T:
             answer = ask(servers[number])
         except Unreachable as error:
             failed.append(error)
-        else:
+            continue
+        except RemoteError:
             _answered[servers] = number
-            return answer
+            raise
+        _answered[servers] = number
+        return answer
     raise Unreachable("; ".join(str(error) for error in failed)) from failed[-1]

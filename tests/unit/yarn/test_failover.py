@@ -78,6 +78,17 @@ def test_what_the_active_one_refuses_is_not_asked_of_the_other() -> None:
     assert second.calls == 0
 
 
+def test_a_refusal_is_an_answer_too() -> None:
+    refused = RemoteError("rm", "x.ApplicationMasterNotRegisteredException", "register first")
+    first, second = pair("f", Unreachable("hangs"))
+    second.error = refused
+    with pytest.raises(RemoteError):
+        asked(over(first, second))
+    second.error = None
+    assert asked(over(first, second)) == "f-2"
+    assert first.calls == 1
+
+
 def test_if_none_answers_the_error_names_all() -> None:
     first, second = pair("d", Unreachable("first is down"))
     second.error = Unreachable("second is down")

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from flexo.model.queue import JobState, QueuedJob
 
-PATIENCE_S: Final = 120.0
-"""How long a base may be incomplete, and a satellite's node away."""
+PATIENCE_S: Final = 300.0
+"""How long a base may be incomplete, and a satellite's node away. NodeManagers took 120 s to leave a
+ResourceManager that had stopped to answer (seen on 3.5.0)."""
 RETURNS_S: Final = 5.0
 """How long after a node's return its containers may be missing."""
 
