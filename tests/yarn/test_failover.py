@@ -64,8 +64,8 @@ def test_a_job_loses_no_worker_and_flexod_goes_on_when_the_active_resourcemanage
     assert job.sizes() == [2, 4]
 
     ordinary = Application.submit(two, "default", user="games")
-    ordinary.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 3), containers=2))
-    ordinary.wait_until("its containers", lambda: len(ordinary.held) == 2)
+    ordinary.master.ask(Ask(1, records.resource(SMALL_MIB, 1, 1), containers=6))
+    ordinary.wait_until("its containers", lambda: len(ordinary.held) == 6)
     job.wait_until("fewer workers", lambda: job.sizes()[-1] == 2)
     went = time.time()
     ordinary.end()
