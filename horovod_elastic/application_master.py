@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -12,12 +13,13 @@ from flexo_protos.credentials import new_authenticator
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.lease_place import Kind
 from flexo_protos.lease_place import parse as parse_place
-from flexo_protos.v1.yarn_pb2 import AttendRequest
+from flexo_protos.v1.yarn_pb2 import LeaderHello
 from flexo_yarn import tags
 from flexo_yarn.application_master import ApplicationGone, ApplicationMaster
 from flexo_yarn.credentials import AM_RM_KIND, Credentials
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.records import application_number, application_text, read_container
+from flexo_yarn.runs import first_run
 from horovod_elastic import job_plan, launcher, network
 from horovod_elastic.agent.process import end_process
 from horovod_elastic.job_plan import BaseJob, JobPlan
@@ -49,6 +51,8 @@ from horovod_elastic.platforms.yarn.status_page import JobStatus, Part, StatusPa
 from horovod_elastic.platforms.yarn.template import Template
 from horovod_elastic.trace import say
 
+_SIGNALLED: Final = 128
+"""Exit codes from here on are those of a job that a signal has ended."""
 LEADER_WITHIN_S: Final = 60.0
 """Longest time until the leader of a job notices another attempt of its ApplicationMaster."""
 
@@ -91,6 +95,7 @@ class Master:
         self._page = StatusPage(address, self._status)
         self._base: BaseApplication | None = None
         self._flex: FlexApplication | None = None
+        self._run_number = first_run(attempt.attempt_id)
         self._resumed = False
         """Whether an earlier attempt has started the base's agents."""
         self._flex_state: FlexState | None = None
@@ -103,21 +108,45 @@ class Master:
             say(f"the job cannot run: {error}")
             code = 2
         self._finish(code)
+        self._service.close()
         return code
 
     def _run(self) -> int:
         base = self._base = self._registered()
         command = list(self._options.command)
-        if base.keeps and (attended := self._attended()) is not None:
-            plan = job_plan.from_text(attended.plan)
+        if base.keeps and (hello := self._hello()) is not None:
+            plan = job_plan.from_text(hello.plan)
             say("the ApplicationMaster goes on with the job of an earlier attempt")
-            base.adopt(plan.base.nodes)
-            self._resumed, self._flex_state = True, messages.read_state(attended.state)
-            return launcher.keep_agents(self._platform, plan, command)
-        if base.keeps:
-            say("the job begins anew: nobody leads what an earlier attempt has started")
-            base.give_up_kept()
-        return launcher.run_job(self._platform, self._base_job(base), command)
+            base.adopt(plan.base.nodes, plan.base.restart_count)
+            self._resumed, self._flex_state = True, messages.read_state(hello.state)
+            self._run_number = plan.base.restart_count
+            code = launcher.keep_agents(self._platform, plan, command)
+        else:
+            if base.keeps:
+                say("the job begins anew: nobody leads what an earlier attempt has started")
+                base.give_up_kept()
+            code = launcher.run_job(self._platform, self._base_job(base), command)
+        while base.taken and code >= _SIGNALLED:
+            say(f"the job waits for its GPUs and begins anew: {base.taken}")
+            self._begin_anew(base)
+            code = launcher.run_job(self._platform, self._base_job(base), command)
+        return code
+
+    def _begin_anew(self, base: BaseApplication) -> None:
+        """Give everything back, as for another run."""
+        if self._flex is not None:
+            try:
+                self._flex.finish()
+            except (IpcError, ApplicationGone) as error:
+                say(f"satellites of the earlier run end with their time limit: {error}")
+        base.give_back()
+        self._resumed, self._flex, self._flex_state = False, None, None
+        self._run_number += 1
+
+    def _end_run(self, why: str) -> None:
+        """End the job in order, as a SIGTERM of the user's would."""
+        say(why)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _status(self) -> JobStatus:
         """What the job holds, for its page."""
@@ -135,15 +164,15 @@ class Master:
             ),
         )
 
-    def _attended(self) -> AttendRequest | None:
+    def _hello(self) -> LeaderHello | None:
         """What the job's leader says of the job; None if it has no leader that can go on."""
         try:
-            attended = self._service.attended.get(timeout=LEADER_WITHIN_S)
+            hello = self._service.hellos.get(timeout=LEADER_WITHIN_S)
         except queue.Empty:
             return None
-        place = parse_place(job_plan.from_text(attended.plan).leases)
+        place = parse_place(job_plan.from_text(hello.plan).leases)
         # The earlier attempt itself kept the lease: nobody can lead any more.
-        return None if place.kind is Kind.RUN else attended
+        return None if place.kind is Kind.RUN else hello
 
     def _registered(self) -> BaseApplication:
         token = self._credentials.of_kind(AM_RM_KIND)
@@ -155,13 +184,13 @@ class Master:
             scheduler, token, listens_at=(host.strip("[]"), int(port)), tracking_url=self._page.url
         )
         kept = master.register()
-        return BaseApplication(master, kept, container_of(self._options.shape))
+        return BaseApplication(master, kept, container_of(self._options.shape), self._end_run)
 
     def _base_job(self, base: BaseApplication) -> BaseJob:
         return BaseJob(
             job_id=str(application_number(self._attempt.application_id)),
-            restart_count=self._attempt.attempt_id - 1,
-            nodes=base.form(self._options.minimum),
+            restart_count=self._run_number,
+            nodes=base.form(self._options.minimum, self._run_number),
             shape=self._options.shape,
             minimum=self._options.minimum,
             maximum=self._options.maximum,
@@ -177,9 +206,7 @@ class Master:
         control = MasterControl(plan, command, template, self._base, self._open_client, resumed=self._resumed)
         if plan.base.elastic:
             own = application_text(self._attempt.application_id)
-            description = FlexDescription(
-                f"satellites of {own}", self._options.flex_queue, f"{tags.BASE}{own}"
-            )
+            description = FlexDescription(f"satellites of {own}", f"{tags.BASE}{own}")
             scheduler = environments.servers(self._environment, SCHEDULER)
             flex = self._flex = control.flex = FlexApplication(
                 self._open_client,

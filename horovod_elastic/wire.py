@@ -15,16 +15,6 @@ ATTACH_AGENT = "/flexo.v1.LeaderService/AttachAgent"
 _OVER = "over:"
 
 
-def agents_proof(leader: str) -> str:
-    """The purpose of an agent's MUNGE credential. It names `leader` (host:port), so nobody can relay it."""
-    return f"{ATTACH_AGENT}@{leader}"
-
-
-def leaders_proof(leader: str) -> str:
-    """The purpose of a leader's MUNGE credential, in the initial metadata of its answer."""
-    return f"{ATTACH_AGENT}@{leader}/answer"
-
-
 def job_number(job_id: str) -> int:
     """The number by which messages and plans name a job or satellite; 0 for "", a satellite without id yet.
 

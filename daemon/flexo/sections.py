@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-PARTITION: Final = r"^[A-Za-z0-9_.-]+$"
+PARTITION: Final = r"^[A-Za-z0-9_.@-]+$"
 """The name of a partition, as a pattern."""
 
 

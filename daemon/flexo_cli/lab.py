@@ -51,7 +51,9 @@ def up(
     nodes: Annotated[int, typer.Option(help="Training nodes.")] = 3,
     gpus: Annotated[int, typer.Option(help="GPUs of a training node.")] = 4,
     cpus_per_node: Annotated[int, typer.Option(help="CPUs that each node claims.")] = 8,
-    infer_nodes: Annotated[int, typer.Option(help="Inference nodes.")] = 1,
+    infer_nodes: Annotated[
+        int | None, typer.Option(help="Inference nodes; else one; on YARN two with --loans, else none.")
+    ] = None,
     infer_gpus: Annotated[
         int | None, typer.Option(help="GPUs of an inference node; else as many as of a training node.")
     ] = None,
@@ -70,14 +72,17 @@ def up(
     yarn: Annotated[
         bool,
         typer.Option(
-            "--yarn", help="A YARN cluster; of the options above, --nodes, --gpus and --no-flexod count."
+            "--yarn",
+            help="A YARN cluster; of the options above, --nodes, --gpus, --infer-nodes, --no-flexod "
+            "and --loans count.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a lab up."""
     if yarn:
-        yarn_lab.up(name, nodes, gpus, flexod=flexod, as_json=as_json)
+        inference = 2 * int(loans) if infer_nodes is None else infer_nodes
+        yarn_lab.up(name, nodes, gpus, inference, flexod=flexod, loans=loans, as_json=as_json)
         return
     with explained(), ending_on_sigterm(), steps() as step:
         try:
@@ -86,7 +91,7 @@ def up(
                 nodes=nodes,
                 gpus_per_node=gpus,
                 cpus_per_node=cpus_per_node,
-                infer_nodes=infer_nodes,
+                infer_nodes=1 if infer_nodes is None else infer_nodes,
                 infer_gpus=infer_gpus,
                 gpu_type=gpu_type,
                 infer_gpu_type=infer_gpu_type,

@@ -33,11 +33,21 @@ class _Node:
     containers: int
 
 
-def up(name: str, nodes: int, gpus: int, *, flexod: bool, as_json: bool) -> None:
+def up(
+    name: str, nodes: int, gpus: int, infer_nodes: int, *, flexod: bool, loans: bool, as_json: bool
+) -> None:
     """Bring a YARN lab up, and print its state."""
     with explained(), ending_on_sigterm(), steps() as step:
         try:
-            bring_up_yarn(YarnLabSpec(name=name, nodes=nodes, gpus_per_node=gpus, flexod=flexod), step)
+            spec = YarnLabSpec(
+                name=name,
+                nodes=nodes,
+                gpus_per_node=gpus,
+                infer_nodes=infer_nodes,
+                flexod=flexod,
+                loans=loans,
+            )
+            bring_up_yarn(spec, step)
         except KeyboardInterrupt:
             complain(f"interrupted; nothing of the lab '{name}' is left")
             raise typer.Exit(ExitCode.INTERRUPTED) from None

@@ -12,6 +12,7 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.resources import Resources
 from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.records import application_number, application_text
+from flexo_yarn.site_settings import FLEX_QUEUE
 from horovod_elastic.platforms.yarn import submission
 from horovod_elastic.platforms.yarn.files import ARCHIVES, Shipped
 from horovod_elastic.platforms.yarn.job_options import JobOptions
@@ -65,6 +66,10 @@ def options_of(
     """The options of a job. Raises ValueError, saying what is allowed."""
     if not command:
         raise ValueError("no command: flexo yarn submit OPTIONS -- python train.py")
+    if queue.rpartition(".")[2] == FLEX_QUEUE:
+        raise ValueError(
+            f"--queue={queue}: that queue is for satellites, which YARN takes back; name another one"
+        )
     minimum, maximum = range_in(elastic, "--elastic") if elastic else (workers, workers)
     if batch:
         range_in(batch, "--elastic-batch")

@@ -27,7 +27,7 @@ from flexo_lab.slurm_files import (
 from flexo_lab.spec import Profile
 
 _START_S = 30
-_FAST_LOANS = """
+FAST_LOANS = """
         edit_interval_s = 5.0
         interval_s = 2.0
         rest_s = 4.0
@@ -117,7 +117,7 @@ def flexo_toml(layout: Layout, record: Record) -> str:
         partition = "{BORROWED_PARTITION}"
         satellite_partition = "{BORROWED_SATELLITES}"
     """
-        text = text.rstrip() + ("\n" if record.spec.profile is Profile.PRODUCTION else _FAST_LOANS)
+        text = text.rstrip() + ("\n" if record.spec.profile is Profile.PRODUCTION else FAST_LOANS)
     return textwrap.dedent(text)
 
 

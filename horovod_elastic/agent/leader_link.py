@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -10,10 +9,11 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_protos.credentials import Authenticator, NotAuthentic
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic import wire
+from horovod_elastic.proofs import ProvingCaller
 from horovod_elastic.trace import say_error
 
 # Channels do not share connections: gRPC would wait before it dials an address that has just failed.
@@ -39,7 +39,7 @@ class LeaderLink:
         """Time of the leader's last message, or of the dial."""
         self._heard = heard
         self._ended = ended
-        self._authenticator = authenticator
+        self._caller = ProvingCaller(authenticator, address)
         self._outbox: queue.SimpleQueue[pb.FromAgent | None] = queue.SimpleQueue()
         self._outbox.put(pb.FromAgent(hello=hello))
         self._call: grpc.Call | None = None
@@ -73,21 +73,16 @@ class LeaderLink:
         self._ended(self, why)
 
     def _converse(self, channel: grpc.Channel) -> None:
-        credential = self._authenticator.credential(wire.agents_proof(self.address))
-        stream = rpc.LeaderServiceStub(channel).AttachAgent(
-            self._outgoing(), metadata=((METADATA_KEY, credential),)
-        )
+        metadata = self._caller.metadata(wire.ATTACH_AGENT)
+        stream = rpc.LeaderServiceStub(channel).AttachAgent(self._outgoing(), metadata=metadata)
         self._call = stream
         if self._closed:
             stream.cancel()
-        answer = dict(stream.initial_metadata()).get(METADATA_KEY, "")
-        if answer:  # else the stream was refused, and reading it says why
-            caller = self._authenticator.verify(str(answer), wire.leaders_proof(self.address))
-            if caller.uid != os.getuid():
-                raise NotAuthentic(f"{self.address} is another user's, not this job's leader")
+        proven = False  # before a refusal nobody proves anything, and reading the stream says why
         for message in stream:
-            if not answer:
-                raise NotAuthentic(f"{self.address} does not prove that it is this job's leader")
+            if not proven:
+                self._caller.check(wire.ATTACH_AGENT, stream)
+                proven = True
             self.heard_at = time.monotonic()
             self._heard(self, message)
 

@@ -1,24 +1,22 @@
 """Leader leases over gRPC: the client for flexod and for the job's own `flexo run`, and `flexo run`'s server.
 
-The caller proves by MUNGE, in each call, who it is.
+The caller proves in each call who it is.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from flexo_protos import tls
-from flexo_protos.connections import ConnectionGuard
 from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
 from flexo_protos.leader_leases import table
 from flexo_protos.leader_leases.lease import LeaderLease, StoreUnavailable
@@ -27,6 +25,7 @@ from flexo_protos.v1 import leases_pb2 as pb
 from flexo_protos.v1 import leases_pb2_grpc as rpc
 from horovod_elastic.election.lease_client import ANSWER_WITHIN_S, JobRun
 from horovod_elastic.network import NoAddress
+from horovod_elastic.proofs import Doorkeeper, refuse
 from horovod_elastic.streams import first
 from horovod_elastic.wire import CALLING_OPTIONS, guard_of, job_number, server_options
 
@@ -143,7 +142,7 @@ class LeaseServer:
         self.endpoint = f"{host}:{port}"
         """The server's host:port."""
         self._guard = guard_of(self.endpoint)
-        self._server.add_generic_rpc_handlers((_Service(authenticator, self._guard),))
+        self._server.add_generic_rpc_handlers((_Service(Doorkeeper(authenticator, self._guard)),))
         self._watching = ExitStack()
 
     def __enter__(self) -> LeaseServer:
@@ -169,9 +168,8 @@ class _Service(grpc.GenericRpcHandler):
     Here a stranger's call ends at its headers.
     """
 
-    def __init__(self, authenticator: Authenticator, guard: ConnectionGuard) -> None:
-        self._authenticator = authenticator
-        self._guard = guard
+    def __init__(self, door: Doorkeeper) -> None:
+        self._door = door
         self._lock = threading.Lock()
         self._table = table.LeaseTable(time.monotonic())
         self._methods: dict[str, tuple[Callable[[bytes], Any], _Answer]] = {
@@ -202,37 +200,19 @@ class _Service(grpc.GenericRpcHandler):
         requests: Iterator[bytes],
         context: grpc.ServicerContext,
     ) -> pb.Lease:
-        uid = self._own_user(method, context)
+        uid = self._door.admit(context, method)
         hang_up = threading.Timer(MESSAGE_WITHIN_S, context.cancel)  # so that no thread waits for ever
         hang_up.start()
         try:
             request = parse(first(requests, context))
         except DecodeError as error:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             hang_up.cancel()
         try:
             with self._lock:
                 return answer(self._table, uid, request, time.monotonic())
         except table.BadRequest as error:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except table.TooManyLeases as error:
-            _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-
-    def _own_user(self, method: str, context: grpc.ServicerContext) -> int:
-        credential = dict(context.invocation_metadata()).get(METADATA_KEY, "")
-        if not credential:
-            _refuse(context, grpc.StatusCode.UNAUTHENTICATED, "the call carries no MUNGE credential")
-        try:
-            caller = self._authenticator.verify(str(credential), method)
-        except NotAuthentic as error:
-            _refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
-        if caller.uid != os.getuid():
-            _refuse(context, grpc.StatusCode.PERMISSION_DENIED, "this job belongs to another user")
-        self._guard.has_proven(context.peer())
-        return caller.uid
-
-
-def _refuse(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:
-    context.abort(code, text)
-    raise AssertionError("abort raises")
+            refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections.abc import Iterator
@@ -10,12 +9,13 @@ from contextlib import ExitStack
 
 import grpc
 
-from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_protos.credentials import Authenticator
 from flexo_protos.v1 import workers_pb2 as pb
 from flexo_protos.v1 import workers_pb2_grpc as rpc
 from horovod_elastic import wire
 from horovod_elastic.leader.leader import Leader
 from horovod_elastic.platforms.base import agent_name
+from horovod_elastic.proofs import Doorkeeper
 from horovod_elastic.streams import CLOSE_WITHIN_S, MAX_STREAMS, converse, first, listen_on
 
 STARTS_SERVING_WITHIN_S = 2.0
@@ -30,15 +30,15 @@ class LeaderPort(rpc.LeaderServiceServicer):
     """
 
     def __init__(self, address: str, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
         self._leader: Leader | None = None
         self._leads = threading.Event()
         self._server, self.endpoint = listen_on(address)
-        self._guard = wire.guard_of(self.endpoint)
+        guard = wire.guard_of(self.endpoint)
+        self._door = Doorkeeper(authenticator, guard)
         rpc.add_LeaderServiceServicer_to_server(self, self._server)
         self._server.start()
         self._watching = ExitStack()
-        self._watching.enter_context(self._guard.watching())
+        self._watching.enter_context(guard.watching())
 
     def start_serving(self, leader: Leader) -> None:
         """Let agents attach to `leader` from now on."""
@@ -59,8 +59,8 @@ class LeaderPort(rpc.LeaderServiceServicer):
     def AttachAgent(  # noqa: N802
         self, request_iterator: Iterator[pb.FromAgent], context: grpc.ServicerContext
     ) -> Iterator[pb.ToAgent]:
-        """Serve the stream of one agent. Both sides prove by MUNGE that they belong to the job's user."""
-        self._check_user(context)
+        """Serve the stream of one agent. Both sides prove that they belong to the job's user."""
+        self._door.admit_and_answer(context, wire.ATTACH_AGENT, self.endpoint)
         leader = self._leader if self._leads.wait(STARTS_SERVING_WITHIN_S) else None
         if leader is None:
             context.abort(grpc.StatusCode.UNAVAILABLE, "this agent does not lead the job")
@@ -79,16 +79,3 @@ class LeaderPort(rpc.LeaderServiceServicer):
             leader.post(lambda: leader.agent_detached(name, outbox))
 
         yield from converse(request_iterator, context, outbox, heard, ended)
-
-    def _check_user(self, context: grpc.ServicerContext) -> None:
-        credential = dict(context.invocation_metadata()).get(METADATA_KEY, "")
-        endpoint = self.endpoint
-        try:
-            caller = self._authenticator.verify(str(credential), wire.agents_proof(endpoint))
-            if caller.uid != os.getuid():
-                context.abort(grpc.StatusCode.PERMISSION_DENIED, "this job belongs to another user")
-            self._guard.has_proven(context.peer())
-            answer = self._authenticator.credential(wire.leaders_proof(endpoint))
-        except NotAuthentic as error:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-        context.send_initial_metadata(((METADATA_KEY, answer),))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from conftest import LabFactory
 
-from flexo.clusters.slurm.priority_band import in_band
+from flexo.clusters.slurm.priorities import BAND
 from flexo_lab import Lab, Profile
 
 BOUND_S = 90
@@ -62,11 +62,11 @@ def test_a_short_job_submitted_later_starts_before_a_longer_one(ordering: Lab) -
     long, held, by_hand = (submit(ordering, 60, *options) for options in ([], ["--hold"], []))
     inference = submit(ordering, 10, "--partition=infer", "--nodelist=i1", "--begin=now+1hour")
     untouched = seen(ordering, inference)
-    wait(lambda: in_band(seen(ordering, by_hand)[1]), "both are put in order")
+    wait(lambda: seen(ordering, by_hand)[1] in BAND, "both are put in order")
     ordering.run(["scontrol", "update", f"JobId={by_hand}", "Priority=1000"])
     short = submit(ordering, 5)
     wait(lambda: seen(ordering, short)[1] > seen(ordering, long)[1], "the short job comes first")
-    assert in_band(seen(ordering, short)[1])
+    assert seen(ordering, short)[1] in BAND
 
     ordering.run(["scancel", str(holder)])
     wait(lambda: seen(ordering, short)[0] == "RUNNING", "the short job starts")

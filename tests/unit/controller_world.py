@@ -25,7 +25,7 @@ from flexo.clusters.base import (
     StartBounds,
     UserShares,
 )
-from flexo.clusters.slurm import priority_band
+from flexo.clusters.slurm.priorities import BAND
 from flexo.config import ControllerSettings, Settings
 from flexo.control.leaders import NodeSpeed, Saved
 from flexo.controller import Controller
@@ -145,10 +145,10 @@ class FakeCluster:
         self.queue.pop(int(job), None)
 
     def in_band(self, priority: int) -> bool:
-        return priority_band.in_band(priority)
+        return priority in BAND
 
     def arrange(self, now: Sequence[int]) -> list[int]:
-        return priority_band.arrange(now)
+        return BAND.arrange(now)
 
     def prioritize(self, priorities: Sequence[Priority]) -> None:
         if self.refuses:

@@ -178,6 +178,7 @@ def flexod_sees(lab: YarnLab, nodes: int) -> bool:
         (("--memory", "much"), "--memory=much"),
         (("--gpus", "99"), "99 GPUs"),
         (("--queue", "nowhere"), "nowhere"),
+        (("--queue", "root.flex"), "satellites"),
         (("--file", "/no/such/file"), "/no/such/file"),
         (("--export", "1=2"), "--export=1=2"),
     ],

@@ -55,7 +55,7 @@ class YarnJob(TrainingLogs):
     def output(self) -> str:
         """What its containers have printed, as far as NodeManagers still have it."""
         texts = []
-        for path in self.lab.layout.directory.glob("n*/containers/*/*/std*"):
+        for path in self.lab.layout.directory.glob("[ni]*/containers/*/*/std*"):
             if records.application_text(self.application) in str(path) or "flexo" in str(path):
                 with suppress(OSError):
                     texts.append(f"--- {path.parent.name}/{path.name}\n{path.read_text(errors='replace')}")

@@ -47,29 +47,32 @@ class Ask:
     """The host that the containers must be on; "": any."""
     rack: str = DEFAULT_RACK
     """The rack of that host."""
-    label: str = ""
-    """The node label; "": nodes without one."""
+    label: str | None = None
+    """The node label; "": nodes without one; None: what the queue's default says."""
 
     def for_containers(self, containers: int) -> Ask:
         """The same for another number of containers."""
         return replace(self, containers=containers)
 
     def requests(self) -> list[pb.ResourceRequest]:
-        """YARN's requests for it. A host stands beside its rack and "*", which count but place nothing."""
+        """YARN's requests for it. A host stands beside its rack and "*", which count but place nothing.
 
-        def request(name: str, relax: bool) -> pb.ResourceRequest:
+        Only the request for "*" may name a label.
+        """
+
+        def request(name: str, relax: bool, label: str | None = None) -> pb.ResourceRequest:
             return pb.ResourceRequest(
                 priority=pb.Priority(priority=self.priority),
                 resource_name=name,
                 capability=self.resource,
                 containers=self.containers,
                 relax_locality=relax,
-                node_label_expression=self.label,
+                node_label_expression=label,
             )
 
         if not self.node:
-            return [request(ANY, True)]
-        return [request(self.node, True), request(self.rack, False), request(ANY, False)]
+            return [request(ANY, True, self.label)]
+        return [request(self.node, True), request(self.rack, False), request(ANY, False, self.label)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ _DEEPEST = 20
 _HOST: Final = "yarn.resourcemanager.hostname"
 _SEVERAL: Final = "yarn.resourcemanager.ha.enabled"
 _NAMES: Final = "yarn.resourcemanager.ha.rm-ids"
+HIGHEST_PRIORITY: Final = "yarn.cluster.max-application-priority"
 
 
 class BadConfiguration(Exception):
@@ -47,6 +48,8 @@ class ClientConfiguration:
     kerberos: bool
     gpu_plugin: bool
     """Whether NodeManagers give each container its GPUs, as far as these files tell."""
+    highest_priority: int = 0
+    """The highest priority of an application."""
 
 
 def default_folder() -> Path:
@@ -77,6 +80,7 @@ def read_client(folder: Path) -> ClientConfiguration:
         default_filesystem=_value(settings, "fs.defaultFS", "file:///"),
         kerberos=_value(settings, "hadoop.security.authentication", "simple") == "kerberos",
         gpu_plugin=GPU in (each.strip() for each in plugins),
+        highest_priority=_number(site, settings, HIGHEST_PRIORITY),
     )
 
 
@@ -104,6 +108,13 @@ def _address(site: Path, settings: Mapping[str, str], setting: str, suffix: str,
     if not host or not number.isdecimal():
         raise BadConfiguration(site, f"says {name} is '{text}'; allowed: HOST:PORT")
     return host, int(number)
+
+
+def _number(site: Path, settings: Mapping[str, str], name: str) -> int:
+    text = _value(settings, name, "0")
+    if not text.isdecimal():
+        raise BadConfiguration(site, f"says {name} is '{text}'; allowed: a number from 0")
+    return int(text)
 
 
 def _value(settings: Mapping[str, str], name: str, default: str) -> str:

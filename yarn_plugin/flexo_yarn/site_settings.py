@@ -150,11 +150,12 @@ YARN_SITE: Final = (
     ),
     Setting(
         "yarn.cluster.max-application-priority",
-        "100",
+        "10000",
         "0",
-        "With 0, all applications have the same priority, and flexod's orders have no effect.",
+        'The upper half is flexod\'s, where it puts jobs in order (order = "policy").',
         rule=Rule.AT_LEAST,
-        needed="1",
+        needed="2000",
+        vital=False,
     ),
     Setting(
         "yarn.acl.enable",
@@ -225,13 +226,6 @@ CAPACITY_SCHEDULER: Final = (
 )
 """capacity-scheduler.xml. root.queues has the flex queue besides the site's own."""
 
-EXAMPLES: Final = {
-    "yarn-site.xml.example": YARN_SITE,
-    "resource-types.xml.example": RESOURCE_TYPES,
-    "capacity-scheduler.xml.example": CAPACITY_SCHEDULER,
-}
-"""The example files in yarn_plugin/, which `python -m flexo_yarn.site_settings FOLDER` writes."""
-
 
 def as_xml(settings: Iterable[tuple[str, str]]) -> str:
     """A configuration file of Hadoop with these names and values."""
@@ -252,11 +246,3 @@ def as_example(settings: Iterable[Setting]) -> str:
             f"  <property><name>{escape(each.name)}</name><value>{escape(each.value)}</value></property>\n\n"
         )
     return "".join(parts).rstrip() + "\n</configuration>\n"
-
-
-if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    for file_name, its_settings in EXAMPLES.items():
-        Path(sys.argv[1], file_name).write_text(as_example(its_settings))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from flexo.doctor.finding import Finding, not_checked, ok, problem, warning
+from flexo_yarn import loan_settings
 from flexo_yarn.configuration import BadConfiguration, read_file
 from flexo_yarn.site_settings import (
     CAPACITY_SCHEDULER,
@@ -41,7 +42,23 @@ def examine_yarn(folder: Path) -> list[Finding]:
         queues = read_file(queues_file)
     except BadConfiguration as error:
         return [*findings, _unreadable(error)]
-    return [*findings, _flex_queue(queues), *(_checked(each, queues) for each in CAPACITY_SCHEDULER)]
+    return [
+        *findings,
+        _flex_queue(queues),
+        *(_checked(each, queues) for each in CAPACITY_SCHEDULER),
+        *_loans(site, queues),
+    ]
+
+
+def _loans(site: Mapping[str, str], queues: Mapping[str, str]) -> list[Finding]:
+    """What loans need, for each label whose nodes satellites may use."""
+    labels = [each.strip() for each in queues.get(loan_settings.FLEX_LABELS, "").split(",") if each.strip()]
+    if not labels:
+        return []
+    found = [_checked(each, site) for each in loan_settings.LABELS]
+    for label in labels:
+        found += [_checked(each, queues) for each in loan_settings.of_flex_queue(label)[1:]]
+    return found
 
 
 def _unreadable(error: BadConfiguration) -> Finding:

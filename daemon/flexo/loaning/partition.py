@@ -7,12 +7,14 @@ packed onto empty servers, because a job that fits beside others would run alrea
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from flexo.loaning.demand import DemandMissing, DemandSource
 from flexo.model.loans import Demand
 from flexo.model.nodes import Node
 from flexo.model.queue import JobState, QueuedJob
+from flexo_protos.resources import Resources
 
 
 class PartitionDemand(DemandSource):
@@ -41,43 +43,78 @@ def waits_for_servers(job: QueuedJob) -> bool:
 
 def _servers_for(jobs: Iterable[QueuedJob], servers: Sequence[Node]) -> int:
     """The number of empty servers that hold all of `jobs`: first fit, the largest first, no job twice on one
-    server.
+    server unless its pieces are separate.
 
     Jobs that no server of the partition can hold are not counted: they wait in vain.
     """
     kinds = {node.capacity: node for node in servers}.values()
-    parts = [(share, job) for job in jobs if (share := _share(job, kinds)) is not None]
+    whole = 0
+    pieces: list[_Piece] = []
+    for job in jobs:
+        for each in _pieces(job, kinds):
+            full, piece = each.filling()
+            whole += full
+            pieces += piece
+    return whole + _first_fit(sorted(pieces, key=lambda piece: (-piece.share, piece.job_id)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What a job asks for on `servers` servers; or `copies` separate pieces, which may share a server."""
+
+    job_id: int
+    share: float
+    """The part, 0 to 1, that it takes of each of its servers."""
+    servers: int = 1
+    copies: int = 1
+
+    def filling(self) -> tuple[int, list[_Piece]]:
+        """The servers that copies of it fill, and the pieces that are left."""
+        if self.copies == 1:
+            return 0, [self]
+        each = max(1, int(1 / self.share)) if self.share else self.copies
+        return self.copies // each, [replace(self, copies=1)] * (self.copies % each)
+
+
+def _pieces(job: QueuedJob, kinds: Collection[Node]) -> list[_Piece]:
+    """The pieces of a job that some kind of server can hold."""
+    if job.requests and all(each.divisible for each in job.requests):
+        shares = [(_share(each.unit, kinds), each.units) for each in job.requests]
+        return [_Piece(job.job_id, share, copies=units) for share, units in shares if share is not None]
+    share = _share(job.resources.share(job.num_nodes), kinds)
+    if share is None:
+        return []
+    return [_Piece(job.job_id, 1.0 if job.exclusive else share, max(1, job.num_nodes))]
+
+
+def _first_fit(pieces: Iterable[_Piece]) -> int:
     free: list[float] = []
-    for share, job in sorted(parts, key=lambda part: (-part[0], part[1].job_id)):
-        missing = max(1, job.num_nodes)
+    for piece in pieces:
+        missing = piece.servers
         for at, room in enumerate(free):
-            if missing and room >= share:
-                free[at] -= share
+            if missing and room >= piece.share:
+                free[at] -= piece.share
                 missing -= 1
-        free += [1.0 - share] * missing
+        free += [1.0 - piece.share] * missing
     return len(free)
 
 
-def _share(job: QueuedJob, servers: Iterable[Node]) -> float | None:
-    """The part, 0 to 1, that `job` takes of each of its servers, on the smallest kind of server that holds
-    it.
+def _share(each: Resources, servers: Iterable[Node]) -> float | None:
+    """The part, 0 to 1, that `each` is of the smallest kind of server that holds it.
 
     None: no kind holds it.
     """
-    shares = [_share_of(job, server) for server in servers]
-    possible = [share for share in shares if share <= 1]
-    if not possible:
-        return None
+    possible = [share for server in servers if (share := _share_of(each, server)) <= 1]
     # Multiples of a power of two, rounded up: jobs that fit must not fail for the last bit of a sum.
-    return 1.0 if job.exclusive else math.ceil(max(possible) * 2**20) / 2**20
+    return math.ceil(max(possible) * 2**20) / 2**20 if possible else None
 
 
-def _share_of(job: QueuedJob, server: Node) -> float:
-    """The part of `server` that `job` takes on each node: the largest of its parts of GPUs, CPUs and memory.
+def _share_of(each: Resources, server: Node) -> float:
+    """The part of `server` that `each` is: the largest of its parts of GPUs, CPUs and memory.
 
-    Infinite: the job does not fit there at all.
+    Infinite: it does not fit there at all.
     """
-    each, has = job.resources.share(job.num_nodes), server.capacity
+    has = server.capacity
     if not has.holds(each):
         return math.inf
     asked = ((each.gpus, has.gpus), (each.cpus, has.cpus), (each.memory_mib, has.memory_mib))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from flexo_demos.elastic import command, picture, report
 from flexo_demos.elastic.cluster import DemoCluster
@@ -18,6 +18,7 @@ from flexo_demos.elastic.stage import LOGS, Options, lab_of, yarn_lab_of
 from flexo_demos.elastic.story import Seen, Story, StoryFailed
 from flexo_demos.elastic.tell import Teller
 from flexo_demos.elastic.yarn import YarnDemo
+from flexo_demos.elastic.yarn_inference import Inference
 from flexo_lab import Lab, LabSpec
 from flexo_lab.yarn import YarnLabSpec
 
@@ -41,7 +42,7 @@ def main() -> int:
 
 def _run(options: Options, teller: Teller) -> int:
     """Play the story, then judge it by the logs."""
-    plot = Plot()
+    plot = Plot(epochs=40) if options.yarn else Plot()  # a loan more takes longer
     reference = Reference(EXAMPLE / "train.py", options.out / "reference", plot.epochs, plot.batch)
     seen = Seen()
 
@@ -63,11 +64,12 @@ def _cluster_of(options: Options, plot: Plot, teller: Teller) -> Iterator[DemoCl
     """A lab of the kind that the options name."""
     name, nodes, gpus = options.name, plot.nodes, plot.gpus_per_node
     if options.yarn:
-        with yarn_lab_of(YarnLabSpec(name, nodes, gpus), options, teller) as yarn:
-            yield YarnDemo(yarn)
+        spec = YarnLabSpec(name, nodes, plot.servers, gpus, loans=True)
+        with yarn_lab_of(spec, options, teller) as yarn, closing(Inference(yarn)) as inference:
+            yield YarnDemo(yarn, inference)
     else:
-        spec = LabSpec(name=name, nodes=nodes, gpus_per_node=gpus, flexod=False)
-        with lab_of(spec, options, teller, Lab.start_flexod) as slurm:
+        slurm_spec = LabSpec(name=name, nodes=nodes, gpus_per_node=gpus, flexod=False)
+        with lab_of(slurm_spec, options, teller, Lab.start_flexod) as slurm:
             yield SlurmDemo(slurm)
 
 
@@ -100,7 +102,7 @@ def _found(options: Options, plot: Plot, seen: Seen, failure: str, duration_s: f
         rigid = seen.rigid
         scene = picture.Scene(
             began_at=seen.submitted_at,
-            gpus=plot.nodes * plot.gpus_per_node,
+            gpus=(plot.nodes + (plot.servers if seen.loan else 0)) * plot.gpus_per_node,
             holdings=holdings(seen.looks, seen.elastic_id, rigid.job_id if rigid else None),
             loss=loss_curve(logs),
             resizes=went.resizes,
@@ -115,6 +117,7 @@ def _found(options: Options, plot: Plot, seen: Seen, failure: str, duration_s: f
         duration_s=round(duration_s, 1),
         elastic=elastic,
         rigid=seen.rigid,
+        loan=seen.loan,
         satellites_seen=len(seen.satellites),
         satellites_left=seen.satellites_left,
         failure=failure,

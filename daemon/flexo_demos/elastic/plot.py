@@ -22,6 +22,8 @@ class Plot:
     rigid_seconds: int = 20
     calm_batches: int = 60
     """Number of batches at full size before the rigid job is submitted."""
+    servers: int = 2
+    """Inference servers, where the story has any. flexod keeps one idle for inference, and lends one."""
 
     @property
     def rigid_nodes(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from flexo_demos.elastic.measure import Balance, Course
 
 RIGID_WAIT_LIMIT_S = 10.0
+SERVERS_WAIT_LIMIT_S = 10.0
 ACCURACY_MARGIN = 0.01
 
 
@@ -103,6 +104,26 @@ class Rigid:
 
 
 @dataclass(frozen=True, slots=True)
+class Loan:
+    """What became of the inference servers that were lent."""
+
+    servers: int
+    """Those that inference had, and asked for again."""
+    workers: int = 0
+    """The most workers that trained on them at a time."""
+    asked_at: float | None = None
+    served_at: float | None = None
+    """When inference had all of them; None: it never had."""
+
+    @property
+    def wait_s(self) -> float | None:
+        """Seconds from the request to the last server; None if it did not come."""
+        if self.asked_at is None or self.served_at is None:
+            return None
+        return round(self.served_at - self.asked_at, 3)
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """All results. A field is None if the demo ended before it; `failure` then says why."""
 
@@ -115,6 +136,8 @@ class Report:
     """Duration of the demo, with bringing the lab up and taking it down."""
     elastic: Elastic | None
     rigid: Rigid | None
+    loan: Loan | None
+    """None: the story has no inference servers."""
     satellites_seen: int
     satellites_left: int | None
     failure: str
@@ -149,6 +172,7 @@ def claims(report: Report) -> tuple[CheckedSentence, ...]:
             + ("never." if wait_s is None else f"{wait_s:.1f} s."),
             wait_s is not None and wait_s <= RIGID_WAIT_LIMIT_S,
         ),
+        *(() if report.loan is None else _of_loan(report.loan)),
         CheckedSentence(
             f"All {elastic.batches_planned} batches were committed; {elastic.batches_lost} were lost.",
             elastic.batches_lost == elastic.batches_half_logged == 0,
@@ -179,6 +203,20 @@ def _close(final: float | None, reference: float | None) -> bool:
     return abs(final - reference) <= ACCURACY_MARGIN + 1e-9
 
 
+def _of_loan(loan: Loan) -> tuple[CheckedSentence, ...]:
+    wait_s = loan.wait_s
+    return (
+        CheckedSentence(
+            f"Workers trained on a lent inference server: {loan.workers} at most.", loan.workers > 0
+        ),
+        CheckedSentence(
+            f"Inference had its {loan.servers} servers within {SERVERS_WAIT_LIMIT_S:.0f} s of its request: "
+            + ("never." if wait_s is None else f"{wait_s:.1f} s."),
+            wait_s is not None and wait_s <= SERVERS_WAIT_LIMIT_S,
+        ),
+    )
+
+
 def _percent(share: float | None) -> str:
     return "unknown" if share is None else f"{100 * share:.1f}%"
 
@@ -204,6 +242,11 @@ def table(report: Report) -> tuple[tuple[str, str], ...]:
         rows.append(
             ("rigid job waited", "did not start" if rigid.wait_s is None else f"{rigid.wait_s:.1f} s")
         )
+    if (loan := report.loan) is not None:
+        rows += [
+            ("workers on lent servers", str(loan.workers)),
+            ("inference waited", "for ever" if loan.wait_s is None else f"{loan.wait_s:.1f} s"),
+        ]
     left = "unknown" if report.satellites_left is None else str(report.satellites_left)
     rows.append(("satellites, left at the end", f"{report.satellites_seen}, {left}"))
     rows.append(("the whole story took", f"{report.duration_s:.0f} s"))
@@ -219,5 +262,7 @@ def write(report: Report, path: Path) -> None:
     document = asdict(report)
     if report.rigid is not None:
         document["rigid"]["wait_s"] = report.rigid.wait_s
+    if report.loan is not None:
+        document["loan"]["wait_s"] = report.loan.wait_s
     document["claims"] = [asdict(claim) for claim in claims(report)]
     path.write_text(json.dumps(document, indent=2) + "\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flexo.clusters.slurm.hostlist import expand
 from flexo.clusters.slurm.marks import satellite_tag
+from flexo_demos.elastic.cluster import Servers
 from flexo_demos.elastic.plot import EXAMPLE, Plot
 from flexo_demos.elastic.queue import HOLDING, QueuedJob
 from flexo_lab import Lab
@@ -21,6 +22,7 @@ class SlurmDemo:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self.nodes = lab.spec.train_names
+        self.servers: Servers | None = None
 
     def version(self) -> str:
         """The release that slurmctld reports; "" if it reports none."""

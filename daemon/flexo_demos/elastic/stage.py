@@ -66,7 +66,10 @@ def lab_of(spec: LabSpec, options: Options, teller: Teller, ready: Callable[[Lab
 @contextmanager
 def yarn_lab_of(spec: YarnLabSpec, options: Options, teller: Teller) -> Iterator[YarnLab]:
     """A YARN lab with flexod. See `kept_up`."""
-    teller.say(f"A real YARN cluster comes up: {spec.nodes} nodes with {spec.gpus_per_node} GPUs each")
+    teller.say(
+        f"A real YARN cluster comes up: {spec.nodes} training nodes and {spec.infer_nodes} inference servers "
+        f"with {spec.gpus_per_node} GPUs each"
+    )
     with kept_up(lambda: bring_up_yarn(spec, teller.now), options, teller) as lab:
         teller.say("YARN is up, and flexod watches it")
         yield lab

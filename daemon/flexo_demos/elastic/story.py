@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flexo_demos.elastic.cluster import DemoCluster
+from flexo_demos.elastic.cluster import DemoCluster, Servers
 from flexo_demos.elastic.measure import Course, course, read_logs
 from flexo_demos.elastic.plot import Plot
 from flexo_demos.elastic.queue import Look, QueuedJob, node_map, room_for
-from flexo_demos.elastic.report import Rigid
+from flexo_demos.elastic.report import Loan, Rigid
 from flexo_demos.elastic.tell import Teller
 
 _LOOK_EVERY_S = 0.5
@@ -39,6 +39,7 @@ class Seen:
     submitted_at: float = 0.0
     """Submission of the elastic job, in seconds since the epoch."""
     rigid: Rigid | None = None
+    loan: Loan | None = None
     looks: list[Look] = field(default_factory=list)
     satellites_left: int | None = None
 
@@ -67,8 +68,12 @@ class Story:
 
     def play(self) -> None:
         """Play from the first submission to the last satellite's end. Raises StoryFailed, LabError."""
-        most = self._plot.most_workers
+        most, servers = self._plot.most_workers, self._cluster.servers
         self._seen.software, self._seen.version = self._cluster.software, self._cluster.version()
+        if servers is not None:
+            self._seen.loan = Loan(len(servers.nodes))
+            servers.want()
+            self._teller.say(f"Inference is busy: it has {', '.join(servers.nodes)}")
         self._submit_elastic()
         self._until("the elastic job starts", 30, lambda: self._elastic().runs)
         self._until("its first batch is committed", 90, lambda: self._course is not None)
@@ -77,6 +82,8 @@ class Story:
         self._until("it has trained like that for a while", 60, lambda: self._batches() >= calm_until)
         self._submit_rigid()
         self._until("the rigid job starts", 60, self._rigid_has_started)
+        if servers is not None:
+            self._lend_and_take_back(servers)
         self._until("the rigid job ends", self._plot.rigid_seconds + 60, lambda: self._rigid().over)
         self._until(f"the elastic job has {most} workers again", 90, lambda: self._workers() == most)
         self._until("the elastic job ends", 240, lambda: self._elastic().over, ends=True)
@@ -86,7 +93,8 @@ class Story:
         plot = self._plot
         self._teller.say(f"$ {self._cluster.elastic_command(plot)}", "bold")
         self._teller.show(f"from one worker to {plot.most_workers}; train.py is an elastic Horovod script")
-        self._teller.show("below: E its own GPUs, e its satellites', R the rigid job's, · idle")
+        others = "R the rigid job's" + (", I inference's" if self._cluster.servers else "")
+        self._teller.show(f"below: E its own GPUs, e its satellites', {others}, · idle")
         self._seen.submitted_at = time.time()
         self._seen.elastic_id = self._cluster.submit_elastic(plot, self._out)
 
@@ -118,6 +126,26 @@ class Story:
             )
             return True
         return False
+
+    def _lend_and_take_back(self, servers: Servers) -> None:
+        """The job grows onto an idle inference server, and leaves it when inference asks."""
+        self._teller.say("Inference has no traffic: its servers are idle", "magenta")
+        servers.leave()
+        self._until("a worker trains on a lent server", 60, lambda: self._trains_on(servers))
+        loan = Loan(len(servers.nodes), workers=self._on(servers), asked_at=servers.want())
+        self._seen.loan = loan
+        self._teller.say("Inference has traffic again, and asks for all of its servers", "magenta")
+        self._until("inference has its servers", 60, lambda: servers.served_at is not None)
+        loan = self._seen.loan = replace(loan, served_at=servers.served_at)
+        self._teller.say(f"inference has them, {loan.wait_s:.1f} s after its request", "magenta")
+
+    def _trains_on(self, servers: Servers) -> bool:
+        """Whether the job has all of its workers, and some of them on these servers."""
+        return bool(self._on(servers)) and self._workers() == self._plot.most_workers
+
+    def _on(self, servers: Servers) -> int:
+        """GPUs of these servers that satellites hold: one for each worker."""
+        return sum(count for job in self._now.satellites for node, count in job.gpus if node in servers.nodes)
 
     def _count_what_is_left(self) -> None:
         with suppress(StoryFailed):
@@ -177,7 +205,11 @@ class Story:
         letters = {self._seen.elastic_id: "E"}
         if self._seen.rigid is not None:
             letters[self._seen.rigid.job_id] = "R"
-        drawn = node_map(look, self._cluster.nodes, self._plot.gpus_per_node, letters)
+        nodes = self._cluster.nodes
+        if (servers := self._cluster.servers) is not None:
+            letters[servers.job_id] = "I"
+            nodes += servers.nodes
+        drawn = node_map(look, nodes, self._plot.gpus_per_node, letters)
         if drawn != self._told_map:
             self._told_map = drawn
             self._teller.show(drawn)

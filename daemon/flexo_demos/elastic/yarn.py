@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from flexo.clusters.yarn.read_applications import base_of, end_of, gang_of
+from flexo_demos.elastic.cluster import Servers
 from flexo_demos.elastic.plot import EXAMPLE, Plot
 from flexo_demos.elastic.queue import QueuedJob
+from flexo_demos.elastic.yarn_inference import Inference
 from flexo_lab.errors import LabCommandFailed
 from flexo_lab.yarn import YarnLab
 from flexo_protos.hadoop import yarn_pb2 as pb
@@ -28,10 +30,12 @@ class YarnDemo:
 
     software = "YARN"
 
-    def __init__(self, lab: YarnLab) -> None:
+    def __init__(self, lab: YarnLab, servers: Inference) -> None:
         self._lab = lab
-        self.nodes = lab.spec.node_names
-        self._name_of = {lab.yarn_layout.node(number): name for number, name in enumerate(self.nodes, 1)}
+        self.nodes = lab.spec.train_names
+        self.servers: Servers | None = servers
+        names = enumerate(lab.spec.node_names, 1)
+        self._name_of = {lab.yarn_layout.node(number): name for number, name in names}
         self._client = ResourceManager(lab.clients, user="root")
 
     def version(self) -> str:

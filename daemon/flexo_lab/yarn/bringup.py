@@ -15,6 +15,7 @@ from flexo_lab.teardown import Progress, silent
 from flexo_lab.yarn import jars
 from flexo_lab.yarn.files import flexo_toml, write_files
 from flexo_lab.yarn.lab import YarnLab
+from flexo_lab.yarn.labels import label_inference_nodes
 from flexo_lab.yarn.record import YarnRecord
 from flexo_lab.yarn.spec import YarnLabSpec
 from flexo_protos.hadoop import yarn_pb2 as pb
@@ -45,7 +46,7 @@ def _build(layout: Layout, spec: YarnLabSpec, progress: Progress) -> YarnLab:
     layout.scratch.mkdir()
     layout.scratch.chmod(0o1777)
     layout.write_bashrc(lab.environment()["PATH"])
-    progress(f"starting {' and '.join(spec.rm_names)} and {spec.nodes} NodeManagers")
+    progress(f"starting {' and '.join(spec.rm_names)} and {len(spec.node_names)} NodeManagers")
     for daemon in spec.daemon_names:
         lab.start(daemon)
     if spec.flexod:
@@ -53,8 +54,11 @@ def _build(layout: Layout, spec: YarnLabSpec, progress: Progress) -> YarnLab:
         make_munge_folder(layout)
         start_munged(layout, lab.environment())
         layout.flexod.mkdir()
-        layout.flexo_toml.write_text(flexo_toml(layout, lab.yarn_layout))
+        layout.flexo_toml.write_text(flexo_toml(layout, lab.yarn_layout, spec))
     wait_for_nodes(lab)
+    if spec.infer_nodes:
+        progress("giving inference nodes their label")
+        label_inference_nodes(lab.yarn_layout, spec)
     if spec.flexod:
         lab.start_flexod()
     lab = YarnLab(layout, YarnRecord(spec, lab.record.number, up=True))
@@ -65,14 +69,15 @@ def _build(layout: Layout, spec: YarnLabSpec, progress: Progress) -> YarnLab:
 def wait_for_nodes(lab: YarnLab) -> None:
     """Wait until the ResourceManager answers and all nodes run. Raises LabFailed with the end of its log."""
     client = ResourceManager(lab.clients, user="root")
+    nodes = len(lab.spec.node_names)
 
     def all_run() -> bool:
         with suppress(IpcError):
-            return len(client.nodes([pb.NS_RUNNING])) == lab.spec.nodes
+            return len(client.nodes([pb.NS_RUNNING])) == nodes
         return False
 
     try:
-        wait_until(all_run, f"{lab.spec.nodes} nodes to run", _UP_S, lab.yarn_layout.log("rm"))
+        wait_until(all_run, f"{nodes} nodes to run", _UP_S, lab.yarn_layout.log("rm"))
     finally:
         client.close()
     if missing := [node for node in lab.spec.node_names if not lab.processes_of(node)]:

@@ -6,9 +6,12 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from flexo_lab.flexod import FAST_LOANS
 from flexo_lab.layout import Layout
-from flexo_lab.yarn.layout import ZOOKEEPER_PORT, YarnLayout
+from flexo_lab.yarn.layout import NODE_PORT, ZOOKEEPER_PORT, YarnLayout
 from flexo_lab.yarn.spec import YarnLabSpec
+from flexo_yarn import loan_settings
+from flexo_yarn.labels import nodes_of
 from flexo_yarn.records import GPU
 from flexo_yarn.site_settings import (
     CAPACITY_SCHEDULER,
@@ -21,6 +24,7 @@ from flexo_yarn.site_settings import (
 
 ORDINARY_QUEUE = "default"
 FLEX_PERCENT = 5
+_LABEL_STORE = "yarn.node-labels.fs-store.root-dir"
 _RECOVERY = "org.apache.hadoop.yarn.server.resourcemanager.recovery"
 _LOG4J = """\
 log4j.rootLogger=INFO,file
@@ -35,8 +39,11 @@ def write_files(layout: YarnLayout, spec: YarnLabSpec) -> None:
     """Write the configuration of clients, of each ResourceManager, and of each NodeManager."""
     common = {**_values(YARN_SITE), **_yarn_site(layout)}
     common |= _one_resource_manager(layout) if spec.resource_managers == 1 else _two(layout, spec)
-    _write(layout.client_conf, layout, spec, common)
     queues = {**_values(CAPACITY_SCHEDULER), **_queues()}
+    if spec.infer_nodes:
+        common |= {**_values(loan_settings.LABELS), _LABEL_STORE: f"file://{layout.directory}/labels"}
+        queues |= _inference_queue()
+    _write(layout.client_conf, layout, spec, common)
     for name, host in zip(spec.rm_names, layout.resource_managers, strict=False):
         own = {"yarn.resourcemanager.bind-host": host, "yarn.resourcemanager.ha.id": name}
         _write(layout.conf(name), layout, spec, {**common, **own})
@@ -49,9 +56,9 @@ def write_files(layout: YarnLayout, spec: YarnLabSpec) -> None:
         (layout.conf(node) / "node-resources.xml").write_text(as_xml(gpus.items()))
 
 
-def flexo_toml(layout: Layout, yarn: YarnLayout) -> str:
-    """Text of flexo.toml, which resizes within seconds."""
-    return textwrap.dedent(f"""\
+def flexo_toml(layout: Layout, yarn: YarnLayout, spec: YarnLabSpec) -> str:
+    """Text of flexo.toml, which resizes and lends within seconds."""
+    text = f"""\
         [service]
         address = "{yarn.flexod}"
         munge_socket = "{layout.munge_socket}"
@@ -67,9 +74,19 @@ def flexo_toml(layout: Layout, yarn: YarnLayout) -> str:
         path = "{layout.flexod}/journal.sqlite"
 
         [controller]
-        max_interval_s = 5.0
+        max_interval_s = {2.0 if spec.loans else 5.0}
         min_resize_interval_s = 5.0
-    """)
+    """
+    if spec.loans:
+        text += f"""
+        [loaning]
+        enabled = true
+        inference_partition = "{loan_settings.INFERENCE_QUEUE}"
+        partition = "{nodes_of(FLEX_QUEUE, loan_settings.LABEL)}"
+        static = true
+    """
+        text = text.rstrip() + FAST_LOANS
+    return textwrap.dedent(text)
 
 
 def _write(folder: Path, layout: YarnLayout, spec: YarnLabSpec, yarn_site: Mapping[str, str]) -> None:
@@ -159,13 +176,26 @@ def _queues() -> dict[str, str]:
     }
 
 
+def _inference_queue() -> dict[str, str]:
+    """A queue more, with the nodes that have the label."""
+    prefix = "yarn.scheduler.capacity.root"
+    return {
+        **_values(loan_settings.of_inference(loan_settings.LABEL, loan_settings.INFERENCE_QUEUE)),
+        **_values(loan_settings.of_flex_queue(loan_settings.LABEL)),
+        **_values(loan_settings.of_others(ORDINARY_QUEUE)),
+        f"{prefix}.queues": f"{ORDINARY_QUEUE},{FLEX_QUEUE},{loan_settings.INFERENCE_QUEUE}",
+        f"{prefix}.{loan_settings.INFERENCE_QUEUE}.user-limit-factor": "-1",
+        f"{prefix}.{loan_settings.INFERENCE_QUEUE}.maximum-am-resource-percent": "1.0",
+    }
+
+
 def _node(layout: YarnLayout, spec: YarnLabSpec, node: str, number: int) -> dict[str, str]:
     """What one NodeManager has for itself: its address, its resources and its folders."""
     host, folder = layout.node(number), layout.directory / node
     return {
         "yarn.nodemanager.hostname": host,
         "yarn.nodemanager.bind-host": host,
-        "yarn.nodemanager.address": f"{host}:8041",
+        "yarn.nodemanager.address": f"{host}:{NODE_PORT}",
         "yarn.nodemanager.localizer.address": f"{host}:8040",
         "yarn.nodemanager.webapp.address": f"{host}:8042",
         "yarn.nodemanager.resource.memory-mb": str(spec.memory_mib_per_node),

@@ -9,6 +9,8 @@ FLEXOD_PORT = 6836
 SCHEDULER_PORT, CLIENT_PORT, WEB_PORT = 8030, 8032, 8088
 """The ResourceManager's ports for ApplicationMasters, for clients and for browsers: Hadoop's defaults."""
 ZOOKEEPER_PORT = 2181
+NODE_PORT = 8041
+"""A NodeManager's port."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from flexo_lab.errors import BadSpec
 from flexo_lab.spec import DEFAULT_NAME, check_name, check_number
 
 
@@ -25,7 +26,9 @@ class YarnLabSpec:
 
     name: str = DEFAULT_NAME
     nodes: int = 4
-    """NodeManagers n1, n2, ..."""
+    """NodeManagers n1, n2, ... for training and anything else."""
+    infer_nodes: int = 0
+    """NodeManagers i1, i2, ... with the label of inference servers."""
     gpus_per_node: int = 4
     """GPUs that each node claims. No device stands behind them."""
     cores_per_node: int = 16
@@ -35,10 +38,15 @@ class YarnLabSpec:
     """1 or 2. Of two, ZooKeeper keeps one active and the other on standby."""
     flexod: bool = True
     """Whether flexod runs on it, with a munged for flexo's commands."""
+    loans: bool = False
+    """Whether flexod lends inference nodes to training, within seconds."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_number("nodes", self.nodes, 1, 64)
+        check_number("infer_nodes", self.infer_nodes, 0, 64)
+        if self.loans and not self.infer_nodes:
+            raise BadSpec("loans need infer_nodes: there is nothing to lend")
         check_number("gpus_per_node", self.gpus_per_node, 1, 64)
         check_number("cores_per_node", self.cores_per_node, 1, 1024)
         check_number("memory_mib_per_node", self.memory_mib_per_node, 512, 1 << 20)
@@ -55,6 +63,16 @@ class YarnLabSpec:
         return (*(("zk",) if self.resource_managers > 1 else ()), *self.rm_names, *self.node_names)
 
     @property
-    def node_names(self) -> tuple[str, ...]:
-        """Names of the nodes within the lab; YARN knows them by their addresses."""
+    def train_names(self) -> tuple[str, ...]:
+        """Names of the nodes without a label."""
         return tuple(f"n{number}" for number in range(1, self.nodes + 1))
+
+    @property
+    def infer_names(self) -> tuple[str, ...]:
+        """Names of the inference nodes."""
+        return tuple(f"i{number}" for number in range(1, self.infer_nodes + 1))
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names of all nodes within the lab; YARN knows them by their addresses."""
+        return self.train_names + self.infer_names

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flexo.clusters.base import ClusterState, ClusterTraits, Priority, StartBounds
-from flexo.clusters.slurm import priority_band
+from flexo.clusters.slurm.priorities import BAND
 from flexo.model.nodes import Node, Partition
 from flexo.model.queue import (
     ElasticRequest,
@@ -118,11 +118,11 @@ class SimulatedSlurm:
 
     def in_band(self, priority: int) -> bool:
         """Whether a priority is in flexod's band, as on a real Slurm."""
-        return priority_band.in_band(priority)
+        return priority in BAND
 
     def arrange(self, now: Sequence[int]) -> list[int]:
         """The priorities that put jobs in order, as on a real Slurm."""
-        return priority_band.arrange(now)
+        return BAND.arrange(now)
 
     def prioritize(self, priorities: Sequence[Priority]) -> None:
         """Set the priorities of waiting jobs: the job with the highest one is considered first."""

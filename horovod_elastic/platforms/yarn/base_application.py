@@ -1,8 +1,10 @@
 """The base application of a job: its gang, and the containers in which the agents of the base run.
 
-Each container of the base has a priority of its own, from 1, as YARN's reports name nothing else that the job
-has chosen. A container runs one process and ends with it. An agent that is started again gets another
-container of the same priority on the same host.
+Each container of the base has a priority of its own (flexo_yarn/runs.py), as YARN's reports name nothing else
+that the job has chosen. A container runs one process and ends with it. An agent that is started again gets
+another container of the same priority on the same host.
+
+YARN may take a container back, or lose its node. Then all of the gang is given back, and the job begins anew.
 
 Containers outlive their ApplicationMaster. The next attempt of it gets them from YARN, and the job's plan,
 which says what they run, from the job's leader.
@@ -13,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from flexo_protos.hadoop import yarn_pb2 as pb
@@ -21,6 +23,7 @@ from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResul
 from flexo_yarn.ipc.errors import IpcError
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
 from flexo_yarn.records import container_text
+from flexo_yarn.runs import priority_of
 from horovod_elastic.job_plan import BaseNode, host_of, part_of
 from horovod_elastic.platforms.base import NotInAJob
 from horovod_elastic.platforms.yarn.gang import Gang
@@ -31,6 +34,8 @@ ANOTHER_WITHIN_S: Final = 60.0
 """Longest wait for the container in which an agent is started again."""
 SAID_EVERY_S: Final = 60.0
 KILLED: Final = 137
+TAKEN: Final = frozenset({-100, -102})
+"""YARN's own exit statuses of a container on a lost node, and of one that it has preempted."""
 _LOST = pb.ContainerStatus(exit_status=-100, diagnostics="YARN has ended the application")
 
 
@@ -65,15 +70,21 @@ class BaseApplication:
     """See the module. `master` has registered, and then had the containers `kept` of earlier attempts."""
 
     def __init__(
-        self, master: ApplicationMaster, kept: Sequence[pb.Container], resource: pb.Resource
+        self,
+        master: ApplicationMaster,
+        kept: Sequence[pb.Container],
+        resource: pb.Resource,
+        on_taken: Callable[[str], None],
     ) -> None:
+        """`on_taken`: called once in a run, with the reason, when YARN takes or loses what it had given."""
         self._master = master
+        self._on_taken = on_taken
         self._resource = resource
         self._node_managers = NodeManagers(master.nm_tokens)
         self._changed = threading.Condition()
         self._kept = {each.priority.priority: each for each in kept}
         self._slots: dict[str, int] = {}
-        """By node: the priority of its container."""
+        """By node: the priority of its container in this run."""
         self._idle: dict[int, pb.Container] = {}
         """By priority: containers that no agent has been started in yet."""
         self._running: dict[str, BaseContainer] = {}
@@ -83,6 +94,9 @@ class BaseApplication:
         self._awaited: set[int] = set()
         """Priorities of containers that are asked for again."""
         self._gang: Gang | None = None
+        self._stopped: set[str] = set()
+        """Containers that this process has ended, by text."""
+        self._taken = ""
         self._gone = ""
         self._beats = Heartbeats(master, self._hear, self._end, "base")
 
@@ -92,14 +106,19 @@ class BaseApplication:
         return self._gone
 
     @property
+    def taken(self) -> str:
+        """Why this run has to begin anew; "" while it goes on."""
+        return self._taken
+
+    @property
     def keeps(self) -> bool:
         """Whether containers of an earlier attempt are there."""
         return bool(self._kept)
 
-    def adopt(self, nodes: Sequence[BaseNode]) -> None:
+    def adopt(self, nodes: Sequence[BaseNode], run: int) -> None:
         """Go on with the containers of an earlier attempt. `nodes`: of the job's plan, by priority."""
         with self._changed:
-            self._slots = {node.name: slot for slot, node in enumerate(nodes, 1)}
+            self._slots = {node.name: priority_of(run, slot) for slot, node in enumerate(nodes, 1)}
 
     def give_up_kept(self) -> None:
         """Release the containers of earlier attempts."""
@@ -107,9 +126,24 @@ class BaseApplication:
             kept, self._kept = self._kept, {}
         self._beats.post(lambda: self._master.release([each.id for each in kept.values()]))
 
-    def form(self, containers: int) -> tuple[BaseNode, ...]:
+    def give_back(self) -> None:
+        """Release all containers of this run: the next one begins."""
+        with self._changed:
+            running = [each.container.id for each in self._running.values()]
+            left = [*running, *(each.id for each in self._idle.values())]
+            for process in self._running.values():
+                process.status = _LOST
+            self._running.clear()
+            self._idle.clear()
+            self._slots.clear()
+            self._stopped.clear()
+            self._taken = ""
+            self._changed.notify_all()
+        self._beats.post(lambda: self._master.release(left))
+
+    def form(self, containers: int, run: int) -> tuple[BaseNode, ...]:
         """Wait for a gang of so many containers; return the nodes of the base. Raises NotInAJob."""
-        asks = [Ask(slot, self._resource) for slot in range(1, containers + 1)]
+        asks = [Ask(priority_of(run, slot), self._resource) for slot in range(1, containers + 1)]
         self._beats.post(lambda: self._begin(asks))
         said = time.monotonic()
         with self._changed:
@@ -158,6 +192,8 @@ class BaseApplication:
         container = process.container
         if process.status is not None:
             return
+        with self._changed:
+            self._stopped.add(container_text(container.id))
         try:
             self._node_managers.stop(container.node_id, container.id)
         except (IpcError, ContainerRefused):
@@ -219,9 +255,24 @@ class BaseApplication:
             else:
                 for container in result.allocated:
                     self._take(container)
+            taken = self._take_notice(result)
             for status in result.completed:
                 self._note_end(status)
             self._changed.notify_all()
+        if taken:
+            self._on_taken(taken)
+
+    def _take_notice(self, result: HeartbeatResult) -> str:
+        """Why this run has to begin anew, if that is new; else "". The caller holds the lock."""
+        if self._taken:
+            return ""
+        if warned := self._running.keys() & result.preempted:
+            self._taken = f"YARN takes {len(warned)} of its containers for another application"
+        for status in result.completed:
+            text = container_text(status.container_id)
+            if status.exit_status in TAKEN and text in self._running and text not in self._stopped:
+                self._taken = f"YARN has ended {text} ({status.exit_status}): {status.diagnostics}"
+        return self._taken
 
     def _take(self, container: pb.Container) -> None:
         slot = container.priority.priority

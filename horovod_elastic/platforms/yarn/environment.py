@@ -16,8 +16,8 @@ RESOURCE_MANAGER, SCHEDULER = "FLEXO_YARN_RM", "FLEXO_YARN_SCHEDULER"
 """Where ResourceManagers listen to clients and to ApplicationMasters: host:port, commas between several."""
 USER = "FLEXO_YARN_USER"
 """The user of the applications, whom calls of the ResourceManager name."""
-ATTEMPT = "FLEXO_YARN_ATTEMPT"
-"""The number of the base application's attempt that has started the job, from 1."""
+RUN = "FLEXO_YARN_RUN"
+"""The number of the job's run: its restart count."""
 PART = "FLEXO_PART_ID"
 """The id of the base or of the satellite that a process belongs to."""
 GPUS = "FLEXO_GPUS"
@@ -32,11 +32,11 @@ NM_HOST, CONTAINER_ID = "NM_HOST", "CONTAINER_ID"
 
 def allocation(environment: Mapping[str, str]) -> Allocation:
     """The container of this process."""
-    attempt, gpus = environment.get(ATTEMPT, ""), environment.get(GPUS, "").split(",")
+    run, gpus = environment.get(RUN, ""), environment.get(GPUS, "").split(",")
     return Allocation(
         node=environment.get(NODE_VARIABLE, ""),
         job_id=environment.get(PART) or environment.get(JOB_VARIABLE, ""),
-        restart_count=int(attempt) - 1 if attempt.isdecimal() else 0,
+        restart_count=int(run) if run.isdecimal() else 0,
         gpus=tuple(map(int, gpus)) if all(map(str.isdecimal, gpus)) else (),
     )
 

@@ -19,6 +19,7 @@ from flexo_protos.hadoop.ipc_pb2 import Token
 from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResult
 from flexo_yarn.failover import Servers
 from flexo_yarn.ipc.errors import IpcError
+from flexo_yarn.labels import split
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
 from flexo_yarn.records import ENDED, container_text, grant_priority, living, satellite_number
 from flexo_yarn.resource_manager import ResourceManager
@@ -53,7 +54,6 @@ class FlexDescription:
     """What the application is submitted with."""
 
     name: str
-    queue: str
     tag: str
     """Names the base application."""
 
@@ -96,11 +96,11 @@ class FlexApplication:
         """Ask for the container of a grant; return the satellite's id. Raises Refused."""
         try:
             priority = grant_priority(grant.grant_id)
-            running = self._opened(grant.time_limit_s)
+            running = self._opened(split(grant.partition)[0], grant.time_limit_s)
         except (IpcError, ValueError) as error:
             raise Refused(str(error)) from error
         with self._changed:
-            ask = Ask(priority, resource, node=grant.node)
+            ask = _ask(priority, resource, grant)
             satellite = _Satellite(str(satellite_number(running.id, ask.priority)), ask, grant)
             self._satellites[ask.priority] = satellite
         self.tell_state()
@@ -177,7 +177,7 @@ class FlexApplication:
             for grant in state.grants:
                 priority = grant_priority(grant.grant_id)
                 if (container := held.pop(priority, None)) is not None:
-                    ask = Ask(priority, amount(grant.workers), node=grant.node)
+                    ask = _ask(priority, amount(grant.workers), grant)
                     number = str(satellite_number(state.application, priority))
                     self._satellites[priority] = _Satellite(number, ask, grant, container, started=True)
             running = _Running(state.application, master, state.token, state.ends_at, self)
@@ -194,11 +194,11 @@ class FlexApplication:
 
     # --- the application ----------------------------------------------------------------------------------
 
-    def _opened(self, time_limit_s: int) -> _Running:
+    def _opened(self, queue: str, time_limit_s: int) -> _Running:
         with self._opening:
             running = self._running
             if running is None:
-                running = self._running = self._open(time_limit_s)
+                running = self._running = self._open(queue, time_limit_s)
             elif running.ends_at < time.time() + time_limit_s:
                 running.ends_at = time.time() + time_limit_s
                 client = self._open_client()
@@ -208,25 +208,27 @@ class FlexApplication:
                     client.close()
             return running
 
-    def _open(self, time_limit_s: int) -> _Running:
+    def _open(self, queue: str, time_limit_s: int) -> _Running:
         """Submit the application and register. Raises IpcError, Refused."""
         client = self._open_client()
         try:
-            context = self._submission(client, time_limit_s)
+            context = self._submission(client, queue, time_limit_s)
             client.submit(context)
-            token = self._token(client, context.application_id)
+            token = self._token(client, context)
         finally:
             client.close()
         master = ApplicationMaster(self._scheduler, token)
         master.register()
         return _Running(context.application_id, master, token, time.time() + time_limit_s, self)
 
-    def _submission(self, client: ResourceManager, time_limit_s: int) -> pb.ApplicationSubmissionContext:
+    def _submission(
+        self, client: ResourceManager, queue: str, time_limit_s: int
+    ) -> pb.ApplicationSubmissionContext:
         lifetime = pb.ApplicationTimeout(type=pb.APP_TIMEOUT_LIFETIME, timeout=time_limit_s)
         return pb.ApplicationSubmissionContext(
             application_id=client.new_application().application_id,
             name=self._description.name,
-            queue=self._description.queue,
+            queue=queue,
             unmanaged_am=True,
             application_type=APPLICATION_TYPE,
             keep_containers_across_attempts=True,
@@ -236,19 +238,17 @@ class FlexApplication:
             timeouts=[lifetime],
         )
 
-    def _token(self, client: ResourceManager, application: pb.ApplicationId) -> Token:
+    def _token(self, client: ResourceManager, context: pb.ApplicationSubmissionContext) -> Token:
         deadline = time.monotonic() + ACCEPTED_WITHIN_S
         while time.monotonic() < deadline:
-            report = client.application(application)
+            report = client.application(context.application_id)
             if report.state == pb.ACCEPTED and report.HasField("am_rm_token"):
                 return report.am_rm_token
             if report.state in ENDED:
-                raise Refused(
-                    f"YARN refuses an application in {self._description.queue}: {report.diagnostics}"
-                )
+                raise Refused(f"YARN refuses an application in {context.queue}: {report.diagnostics}")
             time.sleep(_LOOK_S)
-        client.kill(application, "it was not accepted in time")
-        raise Refused(f"YARN has not accepted an application in {self._description.queue}")
+        client.kill(context.application_id, "it was not accepted in time")
+        raise Refused(f"YARN has not accepted an application in {context.queue}")
 
     def _signal(self, containers: list[pb.ContainerId]) -> None:
         """Send SIGTERM. A container that YARN does not reach is stopped later."""
@@ -320,6 +320,11 @@ class FlexApplication:
     def _stop(self, running: _Running, satellite: _Satellite) -> None:
         if (container := satellite.container) is not None:
             running.beats.post(lambda: running.master.release([container]))
+
+
+def _ask(priority: int, resource: pb.Resource, grant: GrantedWorkers) -> Ask:
+    """The request for a grant's container."""
+    return Ask(priority, resource, node=grant.node, label=split(grant.partition)[1])
 
 
 class _Running:

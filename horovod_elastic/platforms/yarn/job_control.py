@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
-from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_protos.credentials import Authenticator, NotAuthentic
 from flexo_protos.hadoop import yarn_pb2 as hadoop
 from flexo_protos.v1 import yarn_pb2 as pb
 from flexo_protos.v1 import yarn_pb2_grpc as rpc
@@ -30,7 +31,8 @@ from horovod_elastic.platforms.base import (
 )
 from horovod_elastic.platforms.yarn import messages
 from horovod_elastic.platforms.yarn.master_service import SERVICE
-from horovod_elastic.trace import say_error
+from horovod_elastic.proofs import ProvingCaller
+from horovod_elastic.trace import say, say_error
 
 PAUSE_S: Final = 2.0
 """Pause before the leader listens for preemptions again."""
@@ -55,7 +57,7 @@ class YarnJobControl:
         self._authenticator = authenticator
         self._open_client = open_client
         self._lock = threading.Lock()
-        self._channel: grpc.Channel | None = None
+        self._master: _Master | None = None
         self._state = pb.MasterState()
         """What the ApplicationMaster has sent last, for its next attempt."""
 
@@ -116,16 +118,20 @@ class YarnJobControl:
     def _listen(self, notice: Callable[[str, str], None]) -> None:
         while True:
             try:
-                stub = rpc.ApplicationMasterServiceStub(self._connected())
-                request = pb.AttendRequest(plan=self._plan.to_text(), state=self._state)
-                for message in stub.Attend(request, metadata=self._metadata("Attend")):
+                master = self._connected()
+                for message in master.attach(
+                    lambda: pb.LeaderHello(plan=self._plan.to_text(), state=self._state)
+                ):
                     if message.WhichOneof("body") == "state":
                         self._state = message.state
                     else:
                         told = message.preemption
                         notice(wire.job_id(told.satellite_id), told.reason)
-            except (Refused, NotAuthentic):
+            except Refused:
                 pass
+            except NotAuthentic as error:
+                say(f"the leader tells the ApplicationMaster nothing: {error}")
+                self._disconnect()
             except grpc.RpcError:
                 self._disconnect()
             time.sleep(PAUSE_S)
@@ -139,9 +145,9 @@ class YarnJobControl:
     ) -> _T:
         """The answer of the ApplicationMaster, of type `answer`. Raises Refused."""
         try:
-            call: Callable[..., _T] = getattr(rpc.ApplicationMasterServiceStub(self._connected()), method)
-            return call(request, metadata=self._metadata(method), timeout=takes_s + _SLOW_S)
+            return self._connected().ask(method, request, answer, takes_s + _SLOW_S)
         except NotAuthentic as error:
+            self._disconnect()
             raise Refused(str(error)) from error
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
@@ -149,25 +155,21 @@ class YarnJobControl:
                 raise Refused(f"the ApplicationMaster does not answer: {error.details()}") from error
             raise Refused(str(error.details())) from error
 
-    def _metadata(self, method: str) -> tuple[tuple[str, str]]:
-        return ((METADATA_KEY, self._authenticator.credential(SERVICE + method)),)
-
-    def _connected(self) -> grpc.Channel:
+    def _connected(self) -> _Master:
         with self._lock:
-            if self._channel is None:
+            if self._master is None:
                 report = self._report()
                 if not report.host or report.rpc_port <= 0:
                     raise Refused("the ApplicationMaster has not registered yet")
-                self._channel = grpc.insecure_channel(
-                    f"{report.host}:{report.rpc_port}", options=wire.CHANNEL_OPTIONS
-                )
-            return self._channel
+                host = f"[{report.host}]" if ":" in report.host else report.host
+                self._master = _Master(f"{host}:{report.rpc_port}", self._authenticator)
+            return self._master
 
     def _disconnect(self) -> None:
         with self._lock:
-            if self._channel is not None:
-                self._channel.close()
-                self._channel = None
+            if self._master is not None:
+                self._master.channel.close()
+                self._master = None
 
     def _report(self) -> hadoop.ApplicationReport:
         client = self._open_client()
@@ -180,3 +182,39 @@ class YarnJobControl:
 
     def _has_ended(self) -> bool:
         return self._report().state in ENDED
+
+
+class _Master:
+    """A connection to an ApplicationMaster, which proves in each call that it is of this job."""
+
+    def __init__(self, address: str, authenticator: Authenticator) -> None:
+        self.channel = grpc.insecure_channel(address, options=wire.CHANNEL_OPTIONS)
+        self._stub = rpc.ApplicationMasterServiceStub(self.channel)
+        self._proofs = ProvingCaller(authenticator, address)
+
+    def ask(self, method: str, request: Message, answer: type[_T], within_s: float) -> _T:
+        """The answer to a single call. Raises RpcError, NotAuthentic."""
+        metadata = self._proofs.metadata(SERVICE + method)
+        call: grpc.UnaryUnaryMultiCallable[Message, _T] = getattr(self._stub, method)
+        said, told = call.with_call(request, metadata=metadata, timeout=within_s)
+        self._proofs.check(SERVICE + method, told)
+        return said
+
+    def attach(self, hello: Callable[[], pb.LeaderHello]) -> Iterator[pb.FromMaster]:
+        """What the ApplicationMaster tells. It hears `hello` once it has proven itself: a token is in it.
+
+        Raises RpcError, NotAuthentic.
+        """
+        method = SERVICE + "AttachLeader"
+        proven: queue.SimpleQueue[pb.LeaderHello | None] = queue.SimpleQueue()
+        stream = self._stub.AttachLeader(iter(proven.get, None), metadata=self._proofs.metadata(method))
+        try:
+            if (
+                stream.initial_metadata() or stream.is_active()
+            ):  # else it was refused, and reading it says why
+                self._proofs.check(method, stream)
+                proven.put(hello())
+            yield from stream
+        finally:
+            stream.cancel()
+            proven.put(None)

@@ -20,7 +20,6 @@ class JobOptions:
     declared: bool = True
     """Whether the job was submitted with a range, even one of one size."""
     queue: str = "default"
-    flex_queue: str = "flex"
     batch: str = ""
     fungible: bool = False
     heterogeneous: bool = False
@@ -31,7 +30,7 @@ class JobOptions:
             *("--min", str(self.minimum), "--max", str(self.maximum)),
             *("--gpus", str(self.shape.gpus), "--cpus", str(self.shape.cpus)),
             *("--memory-mib", str(self.shape.memory_mib)),
-            *("--queue", self.queue, "--flex-queue", self.flex_queue, "--batch", self.batch),
+            *("--queue", self.queue, "--batch", self.batch),
             *(["--declared"] if self.declared else []),
             *(["--fungible"] if self.fungible else []),
             *(["--heterogeneous"] if self.heterogeneous else []),
@@ -44,7 +43,7 @@ def parse(arguments: Sequence[str]) -> JobOptions:
     parser = argparse.ArgumentParser(prog="application_master")
     for name in ("--min", "--max", "--gpus", "--cpus", "--memory-mib"):
         parser.add_argument(name, type=int, required=True)
-    for name in ("--queue", "--flex-queue", "--batch"):
+    for name in ("--queue", "--batch"):
         parser.add_argument(name, default="")
     parser.add_argument("--declared", action="store_true")
     parser.add_argument("--fungible", action="store_true")
@@ -59,7 +58,6 @@ def parse(arguments: Sequence[str]) -> JobOptions:
         command=tuple(command),
         declared=found.declared,
         queue=found.queue,
-        flex_queue=found.flex_queue,
         batch=found.batch,
         fungible=found.fungible,
         heterogeneous=found.heterogeneous,

@@ -28,7 +28,7 @@ from horovod_elastic.platforms.base import (
 )
 from horovod_elastic.platforms.yarn import messages
 from horovod_elastic.platforms.yarn.base_application import BaseApplication, BaseContainer
-from horovod_elastic.platforms.yarn.environment import ATTEMPT, KIND_NAME, PART
+from horovod_elastic.platforms.yarn.environment import KIND_NAME, PART, RUN
 from horovod_elastic.platforms.yarn.flex_application import FlexApplication, FlexState
 from horovod_elastic.platforms.yarn.template import Template
 
@@ -128,7 +128,7 @@ class MasterControl:
             NODE_VARIABLE: node,
             JOB_VARIABLE: self._plan.base.job_id,
             PART: part,
-            ATTEMPT: str(self._plan.base.restart_count + 1),
+            RUN: str(self._plan.base.restart_count),
         }
         return self._template.for_part(arguments, variables)
 
@@ -144,13 +144,13 @@ class MasterControl:
 
 
 class Announcements:
-    """Messages for the leader that attends; notices of preemption are kept while none does."""
+    """Messages for the leader that is attached; notices of preemption are kept while none is."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[yarn_pb2.FromMaster | None] = queue.SimpleQueue()
         self._notices: list[yarn_pb2.FromMaster] = []
-        """Those since the last leader has begun to attend; a new one may have missed them."""
+        """Those since the last leader has begun to listen; a new one may have missed them."""
         self._state = yarn_pb2.FromMaster(state=yarn_pb2.MasterState())
 
     def preemption(self, satellite_id: str, reason: str) -> None:
@@ -167,7 +167,7 @@ class Announcements:
             self._state = yarn_pb2.FromMaster(state=messages.of_state(state))
             self._queue.put(self._state)
 
-    def attend(self) -> queue.SimpleQueue[yarn_pb2.FromMaster | None]:
+    def listen(self) -> queue.SimpleQueue[yarn_pb2.FromMaster | None]:
         """The present state, recent notices, and all that follows. An earlier listener gets None, its end."""
         with self._lock:
             before, self._queue = self._queue, queue.SimpleQueue()

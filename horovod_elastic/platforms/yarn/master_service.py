@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import time
 from collections.abc import Callable, Iterator
@@ -11,14 +10,15 @@ from typing import TypeVar
 
 import grpc
 
-from flexo_protos.credentials import METADATA_KEY, Authenticator, NotAuthentic
+from flexo_protos.credentials import Authenticator
 from flexo_protos.v1 import yarn_pb2 as pb
 from flexo_protos.v1 import yarn_pb2_grpc as rpc
 from horovod_elastic import wire
 from horovod_elastic.platforms.base import BaseState, Refused
 from horovod_elastic.platforms.yarn.master_control import MasterControl
 from horovod_elastic.platforms.yarn.messages import read_grant
-from horovod_elastic.streams import listen_on
+from horovod_elastic.proofs import Doorkeeper
+from horovod_elastic.streams import CLOSE_WITHIN_S, first, listen_on
 
 SERVICE = "/flexo.v1.ApplicationMasterService/"
 _T = TypeVar("_T")
@@ -32,21 +32,26 @@ class MasterService(rpc.ApplicationMasterServiceServicer):
 
     def __init__(self, address: str, authenticator: Authenticator) -> None:
         self.control: MasterControl | None = None
-        self.attended: queue.SimpleQueue[pb.AttendRequest] = queue.SimpleQueue()
-        """What leaders have said of the job when they began to attend."""
-        self._authenticator = authenticator
+        self.hellos: queue.SimpleQueue[pb.LeaderHello] = queue.SimpleQueue()
+        """What leaders have said of the job when they were attached."""
         self._server, self.endpoint = listen_on(address)
-        self._guard = wire.guard_of(self.endpoint)
+        guard = wire.guard_of(self.endpoint)
+        self._door = Doorkeeper(authenticator, guard)
         rpc.add_ApplicationMasterServiceServicer_to_server(self, self._server)
         self._server.start()
-        self._watching = ExitStack()  # until the process ends
-        self._watching.enter_context(self._guard.watching())
+        self._watching = ExitStack()
+        self._watching.enter_context(guard.watching())
+
+    def close(self) -> None:
+        """End all streams and free the port."""
+        self._watching.close()
+        self._server.stop(grace=None).wait(CLOSE_WITHIN_S)
 
     def Submit(  # noqa: N802
         self, request: pb.SubmitSatelliteRequest, context: grpc.ServicerContext
     ) -> pb.SubmitSatelliteResponse:
         """See JobControl.submit."""
-        control = self._checked("Submit", context)
+        control = self._admitted("Submit", context)
         satellite = _answered(context, lambda: control.submit(read_grant(request.grant)))
         return pb.SubmitSatelliteResponse(satellite_id=wire.job_number(satellite))
 
@@ -54,7 +59,7 @@ class MasterService(rpc.ApplicationMasterServiceServicer):
         self, request: pb.FindSatellitesRequest, context: grpc.ServicerContext
     ) -> pb.FindSatellitesResponse:
         """See JobControl.find."""
-        control = self._checked("Find", context)
+        control = self._admitted("Find", context)
         found = [
             pb.FoundSatellite(
                 satellite_id=wire.job_number(each.id),
@@ -71,7 +76,7 @@ class MasterService(rpc.ApplicationMasterServiceServicer):
         self, request: pb.SatelliteStatusRequest, context: grpc.ServicerContext
     ) -> pb.SatelliteStatusResponse:
         """See JobControl.status."""
-        control = self._checked("GetStatus", context)
+        control = self._admitted("GetStatus", context)
         statuses = _answered(context, lambda: control.status(map(wire.job_id, request.satellite_ids)))
         return pb.SatelliteStatusResponse(
             satellites=[
@@ -89,7 +94,7 @@ class MasterService(rpc.ApplicationMasterServiceServicer):
         self, request: pb.CancelSatellitesRequest, context: grpc.ServicerContext
     ) -> pb.CancelSatellitesResponse:
         """See JobControl.cancel."""
-        control = self._checked("Cancel", context)
+        control = self._admitted("Cancel", context)
         ids = [wire.job_id(number) for number in request.satellite_ids]
         _answered(context, lambda: control.cancel(ids, request.within_s))
         return pb.CancelSatellitesResponse()
@@ -98,24 +103,24 @@ class MasterService(rpc.ApplicationMasterServiceServicer):
         self, request: pb.TerminateBaseRequest, context: grpc.ServicerContext
     ) -> pb.TerminateBaseResponse:
         """See JobControl.terminate_base."""
-        _answered(context, self._checked("TerminateBase", context).terminate_base)
+        _answered(context, self._admitted("TerminateBase", context).terminate_base)
         return pb.TerminateBaseResponse()
 
     def GetBaseState(  # noqa: N802
         self, request: pb.BaseStateRequest, context: grpc.ServicerContext
     ) -> pb.BaseStateResponse:
         """See JobControl.base_state."""
-        control = self._checked("GetBaseState", context)
+        control = self._admitted("GetBaseState", context)
         return pb.BaseStateResponse(ended=control.base_state() is BaseState.ENDED)
 
-    def Attend(  # noqa: N802
-        self, request: pb.AttendRequest, context: grpc.ServicerContext
+    def AttachLeader(  # noqa: N802
+        self, request_iterator: Iterator[pb.LeaderHello], context: grpc.ServicerContext
     ) -> Iterator[pb.FromMaster]:
-        """Messages for the leader, until another leader attends or this one is gone."""
-        self._check("Attend", context)
-        self.attended.put(request)
+        """Messages for the leader, until another leader is attached or this one is gone."""
+        self._admit("AttachLeader", context)
+        self.hellos.put(first(request_iterator, context))
         control = self._control_soon(context)
-        messages = control.announcements.attend()
+        messages = control.announcements.listen()
         context.add_callback(lambda: messages.put(None))
         while (message := messages.get()) is not None:
             yield message
@@ -128,23 +133,15 @@ class MasterService(rpc.ApplicationMasterServiceServicer):
             time.sleep(0.1)
         return self.control
 
-    def _checked(self, method: str, context: grpc.ServicerContext) -> MasterControl:
-        self._check(method, context)
+    def _admitted(self, method: str, context: grpc.ServicerContext) -> MasterControl:
+        self._admit(method, context)
         if self.control is None:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the job has not begun yet")
         assert self.control is not None
         return self.control
 
-    def _check(self, method: str, context: grpc.ServicerContext) -> None:
-        credential = dict(context.invocation_metadata()).get(METADATA_KEY, "")
-        try:
-            caller = self._authenticator.verify(str(credential), SERVICE + method)
-        except NotAuthentic as error:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-            raise
-        if caller.uid != os.getuid():
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "this job belongs to another user")
-        self._guard.has_proven(context.peer())
+    def _admit(self, method: str, context: grpc.ServicerContext) -> None:
+        self._door.admit_and_answer(context, SERVICE + method, self.endpoint)
 
 
 def _answered(context: grpc.ServicerContext, ask: Callable[[], _T]) -> _T:

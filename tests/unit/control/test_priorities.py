@@ -9,7 +9,7 @@ from controller_world import BOB, FakeCluster, slurm_job
 from says import says
 
 from flexo.clusters.base import Priority
-from flexo.clusters.slurm.priority_band import LOWEST
+from flexo.clusters.slurm.priorities import BAND
 from flexo.control.priorities import MOST_AT_ONCE, MOST_RANKED, Priorities, in_training
 from flexo.control.recent_errors import RecentErrors
 from flexo.event_store.store import EventStore
@@ -211,4 +211,4 @@ def test_the_first_priority_of_many_is_in_the_band(registry):
     registry.wait(1)
     registry.follow(1)
     assert registry.cluster.prioritized == [(Priority("1", registry.cluster.queue[1].priority),)]
-    assert registry.cluster.queue[1].priority > LOWEST
+    assert registry.cluster.queue[1].priority > BAND.lowest

@@ -10,7 +10,7 @@ import pytest
 from says import says
 
 from flexo_demos.elastic.measure import Balance, Course, Resize
-from flexo_demos.elastic.report import Elastic, Report, Rigid, claims, elastic_of, table, write
+from flexo_demos.elastic.report import Elastic, Loan, Report, Rigid, claims, elastic_of, table, write
 
 pytestmark = pytest.mark.thorough
 
@@ -55,6 +55,7 @@ GOOD = Report(
     duration_s=120.0,
     elastic=elastic(),
     rigid=RIGID,
+    loan=None,
     satellites_seen=3,
     satellites_left=0,
     failure="",
@@ -119,13 +120,26 @@ def test_a_rigid_job_that_never_started_is_told_as_such() -> None:
     assert ("rigid job waited", "did not start") in table(report)
 
 
+LOAN = Loan(servers=2, workers=3, asked_at=250.0, served_at=252.0)
+
+
+def test_a_story_with_inference_servers_says_what_became_of_them(tmp_path: Path) -> None:
+    lent = replace(GOOD, software="YARN", loan=LOAN)
+    assert broken(lent) == []
+    assert ("inference waited", "2.0 s") in table(lent)
+    write(lent, tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["loan"]["wait_s"] == 2.0
+    for bad in (replace(LOAN, workers=0), replace(LOAN, served_at=None), replace(LOAN, served_at=260.5)):
+        assert len(broken(replace(lent, loan=bad))) == 1
+
+
 def test_a_story_that_failed_says_its_one_sentence() -> None:
     report = replace(GOOD, failure="Not within 30 s: the elastic job starts.")
     assert broken(report) == ["Not within 30 s: the elastic job starts."]
 
 
 def test_a_story_that_never_began_has_a_table_too() -> None:
-    report = Report("Slurm", "", "", 3.0, None, None, 0, None, "slurmctld did not start")
+    report = Report("Slurm", "", "", 3.0, None, None, None, 0, None, "slurmctld did not start")
     (left,) = [value for label, value in table(report) if says(label, "satellites", "left")]
     assert left == "0, unknown"
 

@@ -162,8 +162,11 @@ def test_a_server_that_is_back_is_found_again_before_a_lease_runs_out() -> None:
     with pytest.raises(StoreUnavailable):
         store.look()
     from horovod_elastic.election.lease_grpc import _Service
+    from horovod_elastic.proofs import Doorkeeper
 
-    server = grpc.server(ThreadPoolExecutor(1), handlers=[_Service(Stamps(), ConnectionGuard(64))])
+    server = grpc.server(
+        ThreadPoolExecutor(1), handlers=[_Service(Doorkeeper(Stamps(), ConnectionGuard(64)))]
+    )
     server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     deadline = time.monotonic() + 20.0  # gRPC's own pauses grow to two minutes

@@ -26,8 +26,9 @@ from horovod_elastic import open_files, rendezvous
 from horovod_elastic.agent.local_service import LocalService
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.leader.leader_service import LeaderPort
+from horovod_elastic.proofs import callers_proof
 from horovod_elastic.rendezvous import Rendezvous
-from horovod_elastic.wire import ATTACH_AGENT, SECRET_KEY, agents_proof
+from horovod_elastic.wire import ATTACH_AGENT, SECRET_KEY
 
 LOOK = "/flexo.v1.LeaseService/Look"
 ATTACH_WORKER = "/flexo.v1.AgentService/AttachWorker"
@@ -86,7 +87,7 @@ def leader_port(folder: Path) -> Iterator[Server]:
     hello = workers_pb2.FromAgent(hello=workers_pb2.AgentHello(node="n1", slots=1))
 
     def attach() -> None:
-        metadata = [(METADATA_KEY, f"{os.getuid()} {agents_proof(port.endpoint)}")]
+        metadata = [(METADATA_KEY, f"{os.getuid()} {callers_proof(ATTACH_AGENT, port.endpoint)}")]
         _converse(port.endpoint, ATTACH_AGENT, hello.SerializeToString(), metadata)
 
     yield Server(_tcp(port.endpoint), ATTACH_AGENT, attach)

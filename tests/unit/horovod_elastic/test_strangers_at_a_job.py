@@ -36,9 +36,10 @@ from horovod_elastic.agent.leader_link import LeaderLink
 from horovod_elastic.agent.local_service import LocalService, WorkerOutbox
 from horovod_elastic.election.lease_grpc import LeaseServer
 from horovod_elastic.leader.leader_service import LeaderPort
+from horovod_elastic.proofs import callers_proof, servers_proof
 from horovod_elastic.rendezvous import Rendezvous
 from horovod_elastic.streams import listen_on
-from horovod_elastic.wire import SECRET_KEY, agents_proof, leaders_proof, server_options
+from horovod_elastic.wire import SECRET_KEY, server_options
 
 BOUND_S = 20.0
 ATTACH_AGENT = "/flexo.v1.LeaderService/AttachAgent"
@@ -107,7 +108,7 @@ def test_no_other_user_says_a_word_to_a_leader(
     leader: tuple[LeaderPort, Overheard], said: list[Message | bytes], uid: int | None
 ) -> None:
     port, heard = leader
-    metadata = [] if uid is None else [(METADATA_KEY, f"{uid} {agents_proof(port.endpoint)}")]
+    metadata = [] if uid is None else [(METADATA_KEY, f"{uid} {callers_proof(ATTACH_AGENT, port.endpoint)}")]
     data = [each if isinstance(each, bytes) else each.SerializeToString() for each in said]
     assert ends_with(port.endpoint, ATTACH_AGENT, metadata, data) in REFUSALS
     assert heard.posted == []
@@ -142,7 +143,12 @@ def test_a_credential_that_was_made_for_another_leader_is_of_no_use_at_this_one(
     leader: tuple[LeaderPort, Overheard],
 ) -> None:
     port, heard = leader
-    for purpose in (agents_proof("10.0.0.1:7000"), leaders_proof(port.endpoint), LOOK, ""):
+    for purpose in (
+        callers_proof(ATTACH_AGENT, "10.0.0.1:7000"),
+        servers_proof(ATTACH_AGENT, port.endpoint),
+        LOOK,
+        "",
+    ):
         metadata = [(METADATA_KEY, f"{os.getuid()} {purpose}")]
         code = ends_with(port.endpoint, ATTACH_AGENT, metadata, [])
         assert code is grpc.StatusCode.UNAUTHENTICATED
@@ -156,7 +162,7 @@ def test_an_agent_obeys_no_leader_of_another_user(proof: str) -> None:
             self, request_iterator: object, context: grpc.ServicerContext
         ) -> Iterator[workers_pb2.ToAgent]:
             uid = os.getuid() + (proof == "another user")
-            purpose = leaders_proof("10.0.0.1:1" if proof == "another address" else address)
+            purpose = servers_proof(ATTACH_AGENT, "10.0.0.1:1" if proof == "another address" else address)
             if proof != "none":
                 context.send_initial_metadata(((METADATA_KEY, f"{uid} {purpose}"),))
             yield workers_pb2.ToAgent(start_worker=workers_pb2.StartWorker(worker_id="w"))
@@ -181,7 +187,7 @@ def test_an_agent_may_say_anything_and_its_stream_ends_in_order(
     leader: tuple[LeaderPort, Overheard], said: list[Message]
 ) -> None:
     port, heard = leader
-    metadata = [(METADATA_KEY, f"{os.getuid()} {agents_proof(port.endpoint)}")]
+    metadata = [(METADATA_KEY, f"{os.getuid()} {callers_proof(ATTACH_AGENT, port.endpoint)}")]
     data = [each.SerializeToString() for each in said]
     assert ends_with(port.endpoint, ATTACH_AGENT, metadata, data) in CHOSEN
     heard.posted.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,8 @@ from inference_world import NOW, SERVERS, job, server
 
 from flexo.loaning.demand import DemandMissing
 from flexo.loaning.partition import PartitionDemand
-from flexo.model.queue import JobKey, JobState, QueuedJob, SatelliteTag
+from flexo.model.queue import JobKey, JobState, QueuedJob, Request, SatelliteTag
+from flexo_protos.resources import Resources
 
 
 def needed(*jobs: QueuedJob, servers=SERVERS) -> float:
@@ -45,6 +48,25 @@ def test_cpus_memory_and_exclusive_use_fill_servers_too():
     assert needed(job(1, gpus=1, cpus=16), job(2, gpus=1, cpus=1)) == 2
     assert needed(job(1, gpus=0, memory_mib=40_000), job(2, gpus=0, memory_mib=40_000)) == 2
     assert needed(job(1, gpus=1, exclusive=True), job(2, gpus=1)) == 2
+
+
+def separate(number: int, units: int, gpus: int) -> QueuedJob:
+    """A job that asks for so many containers, each wherever there is room."""
+    unit = Resources(gpus, 1, 64)
+    request = Request(unit, units, per_node=units, divisible=True)
+    return replace(job(number), num_nodes=1, resources=unit * units, requests=(request,))
+
+
+def test_containers_that_may_be_on_any_server_are_counted_by_the_servers_that_they_fill():
+    assert needed(separate(1, units=2, gpus=4)) == 2
+    assert needed(separate(1, units=5, gpus=1)) == 2
+    assert needed(separate(1, units=5, gpus=1), separate(2, units=1, gpus=3)) == 2
+    assert needed(separate(1, units=3, gpus=3)) == 3
+    assert needed(separate(1, units=1, gpus=9)) == 0
+
+
+def test_a_request_for_very_many_containers_is_counted_at_once():
+    assert needed(separate(1, units=10**9, gpus=1)) == 250_000_000
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,13 @@ def test_containers_of_one_node_take_different_gpus_and_those_of_another_node_th
         take_gpus(2, locks)
 
 
+def wait_until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 class Manager:
     """A ResourceManager and its NodeManagers, with one container for each request."""
 
@@ -58,6 +65,9 @@ class Manager:
         self.results: list[HeartbeatResult] = []
         self.hosts = itertools.cycle(["h1", "h1", "h2"])
         self.gone = False
+        self.stops_with = 143
+        self.taken: list[str] = []
+        """What was said when YARN took containers of the base."""
         self.numbers = itertools.count(1)
 
     def ask(self, ask: Ask) -> None:
@@ -85,6 +95,10 @@ class Manager:
         ended = pb.ContainerStatus(container_id=pb.ContainerId(id=number), exit_status=status)
         self.results.append(HeartbeatResult(completed=(ended,)))
 
+    def warns_of(self, number: int) -> None:
+        text = records.container_text(pb.ContainerId(id=number))
+        self.results.append(HeartbeatResult(preempted=frozenset({text})))
+
     def finish(self, *words: object) -> None: ...
 
 
@@ -107,7 +121,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
             made.started.append(container.id.id)
 
         def stop(self, node: object, container: pb.ContainerId) -> None:
-            made.ends(container.id, 143)
+            made.ends(container.id, made.stops_with)
 
     monkeypatch.setattr(base_application, "NodeManagers", Nodes)
     monkeypatch.setattr(heartbeats, "IDLE_S", 0.01)
@@ -120,7 +134,7 @@ def make(manager: Manager) -> Iterator[Callable[..., BaseApplication]]:
     made: list[BaseApplication] = []
 
     def application(*kept: pb.Container) -> BaseApplication:
-        found = BaseApplication(manager, kept, records.resource(64, 1, 1))  # type: ignore[arg-type]
+        found = BaseApplication(manager, kept, records.resource(64, 1, 1), manager.taken.append)  # type: ignore[arg-type]
         made.append(found)
         return found
 
@@ -132,7 +146,7 @@ def make(manager: Manager) -> Iterator[Callable[..., BaseApplication]]:
 def test_several_containers_on_one_host_are_nodes_of_different_names(
     make: Callable[..., BaseApplication],
 ) -> None:
-    nodes = make().form(3)
+    nodes = make().form(3, run=0)
     assert nodes == (BaseNode("h1", 1), BaseNode("h1..2", 1), BaseNode("h2", 1))
     assert [node.host for node in nodes] == ["h1", "h1", "h2"]
 
@@ -141,7 +155,7 @@ def test_a_containers_exit_code_is_its_programs_and_yarns_own_statuses_count_as_
     make: Callable[..., BaseApplication], manager: Manager
 ) -> None:
     base = make()
-    base.form(3)
+    base.form(3, run=0)
     processes = [base.launch(name, LAUNCH) for name in ("h1", "h1..2", "h2")]
     manager.ends(1, 3)
     manager.ends(2, -102)
@@ -150,11 +164,46 @@ def test_a_containers_exit_code_is_its_programs_and_yarns_own_statuses_count_as_
     assert processes[2].wait() == 143
 
 
+@pytest.mark.parametrize("what", ["is about to be preempted", "was preempted", "was on a lost node"])
+def test_a_run_whose_container_yarn_takes_is_given_back_and_another_one_begins(
+    make: Callable[..., BaseApplication], manager: Manager, what: str
+) -> None:
+    base = make()
+    base.form(3, run=4)
+    processes = [base.launch(name, LAUNCH) for name in ("h1", "h1..2", "h2")]
+    assert (base.taken, manager.taken) == ("", [])
+    if what == "is about to be preempted":
+        manager.warns_of(2)
+    else:
+        manager.ends(2, -102 if what == "was preempted" else -100)
+    wait_until(lambda: manager.taken)
+    assert manager.taken == [base.taken]
+    base.give_back()
+    assert [process.wait() for process in processes] == [KILLED] * 3
+    assert base.taken == ""
+    assert len(base.form(2, run=5)) == 2
+    assert {1, 3} <= set(manager.released)
+    priorities = {process.container.priority.priority for process in processes}
+    assert base.launch("h1", LAUNCH).container.priority.priority not in priorities
+
+
+def test_a_container_that_this_side_has_given_back_was_not_taken(
+    make: Callable[..., BaseApplication], manager: Manager
+) -> None:
+    base = make()
+    base.form(1, run=0)
+    process = base.launch("h1", LAUNCH)
+    manager.stops_with = -100
+    process.terminate()
+    assert process.wait() == KILLED
+    assert (base.taken, manager.taken) == ("", [])
+
+
 def test_an_agent_that_is_started_again_gets_another_container_on_its_host(
     make: Callable[..., BaseApplication], manager: Manager
 ) -> None:
     base = make()
-    base.form(3)
+    base.form(3, run=0)
     process = base.launch("h1..2", LAUNCH)
     manager.ends(2, 1)
     assert process.wait() == 1
@@ -169,7 +218,7 @@ def test_another_attempt_goes_on_with_containers_and_asks_for_those_that_have_en
 ) -> None:
     base = make(container(11, 1, "h1"), container(13, 3, "h2"))
     assert base.keeps
-    base.adopt([BaseNode("h1", 1), BaseNode("h1..2", 1), BaseNode("h2", 1)])
+    base.adopt([BaseNode("h1", 1), BaseNode("h1..2", 1), BaseNode("h2", 1)], run=0)
     kept = base.launch("h2", LAUNCH)
     assert (kept.container.id.id, manager.started) == (13, [])
     new = base.launch("h1..2", LAUNCH)
@@ -181,11 +230,9 @@ def test_a_kept_container_that_ended_before_it_was_looked_for_has_its_exit_code(
 ) -> None:
     manager.ends(11, 5)
     base = make(container(11, 1, "h1"))
-    deadline = time.monotonic() + 10
-    while manager.results and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not manager.results)
     time.sleep(0.05)
-    base.adopt([BaseNode("h1", 1)])
+    base.adopt([BaseNode("h1", 1)], run=0)
     assert base.launch("h1", LAUNCH).wait() == 5
 
 
@@ -194,7 +241,7 @@ def test_when_nobody_leads_what_is_kept_it_is_given_back(
 ) -> None:
     base = make(container(11, 1, "h1"))
     base.give_up_kept()
-    assert len(base.form(2)) == 2
+    assert len(base.form(2, run=0)) == 2
     assert manager.released == [11]
 
 
@@ -202,7 +249,7 @@ def test_the_end_of_the_application_ends_every_wait(
     make: Callable[..., BaseApplication], manager: Manager
 ) -> None:
     base = make()
-    base.form(1)
+    base.form(1, run=0)
     process = base.launch("h1", LAUNCH)
     codes: list[int] = []
     waiting = threading.Thread(target=lambda: codes.append(process.wait()))
@@ -213,4 +260,4 @@ def test_the_end_of_the_application_ends_every_wait(
     with pytest.raises(OSError, match="killed"):
         base.launch("h1", LAUNCH)
     with pytest.raises(NotInAJob, match="killed"):
-        base.form(1)
+        base.form(1, run=0)

@@ -6,12 +6,11 @@ import pytest
 
 from flexo.clusters.yarn import read_applications as read
 from flexo.clusters.yarn.owners import owner_of
-from flexo.model.nodes import NodeCondition
 from flexo.model.queue import JobKey, JobState, SatelliteTag, WaitReason
 from flexo.model.ranges import Range
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.resources import Resources
-from flexo_yarn import records
+from flexo_yarn import records, runs
 
 TAGS = ["flexo:elastic=2-8", "flexo:worker=1,2,1024", "flexo-key:00"]
 
@@ -93,16 +92,18 @@ def test_a_base_waits_until_its_last_container_is_there() -> None:
     )
 
 
-def test_a_base_begins_anew_only_with_containers_of_a_new_attempt() -> None:
+def test_a_jobs_run_is_what_its_last_containers_say_whichever_attempt_of_its_master_holds_them() -> None:
     said = declared(*TAGS)
     assert said is not None
     report = application(7, tags=TAGS)
     report.current_attempt_id.attempt_id = 2
-    kept = [container(report, number, number, attempt=1) for number in (1, 2)]
+    kept = [container(report, number, runs.priority_of(0, number), attempt=1) for number in (1, 2)]
     assert read.base_job(report, said, kept).restart_count == 0
-    assert read.base_job(report, said, []).restart_count == 1
-    anew = [container(report, number, number, attempt=2) for number in (1, 2)]
-    assert read.base_job(report, said, anew).restart_count == 1
+    none = read.base_job(report, said, []).restart_count
+    assert none == runs.first_run(2) > 0
+    first = [container(report, 3, runs.priority_of(5, 1), attempt=2)]
+    waits = read.base_job(report, said, [*kept, *first])
+    assert (waits.restart_count, waits.state) == (5, JobState.PENDING)
 
 
 def test_each_container_of_a_flex_application_is_the_satellite_of_the_grant_that_its_priority_names() -> None:
@@ -113,11 +114,26 @@ def test_each_container_of_a_flex_application_is_the_satellite_of_the_grant_that
     priority = records.grant_priority("g0000abcd")
     named = read.base_of(flex)
     assert named is not None
-    (satellite,) = read.satellites_of(flex, base, named, [container(flex, 3, priority, gpus=3)], 67.0)
+    held = [container(flex, 3, priority, gpus=3)]
+    (satellite,) = read.satellites_of(flex, base, named, held, 67.0, {})
     assert satellite.satellite == SatelliteTag(JobKey(base.job_id), "g0000abcd", 3)
     assert satellite.job_id == records.satellite_number(flex.application_id, priority)
     assert (satellite.time_limit_s, satellite.time_limit_id) == (60, "application_1700000000000_0008")
     assert records.container_text(records.read_container(satellite.identifier)) == satellite.identifier
+    queue = flex.queue.rpartition(".")[2]
+    assert satellite.partitions == (queue,)
+    labels = {held[0].node_id.host: "inference"}
+    (lent,) = read.satellites_of(flex, base, named, held, 67.0, labels)
+    assert lent.partitions == (f"{queue}@inference",)
+
+
+def test_an_applications_nodes_are_those_where_it_holds_gpus() -> None:
+    report = application(9)
+    assert read.ordinary_job(report).nodes == ()
+    held = [container(report, 1, 0, gpus=0), container(report, 2, 1, gpus=2)]
+    held[0].node_id.host, held[1].node_id.host = "h1", "h2"
+    assert read.ordinary_job(report, held).nodes == ("h2",)
+    assert read.ordinary_job(report, held[:1]).nodes == ("h1",)
 
 
 @pytest.mark.parametrize("tag", ["flexo:base=", "flexo:base=job 7", "flexo:based=application_1_0001"])
@@ -154,33 +170,6 @@ def test_what_an_application_asks_for_before_it_runs_is_its_own_job() -> None:
 def gpu(count: int) -> dict[str, object]:
     information = [{"name": "memory-mb", "value": 256}, {"name": records.GPU, "value": count}]
     return {"memory": 256, "vCores": 1, "resourceInformations": {"resourceInformation": information}}
-
-
-def test_a_node_that_does_not_run_says_why() -> None:
-    report = pb.NodeReport(
-        node_id=pb.NodeId(host="h1", port=8041),
-        state=pb.NS_UNHEALTHY,
-        capability=records.resource(4096, 8, 4),
-        used=records.resource(1024, 2, 1),
-        health_report="1/1 local-dirs\nare bad",
-    )
-    node = read.to_node(report, frozenset({"default", "flex"}))
-    assert node.conditions == {NodeCondition.OUT_OF_SERVICE}
-    assert "unhealthy" in node.unusable
-    assert "local-dirs are bad" in node.unusable
-    assert (node.gpus, node.gpus_idle) == (4, 0)
-    report.state = pb.NS_RUNNING
-    assert read.to_node(report, frozenset()).gpus_idle == 3
-
-
-def test_queues_without_queues_below_them_are_partitions_and_the_flex_queue_is_the_lowest() -> None:
-    root = pb.QueueInfo(
-        name="root",
-        children=[pb.QueueInfo(name="a", children=[pb.QueueInfo(name="b")]), pb.QueueInfo(name="flex")],
-    )
-    assert [queue.name for queue in read.leaf_queues(root)] == ["b", "flex"]
-    tiers = {each.name: each.priority_tier for each in read.partitions_of(["b", "flex"], "flex", [])}
-    assert tiers["flex"] < tiers["b"]
 
 
 def test_an_application_without_a_lifetime_has_no_end() -> None:

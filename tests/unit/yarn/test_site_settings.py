@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flexo_yarn.site_settings import EXAMPLES, as_example, as_xml
+from flexo_yarn.examples import EXAMPLES
+from flexo_yarn.site_settings import as_example, as_xml
 
 FOLDER = Path(__file__).resolve().parents[3] / "yarn_plugin"
 
@@ -19,7 +20,7 @@ def properties(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_file_has_every_setting_and_its_reason(name: str) -> None:
     text = (FOLDER / name).read_text()
-    assert text == as_example(EXAMPLES[name])  # else: python -m flexo_yarn.site_settings yarn_plugin
+    assert text == as_example(EXAMPLES[name])  # else: python -m flexo_yarn.examples yarn_plugin
     assert properties(text) == {each.name: each.value for each in EXAMPLES[name]}
     assert text.count("<!--") == len(EXAMPLES[name])
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from test_read_applications import TAGS, application, container
 
-from flexo.clusters.base import ActionRefused, ClusterUnreachable, MayNotAct, Site
+from flexo.clusters.base import ActionRefused, Borrowed, ClusterUnreachable, MayNotAct, Priority, Site
 from flexo.clusters.yarn import adapter, remembered
 from flexo.clusters.yarn.adapter import YarnCluster
 from flexo.clusters.yarn.settings import YarnSettings
@@ -18,9 +18,12 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import records
 from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.ipc.errors import RemoteError, Unreachable
+from flexo_yarn.runs import priority_of
 
 RM = (("rm1", 8032),)
-CONFIGURATION = ClientConfiguration(RM, RM, RM, "file:///", kerberos=False, gpu_plugin=False)
+CONFIGURATION = ClientConfiguration(
+    RM, RM, RM, "file:///", kerberos=False, gpu_plugin=False, highest_priority=10_000
+)
 
 
 def gone() -> RemoteError:
@@ -37,6 +40,10 @@ class Manager:
     scheduler: str = "capacityScheduler"
     asked: list[dict[str, Any]] = field(default_factory=list)
     lifetimes: dict[str, str] = field(default_factory=dict)
+    priorities: dict[str, int] = field(default_factory=dict)
+    most: int = 10_000
+    label: str = ""
+    """The label of node h2."""
     error: Exception | None = None
     away: set[str] = field(default_factory=set)
     """Nodes that have not come back since a restart of the ResourceManager."""
@@ -46,7 +53,12 @@ class Manager:
             raise self.error
         amount = records.resource(8192, 8, 4)
         return [
-            pb.NodeReport(node_id=pb.NodeId(host=f"h{n}", port=1), state=pb.NS_RUNNING, capability=amount)
+            pb.NodeReport(
+                node_id=pb.NodeId(host=f"h{n}", port=1),
+                state=pb.NS_RUNNING,
+                capability=amount,
+                labels=[self.label] if self.label and n == 2 else [],
+            )
             for n in (1, 2)
             if f"h{n}" not in self.away
         ]
@@ -55,7 +67,8 @@ class Manager:
         waiting = pb.QueueStatistics(pending_containers=self.pending)
         children = [
             pb.QueueInfo(name="default", statistics=waiting),
-            pb.QueueInfo(name="flex", statistics=waiting),
+            pb.QueueInfo(name="flex", statistics=waiting, accessible_node_labels=["inference"]),
+            pb.QueueInfo(name="infer", maximum_capacity=0.0, accessible_node_labels=["inference"]),
         ]
         return pb.QueueInfo(name="root", children=children)
 
@@ -76,6 +89,12 @@ class Manager:
     def set_lifetime(self, identifier: pb.ApplicationId, ends_at: str) -> None:
         self.application(identifier)
         self.lifetimes[records.application_text(identifier)] = ends_at
+
+    def set_priority(self, identifier: pb.ApplicationId, priority: int) -> int:
+        self.application(identifier)
+        given = min(priority, self.most)
+        self.priorities[records.application_text(identifier)] = given
+        return given
 
     def signal(self, identifier: pb.ContainerId, command: int) -> None:
         raise RemoteError(
@@ -135,7 +154,7 @@ def test_a_look_shows_bases_their_satellites_and_what_others_ask_for(manager: Ma
     assert satellite.satellite.base == base.key
     assert (spark.state, waiting.state) == (JobState.RUNNING, JobState.PENDING)
     assert waiting.identifier == spark.identifier
-    assert {partition.name for partition in state.partitions} == {"default", "flex"}
+    assert {partition.name for partition in state.partitions} == {"default", "flex", "infer"}
     assert [node.name for node in state.nodes] == ["h1", "h2"]
 
 
@@ -159,17 +178,40 @@ def test_a_base_of_which_the_resourcemanager_shows_nothing_for_a_while_runs_on_w
     monkeypatch.setattr(adapter.time, "monotonic", lambda: now)
     seen = cluster(manager)
     before, satellite = seen.observe().jobs
-    gang = manager.held[1]
-    for state, shown in ((pb.RUNNING, []), (pb.RUNNING, gang[:2]), (pb.ACCEPTED, [])):
-        manager.reports[0].state, manager.held[1] = state, shown
+    gang, nodes = manager.held[1], set(before.nodes)
+    for state, shown, away in (
+        (pb.ACCEPTED, [], nodes),
+        (pb.RUNNING, [], nodes),
+        (pb.RUNNING, gang[:2], nodes),
+        (pb.ACCEPTED, [], set()),
+    ):
+        manager.reports[0].state, manager.held[1], manager.away = state, shown, away
+        manager.held[2], kept = [], manager.held[2]
         assert seen.observe().jobs == (before, satellite)
-        now += remembered.PATIENCE_S / 3 - 1
+        manager.held[2] = kept
+        now += remembered.PATIENCE_S / 4 - 1
     manager.reports[0].state, manager.held[1] = pb.RUNNING, gang
     assert seen.observe().jobs[0].state is JobState.RUNNING
-    manager.held[1] = []
+    manager.held[1], manager.away = [], nodes
     assert seen.observe().jobs[0].state is JobState.RUNNING
     now += remembered.PATIENCE_S
     assert seen.observe().jobs[0].state is JobState.PENDING
+
+
+def test_a_base_that_has_lost_a_container_on_a_node_that_is_there_runs_on_for_seconds_only(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elastic_job(manager)
+    now = 1000.0
+    monkeypatch.setattr(adapter.time, "monotonic", lambda: now)
+    seen = cluster(manager)
+    before = seen.observe().jobs[0]
+    manager.held[1] = manager.held[1][:2]
+    assert seen.observe().jobs[0] == before
+    now += remembered.RETURNS_S
+    assert seen.observe().jobs[0].state is JobState.PENDING
+    manager.reports[0].state = pb.ACCEPTED
+    assert seen.observe().jobs[0].state is JobState.PENDING, "it waits, also after a restart of YARN"
 
 
 def test_a_satellite_whose_node_is_away_is_not_lost_until_the_node_is_back_without_it(
@@ -229,10 +271,9 @@ def test_a_base_that_begins_anew_waits_until_its_gang_is_there(manager: Manager)
     elastic_job(manager)
     seen = cluster(manager)
     seen.observe()
-    manager.reports[0].current_attempt_id.attempt_id = 2
     manager.held[1] = manager.held[1][:2]
     for each in manager.held[1]:
-        each.container_id.application_attempt_id.attempt_id = 2
+        each.priority.priority = priority_of(1, 1)
     base = seen.observe().jobs[0]
     assert (base.state, base.restart_count) == (JobState.PENDING, 1)
 
@@ -299,3 +340,57 @@ def test_another_scheduler_than_the_capacity_scheduler_is_refused(manager: Manag
     manager.scheduler = "fairScheduler"
     with pytest.raises(ClusterUnreachable, match="fairScheduler"):
         cluster(manager).traits()
+
+
+LENT = Site(borrowed=Borrowed("flex@inference", static=True))
+
+
+def test_a_satellite_on_a_lent_server_is_known_by_the_partition_that_its_grant_names(
+    manager: Manager,
+) -> None:
+    elastic_job(manager)
+    manager.label = "inference"
+    manager.held[2][0].node_id.host = "h2"
+    state = cluster(manager, LENT).observe()
+    (satellite,) = (job for job in state.jobs if job.satellite is not None)
+    assert satellite.partitions == ("flex@inference",)
+    nodes = {partition.name: partition.nodes for partition in state.partitions}
+    assert nodes["flex"] == nodes["default"] == {"h1"}
+    assert nodes["infer"] == nodes["flex@inference"] == {"h2"}
+
+
+def test_the_servers_of_inference_applications_are_known_where_they_are_lent(manager: Manager) -> None:
+    inference = application(3)
+    inference.application_type, inference.queue = "TRITON", "root.infer"
+    manager.reports = [inference]
+    manager.held[3] = [container(inference, 1, 1, gpus=4)]
+    manager.held[3][0].node_id.host = "h2"
+    (job,) = cluster(manager, LENT).observe().jobs
+    assert (job.nodes, job.partitions) == (("h2",), ("infer",))
+    (job,) = cluster(manager).observe().jobs
+    assert job.nodes == ()  # nobody asks for each application's containers without a reason
+
+
+def test_priorities_are_set_in_the_order_that_flexod_wants_and_a_limit_of_the_queue_is_told(
+    manager: Manager,
+) -> None:
+    manager.reports = [application(1), application(2)]
+    yarn = cluster(manager)
+    first, second = yarn.arrange([1, 1])
+    assert first > second
+    assert yarn.in_band(second)
+    assert not yarn.in_band(1), "an application without a priority of its own"
+    names = [records.application_text(each.application_id) for each in manager.reports]
+    gone = records.application_text(application(9).application_id)
+    yarn.prioritize([Priority(names[0], first), Priority(gone, first), Priority(names[1], second)])
+    assert manager.priorities == {names[0]: first - 1, names[1]: second - 1}
+    manager.most = 5
+    with pytest.raises(ActionRefused, match="queue's limit"):
+        yarn.prioritize([Priority(names[0], first)])
+
+
+def test_a_cluster_whose_applications_have_no_priorities_is_told_what_to_set(manager: Manager) -> None:
+    configuration = replace(CONFIGURATION, highest_priority=0)
+    yarn = YarnCluster(YarnSettings(), Site(), configuration, lambda: manager)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ActionRefused, match="max-application-priority"):
+        yarn.prioritize([Priority("application_1700000000000_0001", 7)])

@@ -58,7 +58,7 @@ def test_the_settings_of_the_plugin_and_those_of_a_lab_are_in_order(tmp_path: Pa
         ("flex.user-limit-factor", "1", Level.WARNING),
         ("sleep-delay-before-sigkill.ms", None, Level.WARNING),
         ("sleep-delay-before-sigkill.ms", "30000", Level.OK),
-        ("max-application-priority", None, Level.PROBLEM),
+        ("max-application-priority", None, Level.WARNING),
         ("max-application-priority", "${site.priority}", Level.NOT_CHECKED),
         ("root.queues", "default", Level.PROBLEM),
         ("yarn.resource-types", "yarn.io/fpga", Level.PROBLEM),

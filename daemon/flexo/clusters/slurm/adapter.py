@@ -19,12 +19,11 @@ from flexo.clusters.base import (
     Site,
     UserShares,
 )
-from flexo.clusters.slurm import priority_band
 from flexo.clusters.slurm.borrowed import let_have
 from flexo.clusters.slurm.commands import SlurmCommands
 from flexo.clusters.slurm.ends import read_ends
 from flexo.clusters.slurm.parse_config import parse_traits
-from flexo.clusters.slurm.priorities import set_priorities
+from flexo.clusters.slurm.priorities import BAND, set_priorities
 from flexo.clusters.slurm.reader import Reader
 from flexo.clusters.slurm.reader_commands import CommandReader
 from flexo.clusters.slurm.settings import SlurmSettings
@@ -117,11 +116,11 @@ class SlurmCluster:
 
     def in_band(self, priority: int) -> bool:
         """Whether flexod may have set `priority`."""
-        return priority_band.in_band(priority)
+        return priority in BAND
 
     def arrange(self, now: Sequence[int]) -> list[int]:
         """The new priorities of jobs in their start order."""
-        return priority_band.arrange(now)
+        return BAND.arrange(now)
 
     def prioritize(self, priorities: Sequence[Priority]) -> None:
         """Set priorities of pending jobs; a job that has started meanwhile keeps its own."""

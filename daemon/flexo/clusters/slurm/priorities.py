@@ -7,8 +7,10 @@ hundred priorities take one process instead of a hundred. For slurmctld they are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from flexo.clusters.base import Priority
+from flexo.clusters.priority_band import PriorityBand
 from flexo.clusters.slurm.commands import SlurmCommands
 
 _TOO_LATE = (
@@ -18,6 +20,11 @@ _TOO_LATE = (
     "already finished",
 )
 """Slurm's words for a job that has started or ended since it was seen, in small letters."""
+BAND: Final = PriorityBand(4_294_910_000, 4_294_960_000)
+"""Slurm's own priorities are below, whichever plugin sets them: `priority/basic` counts down from 4294901760
+(0xffff0000), and weights of `priority/multifactor` add up to less. So jobs that flexod has put in order come
+before all others, and no job overtakes them by being new. Slurm's limit is above, with room for priorities
+that administrators set by hand."""
 
 
 def set_priorities(commands: SlurmCommands, priorities: Sequence[Priority]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,11 +18,15 @@ from flexo.clusters.base import (
     ClusterTraits,
     ClusterUnreachable,
     JobEnd,
+    Priority,
     Site,
     StartBounds,
 )
 from flexo.clusters.yarn import read_applications as read
 from flexo.clusters.yarn.owners import owner_of
+from flexo.clusters.yarn.priorities import band_of, set_priorities
+from flexo.clusters.yarn.queues import Queue, Rooms, lent_label, queues_of
+from flexo.clusters.yarn.read_nodes import to_node
 from flexo.clusters.yarn.remembered import RememberedJobs
 from flexo.clusters.yarn.settings import YarnSettings
 from flexo.model.queue import JobKey, QueuedJob
@@ -64,6 +68,8 @@ class YarnCluster:
         self._site = site
         self._configuration = configuration
         self._open_client = open_client
+        self._lent_label = lent_label(site.borrowed, settings.flex_queue)
+        self._band = band_of(configuration.highest_priority)
         self._client = open_client()
         self._remembered = RememberedJobs()
 
@@ -91,18 +97,21 @@ class YarnCluster:
 
     def observe(self) -> ClusterState:
         """Poll the ResourceManager."""
-        at, started = time.time(), time.monotonic()
+        now, started = time.time(), time.monotonic()
         reports = self._asked("nodes", lambda: self._client.nodes(NODE_STATES))
-        queues = self._asked("queues", lambda: read.leaf_queues(self._client.queues()))
+        queues = self._asked("queues", lambda: queues_of(self._client.queues()))
         applications = self._asked("applications", lambda: self._client.applications(states=ALIVE))
-        names = frozenset(queue.name.rpartition(".")[2] for queue in queues)
-        nodes = tuple(read.to_node(each, names) for each in reports)
-        jobs = self._jobs(applications, {node.name for node in nodes}, at)
+        rooms = Rooms(queues, self._settings.flex_queue)
+        nodes = tuple(to_node(each, rooms) for each in reports)
+        labels = {each.node_id.host: each.labels[0] for each in reports if each.labels}
+        back = frozenset(node.name for node in nodes)
+        jobs = self._jobs(applications, now, self._lenders(queues), labels, back)
         jobs += self._demand(queues, {job.identifier: job for job in jobs if job.satellite is None})
-        partitions = read.partitions_of(names, self._settings.flex_queue, nodes)
         # What an application asks for that does not run yet replaces it.
         asked = {job.key: job for job in jobs}
-        return ClusterState(at, nodes, partitions, tuple(asked.values()), time.monotonic() - started)
+        return ClusterState(
+            now, nodes, rooms.partitions(nodes), tuple(asked.values()), time.monotonic() - started
+        )
 
     def extend(self, time_limits: Sequence[str], seconds_from_now: int) -> None:
         """Set the ends of flex applications: the satellites of a job share one lifetime."""
@@ -126,6 +135,25 @@ class YarnCluster:
         """Kill a satellite's container; no error if it has ended meanwhile."""
         container = read_container(job)
         self._acted("signal container", lambda: self._client.signal(container, pb.FORCEFUL_SHUTDOWN))
+
+    def in_band(self, priority: int) -> bool:
+        """Whether flexod may have set `priority`."""
+        return priority in self._band
+
+    def arrange(self, now: Sequence[int]) -> list[int]:
+        """The new priorities of jobs in their start order."""
+        return self._band.arrange(now)
+
+    def prioritize(self, priorities: Sequence[Priority]) -> None:
+        """Set the priorities of applications. They order those of one queue."""
+        self._site.may_act()
+        set_priorities(priorities, self._configuration.highest_priority, self._set_priority)
+
+    def _set_priority(self, application: str, priority: int) -> int | None:
+        number = read_application(application)
+        with suppress(_Gone):
+            return self._called("set priority", lambda: self._client.set_priority(number, priority))
+        return None
 
     def ends(self, keys: Collection[JobKey]) -> Mapping[JobKey, JobEnd]:
         """The ends of applications that the ResourceManager still lists."""
@@ -151,35 +179,52 @@ class YarnCluster:
         except _Gone:
             return None
 
+    def _lenders(self, queues: Iterable[Queue]) -> frozenset[str]:
+        """The inference cluster's queues, whose nodes are lent. The nodes of their applications matter."""
+        if not self._lent_label:
+            return frozenset()
+        found = (each for each in queues if self._lent_label in each.labels)
+        return frozenset(each.name for each in found if each.name != self._settings.flex_queue)
+
     def _jobs(
-        self, reports: Sequence[pb.ApplicationReport], nodes: Collection[str], now: float
+        self,
+        reports: Sequence[pb.ApplicationReport],
+        now: float,
+        lenders: frozenset[str],
+        labels: Mapping[str, str],
+        nodes: frozenset[str],
     ) -> list[QueuedJob]:
         jobs: dict[str, QueuedJob] = {}
         flex: list[tuple[pb.ApplicationReport, pb.ApplicationId]] = []
         for report in reports:
             base, declared = read.base_of(report), read.Declared.read(report.tags)
             if report.application_type != APPLICATION_TYPE or (base is None and declared is None):
-                jobs[application_text(report.application_id)] = read.ordinary_job(report)
+                lends = report.queue.rpartition(".")[2] in lenders
+                containers = self._containers(report) if lends else ()
+                jobs[application_text(report.application_id)] = read.ordinary_job(report, containers)
             elif base is not None:
                 flex.append((report, base))
             elif declared is not None:
                 containers = self._containers(report)
                 job = read.base_job(report, declared, containers)
                 placed = len(read.gang_of(containers))
-                jobs[job.identifier] = self._remembered.base(job, placed, time.monotonic())
+                shows = report.state == pb.RUNNING
+                jobs[job.identifier] = self._remembered.base(
+                    job, placed, shows=shows, nodes=nodes, now=time.monotonic()
+                )
         self._remembered.keep_bases(jobs)
         satellites: list[QueuedJob] = []
         for report, base in flex:
             named = jobs.get(application_text(base))
             found = read.satellites_of(
-                report, named, base, self._containers(report), read.ends_at(report, now)
+                report, named, base, self._containers(report), read.ends_at(report, now), labels
             )
             if named is not None and named.owner != owner_of(report.user):
                 # The tag names another user's job.
                 found = [replace(each, satellite=None) for each in found]
             satellites += found
-        shows = {application_text(report.application_id): report.state == pb.RUNNING for report, _ in flex}
-        satellites = self._remembered.satellites(satellites, shows, nodes, time.monotonic())
+        shown = {application_text(report.application_id): report.state == pb.RUNNING for report, _ in flex}
+        satellites = self._remembered.satellites(satellites, shown, nodes, time.monotonic())
         return [*jobs.values(), *satellites]
 
     def _containers(self, report: pb.ApplicationReport) -> Sequence[pb.ContainerReport]:
@@ -191,15 +236,13 @@ class YarnCluster:
             return ()
         return living(found)
 
-    def _demand(self, queues: Sequence[pb.QueueInfo], jobs: Mapping[str, QueuedJob]) -> list[QueuedJob]:
+    def _demand(self, queues: Sequence[Queue], jobs: Mapping[str, QueuedJob]) -> list[QueuedJob]:
         """What applications of queues with unfulfilled requests ask for. flexo's own are known otherwise."""
         found = []
         for queue in queues:
-            name = queue.name.rpartition(".")[2]
-            if queue.statistics.pending_containers <= 0 or name == self._settings.flex_queue:
+            if not queue.pending or queue.name == self._settings.flex_queue:
                 continue
-            path = queue.path or queue.name
-            listed = self._asked("demand", partial(self._asking, path))
+            listed = self._asked("demand", partial(self._asking, queue.path))
             for application in listed:
                 job = jobs.get(str(application.get("id", "")))
                 if job is None or job.elastic is not None:

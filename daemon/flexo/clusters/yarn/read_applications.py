@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from flexo.clusters.yarn import priorities
 from flexo.clusters.yarn.owners import owner_of
-from flexo.model.nodes import Node, NodeCondition, Partition
+from flexo.clusters.yarn.read_nodes import resources_of
 from flexo.model.queue import (
     ElasticRequest,
     JobKey,
@@ -24,6 +25,7 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.resources import Resources
 from flexo_yarn import tags
 from flexo_yarn.application_master import ANY
+from flexo_yarn.labels import nodes_of
 from flexo_yarn.records import (
     GPU,
     application_number,
@@ -34,17 +36,12 @@ from flexo_yarn.records import (
     read_application,
     satellite_number,
 )
+from flexo_yarn.runs import first_run, run_of
 
-BASE_TIER, FLEX_TIER = 10, 1
 PENDING_PART: Final = 4 * 10**18
 """Added to the number of an application that runs and asks for more: what it asks for is a job of its own."""
 _ENDS: Final = {pb.APP_SUCCEEDED: "COMPLETED", pb.APP_FAILED: "FAILED", pb.APP_KILLED: "CANCELLED"}
 _WORKER = re.compile(r"(\d{1,4}),(\d{1,6}),(\d{1,9})")
-_CONDITIONS: Final = {
-    pb.NS_DECOMMISSIONING: NodeCondition.DRAIN,
-    pb.NS_DECOMMISSIONED: NodeCondition.DRAIN,
-    pb.NS_NEW: NodeCondition.UNKNOWN,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,42 +78,6 @@ def _range(text: str) -> Range | None:
     return None
 
 
-def resources_of(amount: pb.Resource) -> Resources:
-    """An amount of resources."""
-    return Resources(gpus(amount), amount.virtual_cores, amount.memory)
-
-
-def to_node(report: pb.NodeReport, queues: frozenset[str]) -> Node:
-    """Convert one node. `queues`: those whose applications may be placed there."""
-    conditions, why = frozenset[NodeCondition](), ""
-    if report.state != pb.NS_RUNNING:
-        conditions = frozenset({_CONDITIONS.get(report.state, NodeCondition.OUT_OF_SERVICE)})
-        said = " ".join(report.health_report.split())[:200]
-        why = pb.NodeState.Name(report.state).removeprefix("NS_").lower() + (f": {said}" if said else "")
-    return Node(
-        name=report.node_id.host,
-        capacity=resources_of(report.capability),
-        allocated=resources_of(report.used),
-        partitions=queues,
-        features=frozenset(report.labels),
-        unusable=why,
-        conditions=conditions,
-    )
-
-
-def partitions_of(queues: Iterable[str], flex_queue: str, nodes: Iterable[Node]) -> tuple[Partition, ...]:
-    """The queues as partitions: YARN preempts what the flex queue holds for any other queue."""
-    names = frozenset(node.name for node in nodes)
-    return tuple(
-        Partition(queue, FLEX_TIER if queue == flex_queue else BASE_TIER, names) for queue in sorted(queues)
-    )
-
-
-def leaf_queues(queue: pb.QueueInfo) -> list[pb.QueueInfo]:
-    """The queues that applications are in."""
-    return [leaf for child in queue.children for leaf in leaf_queues(child)] or [queue]
-
-
 def base_of(report: pb.ApplicationReport) -> pb.ApplicationId | None:
     """The base application that a flex application names; None for all others."""
     for tag in report.tags:
@@ -129,8 +90,10 @@ def base_of(report: pb.ApplicationReport) -> pb.ApplicationId | None:
 
 
 def gang_of(containers: Iterable[pb.ContainerReport]) -> list[pb.ContainerReport]:
-    """The containers of a base, without the ApplicationMaster's own (platforms/yarn/base_application.py)."""
-    return [each for each in containers if each.priority.priority > 0]
+    """The containers of a base's last run, without the ApplicationMaster's own (flexo_yarn/runs.py)."""
+    gang = [each for each in containers if each.priority.priority > 0]
+    last = max((run_of(each.priority.priority) for each in gang), default=0)
+    return [each for each in gang if run_of(each.priority.priority) == last]
 
 
 def base_job(
@@ -158,9 +121,10 @@ def base_job(
 
 
 def _restarts(report: pb.ApplicationReport, gang: Sequence[pb.ContainerReport]) -> int:
-    """How often the job began anew: another ApplicationMaster may go on with the old containers."""
-    attempts = [each.container_id.application_attempt_id.attempt_id for each in gang]
-    return max(0, min(attempts, default=report.current_attempt_id.attempt_id) - 1)
+    """The number of the job's run, also if another ApplicationMaster has gone on with it."""
+    if gang:
+        return run_of(gang[0].priority.priority)
+    return first_run(max(1, report.current_attempt_id.attempt_id))
 
 
 def satellites_of(
@@ -169,11 +133,18 @@ def satellites_of(
     base_id: pb.ApplicationId,
     containers: Iterable[pb.ContainerReport],
     ends_at: float | None,
+    labels: Mapping[str, str],
 ) -> list[QueuedJob]:
-    """The containers of a flex application, each a satellite. `ends_at`: the end of their lifetime."""
+    """The containers of a flex application, each a satellite.
+
+    `ends_at`: the end of their lifetime. `labels`: those of nodes that have one, by host.
+    """
     key = JobKey(application_number(base_id), base.restart_count if base else 0)
     worker = base.resources.share(base.elastic.workers.min) if base and base.elastic else Resources()
-    return [_satellite(report, key, worker, each, ends_at) for each in containers]
+    return [
+        _satellite(report, key, worker, each, ends_at, labels.get(each.node_id.host, ""))
+        for each in containers
+    ]
 
 
 def _satellite(
@@ -182,6 +153,7 @@ def _satellite(
     worker: Resources,
     container: pb.ContainerReport,
     ends_at: float | None,
+    label: str,
 ) -> QueuedJob:
     held, started_at = resources_of(container.resource), container.creation_time / 1000
     priority = container.priority.priority
@@ -190,7 +162,7 @@ def _satellite(
         job_id=satellite_number(report.application_id, priority),
         owner=owner_of(report.user),
         user=report.user,
-        partitions=(report.queue.rpartition(".")[2],),
+        partitions=(nodes_of(report.queue.rpartition(".")[2], label),),
         state=JobState.RUNNING,
         wait=WaitReason.NONE,
         reason="",
@@ -215,8 +187,13 @@ def ends_at(report: pb.ApplicationReport, now: float) -> float | None:
     return None
 
 
-def ordinary_job(report: pb.ApplicationReport) -> QueuedJob:
-    """An application that is not flexo's. YARN would list its nodes only with all containers."""
+def ordinary_job(report: pb.ApplicationReport, containers: Sequence[pb.ContainerReport] = ()) -> QueuedJob:
+    """An application that is not flexo's.
+
+    `containers`: its own, where its nodes matter. Those with GPUs count, if there are any.
+    """
+    with_gpus = [each for each in containers if gpus(each.resource)]
+    nodes = sorted({each.node_id.host for each in with_gpus or containers})
     waits = report.state != pb.RUNNING
     return _job(
         report,
@@ -226,8 +203,8 @@ def ordinary_job(report: pb.ApplicationReport) -> QueuedJob:
         else WaitReason.NONE,  # what it waits for is in its demand, if anywhere
         reason=pb.ApplicationState.Name(report.state).lower() if waits else "",
         started_at=None if waits else (report.launch_time or report.start_time) / 1000,
-        nodes=(),
-        num_nodes=1,
+        nodes=tuple(nodes),
+        num_nodes=max(1, len(nodes)),
         resources=resources_of(report.usage.used),
     )
 
@@ -282,7 +259,7 @@ def _job(report: pb.ApplicationReport, **fields: Any) -> QueuedJob:
         owner=owner_of(report.user),
         user=report.user,
         partitions=(report.queue.rpartition(".")[2],),
-        priority=report.priority.priority,
+        priority=priorities.of(report),
         submitted_at=(report.submit_time or report.start_time) / 1000,
         time_limit_s=None,
         identifier=application_text(report.application_id),

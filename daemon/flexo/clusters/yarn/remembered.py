@@ -8,7 +8,7 @@ too, while YARN starts another ApplicationMaster, or replaces a container.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from flexo.model.queue import JobState, QueuedJob
 
@@ -16,7 +16,7 @@ PATIENCE_S: Final = 300.0
 """How long a base may be incomplete, and a satellite's node away. NodeManagers took 120 s to leave a
 ResourceManager that had stopped to answer (seen on 3.5.0)."""
 RETURNS_S: Final = 5.0
-"""How long after a node's return its containers may be missing."""
+"""How long a node's containers may be missing after its return, and a base's until another replaces it."""
 
 
 class RememberedJobs:
@@ -25,33 +25,35 @@ class RememberedJobs:
     def __init__(self) -> None:
         self._bases: dict[str, QueuedJob] = {}
         """By identifier."""
-        self._incomplete_since: dict[str, float] = {}
         self._satellites: dict[str, QueuedJob] = {}
-        self._hidden_since: dict[str, float] = {}
-        """By identifier of a satellite: the first look at which YARN could not show it."""
-        self._missing_since: dict[str, float] = {}
-        """Of those: the first look at which YARN could, and did not."""
+        self._absent_bases, self._absent_satellites = _Absences(), _Absences()
 
-    def base(self, job: QueuedJob, containers: int, now: float) -> QueuedJob:
-        """A base as it is or, if it is incomplete for less than PATIENCE_S, as it was.
+    def base(
+        self, job: QueuedJob, containers: int, *, shows: bool, nodes: Collection[str], now: float
+    ) -> QueuedJob:
+        """A base as it is or, if YARN cannot show all of it, as it was.
 
-        `containers`: those of its gang that YARN shows. They tell a job that has begun anew.
+        `containers`: those of its gang that YARN shows. They tell a job that has begun anew. `shows`: whether
+        YARN shows its containers. `nodes`: those that are back.
         """
-        known = self._bases.get(job.identifier)
+        name = job.identifier
         if job.state is JobState.RUNNING:
-            self._bases[job.identifier] = job
-            self._incomplete_since.pop(job.identifier, None)
-            return job
-        began_anew = known is not None and containers > 0 and job.restart_count != known.restart_count
-        if known is None or began_anew:
-            return job
-        since = self._incomplete_since.setdefault(job.identifier, now)
-        return known if now - since < PATIENCE_S else job
+            self._bases[name] = job
+            self._absent_bases.forget(name)
+        elif (known := self._bases.get(name)) is not None:
+            began_anew = containers > 0 and job.restart_count != known.restart_count
+            hidden = not shows or not set(known.nodes) <= set(nodes)
+            if not began_anew and self._absent_bases.is_awaited(name, hidden, now, replaced=True):
+                return known
+            del self._bases[name]
+            self._absent_bases.forget(name)
+        return job
 
     def keep_bases(self, identifiers: Collection[str]) -> None:
         """Forget all bases but these."""
-        _keep(self._bases, identifiers)
-        _keep(self._incomplete_since, identifiers)
+        for gone in self._bases.keys() - set(identifiers):
+            del self._bases[gone]
+            self._absent_bases.forget(gone)
 
     def satellites(
         self, shown: Sequence[QueuedJob], shows: Mapping[str, bool], nodes: Collection[str], now: float
@@ -61,28 +63,42 @@ class RememberedJobs:
         `shows`: the flex applications, and whether YARN shows their containers. `nodes`: those that are back.
         """
         found = {job.identifier: job for job in shown}
-        for identifier, job in self._satellites.items():
-            if identifier not in found and job.time_limit_id in shows:
-                is_hidden = not shows[job.time_limit_id] or job.nodes[0] not in nodes
-                if self._is_awaited(identifier, is_hidden, now):
-                    found[identifier] = job
+        for name, job in self._satellites.items():
+            if name in found:
+                self._absent_satellites.forget(name)
+                continue
+            application, (node,) = job.time_limit_id, job.nodes
+            hidden = not shows.get(application, True) or node not in nodes
+            if application in shows and self._absent_satellites.is_awaited(name, hidden, now):
+                found[name] = job
+            else:
+                self._absent_satellites.forget(name)
         self._satellites = found
-        still = found.keys() - {job.identifier for job in shown}
-        _keep(self._hidden_since, still)
-        _keep(self._missing_since, still)
         return list(found.values())
 
-    def _is_awaited(self, identifier: str, is_hidden: bool, now: float) -> bool:
-        """Whether a satellite that is not shown may be shown again."""
-        if is_hidden:
-            self._missing_since.pop(identifier, None)
-            return now - self._hidden_since.setdefault(identifier, now) < PATIENCE_S
-        if identifier not in self._hidden_since:
+
+class _Absences:
+    """How long YARN has not shown jobs, by identifier."""
+
+    def __init__(self) -> None:
+        self._hidden_since: dict[str, float] = {}
+        """The first look at which YARN could not show it."""
+        self._missing_since: dict[str, float] = {}
+        """The first look at which YARN could, and did not."""
+
+    def is_awaited(self, name: str, hidden: bool, now: float, *, replaced: bool = False) -> bool:
+        """Whether a job that is not shown may be shown again.
+
+        `hidden`: YARN cannot show it. `replaced`: its containers may be replaced by others.
+        """
+        if hidden:
+            self._missing_since.pop(name, None)
+            return now - self._hidden_since.setdefault(name, now) < PATIENCE_S
+        if name not in self._hidden_since and not replaced:
             return False
-        return now - self._missing_since.setdefault(identifier, now) < RETURNS_S
+        return now - self._missing_since.setdefault(name, now) < RETURNS_S
 
-
-def _keep(table: dict[str, Any], identifiers: Collection[str]) -> None:
-    """Forget all jobs but these."""
-    for gone in table.keys() - set(identifiers):
-        del table[gone]
+    def forget(self, name: str) -> None:
+        """The job is shown, or does not exist any more."""
+        self._hidden_since.pop(name, None)
+        self._missing_since.pop(name, None)
