@@ -272,8 +272,7 @@ def test_a_base_that_begins_anew_waits_until_its_gang_is_there(manager: Manager)
     seen = cluster(manager)
     seen.observe()
     manager.held[1] = manager.held[1][:2]
-    for each in manager.held[1]:
-        each.priority.priority = priority_of(1, 1)
+    manager.held[1][1].priority.priority = priority_of(1, 1)
     base = seen.observe().jobs[0]
     assert (base.state, base.restart_count) == (JobState.PENDING, 1)
 
