@@ -89,7 +89,7 @@ class Master:
         self._attempt = attempt
         self._open_client = client_opener(environment)
         self._platform = MasterPlatform(environment, self._control)
-        host, _ = environments.address(environment, RESOURCE_MANAGER)
+        ((host, _), *_others) = environments.servers(environment, RESOURCE_MANAGER)
         address = network.own_address(environment[NM_HOST], host)
         self._service = MasterService(address, new_authenticator())
         self._page = StatusPage(address, self._status)
@@ -179,7 +179,7 @@ class Master:
         if token is None:
             raise NotInAJob("YARN has put no token for the ResourceManager into the credentials")
         host, _, port = self._service.endpoint.rpartition(":")
-        scheduler = environments.address(self._environment, SCHEDULER)
+        scheduler = environments.servers(self._environment, SCHEDULER)
         master = ApplicationMaster(
             scheduler, token, listens_at=(host.strip("[]"), int(port)), tracking_url=self._page.url
         )
@@ -207,7 +207,7 @@ class Master:
         if plan.base.elastic:
             own = application_text(self._attempt.application_id)
             description = FlexDescription(f"satellites of {own}", f"{tags.BASE}{own}")
-            scheduler = environments.address(self._environment, SCHEDULER)
+            scheduler = environments.servers(self._environment, SCHEDULER)
             flex = self._flex = control.flex = FlexApplication(
                 self._open_client,
                 scheduler,

@@ -57,7 +57,9 @@ TraceOption = Annotated[
 FormatOption = Annotated[
     str,
     _jobs(
-        "--format", metavar="NAME", help="Format of the file: own, sacct, pollux, philly, itp or tiresias."
+        "--format",
+        metavar="NAME",
+        help="Format of the file: own, sacct, yarn, pollux, philly, itp or tiresias.",
     ),
 ]
 BadLinesOption = Annotated[
@@ -66,7 +68,9 @@ BadLinesOption = Annotated[
 ]
 PartitionOption = Annotated[
     list[str] | None,
-    _jobs("--partition", metavar="NAME", help="sacct: only jobs of this partition; repeatable."),
+    _jobs(
+        "--partition", metavar="NAME", help="sacct, yarn: only jobs of this partition or queue; repeatable."
+    ),
 ]
 SlurmClusterOption = Annotated[
     str, _jobs("--cluster", metavar="NAME", help="sacct: only jobs of this cluster.")

@@ -1,4 +1,4 @@
-"""`flexo whatif`: simulates the jobs of an administrator's dump of sacct with elasticity.
+"""`flexo whatif`: simulates the jobs of a dump of a cluster's accounting with elasticity.
 
 This module has the options only. Their meaning is in `simulation`, which the command imports when it runs.
 """
@@ -19,11 +19,17 @@ DEFAULT_REPORT = Path("whatif.html")
 def whatif(
     context: typer.Context,
     sacct: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "--sacct", metavar="FILE|-", help="The dump; docs/simulate.md has the command that makes it."
+            "--sacct",
+            metavar="FILE|-",
+            help="A dump of Slurm's sacct; docs/simulate.md has the command that makes it.",
         ),
-    ],
+    ] = None,
+    yarn: Annotated[
+        Path | None,
+        typer.Option("--yarn", metavar="FILE|-", help="A dump of YARN's applications: flexo yarn history."),
+    ] = None,
     bad_lines: options.BadLinesOption = "refuse",
     partition: options.PartitionOption = None,
     slurm_cluster: options.SlurmClusterOption = "",
@@ -62,10 +68,14 @@ def whatif(
     quiet: options.QuietOption = False,
     processes: options.ProcessesOption = 1,
 ) -> None:
-    """Simulate the jobs of a dump of sacct with elasticity: a page, and a summary."""
+    """Simulate the jobs of a cluster's accounting with elasticity: a page, and a summary."""
+    if (sacct is None) == (yarn is None):
+        raise typer.BadParameter("say one of --sacct FILE and --yarn FILE", param_hint="--sacct")
+    if slurm_cluster and not sacct:
+        raise typer.BadParameter("it does nothing without --sacct", param_hint="--cluster")
     jobs = AskedJobs(
-        trace=sacct,
-        format="sacct",
+        trace=sacct or yarn,
+        format="sacct" if sacct else "yarn",
         skip_bad=options.skips(bad_lines),
         partitions=tuple(partition or ()),
         cluster=slurm_cluster,

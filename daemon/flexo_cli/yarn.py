@@ -8,16 +8,17 @@ from typing import Annotated
 import typer
 
 from flexo.doctor.finding import Level
-from flexo_cli import yarn_submission
+from flexo_cli import yarn_history, yarn_submission
 from flexo_cli.doctor import findings_as_json, print_findings
 from flexo_cli.exit_codes import ExitCode
 from flexo_cli.options import JsonOption
 from flexo_cli.output import complain, print_json
 from flexo_protos.resources import Resources
 from flexo_yarn.configuration import BadConfiguration, default_folder, read_client
+from flexo_yarn.ipc.errors import Unreachable
 from horovod_elastic.core.choice import DEFAULT_CORE, choose
 from horovod_elastic.platforms.base import Refused
-from horovod_elastic.platforms.yarn.submission import Submission
+from horovod_elastic.platforms.yarn.submission import Submission, user_of_calls
 
 ConfOption = Annotated[
     Path | None,
@@ -52,6 +53,20 @@ def doctor(
         print_findings(findings, quiet)
     if any(finding.level is Level.PROBLEM for finding in findings):
         raise typer.Exit(ExitCode.REFUSED)
+
+
+@app.command()
+def history(conf: ConfOption = None) -> None:
+    """Print the applications that YARN remembers, as JSON for flexo whatif --yarn.
+
+    Ask as one who may view all applications: YARN hides their times from others.
+    """
+    try:
+        found = yarn_history.history(read_client(conf or default_folder()), user_of_calls())
+    except (BadConfiguration, Unreachable) as error:
+        complain(str(error))
+        raise typer.Exit(ExitCode.REFUSED) from error
+    print_json(found)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

@@ -74,7 +74,7 @@ def print_state(name: str) -> None:
         [
             ("kind", "YARN"),
             ("directory", str(lab.layout.directory)),
-            ("ResourceManager", f"{lab.clients[0]}:{lab.clients[1]}, http://{lab.clients[0]}:{WEB_PORT}"),
+            *(("ResourceManager", f"{host}:{port}, http://{host}:{WEB_PORT}") for host, port in lab.clients),
             *([("flexod", lab.yarn_layout.flexod)] if lab.spec.flexod else []),
             *([("NOT alive", ", ".join(missing))] if missing else []),
         ]
@@ -98,7 +98,7 @@ def state_as_json(name: str) -> dict[str, Json]:
         "up": True,
         "directory": str(lab.layout.directory),
         "environment": dict(lab.environment()),
-        "resource_manager": f"{lab.clients[0]}:{lab.clients[1]}",
+        "resource_manager": ",".join(f"{host}:{port}" for host, port in lab.clients),
         "daemons": [asdict(daemon) for daemon in daemons_of(lab.layout.directory)],
         "daemons_missing": list(_missing(lab)),
         "nodes": [asdict(node) for node in _nodes(lab)],
@@ -107,7 +107,7 @@ def state_as_json(name: str) -> dict[str, Json]:
 
 def _missing(lab: YarnLab) -> tuple[str, ...]:
     alive = {daemon.name for daemon in daemons_of(lab.layout.directory)}
-    expected = ("rm", *lab.spec.node_names, *(("munged", "flexod") if lab.spec.flexod else ()))
+    expected = (*lab.spec.daemon_names, *(("munged", "flexod") if lab.spec.flexod else ()))
     return tuple(name for name in expected if name not in alive)
 
 

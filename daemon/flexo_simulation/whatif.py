@@ -1,8 +1,8 @@
-"""The effect of elasticity on the jobs of a dump of sacct: their real waits and ends, and simulated ones.
+"""The effect of elasticity on the jobs of an accounting dump: their real waits and ends, and simulated ones.
 
-Every case is compared with a simulation of what Slurm does (`backfill`, no job elastic), so that facts that a
-simulation does not know are missing on both sides. The distance of that simulation from reality is part of
-the findings.
+Every case is compared with a simulation of what the cluster does (Slurm: `backfill`, YARN: `fifo`; no job
+elastic), so that facts that a simulation does not know are missing on both sides. The distance of that
+simulation from reality is part of the findings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from flexo.clusters.simulated.nodes import NodeGroup
 from flexo_simulation.course import course_of, stretches_of
-from flexo_simulation.formats.sacct_dump import SacctRun
+from flexo_simulation.formats.accounting import AccountedRun, Software
 from flexo_simulation.records import End, JobRecord
 from flexo_simulation.results import SimulatedRun
 
@@ -48,7 +48,7 @@ class WaitStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Simulated backfilling compared with reality, job by job."""
+    """The simulated baseline compared with reality, job by job."""
 
     jobs: int
     """Number of jobs that are compared."""
@@ -107,6 +107,7 @@ class Size:
 class Findings:
     """All findings from one dump."""
 
+    software: Software
     size: Size
     window_h: float
     calibration: Calibration | None
@@ -117,6 +118,7 @@ class Findings:
         """The findings for `json.dumps`; a figure of nothing is null."""
         calibration = None if self.calibration is None else asdict(self.calibration)
         return {
+            "software": self.software.name,
             "cluster": {
                 "nodes": sum(group.count for group in self.size.nodes),
                 "gpus": self.size.gpus,
@@ -136,22 +138,32 @@ def _without_nan(figures: dict[str, object]) -> dict[str, object]:
     }
 
 
-def size_of(runs: Sequence[SacctRun], nodes: int | None, gpus_per_node: int | None) -> Size:
-    """The size as given; a part that is not given is as large as the runs show that it must have been."""
+def size_of(
+    runs: Sequence[AccountedRun],
+    nodes: int | None,
+    gpus_per_node: int | None,
+    known: tuple[NodeGroup, ...] = (),
+) -> Size:
+    """The size as given; if nothing is given, the `known` nodes of the dump.
+
+    A part that nobody knows is as large as the runs show that it must have been.
+    """
+    if known and nodes is None and gpus_per_node is None:
+        return Size(known, "the nodes that the dump has")
     peak = peak_gpus(runs)
     of_a_node, how = gpus_per_node, "as you said"
     if of_a_node is None:
         of_a_node = _gpus_of_a_node(runs)
         how = f"{of_a_node} GPUs a node: the most that a job had on one" if of_a_node else ""
     if not of_a_node:
-        of_a_node, how = _USUAL_GPUS, f"{_USUAL_GPUS} GPUs a node: assumed, the dump has no column NNodes"
+        of_a_node, how = _USUAL_GPUS, f"{_USUAL_GPUS} GPUs a node: assumed, the dump does not tell"
     if nodes is None:
         nodes = max(1, math.ceil(peak / of_a_node))
         how += f"; {nodes} nodes: so many for the {peak} GPUs that were in use at the peak"
     return Size((NodeGroup(nodes, of_a_node),), how)
 
 
-def peak_gpus(runs: Iterable[SacctRun]) -> int:
+def peak_gpus(runs: Iterable[AccountedRun]) -> int:
     """The most GPUs in use at one time. A job that ends when another one begins makes room for it."""
     changes = [(run.started_at, 1, run.gpus) for run in runs] + [(run.ended_at, 0, -run.gpus) for run in runs]
     used = peak = 0
@@ -161,7 +173,7 @@ def peak_gpus(runs: Iterable[SacctRun]) -> int:
     return peak
 
 
-def _gpus_of_a_node(runs: Iterable[SacctRun]) -> int:
+def _gpus_of_a_node(runs: Iterable[AccountedRun]) -> int:
     return max((math.ceil(run.gpus / run.nodes) for run in runs if run.nodes), default=0)
 
 
@@ -176,11 +188,12 @@ class Window:
     end: float
 
     @classmethod
-    def of(cls, runs: Sequence[SacctRun]) -> Window:
+    def of(cls, runs: Sequence[AccountedRun]) -> Window:
         """The window from the first end to the last job that came.
 
-        sacct --starttime leaves out jobs that had ended before it: until the first end in the dump, other
-        jobs may have run. After the last job has come, a cluster runs empty whatever the policy.
+        sacct --starttime leaves out jobs that had ended before it, and YARN forgets all but the last ones:
+        until the first end in the dump, other jobs may have run. After the last job has come, a cluster runs
+        empty whatever the policy.
         """
         zero = min(run.ready_at for run in runs)
         begin, end = min(run.ended_at for run in runs), max(run.ready_at for run in runs)
@@ -204,7 +217,7 @@ class Window:
         return [record for record in records if record.job.submitted_at >= begin]
 
 
-def calibrate(runs: Sequence[SacctRun], window: Window, baseline: SimulatedRun) -> Calibration | None:
+def calibrate(runs: Sequence[AccountedRun], window: Window, baseline: SimulatedRun) -> Calibration | None:
     """Compare a simulation with reality. None: no job can be compared.
 
     `baseline`: the simulation of the workload of `runs`, with records in their order.
@@ -231,7 +244,7 @@ def calibrate(runs: Sequence[SacctRun], window: Window, baseline: SimulatedRun) 
     )
 
 
-def _overlap(run: SacctRun, window: Window) -> float:
+def _overlap(run: AccountedRun, window: Window) -> float:
     return max(0.0, min(run.ended_at, window.end) - max(run.started_at, window.begin))
 
 

@@ -7,14 +7,18 @@ from pathlib import Path
 
 from flexo_simulation import page, pictures, whatif_words
 from flexo_simulation.about import About
-from flexo_simulation.formats.sacct_dump import SacctRun
+from flexo_simulation.formats.accounting import AccountedRun
 from flexo_simulation.result_words import ORACLE
 from flexo_simulation.results import SimulatedRun
 from flexo_simulation.whatif import Findings, Window
 
 
 def write_page(
-    findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[SimulatedRun], about: About, path: Path
+    findings: Findings,
+    runs: Sequence[AccountedRun],
+    outcomes: Sequence[SimulatedRun],
+    about: About,
+    path: Path,
 ) -> None:
     """Write the page. `outcomes`: the baseline's, then those of the findings' cases. Raises OSError."""
     parts = _parts(findings, runs, outcomes, about)
@@ -22,7 +26,7 @@ def write_page(
 
 
 def _parts(
-    findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[SimulatedRun], about: About
+    findings: Findings, runs: Sequence[AccountedRun], outcomes: Sequence[SimulatedRun], about: About
 ) -> Iterator[str]:
     yield page.paragraph(
         "An elastic job starts with some of the GPUs that it could use, takes idle ones while nobody else "
@@ -32,15 +36,15 @@ def _parts(
     yield page.heading("In short")
     yield page.listing(whatif_words.in_short(findings))
     yield page.heading("How far this can be believed")
-    for sentence in whatif_words.trust(findings.calibration):
+    for sentence in whatif_words.trust(findings.calibration, findings.software):
         yield page.paragraph(sentence)
     yield page.heading("Each policy, with more and more elastic jobs")
     yield page.table(whatif_words.COLUMNS, whatif_words.rows(findings))
     yield page.paragraph(
-        "In brackets: the change against what Slurm does, simulated likewise. Waiting counts all time in "
-        "which a job had no GPU, also after a preemption. GPUs in use and idle are counted from the first "
-        "end of a job in the dump to the last submission. The same work is done in every line, so that GPUs "
-        "in use differ only as far as it is done earlier.",
+        f"In brackets: the change against what {findings.software.name} does, simulated likewise. Waiting "
+        "counts all time in which a job had no GPU, also after a preemption. GPUs in use and idle are "
+        "counted from the first end of a job in the dump to the last submission. The same work is done in "
+        "every line, so that GPUs in use differ only as far as it is done earlier.",
         "quiet",
     )
     if any(case.oracle for case in findings.cases):
@@ -54,14 +58,14 @@ def _parts(
 
 
 def _pictures(
-    findings: Findings, runs: Sequence[SacctRun], outcomes: Sequence[SimulatedRun]
+    findings: Findings, runs: Sequence[AccountedRun], outcomes: Sequence[SimulatedRun]
 ) -> Iterator[str]:
     window = Window.of(runs)
     really = [run.waited_s for run in runs if run.ready_at >= window.begin]
     policies = list(dict.fromkeys(case.policy for case in findings.cases))
     for policy in policies:
         curves = [("really", really)] if really else []
-        shown = [(whatif_words.BASELINE, outcomes[0])]
+        shown = [(findings.software.baseline_words, outcomes[0])]
         shown += [
             (f"{case.elastic_share:.0%} elastic", outcome)
             for case, outcome in zip(findings.cases, outcomes[1:], strict=True)
@@ -79,8 +83,8 @@ def _pictures(
 
 
 def _extremes(findings: Findings, outcomes: Sequence[SimulatedRun]) -> Iterator[tuple[str, SimulatedRun]]:
-    """The outcome of Slurm's own behaviour, and that of the first policy with the most elastic jobs."""
-    yield whatif_words.BASELINE, outcomes[0]
+    """The outcome of the cluster's own behaviour, and that of the first policy with the most elastic jobs."""
+    yield findings.software.baseline_words, outcomes[0]
     first = findings.cases[0].policy
     candidates = [
         (case.elastic_share, number) for number, case in enumerate(findings.cases, 1) if case.policy == first

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from flexo_simulation.formats.accounting import Software
 from flexo_simulation.whatif import CLOSE_S, Calibration, Case, Findings, WaitStatistics
 
 COLUMNS: Final = (
@@ -21,12 +22,6 @@ EXPLAINED: Final = (
     "completion: mean hours from submission to completion; waited: by all jobs together; 95%: at most so "
     "long waited all but a twentieth; idle, wanted: GPU hours, idle although waiting jobs asked for them"
 )
-BASELINE: Final = "as Slurm does (backfill)"
-UNKNOWN: Final = (
-    "priorities and fair share, limits of users and QOS, reservations, nodes that were down, licences, "
-    "memory and CPUs, who asked for which node, jobs that were cancelled while they waited"
-)
-"""The facts that sacct does not have, or the simulation does not know."""
 _NOTHING_H: Final = 1 / 60
 """A mean wait up to this counts as no wait."""
 _LEAST_H: Final = 0.001
@@ -39,7 +34,7 @@ def rows(findings: Findings) -> Iterator[tuple[str, ...]]:
     """The rows under COLUMNS, the baseline first; changes are against it."""
     base = findings.baseline
     yield (
-        BASELINE,
+        findings.software.baseline_words,
         "none",
         hours(base.mean_jct_h),
         hours(base.waited_h),
@@ -70,9 +65,9 @@ def in_short(findings: Findings) -> Iterator[str]:
     base = findings.baseline
     days = findings.window_h / 24
     yield (
-        f"In {days:.1f} days {base.jobs:,} GPU jobs came to {findings.size.gpus:,} GPUs. Simulated as Slurm "
-        f"schedules them, they wait {hours(base.waited_h)} h in all, and {hours(base.idle_wanted_gpu_h)} GPU "
-        "hours are idle although waiting jobs ask for them."
+        f"In {days:.1f} days {base.jobs:,} GPU jobs came to {findings.size.gpus:,} GPUs. Simulated as "
+        f"{findings.software.name} schedules them, they wait {hours(base.waited_h)} h in all, and "
+        f"{hours(base.idle_wanted_gpu_h)} GPU hours are idle although waiting jobs ask for them."
     )
     first = findings.cases[0].policy if findings.cases else ""
     for case in findings.cases:
@@ -84,22 +79,22 @@ def in_short(findings: Findings) -> Iterator[str]:
             )
 
 
-def trust(calibration: Calibration | None) -> Iterator[str]:
-    """Sentences on how far the simulation of what Slurm does is from what Slurm did."""
+def trust(calibration: Calibration | None, software: Software) -> Iterator[str]:
+    """Sentences on how far the simulation of what the cluster does is from what it did."""
     if calibration is None:
         yield "No job can be compared with what really happened: the dump is too short."
         return
     real, simulated = calibration.real, calibration.simulated
     yield (
         f"Really, {calibration.jobs:,} jobs waited {_waits(real)}. "
-        f"Simulated as Slurm schedules, without elasticity, they wait {_waits(simulated)}."
+        f"Simulated as {software.name} schedules, without elasticity, they wait {_waits(simulated)}."
     )
     yield (
         f"Job by job, the wait of {calibration.close_share:.0%} is within {CLOSE_S / 60:.0f} minutes of the "
         f"real one; the median difference is {hours(calibration.typical_difference_h)} h. GPUs in use: "
         f"really {calibration.real_utilization:.1%}, simulated {calibration.simulated_utilization:.1%}."
     )
-    yield _verdict(real.mean_h, simulated.mean_h)
+    yield _verdict(real.mean_h, simulated.mean_h, software)
 
 
 def _waits(waits: WaitStatistics) -> str:
@@ -107,7 +102,7 @@ def _waits(waits: WaitStatistics) -> str:
     return f"{mean} h on average (median {median} h, 95th percentile {p95} h)"
 
 
-def _verdict(real_h: float, simulated_h: float) -> str:
+def _verdict(real_h: float, simulated_h: float, software: Software) -> str:
     longer = max(real_h, simulated_h)
     if longer < _NOTHING_H:
         return "Nobody had to wait, really or simulated: there is nothing that elasticity could have saved."
@@ -118,7 +113,7 @@ def _verdict(real_h: float, simulated_h: float) -> str:
         return f"{told}. That is near enough to take the differences below as estimates."
     return (
         f"{told}. That is far: take the differences below as a direction, not as a size. The simulation "
-        f"knows nothing of {UNKNOWN}."
+        f"knows nothing of {software.unknown}."
     )
 
 

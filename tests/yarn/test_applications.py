@@ -133,7 +133,7 @@ def test_an_applicationmaster_in_a_container_registers_and_runs_a_container_afte
 ) -> None:
     """The other kind: YARN starts it, and its token is in its credentials file."""
     script = SCRIPTS / "application_master.py"
-    command = [sys.executable, str(script), lab.scheduler[0], str(lab.scratch)]
+    command = [sys.executable, str(script), lab.scheduler[0][0], str(lab.scratch)]
     context = pb.ApplicationSubmissionContext(
         application_id=client.new_application().application_id,
         name="managed",

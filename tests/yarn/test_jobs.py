@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -132,6 +133,40 @@ def test_a_resourcemanager_that_is_killed_costs_a_job_nothing(flexod: YarnLab, t
     job.check_finished()
     check_total(job)
     job.check_steps()
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_nodes_that_come_back_late_to_a_restarted_resourcemanager_cost_no_worker(
+    flexod: YarnLab, tmp_path: Path
+) -> None:
+    """NodeManagers look for it every 30 s by default: one node has the base, the other one satellites."""
+    job = submit(flexod, tmp_path, "counting.py", elastic="2-4")
+    job.wait_for_size(4)
+    for late in flexod.spec.node_names:
+        (manager,) = flexod.processes_of(late)
+        manager.suspend()
+        try:
+            flexod.kill("rm")
+            flexod.start("rm")
+            wait_for("the other node", lambda: flexod_sees(flexod, nodes=1))
+            time.sleep(12)  # flexod looks every 5 s at the latest
+        finally:
+            manager.resume()
+        wait_for_nodes(flexod)
+        wait_for("all nodes", lambda: flexod_sees(flexod, nodes=2))
+        time.sleep(6)
+        assert job.sizes() == [2, 4], f"{late} was late"
+    job.stop()
+    job.check_finished()
+    check_total(job)
+    job.check_steps()
+
+
+def flexod_sees(lab: YarnLab, nodes: int) -> bool:
+    """Whether flexod has looked since, and has seen so many nodes."""
+    shown = lab.run([FLEXO, "status", "--json"], check=False)
+    return shown.returncode == 0 and bool(json.loads(shown.stdout)["nodes"] == nodes)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Final
 
 from flexo_protos.hadoop import ipc_pb2
 from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_yarn.failover import FailoverClient, Servers
 from flexo_yarn.ipc.client import Client
 from flexo_yarn.ipc.connection import Address
 from flexo_yarn.ipc.errors import RemoteError
@@ -23,6 +24,8 @@ _FORGOTTEN = "ApplicationMasterNotRegisteredException"
 _GONE = "ApplicationAttemptNotFoundException"
 _REPEATED = "InvalidApplicationMasterRequestException"
 """This ApplicationMaster has registered before: an answer was lost."""
+ANSWER_S: Final = 20.0
+"""The longest wait for the answer to a heartbeat: if the ResourceManager hangs, another one may be active."""
 FINISH_PAUSE_S: Final = 0.1
 """Seconds between two requests to end the application."""
 DEFAULT_RACK: Final = "/default-rack"
@@ -88,14 +91,15 @@ class HeartbeatResult:
 
 
 class ApplicationMaster:
-    """One attempt of an application at the ResourceManager at `address`, for one thread at a time.
+    """One attempt of an application at the ResourceManager, for one thread at a time.
 
-    `token`: what proves that this is its ApplicationMaster. `listens_at`: host and port for its clients.
+    `servers`: where it listens; of several, the active one is called. `token`: what proves that this is its
+    ApplicationMaster. `listens_at`: host and port for its clients.
     """
 
     def __init__(
         self,
-        address: Address,
+        servers: Servers,
         token: ipc_pb2.Token,
         *,
         tracking_url: str = "",
@@ -109,7 +113,9 @@ class ApplicationMaster:
         """By "HOST:PORT": what proves to a NodeManager who starts containers."""
         self.asks: dict[int, Ask] = {}
         """Requests that are not fulfilled yet, by priority."""
-        self._client = Client(address, PROTOCOL, token=token)
+        self._client = FailoverClient(
+            [Client(each, PROTOCOL, token=token, timeout_s=ANSWER_S) for each in servers]
+        )
         self._tracking_url = tracking_url
         self._listens_at = listens_at
         self._released: dict[str, pb.ContainerId] = {}
@@ -196,8 +202,7 @@ class ApplicationMaster:
     def _read(self, answer: pb.AllocateResponse) -> HeartbeatResult:
         self._learn(answer.nm_tokens)
         if answer.HasField("am_rm_token"):
-            self._client.token = answer.am_rm_token
-            self._client.close()
+            self._client.use(answer.am_rm_token)
         for container in answer.allocated_containers:
             self._fulfil(container.priority.priority)
         preemption = answer.preemption

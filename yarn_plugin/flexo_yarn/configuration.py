@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
+from flexo_yarn.failover import Servers
 from flexo_yarn.ipc.connection import Address
 from flexo_yarn.records import GPU
 
@@ -19,6 +20,8 @@ _REFERENCE = re.compile(r"\$\{([^}]+)\}")
 _DEEPEST = 20
 """References within references that Hadoop follows (Configuration.java)."""
 _HOST: Final = "yarn.resourcemanager.hostname"
+_SEVERAL: Final = "yarn.resourcemanager.ha.enabled"
+_NAMES: Final = "yarn.resourcemanager.ha.rm-ids"
 HIGHEST_PRIORITY: Final = "yarn.cluster.max-application-priority"
 
 
@@ -34,11 +37,11 @@ class BadConfiguration(Exception):
 class ClientConfiguration:
     """The parts of a cluster's configuration that clients need."""
 
-    resource_manager: Address
-    """Where the ResourceManager listens for clients."""
-    scheduler: Address
+    resource_manager: Servers
+    """Where the ResourceManager listens for clients; of several, each."""
+    scheduler: Servers
     """Where it listens for ApplicationMasters."""
-    web: Address
+    web: Servers
     """Where it answers REST."""
     default_filesystem: str
     """The URI of the filesystem in which paths without a scheme are."""
@@ -68,17 +71,12 @@ def read_client(folder: Path) -> ClientConfiguration:
     """What core-site.xml and yarn-site.xml in `folder` say. Raises BadConfiguration."""
     core, site = folder / "core-site.xml", folder / "yarn-site.xml"
     settings = {**(read_file(core) if core.exists() else {}), **read_file(site)}
-    if settings.get("yarn.resourcemanager.ha.enabled", "").lower() == "true":
-        raise BadConfiguration(
-            site, "has yarn.resourcemanager.ha.enabled; flexo knows one ResourceManager only so far"
-        )
-    if _HOST not in settings:
-        raise BadConfiguration(site, f"does not set {_HOST}: where is the ResourceManager?")
+    ids = _resource_managers(site, settings)
     plugins = _value(settings, "yarn.nodemanager.resource-plugins", "").split(",")
     return ClientConfiguration(
-        resource_manager=_address(site, settings, "yarn.resourcemanager.address", 8032),
-        scheduler=_address(site, settings, "yarn.resourcemanager.scheduler.address", 8030),
-        web=_address(site, settings, "yarn.resourcemanager.webapp.address", 8088),
+        resource_manager=_servers(site, settings, "yarn.resourcemanager.address", ids, 8032),
+        scheduler=_servers(site, settings, "yarn.resourcemanager.scheduler.address", ids, 8030),
+        web=_servers(site, settings, "yarn.resourcemanager.webapp.address", ids, 8088),
         default_filesystem=_value(settings, "fs.defaultFS", "file:///"),
         kerberos=_value(settings, "hadoop.security.authentication", "simple") == "kerberos",
         gpu_plugin=GPU in (each.strip() for each in plugins),
@@ -86,8 +84,26 @@ def read_client(folder: Path) -> ClientConfiguration:
     )
 
 
-def _address(site: Path, settings: Mapping[str, str], name: str, port: int) -> Address:
-    text = _value(settings, name, f"{_value(settings, _HOST, '')}:{port}")
+def _resource_managers(site: Path, settings: Mapping[str, str]) -> tuple[str, ...]:
+    """What follows a setting's name for each ResourceManager: "" for the only one, ".ID" for several."""
+    if _value(settings, _SEVERAL, "").lower() != "true":
+        return ("",)
+    names = [name.strip() for name in _value(settings, _NAMES, "").split(",")]
+    if not any(names):
+        raise BadConfiguration(site, f"has {_SEVERAL} and no {_NAMES}; allowed: names, as in rm1,rm2")
+    return tuple(f".{name}" for name in dict.fromkeys(names) if name)
+
+
+def _servers(site: Path, settings: Mapping[str, str], name: str, ids: Iterable[str], port: int) -> Servers:
+    return tuple(_address(site, settings, name, each, port) for each in ids)
+
+
+def _address(site: Path, settings: Mapping[str, str], setting: str, suffix: str, port: int) -> Address:
+    """The address in `setting`, else that of the host and the usual port."""
+    name, host_name = f"{setting}{suffix}", f"{_HOST}{suffix}"
+    if name not in settings and host_name not in settings:
+        raise BadConfiguration(site, f"sets neither {host_name} nor {name}: where is the ResourceManager?")
+    text = _value(settings, name, f"{_value(settings, host_name, '')}:{port}")
     host, _, number = text.rpartition(":")
     if not host or not number.isdecimal():
         raise BadConfiguration(site, f"says {name} is '{text}'; allowed: HOST:PORT")

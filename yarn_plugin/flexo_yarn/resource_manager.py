@@ -8,26 +8,30 @@ from typing import Final
 
 from flexo_protos.hadoop import ipc_pb2
 from flexo_protos.hadoop import yarn_pb2 as pb
+from flexo_yarn.failover import FailoverClient, Servers
 from flexo_yarn.ipc.client import Client
-from flexo_yarn.ipc.connection import TIMEOUT_S, Address
+from flexo_yarn.ipc.connection import TIMEOUT_S
 
 PROTOCOL: Final = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 
 
 class ResourceManager:
-    """The ResourceManager at `address`, for one thread at a time, called as `user` or with a token.
+    """The ResourceManager, for one thread at a time, called as `user` or with a token.
 
-    `timeout_s`: the longest wait for one answer. Every method raises Unreachable, Refused, and RemoteError.
+    `servers`: where it listens; of several, the active one is called. `timeout_s`: the longest wait for one
+    answer. Every method raises Unreachable, Refused, and RemoteError.
     """
 
     def __init__(
         self,
-        address: Address,
+        servers: Servers,
         user: str = "",
         token: ipc_pb2.Token | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._client = Client(address, PROTOCOL, token=token, user=user, timeout_s=timeout_s)
+        self._client = FailoverClient(
+            [Client(each, PROTOCOL, token=token, user=user, timeout_s=timeout_s) for each in servers]
+        )
 
     def new_application(self) -> pb.GetNewApplicationResponse:
         """A new identifier, and the largest container that the cluster allows."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from flexo_yarn.failover import Servers, first_answer
 from flexo_yarn.ipc.connection import Address
 from flexo_yarn.ipc.errors import Unreachable
 
@@ -32,3 +33,18 @@ def get(address: Address, path: str, query: Mapping[str, str], timeout_s: float)
         return json.loads(text)
     except (OSError, ValueError) as error:  # of urllib, of sockets, of JSON
         raise Unreachable(f"{url}: {error}") from error
+
+
+def get_from_active(servers: Servers, path: str, query: Mapping[str, str], timeout_s: float) -> Any:
+    """The answer of the active one of several ResourceManagers; see get. Raises Unreachable.
+
+    One on standby redirects to the active one, except where it is asked about itself (`info`).
+    """
+
+    def ask(address: Address) -> Any:
+        answer = get(address, path, query, timeout_s)
+        if isinstance(answer, dict) and (answer.get("clusterInfo") or {}).get("haState") == "STANDBY":
+            raise Unreachable(f"{address[0]}:{address[1]} is on standby")
+        return answer
+
+    return first_answer(servers, ask)

@@ -15,28 +15,29 @@ class _Need:
 
     parameters: tuple[str, ...]
     needed: str
-    value: str = ""
-    """Value that the needed parameter must have or contain; "": any."""
+    values: tuple[str, ...] = ()
+    """Values of which the needed parameter must have or contain one; (): any."""
     instead: str = ""
     """Another parameter that serves as well as the needed one."""
 
     def is_met(self, context: typer.Context) -> bool:
         found = context.params.get(self.needed)
-        if found and self.value:
-            return self.value in found
+        if found and self.values:
+            return any(value in found for value in self.values)
         return bool(found or context.params.get(self.instead))
 
 
 _NEEDS: Final = (
     _Need(("trace_format",), "trace"),
-    _Need(("partition", "slurm_cluster"), "trace_format", "sacct"),
-    _Need(("batch", "undeclared", "caution"), "trace_format", "pollux"),
+    _Need(("partition",), "trace_format", ("sacct", "yarn")),
+    _Need(("slurm_cluster",), "trace_format", ("sacct",)),
+    _Need(("batch", "undeclared", "caution"), "trace_format", ("pollux",)),
     _Need(("arrivals", "load", "rate", "longest"), "generate"),
     _Need(("model",), "profiles"),
     _Need(("elastic_of", "min_factor", "max_factor", "min_gpus", "max_gpus"), "elastic_share"),
     _Need(("on_loan",), "gpu_types"),
     _Need(("gpu_speed", "mixed_efficiency"), "gpu_types", instead="inference_nodes"),
-    _Need(("quota",), "policy", "antman"),
+    _Need(("quota",), "policy", ("antman",)),
 )
 _ONE_OF: Final = (("load", "rate"), ("min_factor", "min_gpus"), ("max_factor", "max_gpus"))
 
@@ -48,7 +49,7 @@ def refuse_idle(context: typer.Context) -> None:
     for need in _NEEDS:
         idle = [said[name] for name in need.parameters if name in said]
         if idle and need.needed in options and not need.is_met(context):
-            needed = " ".join(filter(None, (options[need.needed], need.value)))
+            needed = " ".join(filter(None, (options[need.needed], " or ".join(need.values))))
             needed += f" or {options[need.instead]}" if need.instead else ""
             raise typer.BadParameter(f"it does nothing without {needed}", param_hint=idle[0])
     _refuse_two(said)

@@ -1,4 +1,4 @@
-"""Carries out `flexo whatif`: simulates a dump as Slurm runs it and with elastic jobs, prints and writes."""
+"""Carries out `flexo whatif`: simulates a dump as its cluster runs it and with elastic jobs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from flexo_simulation.comparison import Trial, run_trials
 from flexo_simulation.costs import MEASURED
 from flexo_simulation.elasticity import made_elastic
 from flexo_simulation.estimates import Estimates, Mode
+from flexo_simulation.formats import sacct_dump, yarn_dump
+from flexo_simulation.formats.accounting import AccountingDump, Software, workload_of
 from flexo_simulation.formats.reading import ReadOptions
-from flexo_simulation.formats.sacct import workload_of
-from flexo_simulation.formats.sacct_dump import SacctDump, read_dump
 from flexo_simulation.gpu_types import for_cluster
 from flexo_simulation.result_words import ORACLE
 from flexo_simulation.results import SimulatedRun
@@ -42,6 +42,8 @@ from flexo_simulation.workload import Workload
 SHARES: Final = ("0%", "5%", "20%", "50%", "100%")
 """Shares of elastic jobs. With 0%, a policy shows the effect of its order of jobs alone."""
 POLICIES: Final = ("lyra", "elastic-tiresias")
+READERS: Final = {"sacct": sacct_dump.read_dump, "yarn": yarn_dump.read_dump}
+"""The readers of dumps, by the names of their formats."""
 
 _SHORT: Final = ("POLICY", "ELASTIC JOBS", "COMPLETION H", "WAITED H", "95% H", "IDLE, WANTED", "IN USE")
 """Short names of `whatif_words.COLUMNS` for a terminal."""
@@ -68,16 +70,16 @@ def run(
         outputs.check()
         assert jobs.trace is not None
         options = ReadOptions(jobs.skip_bad, None, frozenset(jobs.partitions), jobs.cluster)
-        dump = read_dump(jobs.trace, options)
+        dump = READERS[jobs.format](jobs.trace, options)
         rigid = workload_of(dump)
-        size = size_of(dump.runs, cluster.nodes, cluster.gpus_per_node)
+        size = size_of(dump.runs, cluster.nodes, cluster.gpus_per_node, dump.nodes)
         rigid = for_cluster(rigid, size.nodes)
         questions = [
             _Question(policy, words.share(share, "--elastic-share"))
             for policy in rules.policies or POLICIES
             for share in shares or SHARES
         ]
-        baseline = _baseline(rigid, size, rules)
+        baseline = _baseline(rigid, size, rules, dump.software)
         trials = (baseline, *(_trial(each, baseline, jobs, elasticity, rules) for each in questions))
         if not outputs.quiet:
             for line in summary.omissions(rigid):
@@ -86,15 +88,19 @@ def run(
             outcomes = run_trials(trials, outputs.processes, told)
         findings = _findings(dump, size, questions, outcomes)
         omissions = (*summary.omissions(rigid), *summary.unfinished(outcomes[:1]))
-        about = About(tuple(_facts(rigid, size, trials, jobs, elasticity)), omissions, outputs.command)
+        about = About(
+            tuple(_facts(dump.software, rigid, size, trials, jobs, elasticity)), omissions, outputs.command
+        )
         _tell(findings, about, outcomes, outputs)
         _write(findings, dump, outcomes, about, outputs)
 
 
-def _baseline(rigid: Workload, size: Size, rules: AskedRules) -> Trial:
-    """The trial of Slurm's own behaviour: backfilling by time limits, without elastic jobs."""
+def _baseline(rigid: Workload, size: Size, rules: AskedRules, software: Software) -> Trial:
+    """The trial of the cluster's own behaviour (Slurm: backfilling by time limits), without elastic jobs."""
     scenario = Scenario(size.nodes, setup.costs_of(rules, MEASURED), estimates=Estimates(Mode.LIMIT))
-    return Trial("as Slurm does", setup.make_policy("backfill", {}, GpuSpeeds()), rigid, scenario)
+    return Trial(
+        f"as {software.name} does", setup.make_policy(software.baseline, {}, GpuSpeeds()), rigid, scenario
+    )
 
 
 def _trial(
@@ -112,14 +118,15 @@ def _trial(
 
 
 def _findings(
-    dump: SacctDump, size: Size, questions: Sequence[_Question], outcomes: Sequence[SimulatedRun]
+    dump: AccountingDump, size: Size, questions: Sequence[_Question], outcomes: Sequence[SimulatedRun]
 ) -> Findings:
     window = Window.of(dump.runs)
     return Findings(
+        software=dump.software,
         size=size,
         window_h=window.hours,
         calibration=calibrate(dump.runs, window, outcomes[0]),
-        baseline=case_of(outcomes[0], "backfill", 0.0, window),
+        baseline=case_of(outcomes[0], dump.software.baseline, 0.0, window),
         cases=tuple(
             case_of(outcome, question.policy, question.share, window)
             for question, outcome in zip(questions, outcomes[1:], strict=True)
@@ -128,13 +135,18 @@ def _findings(
 
 
 def _facts(
-    rigid: Workload, size: Size, trials: Sequence[Trial], jobs: AskedJobs, elasticity: AskedElasticity
+    software: Software,
+    rigid: Workload,
+    size: Size,
+    trials: Sequence[Trial],
+    jobs: AskedJobs,
+    elasticity: AskedElasticity,
 ) -> Iterator[str]:
     yield f"{len(rigid.jobs):,} GPU jobs: {rigid.name}"
     yield from rigid.notes
     yield f"{summary.cluster(size.nodes)} ({size.how}); the simulation begins with an empty cluster"
     yield summary.rules(trials[0])
-    yield "jobs run as long as in the dump, with as many GPUs as there; what Slurm does goes by time limits"
+    yield software.gpus_known
     yield f"of the other policies, {summary.estimates(trials[1:])}"
     among = "jobs with two GPUs and more" if elasticity.of == "multi" else "all jobs"
     sizes = f"{elasticity.min_factor:g} to {elasticity.max_factor:g} times their GPUs"
@@ -153,7 +165,12 @@ def _tell(findings: Findings, about: About, outcomes: Sequence[SimulatedRun], ou
         return
     for sentence in (*about.facts, ""):
         print_line(sentence)
-    for sentence in (*whatif_words.trust(findings.calibration), "", *whatif_words.in_short(findings), ""):
+    for sentence in (
+        *whatif_words.trust(findings.calibration, findings.software),
+        "",
+        *whatif_words.in_short(findings),
+        "",
+    ):
         print_line(sentence)
     print_table(_SHORT, list(whatif_words.rows(findings)), right=_SHORT[2:])
     print_line(f"changes against the first line; {whatif_words.EXPLAINED}")
@@ -162,7 +179,7 @@ def _tell(findings: Findings, about: About, outcomes: Sequence[SimulatedRun], ou
 
 
 def _write(
-    findings: Findings, dump: SacctDump, outcomes: Sequence[SimulatedRun], about: About, outputs: Outputs
+    findings: Findings, dump: AccountingDump, outcomes: Sequence[SimulatedRun], about: About, outputs: Outputs
 ) -> None:
     if outputs.json is not None:
         text = json.dumps(findings.to_json(), indent=2, allow_nan=False) + "\n"

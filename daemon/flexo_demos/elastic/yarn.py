@@ -42,7 +42,7 @@ class YarnDemo:
         """The release that the ResourceManager reports."""
         try:
             web = read_client(self._lab.yarn_layout.client_conf).web
-            info = rest.get(web, "info", {}, _ASKS_FOR_S)
+            info = rest.get_from_active(web, "info", {}, _ASKS_FOR_S)
         except IpcError as error:
             raise LabCommandFailed(str(error)) from error
         return str(info["clusterInfo"]["hadoopVersion"])

@@ -46,8 +46,8 @@ def _build(layout: Layout, spec: YarnLabSpec, progress: Progress) -> YarnLab:
     layout.scratch.mkdir()
     layout.scratch.chmod(0o1777)
     layout.write_bashrc(lab.environment()["PATH"])
-    progress(f"starting a ResourceManager and {len(spec.node_names)} NodeManagers")
-    for daemon in ("rm", *spec.node_names):
+    progress(f"starting {' and '.join(spec.rm_names)} and {len(spec.node_names)} NodeManagers")
+    for daemon in spec.daemon_names:
         lab.start(daemon)
     if spec.flexod:
         progress("starting munged and flexod")

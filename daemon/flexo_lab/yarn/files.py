@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flexo_lab.flexod import FAST_LOANS
 from flexo_lab.layout import Layout
-from flexo_lab.yarn.layout import NODE_PORT, YarnLayout
+from flexo_lab.yarn.layout import NODE_PORT, ZOOKEEPER_PORT, YarnLayout
 from flexo_lab.yarn.spec import YarnLabSpec
 from flexo_yarn import loan_settings
 from flexo_yarn.labels import nodes_of
@@ -25,7 +25,7 @@ from flexo_yarn.site_settings import (
 ORDINARY_QUEUE = "default"
 FLEX_PERCENT = 5
 _LABEL_STORE = "yarn.node-labels.fs-store.root-dir"
-_FSSTORE = "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore"
+_RECOVERY = "org.apache.hadoop.yarn.server.resourcemanager.recovery"
 _LOG4J = """\
 log4j.rootLogger=INFO,file
 log4j.appender.file=org.apache.log4j.FileAppender
@@ -36,15 +36,20 @@ log4j.appender.file.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 
 
 def write_files(layout: YarnLayout, spec: YarnLabSpec) -> None:
-    """Write the configuration of clients, of the ResourceManager, and of each NodeManager."""
+    """Write the configuration of clients, of each ResourceManager, and of each NodeManager."""
     common = {**_values(YARN_SITE), **_yarn_site(layout)}
+    common |= _one_resource_manager(layout) if spec.resource_managers == 1 else _two(layout, spec)
     queues = {**_values(CAPACITY_SCHEDULER), **_queues()}
     if spec.infer_nodes:
         common |= {**_values(loan_settings.LABELS), _LABEL_STORE: f"file://{layout.directory}/labels"}
         queues |= _inference_queue()
     _write(layout.client_conf, layout, spec, common)
-    _write(layout.conf("rm"), layout, spec, common)
-    (layout.conf("rm") / "capacity-scheduler.xml").write_text(as_xml(queues.items()))
+    for name, host in zip(spec.rm_names, layout.resource_managers, strict=False):
+        own = {"yarn.resourcemanager.bind-host": host, "yarn.resourcemanager.ha.id": name}
+        _write(layout.conf(name), layout, spec, {**common, **own})
+        (layout.conf(name) / "capacity-scheduler.xml").write_text(as_xml(queues.items()))
+    if spec.resource_managers > 1:
+        _write_zookeeper(layout)
     gpus = {f"yarn.nodemanager.resource-type.{GPU}": str(spec.gpus_per_node)}
     for number, node in enumerate(spec.node_names, 1):
         _write(layout.conf(node), layout, spec, {**common, **_node(layout, spec, node, number)})
@@ -105,11 +110,7 @@ def _values(settings: tuple[Setting, ...]) -> dict[str, str]:
 def _yarn_site(layout: YarnLayout) -> dict[str, str]:
     """What all parts of the lab have in common."""
     return {
-        "yarn.resourcemanager.hostname": layout.resource_manager,
-        "yarn.resourcemanager.bind-host": layout.resource_manager,
         "yarn.admin.acl": "root",
-        "yarn.resourcemanager.store.class": _FSSTORE,
-        "yarn.resourcemanager.fs.state-store.uri": f"file://{layout.directory}/state",
         # One machine is fast, and its tests wait for it.
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "250",
         "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": "2000",
@@ -121,6 +122,46 @@ def _yarn_site(layout: YarnLayout) -> dict[str, str]:
         "yarn.log-aggregation-enable": "true",
         "yarn.nodemanager.remote-app-log-dir": f"{layout.directory}/logs",
     }
+
+
+def _one_resource_manager(layout: YarnLayout) -> dict[str, str]:
+    """The ResourceManager, and where it keeps what it knows."""
+    return {
+        "yarn.resourcemanager.hostname": layout.resource_managers[0],
+        "yarn.resourcemanager.store.class": f"{_RECOVERY}.FileSystemRMStateStore",
+        "yarn.resourcemanager.fs.state-store.uri": f"file://{layout.directory}/state",
+    }
+
+
+def _two(layout: YarnLayout, spec: YarnLabSpec) -> dict[str, str]:
+    """Two ResourceManagers, of which ZooKeeper makes one active."""
+    prefix = "yarn.resourcemanager"
+    hosts = zip(spec.rm_names, layout.resource_managers, strict=True)
+    return {
+        f"{prefix}.ha.enabled": "true",
+        f"{prefix}.ha.rm-ids": ",".join(spec.rm_names),
+        f"{prefix}.cluster-id": spec.name,
+        **{f"{prefix}.hostname.{name}": host for name, host in hosts},
+        f"{prefix}.store.class": f"{_RECOVERY}.ZKRMStateStore",
+        f"{prefix}.zk-address": f"{layout.zookeeper}:{ZOOKEEPER_PORT}",
+        f"{prefix}.zk-timeout-ms": "4000",  # how soon the other one takes over
+    }
+
+
+def _write_zookeeper(layout: YarnLayout) -> None:
+    folder = layout.conf("zk")
+    folder.mkdir(parents=True)
+    (folder / "log4j.properties").write_text(_LOG4J)
+    layout.zookeeper_cfg.write_text(
+        textwrap.dedent(f"""\
+            dataDir={folder.parent}/data
+            clientPortAddress={layout.zookeeper}
+            clientPort={ZOOKEEPER_PORT}
+            tickTime=1000
+            maxClientCnxns=0
+            admin.enableServer=false
+        """)
+    )
 
 
 def _queues() -> dict[str, str]:

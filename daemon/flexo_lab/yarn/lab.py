@@ -22,14 +22,15 @@ from flexo_lab.yarn import jars
 from flexo_lab.yarn.layout import CLIENT_PORT, SCHEDULER_PORT, YarnLayout
 from flexo_lab.yarn.record import YarnRecord
 from flexo_lab.yarn.spec import YarnLabSpec
-from flexo_yarn.ipc.connection import Address
+from flexo_yarn.failover import Servers
 
 _SERVER = "org.apache.hadoop.yarn.server"
 _CLASSES = {
+    "zk": "org.apache.zookeeper.server.ZooKeeperServerMain",
     "rm": f"{_SERVER}.resourcemanager.ResourceManager",
     "node": f"{_SERVER}.nodemanager.NodeManager",
 }
-_HEAP_MIB = {"rm": 256, "node": 128}
+_HEAP_MIB = {"zk": 64, "rm": 256, "node": 128}
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 """Many small servers share this machine: little memory, and no compiler that takes cores from jobs."""
 
@@ -71,14 +72,18 @@ class YarnLab:
         return self.layout.scratch
 
     @property
-    def clients(self) -> Address:
-        """Where the ResourceManager listens to clients."""
-        return self.yarn_layout.resource_manager, CLIENT_PORT
+    def clients(self) -> Servers:
+        """Where the ResourceManagers listen to clients."""
+        return self._servers(CLIENT_PORT)
 
     @property
-    def scheduler(self) -> Address:
-        """Where the ResourceManager listens to ApplicationMasters."""
-        return self.yarn_layout.resource_manager, SCHEDULER_PORT
+    def scheduler(self) -> Servers:
+        """Where the ResourceManagers listen to ApplicationMasters."""
+        return self._servers(SCHEDULER_PORT)
+
+    def _servers(self, port: int) -> Servers:
+        hosts = self.yarn_layout.resource_managers[: self.spec.resource_managers]
+        return tuple((host, port) for host in hosts)
 
     def environment(self) -> dict[str, str]:
         """A clean environment in which YARN's and flexo's commands use this lab."""
@@ -128,14 +133,15 @@ class YarnLab:
         return done
 
     def start(self, daemon: str) -> None:
-        """Start "rm" or a node, which goes on with what it had stored. It need not answer yet."""
-        kind = "rm" if daemon == "rm" else "node"
+        """Start a daemon of YARN, which goes on with what it had stored. It need not answer yet."""
+        kind = daemon if daemon == "zk" else "rm" if daemon in self.spec.rm_names else "node"
         java = shutil.which("java") or "java"
         command = [
             *(java, f"-Xmx{_HEAP_MIB[kind]}m", *_JVM),
             f"{processes.JAVA_NAME_OPTION}{daemon}",
             f"-Dflexo.log={self.yarn_layout.log(daemon)}",
             *("-cp", f"{self.yarn_layout.conf(daemon)}:{jars.cached()}/*", _CLASSES[kind]),
+            *([str(self.yarn_layout.zookeeper_cfg)] if kind == "zk" else []),
         ]
         environment = {
             "PATH": SYSTEM_PATH,
@@ -145,12 +151,12 @@ class YarnLab:
         processes.start(command, self.yarn_layout.log(daemon).with_suffix(".out"), environment)
 
     def processes_of(self, daemon: str) -> list[psutil.Process]:
-        """The living processes of "rm", "flexod" or a node, without containers."""
+        """The living processes of a daemon of YARN or of "flexod", without containers."""
         pids = {each.pid for each in processes.daemons_of(self.layout.directory) if each.name == daemon}
         return [each for each in processes.belonging_to(self.layout.directory) if each.pid in pids]
 
     def kill(self, daemon: str) -> None:
-        """Send SIGKILL to "rm" or a node. Containers go on."""
+        """Send SIGKILL to a daemon of YARN. Containers go on."""
         processes.kill(self.processes_of(daemon))
 
     def down(self, progress: Progress = silent) -> None:

@@ -25,7 +25,7 @@ def label_inference_nodes(layout: YarnLayout, spec: YarnLabSpec) -> None:
 
 
 def _post(layout: YarnLayout, path: str, what: Mapping[str, Any]) -> None:
-    url = f"http://{layout.resource_manager}:{WEB_PORT}/ws/v1/cluster/{path}?user.name=root"
+    url = f"http://{layout.resource_managers[0]}:{WEB_PORT}/ws/v1/cluster/{path}?user.name=root"
     request = urllib.request.Request(
         url, json.dumps(what).encode(), {"Content-Type": "application/json"}, method="POST"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 FLEXOD_PORT = 6836
 SCHEDULER_PORT, CLIENT_PORT, WEB_PORT = 8030, 8032, 8088
 """The ResourceManager's ports for ApplicationMasters, for clients and for browsers: Hadoop's defaults."""
+ZOOKEEPER_PORT = 2181
 NODE_PORT = 8041
 """A NodeManager's port."""
 
@@ -28,9 +29,14 @@ class YarnLayout:
         return f"127.{self.number >> 8}.{self.number & 255}.{last}"
 
     @property
-    def resource_manager(self) -> str:
-        """The ResourceManager's address."""
-        return self._address(100)
+    def resource_managers(self) -> tuple[str, str]:
+        """The addresses of the ResourceManager, and of the second one in labs that have it."""
+        return self._address(100), self._address(102)
+
+    @property
+    def zookeeper(self) -> str:
+        """ZooKeeper's address, in labs with two ResourceManagers."""
+        return self._address(103)
 
     @property
     def flexod(self) -> str:
@@ -47,9 +53,14 @@ class YarnLayout:
         return self.directory / "conf"
 
     def conf(self, daemon: str) -> Path:
-        """The folder of the configuration of "rm" or of a node."""
+        """The folder of the configuration of a daemon of YARN."""
         return self.directory / daemon / "conf"
 
+    @property
+    def zookeeper_cfg(self) -> Path:
+        """ZooKeeper's own configuration file."""
+        return self.conf("zk") / "zoo.cfg"
+
     def log(self, daemon: str) -> Path:
-        """The log of "rm" or of a node."""
+        """The log of a daemon of YARN."""
         return self.directory / "log" / f"{daemon}.log"

@@ -34,6 +34,8 @@ class YarnLabSpec:
     cores_per_node: int = 16
     memory_mib_per_node: int = 16384
     protection: Protection = Protection.AUTHENTICATION
+    resource_managers: int = 1
+    """1 or 2. Of two, ZooKeeper keeps one active and the other on standby."""
     flexod: bool = True
     """Whether flexod runs on it, with a munged for flexo's commands."""
     loans: bool = False
@@ -48,6 +50,17 @@ class YarnLabSpec:
         check_number("gpus_per_node", self.gpus_per_node, 1, 64)
         check_number("cores_per_node", self.cores_per_node, 1, 1024)
         check_number("memory_mib_per_node", self.memory_mib_per_node, 512, 1 << 20)
+        check_number("resource_managers", self.resource_managers, 1, 2)
+
+    @property
+    def rm_names(self) -> tuple[str, ...]:
+        """Names of the ResourceManagers within the lab."""
+        return ("rm", "rm2")[: self.resource_managers]
+
+    @property
+    def daemon_names(self) -> tuple[str, ...]:
+        """Names of all daemons of YARN."""
+        return (*(("zk",) if self.resource_managers > 1 else ()), *self.rm_names, *self.node_names)
 
     @property
     def train_names(self) -> tuple[str, ...]:

@@ -15,19 +15,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedReader, RawIOBase, TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO, Final, TextIO, TypeVar, cast
+from typing import BinaryIO, Final, Protocol, TextIO, TypeVar, cast
 
 from flexo_simulation.formats.errors import BadTrace, BadValue, NotSimulated
-from flexo_simulation.formats.rows import Row
 from flexo_simulation.workload import BadLine, LeftOut, TraceJob, Workload
 
 STANDARD_INPUT: Final = Path("-")
 NO_GPUS: Final = "ask for no GPU"
+HELD_NONE: Final = "held no GPU for a second"
 NO_TIME: Final = "ran for no time"
 _SHOWN: Final = 10
 """The most bad lines that an error names; the others are only counted."""
 
+
+class Numbered(Protocol):
+    """One record of a file: a row of a table, or an application."""
+
+    @property
+    def line(self) -> int:
+        """Its number, from 1."""
+
+
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound=Numbered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,7 @@ class ReadOptions:
     profiles: Path | None = None
     """The folder with measured speeds of models; None: the format's own place, if it has one."""
     partitions: frozenset[str] = frozenset()
-    """sacct: only jobs of these partitions; empty: of all."""
+    """sacct: only jobs of these partitions; yarn: of these queues; empty: of all."""
     cluster: str = ""
     """sacct: only jobs of this cluster; "": the dump must be of one cluster."""
 
@@ -75,13 +85,15 @@ def shown(path: Path) -> str:
 class Sieve:
     """Converts rows, and counts the lines and jobs that are left out."""
 
-    def __init__(self, path: Path, options: ReadOptions) -> None:
+    def __init__(self, path: Path, options: ReadOptions, numbered: str = "") -> None:
+        """`numbered`: what a row's number counts, if not lines."""
         self.name = shown(path)
+        self._numbered = f" {numbered} " if numbered else ""
         self._skip_bad = options.skip_bad
         self._bad: list[BadLine] = []
         self._left_out: Counter[str] = Counter()
 
-    def sift(self, rows: Iterable[Row | BadLine], convert: Callable[[Row], _T]) -> Iterator[_T]:
+    def sift(self, rows: Iterable[_R | BadLine], convert: Callable[[_R], _T]) -> Iterator[_T]:
         """The result of `convert` for each row for which it raises neither BadValue nor NotSimulated.
 
         After the last row, raises BadTrace if a line made no sense and such lines are not to be skipped.
@@ -121,7 +133,7 @@ class Sieve:
         return workload
 
     def _problems(self) -> tuple[str, ...]:
-        told = tuple(f"{self.name}:{bad.line}: {bad.why}" for bad in self._bad[:_SHOWN])
+        told = tuple(f"{self.name}:{self._numbered}{bad.line}: {bad.why}" for bad in self._bad[:_SHOWN])
         if (more := len(self._bad) - len(told)) > 0:
             told += (f"{self.name}: {more} more lines make no sense",)
         return told

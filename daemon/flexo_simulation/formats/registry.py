@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from flexo_simulation.costs import POLLUX, Costs
-from flexo_simulation.formats import itp, own, philly, pollux, sacct, tiresias
+from flexo_simulation.formats import itp, own, philly, pollux, sacct_dump, tiresias, yarn_dump
 from flexo_simulation.formats.reading import ReadOptions
 from flexo_simulation.workload import Workload
 
@@ -32,7 +32,8 @@ FORMATS: Final = {
     each.name: each
     for each in (
         TraceFormat("own", "flexo's own CSV, easy to write by hand", own.read),
-        TraceFormat("sacct", "a dump of Slurm's accounting: sacct --parsable2", sacct.read),
+        TraceFormat("sacct", "a dump of Slurm's accounting: sacct --parsable2", sacct_dump.read),
+        TraceFormat("yarn", "a dump of YARN's applications: flexo yarn history", yarn_dump.read),
         TraceFormat(
             "pollux", "workloads of Pollux (OSDI 2021) with their profiles", pollux.read, 60.0, POLLUX
         ),

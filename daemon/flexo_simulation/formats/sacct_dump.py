@@ -8,72 +8,28 @@ nothing: JobName, which may hold a |, is understood if it is the last column.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TextIO
 
 from flexo_simulation.formats import sacct_words
+from flexo_simulation.formats.accounting import SLURM, AccountedRun, AccountingDump, note, workload_of
 from flexo_simulation.formats.errors import BadTrace, NotSimulated
 from flexo_simulation.formats.reading import NO_GPUS, NO_TIME, ReadOptions, Sieve, opened
 from flexo_simulation.formats.rows import Row, columns_of, row_of
-from flexo_simulation.workload import BadLine, LeftOut
+from flexo_simulation.workload import BadLine, Workload
 
 _HINT: Final = "ask for it with sacct --parsable2 --format=... as docs/simulate.md has it"
 _ONE_OF: Final = (("JobID", "JobIDRaw"), ("AllocTRES", "ReqTRES"), ("ElapsedRaw", "Elapsed", "End"))
 _ENDLESS: Final = frozenset({"RUNNING", "SUSPENDED", "RESIZING", "STAGE_OUT", "COMPLETING"})
 
 
-@dataclass(frozen=True, slots=True)
-class SacctRun:
-    """One run of one job, as it really was. Times are seconds since the epoch (or since any other one
-    time)."""
-
-    line: int
-    job_id: str
-    """The identifier in sacct: 123, or 123_4 of an array; 123 for all components of a heterogeneous job
-    together."""
-    cluster: str
-    user: str
-    account: str
-    partition: str
-    job_name: str
-    ready_at: float
-    """Time when the run could have started: submitted and eligible, and after the job's run before had
-    ended."""
-    started_at: float
-    elapsed_s: float
-    gpus: int
-    gpu_type: str
-    """The type of the GPUs; "": not stated, or several types."""
-    nodes: int
-    """Number of nodes; 0: not stated."""
-    time_limit_s: int | None
-    running: bool
-    """Whether the run had not ended when the dump was made; `elapsed_s` counts until then."""
-
-    @property
-    def ended_at(self) -> float:
-        """Time when the run ended, or the dump was made."""
-        return self.started_at + self.elapsed_s
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds that the run really waited."""
-        return self.started_at - self.ready_at
+def read(path: Path, options: ReadOptions) -> Workload:
+    """Read every run of a GPU job in the dump as a job. Raises BadTrace."""
+    return workload_of(read_dump(path, options))
 
 
-@dataclass(frozen=True, slots=True)
-class SacctDump:
-    """The runs in a dump, in the order in which they could have started, and the lines and jobs left out."""
-
-    name: str
-    runs: tuple[SacctRun, ...]
-    skipped: tuple[BadLine, ...]
-    left_out: tuple[LeftOut, ...]
-    notes: tuple[str, ...]
-
-
-def read_dump(path: Path, options: ReadOptions) -> SacctDump:
+def read_dump(path: Path, options: ReadOptions) -> AccountingDump:
     """Read a whole dump. Raises BadTrace if it cannot be simulated; the message says what to do."""
     sieve = Sieve(path, options)
     with opened(path) as file:
@@ -82,12 +38,12 @@ def read_dump(path: Path, options: ReadOptions) -> SacctDump:
     once = _without_repeats(rows, sieve)
     runs = _joined(once)
     notes = (
-        *_note(sum(run.running for run in runs), "jobs that still ran, taken to end when the dump was made"),
-        *_note(len(once) - len(runs), "components of heterogeneous jobs, joined to the others"),
-        *_note(_again(runs), "later runs of requeued jobs, each taken as a job"),
+        *note(sum(run.running for run in runs), "jobs that still ran, taken to end when the dump was made"),
+        *note(len(once) - len(runs), "components of heterogeneous jobs, joined to the others"),
+        *note(_again(runs), "later runs of requeued jobs, each taken as a job"),
     )
     ordered = sorted(_ready_after_the_run_before(runs), key=lambda run: (run.ready_at, run.line))
-    return SacctDump(sieve.name, tuple(ordered), sieve.skipped, sieve.left_out, notes)
+    return AccountingDump(SLURM, sieve.name, tuple(ordered), sieve.skipped, sieve.left_out, notes)
 
 
 def _rows(file: TextIO, name: str) -> Iterator[Row | BadLine]:
@@ -135,7 +91,7 @@ def _job_id(row: Row) -> str:
     return row.text("JobID") or row.text("JobIDRaw")
 
 
-def _run(row: Row, options: ReadOptions) -> SacctRun:
+def _run(row: Row, options: ReadOptions) -> AccountedRun:
     job_id = _job_id(row)
     if not job_id:
         raise row.refusal("JobID", "a job's number, as in 123 or 123_4")
@@ -150,7 +106,7 @@ def _run(row: Row, options: ReadOptions) -> SacctRun:
     elapsed_s = _elapsed(row, started_at)
     if elapsed_s == 0:
         raise NotSimulated(NO_TIME)
-    return SacctRun(
+    return AccountedRun(
         line=row.line,
         job_id=job_id,
         cluster=row.text("Cluster"),
@@ -221,15 +177,15 @@ def _time_limit(row: Row) -> int | None:
     return limit or None
 
 
-def _check_clusters(runs: Iterable[SacctRun], name: str) -> None:
+def _check_clusters(runs: Iterable[AccountedRun], name: str) -> None:
     clusters = sorted({run.cluster for run in runs})
     if len(clusters) > 1:
         raise BadTrace((f"{name}: has jobs of several clusters ({', '.join(clusters)}): say --cluster NAME",))
 
 
-def _without_repeats(runs: Iterable[SacctRun], sieve: Sieve) -> list[SacctRun]:
+def _without_repeats(runs: Iterable[AccountedRun], sieve: Sieve) -> list[AccountedRun]:
     """The runs without repeats: a run that is in two joined dumps is taken from the later one."""
-    found: dict[tuple[str, float], SacctRun] = {}
+    found: dict[tuple[str, float], AccountedRun] = {}
     for run in runs:
         key = (run.job_id, run.started_at)
         if key in found:
@@ -239,10 +195,10 @@ def _without_repeats(runs: Iterable[SacctRun], sieve: Sieve) -> list[SacctRun]:
     return list(found.values())
 
 
-def _joined(runs: Iterable[SacctRun]) -> list[SacctRun]:
+def _joined(runs: Iterable[AccountedRun]) -> list[AccountedRun]:
     """The runs, with the components of a heterogeneous job joined: these start together and hold GPUs
     together."""
-    found: dict[tuple[str, float], SacctRun] = {}
+    found: dict[tuple[str, float], AccountedRun] = {}
     for run in runs:
         name = sacct_words.het_job(run.job_id) or run.job_id
         other = found.get((name, run.started_at))
@@ -250,7 +206,7 @@ def _joined(runs: Iterable[SacctRun]) -> list[SacctRun]:
     return list(found.values())
 
 
-def _both(one: SacctRun, other: SacctRun) -> SacctRun:
+def _both(one: AccountedRun, other: AccountedRun) -> AccountedRun:
     return replace(
         one,
         gpus=one.gpus + other.gpus,
@@ -261,7 +217,7 @@ def _both(one: SacctRun, other: SacctRun) -> SacctRun:
     )
 
 
-def _ready_after_the_run_before(runs: Iterable[SacctRun]) -> Iterator[SacctRun]:
+def _ready_after_the_run_before(runs: Iterable[AccountedRun]) -> Iterator[AccountedRun]:
     """The runs, with corrected ready times: a requeued job waits again from the end of its run before."""
     by_start = sorted(runs, key=lambda run: run.started_at)
     ended_at: dict[str, float] = {}
@@ -271,9 +227,5 @@ def _ready_after_the_run_before(runs: Iterable[SacctRun]) -> Iterator[SacctRun]:
         yield replace(run, ready_at=min(ready_at, run.started_at))
 
 
-def _again(runs: Sequence[SacctRun]) -> int:
+def _again(runs: Sequence[AccountedRun]) -> int:
     return len(runs) - len({run.job_id for run in runs})
-
-
-def _note(jobs: int, what: str) -> tuple[str, ...]:
-    return (f"{what}: {jobs:,}",) if jobs else ()

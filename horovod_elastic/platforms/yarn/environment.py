@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 from horovod_elastic.platforms.base import JOB_VARIABLE, NODE_VARIABLE, Allocation, NotInAJob
 
 if TYPE_CHECKING:  # jobs on other clusters import this module, and need none of Hadoop's messages
-    from flexo_yarn.ipc.connection import Address
+    from flexo_yarn.failover import Servers
 
 KIND_NAME: Final = "yarn"
 """The value of FLEXO_PLATFORM."""
 RESOURCE_MANAGER, SCHEDULER = "FLEXO_YARN_RM", "FLEXO_YARN_SCHEDULER"
-"""The ResourceManager's addresses for clients and for ApplicationMasters, host:port."""
+"""Where ResourceManagers listen to clients and to ApplicationMasters: host:port, commas between several."""
 USER = "FLEXO_YARN_USER"
 """The user of the applications, whom calls of the ResourceManager name."""
 RUN = "FLEXO_YARN_RUN"
@@ -41,12 +41,18 @@ def allocation(environment: Mapping[str, str]) -> Allocation:
     )
 
 
-def address(environment: Mapping[str, str], name: str) -> Address:
-    """The address in a variable. Raises NotInAJob."""
-    host, _, port = environment.get(name, "").rpartition(":")
-    if not host or not port.isdecimal():
+def servers_text(servers: Servers) -> str:
+    """The value of a variable with these addresses."""
+    return ",".join(f"{host}:{port}" for host, port in servers)
+
+
+def servers(environment: Mapping[str, str], name: str) -> Servers:
+    """The addresses in a variable. Raises NotInAJob."""
+    text = environment.get(name, "")
+    parts = [each.rpartition(":") for each in text.split(",")]
+    if not all(host and port.isdecimal() for host, _, port in parts):
         raise NotInAJob(
-            f"{name} is '{environment.get(name, '')}', which is no HOST:PORT: flexo sets it in jobs that "
+            f"{name} is '{text}', which is no HOST:PORT, or several with commas: flexo sets it in jobs that "
             "`flexo yarn submit` has submitted"
         )
-    return host, int(port)
+    return tuple((host, int(port)) for host, _, port in parts)

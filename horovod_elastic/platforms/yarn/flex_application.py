@@ -18,7 +18,7 @@ from typing import Final
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_protos.hadoop.ipc_pb2 import Token
 from flexo_yarn.application_master import ApplicationMaster, Ask, HeartbeatResult
-from flexo_yarn.ipc.connection import Address
+from flexo_yarn.failover import Servers
 from flexo_yarn.ipc.errors import IpcError, RemoteError
 from flexo_yarn.labels import split
 from flexo_yarn.node_managers import ContainerRefused, NodeManagers
@@ -74,7 +74,7 @@ class FlexApplication:
     def __init__(
         self,
         open_client: Callable[[], ResourceManager],
-        scheduler: Address,
+        scheduler: Servers,
         description: FlexDescription,
         launch: Launch,
         notice: Callable[[str, str], None],

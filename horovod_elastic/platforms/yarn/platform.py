@@ -31,7 +31,7 @@ class YarnPlatform:
 
     def site(self) -> Site:
         """YARN binds nothing, and signals the first process of a container only."""
-        host, _ = environments.address(self._environment, RESOURCE_MANAGER)
+        ((host, _), *_others) = environments.servers(self._environment, RESOURCE_MANAGER)
         return Site(binds_cpus=False, signals_reach_all=False, controller=host)
 
     def node_address(self, node: str) -> str:
@@ -61,5 +61,5 @@ class YarnPlatform:
 
 def client_opener(environment: Mapping[str, str]) -> Callable[[], ResourceManager]:
     """What opens a connection to the ResourceManager as the job's user. Raises NotInAJob."""
-    address, user = environments.address(environment, RESOURCE_MANAGER), environment.get(USER, "")
-    return lambda: ResourceManager(address, user=user)
+    servers, user = environments.servers(environment, RESOURCE_MANAGER), environment.get(USER, "")
+    return lambda: ResourceManager(servers, user=user)

@@ -27,6 +27,7 @@ from horovod_elastic.platforms.yarn.environment import (
     RESOURCE_MANAGER,
     SCHEDULER,
     USER,
+    servers_text,
 )
 from horovod_elastic.platforms.yarn.files import ARCHIVES, Files, Shipped
 from horovod_elastic.platforms.yarn.job_options import JobOptions
@@ -162,8 +163,8 @@ def _variables(submission: Submission, cluster: ClientConfiguration, user: str) 
     if daemon := daemon_address():
         variables.setdefault("FLEXO_DAEMON", daemon)
     variables |= {
-        RESOURCE_MANAGER: "{}:{}".format(*cluster.resource_manager),
-        SCHEDULER: "{}:{}".format(*cluster.scheduler),
+        RESOURCE_MANAGER: servers_text(cluster.resource_manager),
+        SCHEDULER: servers_text(cluster.scheduler),
         USER: user,
         "PYTHONUNBUFFERED": "1",
     }

@@ -19,6 +19,7 @@ WITHOUT_JSON = {
     "run": "its output is the training's",
     "hosts": "its output is horovodrun's protocol",
     "lab shell": "its output is the command's",
+    "yarn history": "its output is JSON without an option",
 }
 
 

@@ -40,7 +40,9 @@ KEYS = {
     "oracle",
 }
 SMALL = ("--nodes", "2", "--gpus-per-node", "4", "--start-cost", "0")
-DUMP = Path(__file__).parents[1] / "simulation" / "captured" / "sacct-22.05-parsable2.txt"
+CAPTURED = Path(__file__).parents[1] / "simulation" / "captured"
+DUMP = CAPTURED / "sacct-22.05-parsable2.txt"
+YARN_DUMP = CAPTURED / "yarn-3.5.0-history.json"
 
 
 @pytest.fixture
@@ -219,7 +221,7 @@ def test_a_value_that_has_another_name_now_is_taken_and_the_new_name_said(flexo,
     ("arguments", "says"),
     [
         ((), "say --trace FILE, or --generate N"),
-        (("--trace", "x"), "say which: own, sacct"),
+        (("--trace", "x"), "say which: own, sacct, yarn"),
         (("--trace", "x", "--format", "y"), "'y' is none of own"),
         (("--trace", "x", "--format", "own", "--generate", "4"), "one of --trace and --generate"),
         (("--generate", "4", "--policy", "lyrra"), "did you mean lyra?"),
@@ -259,7 +261,7 @@ def test_a_command_line_that_cannot_be_ends_with_2_and_says_why(flexo, arguments
     ("arguments", "says"),
     [
         (("--format", "own"), "--format: it does nothing without --trace"),
-        (("--partition", "gpu"), "--partition: it does nothing without --format sacct"),
+        (("--partition", "gpu"), "--partition: it does nothing without --format sacct or yarn"),
         (("--cluster", "a"), "--cluster: it does nothing without --format sacct"),
         (("--undeclared",), "--undeclared: it does nothing without --format pollux"),
         (("--caution", "1"), "--caution: it does nothing without --format pollux"),
@@ -353,10 +355,37 @@ def test_whatif_says_which_policies_are_oracles(flexo):
     assert "which no scheduler knows" in Path("p.html").read_text()
 
 
+def test_whatif_of_a_dump_of_yarn_compares_with_what_yarn_does(flexo):
+    code, out, err = flexo("whatif", "--yarn", str(YARN_DUMP), "--elastic-share", "100%", "--json", "w.json")
+    assert code == 0
+    assert "left out because they held no GPU for a second: 2 jobs" in err
+    assert "as YARN does (fifo)" in out
+    assert says(out, "GPU-seconds, not its GPUs", "average", "rounded up")
+    assert "Slurm" not in out
+    page = Path("whatif.html").read_text()
+    assert says(page, "GPU-seconds, not its GPUs", "as YARN does (fifo)")
+    assert "Slurm" not in page
+    found = json.loads(Path("w.json").read_text())
+    assert (found["software"], found["baseline"]["policy"]) == ("YARN", "fifo")
+    assert found["cluster"] == {"nodes": 2, "gpus": 8, "inferred": "the nodes that the dump has"}
+
+
+def test_simulate_reads_a_dump_of_yarn(flexo):
+    arguments = ("--format", "yarn", "--policy", "lyra", "--nodes", "2", "--partition", "default")
+    code, out, _ = flexo("simulate", "--trace", str(YARN_DUMP), *arguments)
+    assert code == 0
+    assert "8 jobs, none elastic" in out
+
+
 def test_whatif_without_a_dump_says_what_is_wanted(flexo):
-    code, _, err = flexo("whatif")
+    both = ("--sacct", str(DUMP), "--yarn", str(YARN_DUMP))
+    for arguments in ((), both):
+        code, _, err = flexo("whatif", *arguments)
+        assert code == 2
+        assert says(err, "--sacct", "--yarn")
+    code, _, err = flexo("whatif", "--yarn", str(YARN_DUMP), "--cluster", "a")
     assert code == 2
-    assert "--sacct" in err
+    assert says(err, "--cluster", "nothing without --sacct")
     Path("x.txt").write_text("hello\n")
     code, _, err = flexo("whatif", "--sacct", "x.txt")
     assert code == 1

@@ -33,7 +33,11 @@ def test_labs_and_their_parts_have_addresses_of_their_own() -> None:
     addresses = [
         address
         for layout in layouts
-        for address in (layout.resource_manager, *(layout.node(number) for number in range(1, 65)))
+        for address in (
+            *layout.resource_managers,
+            layout.zookeeper,
+            *(layout.node(number) for number in range(1, 65)),
+        )
     ]
     assert len(set(addresses)) == len(addresses)
     assert all(address.startswith("127.") for address in addresses)
@@ -47,7 +51,7 @@ def test_each_node_has_its_address_its_resources_and_its_folders(tmp_path: Path)
         site = read(layout.conf(node) / "yarn-site.xml")
         assert site["yarn.nodemanager.hostname"] == layout.node(number)
         assert site["yarn.nodemanager.resource.cpu-vcores"] == "6"
-        assert site["yarn.resourcemanager.hostname"] == layout.resource_manager
+        assert site["yarn.resourcemanager.hostname"] == layout.resource_managers[0]
         seen.append(site["yarn.nodemanager.local-dirs"])
         resources = read(layout.conf(node) / "node-resources.xml")
         assert resources["yarn.nodemanager.resource-type.yarn.io/gpu"] == "2"

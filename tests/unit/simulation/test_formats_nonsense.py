@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from dumps import COLUMNS, dump, line
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from thorough import examples
+from yarn_dumps import application, gpu_seconds, nodes
+from yarn_dumps import dump as yarn_dump
 
 from flexo_simulation.formats import itp, own, philly, tiresias
 from flexo_simulation.formats.errors import BadTrace
@@ -25,6 +28,11 @@ NUMBERS = ["", "0", "-1", "4", "1e9", "1e309", "nan", "inf", "0x1f", "²", "9" *
 OTHERS = ["\x00", '"', "2017-10-09", "24:00:00", "Unknown", "gres/gpu=4", "gres/gpu=", "\ud7ff", "1 2"]
 STAMPS = ["0000-00-00T00:00:00", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"]
 WORDS = st.sampled_from([*NUMBERS, *OTHERS, *STAMPS])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=6,
+)
 
 
 def outcome(path: Path, name: str, skip_bad: bool) -> int | None:
@@ -74,9 +82,30 @@ def test_one_good_line_of_sacct_with_cells_of_nonsense_likewise(path, places):
     outcome(path, "sacct", skip_bad=True)
 
 
+@given(
+    values=st.dictionaries(st.sampled_from(sorted(application())), JSON, min_size=1, max_size=4), gpus=JSON
+)
+@settings(deadline=None, max_examples=examples(200))
+def test_an_application_of_yarn_with_values_of_nonsense_likewise(path, values, gpus):
+    found = [application(1), application(2, **values), application(3, **gpu_seconds(gpus))]
+    path.write_text(yarn_dump(found), encoding="utf-8")
+    outcome(path, "yarn", skip_bad=False)
+    assert outcome(path, "yarn", skip_bad=True) is not None
+    path.write_text(yarn_dump(found) + nodes(gpus), encoding="utf-8")
+    outcome(path, "yarn", skip_bad=True)
+
+
+@given(answer=JSON, apps=JSON)
+@settings(deadline=None, max_examples=examples(60))
+def test_json_that_is_none_of_yarns_likewise(path, answer, apps):
+    for text in (answer, {"apps": apps}, {"apps": {"app": apps}}, {"apps": {"app": [apps]}}, {"nodes": apps}):
+        path.write_text(json.dumps(text), encoding="utf-8")
+        outcome(path, "yarn", skip_bad=True)
+
+
 @given(junk=st.binary(max_size=200))
 @settings(deadline=None, max_examples=examples(60))
 def test_files_that_are_no_text_are_refused(path, junk):
     path.write_bytes(junk)
-    for name in (*GOOD_LINES, "sacct"):
+    for name in (*GOOD_LINES, "sacct", "yarn"):
         assert outcome(path, name, skip_bad=False) is None

@@ -8,10 +8,11 @@ import pytest
 from dumps import COLUMNS, dump, line, stamp
 from says import says
 
-from flexo_simulation.formats import sacct, sacct_words
+from flexo_simulation.formats import sacct_dump, sacct_words
+from flexo_simulation.formats.accounting import AccountingDump
 from flexo_simulation.formats.errors import BadTrace
 from flexo_simulation.formats.reading import ReadOptions
-from flexo_simulation.formats.sacct_dump import SacctDump, read_dump
+from flexo_simulation.formats.sacct_dump import read_dump
 from flexo_simulation.linear_training import LinearTraining
 from flexo_simulation.workload import LeftOut
 
@@ -37,7 +38,7 @@ SKIP = ReadOptions(skip_bad=True)
 def read(tmp_path):
     """Reads text as a dump."""
 
-    def reader(text: str, options: ReadOptions = ReadOptions()) -> SacctDump:  # noqa: B008
+    def reader(text: str, options: ReadOptions = ReadOptions()) -> AccountingDump:  # noqa: B008
         path = tmp_path / "dump.txt"
         path.write_text(text)
         return read_dump(path, options)
@@ -63,7 +64,7 @@ def test_a_real_dump_is_read_with_and_without_steps_and_trailing_bars(name):
 def test_a_dump_is_a_workload_of_rigid_jobs_that_run_as_long_as_they_did(tmp_path):
     path = tmp_path / "dump.txt"
     path.write_text(dump([line("5", submit=100, wait=60, elapsed=600, gpus=4, User="ö'; drop <b>")]))
-    workload = sacct.read(path, ReadOptions())
+    workload = sacct_dump.read(path, ReadOptions())
     (job,) = workload.jobs
     assert (job.name, job.submitted_at, job.requested_workers, job.line) == ("5", 0.0, 4, 2)
     assert job.workers.min == job.workers.max == 4
@@ -302,7 +303,7 @@ def test_a_partition_that_ran_nothing_is_answered_with_those_that_did(tmp_path):
     path = tmp_path / "dump.txt"
     path.write_text(dump([line("1", Partition="gpu"), line("2", Partition="debug")]))
     with pytest.raises(BadTrace) as error:
-        sacct.read(path, ReadOptions(partitions=frozenset({"gpus"})))
+        sacct_dump.read(path, ReadOptions(partitions=frozenset({"gpus"})))
     (problem,) = error.value.problems
     assert says(problem, "1 ran in partition gpu", "1 ran in partition debug")
     assert "AccountingStorageTRES" not in problem
@@ -321,7 +322,7 @@ def test_a_dump_without_gpus_says_what_slurm_needs_to_count_them(tmp_path):
     path = tmp_path / "dump.txt"
     path.write_text(dump([line(AllocTRES="cpu=1", ReqTRES="cpu=1")]))
     with pytest.raises(BadTrace, match="AccountingStorageTRES"):
-        sacct.read(path, ReadOptions())
+        sacct_dump.read(path, ReadOptions())
 
 
 def test_the_columns_of_these_dumps_are_those_that_the_documentation_asks_for():

@@ -15,9 +15,9 @@ from flexo_simulation.about import About
 from flexo_simulation.elasticity import Elasticity, made_elastic
 from flexo_simulation.engine import simulate
 from flexo_simulation.estimates import Estimates, Mode
+from flexo_simulation.formats.accounting import SLURM, AccountingDump, workload_of
 from flexo_simulation.formats.reading import ReadOptions
-from flexo_simulation.formats.sacct import workload_of
-from flexo_simulation.formats.sacct_dump import SacctDump, read_dump
+from flexo_simulation.formats.sacct_dump import read_dump
 from flexo_simulation.generate import Recipe, generate
 from flexo_simulation.scenario import Scenario
 from flexo_simulation.whatif import Findings, Window, calibrate, case_of, peak_gpus, size_of
@@ -26,7 +26,7 @@ from flexo_simulation.whatif_page import write_page
 SCENARIO = Scenario((NodeGroup(4, 4),), estimates=Estimates(Mode.LIMIT))
 
 
-def read(folder: Path, text: str) -> SacctDump:
+def read(folder: Path, text: str) -> AccountingDump:
     path = folder / "dump.txt"
     path.write_text(text)
     return read_dump(path, ReadOptions())
@@ -84,7 +84,7 @@ def test_a_simulation_of_what_really_happened_is_as_near_as_can_be(month):
     assert found.close_share == 1.0
     assert found.simulated.mean_h == pytest.approx(found.real.mean_h, abs=0.01)
     assert found.simulated_utilization == pytest.approx(found.real_utilization, abs=0.01)
-    assert "near enough" in " ".join(whatif_words.trust(found))
+    assert "near enough" in " ".join(whatif_words.trust(found, SLURM))
 
 
 def test_a_simulation_that_is_far_from_what_happened_says_so(month):
@@ -92,7 +92,7 @@ def test_a_simulation_that_is_far_from_what_happened_says_so(month):
     found = calibrate(month.runs, Window.of(month.runs), other)
     assert found is not None
     assert found.mean_difference_h < 0
-    words = " ".join(whatif_words.trust(found))
+    words = " ".join(whatif_words.trust(found, SLURM))
     assert says(words, "far", "direction", "not as a size")
     assert "reservations" in words
 
@@ -100,7 +100,7 @@ def test_a_simulation_that_is_far_from_what_happened_says_so(month):
 def test_where_nobody_waited_nothing_could_be_saved(tmp_path):
     found = read(tmp_path, dump([line(str(n), submit=n * 2000, wait=0) for n in range(5)]))
     outcome = simulate(workload_of(found), make("backfill"), SCENARIO)
-    words = " ".join(whatif_words.trust(calibrate(found.runs, Window.of(found.runs), outcome)))
+    words = " ".join(whatif_words.trust(calibrate(found.runs, Window.of(found.runs), outcome), SLURM))
     assert says(words, "nothing", "elasticity")
 
 
@@ -116,7 +116,9 @@ def findings(month):
     size = size_of(month.runs, 4, 4)
     baseline = case_of(outcomes[0], "backfill", 0.0, window)
     cases = (case_of(outcomes[1], "elastic-tiresias", 1.0, window),)
-    return Findings(size, window.hours, calibrate(month.runs, window, outcomes[0]), baseline, cases), outcomes
+    return Findings(
+        SLURM, size, window.hours, calibrate(month.runs, window, outcomes[0]), baseline, cases
+    ), outcomes
 
 
 def test_idle_gpus_and_waits_are_counted_in_the_window(findings, month):
@@ -132,7 +134,8 @@ def test_idle_gpus_and_waits_are_counted_in_the_window(findings, month):
 
 def test_figures_are_json_with_null_for_nothing(findings):
     found = findings[0].to_json()
-    assert set(found) == {"cluster", "window_h", "calibration", "baseline", "cases"}
+    assert found["software"] == "Slurm"
+    assert set(found) == {"software", "cluster", "window_h", "calibration", "baseline", "cases"}
     assert found["cluster"]["gpus"] == 16
 
 

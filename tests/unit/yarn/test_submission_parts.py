@@ -19,6 +19,13 @@ from horovod_elastic.platforms.yarn.job_options import JobOptions, parse
 from horovod_elastic.platforms.yarn.template import Template
 
 HOST = {"yarn.resourcemanager.hostname": "rm1"}
+SEVERAL = {
+    "yarn.resourcemanager.ha.enabled": "true",
+    "yarn.resourcemanager.ha.rm-ids": "a, b",
+    "yarn.resourcemanager.hostname.a": "a.site",
+    "yarn.resourcemanager.hostname.b": "b.site",
+    "yarn.resourcemanager.address.b": "${yarn.resourcemanager.hostname.b}:9032",
+}
 
 
 def configured(folder: Path, site: dict[str, str], core: dict[str, str] | None = None) -> Path:
@@ -30,8 +37,8 @@ def configured(folder: Path, site: dict[str, str], core: dict[str, str] | None =
 
 def test_addresses_come_from_the_host_unless_they_are_named(tmp_path: Path) -> None:
     found = read_client(configured(tmp_path, HOST))
-    assert found.resource_manager == ("rm1", 8032)
-    assert (found.scheduler, found.web) == (("rm1", 8030), ("rm1", 8088))
+    assert found.resource_manager == (("rm1", 8032),)
+    assert (found.scheduler, found.web) == ((("rm1", 8030),), (("rm1", 8088),))
     assert (found.default_filesystem, found.kerberos, found.gpu_plugin) == ("file:///", False, False)
     named = {
         **HOST,
@@ -40,8 +47,15 @@ def test_addresses_come_from_the_host_unless_they_are_named(tmp_path: Path) -> N
     }
     core = {"fs.defaultFS": "hdfs://nn:8020", "hadoop.security.authentication": "kerberos"}
     found = read_client(configured(tmp_path, named, core))
-    assert found.resource_manager == ("rm1", 9032)
+    assert found.resource_manager == (("rm1", 9032),)
     assert (found.default_filesystem, found.kerberos, found.gpu_plugin) == ("hdfs://nn:8020", True, True)
+
+
+def test_several_resource_managers_have_an_address_each(tmp_path: Path) -> None:
+    found = read_client(configured(tmp_path, SEVERAL))
+    assert found.resource_manager == (("a.site", 8032), ("b.site", 9032))
+    assert found.scheduler == (("a.site", 8030), ("b.site", 8030))
+    assert found.web == (("a.site", 8088), ("b.site", 8088))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +63,10 @@ def test_addresses_come_from_the_host_unless_they_are_named(tmp_path: Path) -> N
     [
         ({}, "yarn.resourcemanager.hostname"),
         ({**HOST, "yarn.resourcemanager.address": "rm1"}, "yarn.resourcemanager.address"),
-        ({**HOST, "yarn.resourcemanager.ha.enabled": "true"}, "ha.enabled"),
+        ({**HOST, "yarn.resourcemanager.ha.enabled": "true"}, "ha.rm-ids"),
+        ({**SEVERAL, "yarn.resourcemanager.ha.rm-ids": " , "}, "ha.rm-ids"),
+        ({**SEVERAL, "yarn.resourcemanager.ha.rm-ids": "a,b,c"}, r"hostname\.c"),
+        ({**SEVERAL, "yarn.resourcemanager.scheduler.address.b": "b"}, r"scheduler\.address\.b"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_names_file_and_setting(

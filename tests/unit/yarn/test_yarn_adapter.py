@@ -10,7 +10,7 @@ import pytest
 from test_read_applications import TAGS, application, container
 
 from flexo.clusters.base import ActionRefused, Borrowed, ClusterUnreachable, MayNotAct, Priority, Site
-from flexo.clusters.yarn import adapter
+from flexo.clusters.yarn import adapter, remembered
 from flexo.clusters.yarn.adapter import YarnCluster
 from flexo.clusters.yarn.settings import YarnSettings
 from flexo.model.queue import JobKey, JobState
@@ -18,8 +18,9 @@ from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn import records
 from flexo_yarn.configuration import ClientConfiguration
 from flexo_yarn.ipc.errors import RemoteError, Unreachable
+from flexo_yarn.runs import priority_of
 
-RM = ("rm1", 8032)
+RM = (("rm1", 8032),)
 CONFIGURATION = ClientConfiguration(
     RM, RM, RM, "file:///", kerberos=False, gpu_plugin=False, highest_priority=10_000
 )
@@ -44,6 +45,8 @@ class Manager:
     label: str = ""
     """The label of node h2."""
     error: Exception | None = None
+    away: set[str] = field(default_factory=set)
+    """Nodes that have not come back since a restart of the ResourceManager."""
 
     def nodes(self, states: Collection[int]) -> list[pb.NodeReport]:
         if self.error is not None:
@@ -57,6 +60,7 @@ class Manager:
                 labels=[self.label] if self.label and n == 2 else [],
             )
             for n in (1, 2)
+            if f"h{n}" not in self.away
         ]
 
     def queues(self) -> pb.QueueInfo:
@@ -164,6 +168,123 @@ def test_an_application_that_ends_during_the_look_disturbs_nothing(manager: Mana
     manager.held.clear()
     (base,) = cluster(manager).observe().jobs
     assert base.state is JobState.PENDING
+
+
+def test_a_base_of_which_the_resourcemanager_shows_nothing_for_a_while_runs_on_with_its_satellites(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elastic_job(manager)
+    now = 1000.0
+    monkeypatch.setattr(adapter.time, "monotonic", lambda: now)
+    seen = cluster(manager)
+    before, satellite = seen.observe().jobs
+    gang, nodes = manager.held[1], set(before.nodes)
+    for state, shown, away in (
+        (pb.ACCEPTED, [], nodes),
+        (pb.RUNNING, [], nodes),
+        (pb.RUNNING, gang[:2], nodes),
+        (pb.ACCEPTED, [], set()),
+    ):
+        manager.reports[0].state, manager.held[1], manager.away = state, shown, away
+        manager.held[2], kept = [], manager.held[2]
+        assert seen.observe().jobs == (before, satellite)
+        manager.held[2] = kept
+        now += remembered.PATIENCE_S / 4 - 1
+    manager.reports[0].state, manager.held[1] = pb.RUNNING, gang
+    assert seen.observe().jobs[0].state is JobState.RUNNING
+    manager.held[1], manager.away = [], nodes
+    assert seen.observe().jobs[0].state is JobState.RUNNING
+    now += remembered.PATIENCE_S
+    assert seen.observe().jobs[0].state is JobState.PENDING
+
+
+def test_a_base_that_has_lost_a_container_on_a_node_that_is_there_runs_on_for_seconds_only(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elastic_job(manager)
+    now = 1000.0
+    monkeypatch.setattr(adapter.time, "monotonic", lambda: now)
+    seen = cluster(manager)
+    before = seen.observe().jobs[0]
+    manager.held[1] = manager.held[1][:2]
+    assert seen.observe().jobs[0] == before
+    now += remembered.RETURNS_S
+    assert seen.observe().jobs[0].state is JobState.PENDING
+    manager.reports[0].state = pb.ACCEPTED
+    assert seen.observe().jobs[0].state is JobState.PENDING, "it waits, also after a restart of YARN"
+
+
+def test_a_satellite_whose_node_is_away_is_not_lost_until_the_node_is_back_without_it(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elastic_job(manager)
+    now = 1000.0
+    monkeypatch.setattr(adapter.time, "monotonic", lambda: now)
+    seen = cluster(manager)
+    both = seen.observe().jobs
+    node, containers = both[1].nodes[0], manager.held[2]
+    manager.held[2], manager.away = [], {node}
+    for _ in range(3):
+        assert seen.observe().jobs == both
+        now += remembered.PATIENCE_S / 4
+    manager.away = set()
+    assert seen.observe().jobs == both, "a node registers before its containers are known"
+    manager.held[2] = containers
+    assert seen.observe().jobs == both
+    manager.held[2] = []
+    assert len(seen.observe().jobs) == 1, "the node is there, and says that the container has ended"
+    manager.held[2] = containers
+    seen.observe()
+    manager.held[2], manager.away = [], {node}
+    assert seen.observe().jobs == both
+    manager.away = set()
+    assert seen.observe().jobs == both
+    now += remembered.RETURNS_S
+    assert len(seen.observe().jobs) == 1
+
+
+def test_a_satellite_whose_node_does_not_come_back_is_lost(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elastic_job(manager)
+    now = 1000.0
+    monkeypatch.setattr(adapter.time, "monotonic", lambda: now)
+    seen = cluster(manager)
+    both = seen.observe().jobs
+    manager.held[2], manager.away = [], {both[1].nodes[0]}
+    assert seen.observe().jobs == both
+    now += remembered.PATIENCE_S
+    assert len(seen.observe().jobs) == 1
+
+
+def test_satellites_of_a_flex_application_that_registers_again_are_not_lost(manager: Manager) -> None:
+    elastic_job(manager)
+    seen = cluster(manager)
+    both = seen.observe().jobs
+    manager.reports[1].state = pb.ACCEPTED
+    assert seen.observe().jobs == both
+    del manager.reports[1]
+    assert len(seen.observe().jobs) == 1
+
+
+def test_a_base_that_begins_anew_waits_until_its_gang_is_there(manager: Manager) -> None:
+    elastic_job(manager)
+    seen = cluster(manager)
+    seen.observe()
+    manager.held[1] = manager.held[1][:2]
+    manager.held[1][1].priority.priority = priority_of(1, 1)
+    base = seen.observe().jobs[0]
+    assert (base.state, base.restart_count) == (JobState.PENDING, 1)
+
+
+def test_a_base_that_has_ended_is_forgotten(manager: Manager) -> None:
+    elastic_job(manager)
+    seen = cluster(manager)
+    seen.observe()
+    reports, manager.reports = manager.reports, []
+    assert seen.observe().jobs == ()
+    manager.reports, manager.held[1] = reports, []
+    assert seen.observe().jobs[0].state is JobState.PENDING
 
 
 def test_time_limits_that_are_refused_are_named_and_the_others_extended(manager: Manager) -> None:

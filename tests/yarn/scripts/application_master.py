@@ -14,7 +14,7 @@ from flexo_yarn.node_managers import NodeManagers
 
 address, scratch = sys.argv[1], Path(sys.argv[2])
 own = credentials.read(Path(os.environ[credentials.VARIABLE])).of_kind(credentials.AM_RM_KIND)
-master = ApplicationMaster((address, 8030), own)
+master = ApplicationMaster(((address, 8030),), own)
 master.register()
 
 

@@ -27,13 +27,16 @@ class Client:
         """Call `method`. Raises RemoteError, Unreachable, Refused.
 
         A call on an old connection that breaks is made once more, on a new one: the server has restarted, or
-        has closed an idle connection. YARN takes every call that flexo makes twice.
+        has closed an idle connection. A call that nobody answers in time is not. YARN takes every call that
+        flexo makes twice.
         """
         if self._connection is not None and self._connection.is_open:
             try:
                 return self._connection.call(method, request, answer)
-            except Unreachable:
+            except Unreachable as error:
                 self._connection.close()
+                if isinstance(error.__cause__, TimeoutError):
+                    raise  # a server that hangs accepts connections, and would cost another timeout
         self._connection = Connection(
             self.address, self.protocol, token=self.token, user=self.user, timeout_s=self.timeout_s
         )

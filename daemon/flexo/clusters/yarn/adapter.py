@@ -27,6 +27,7 @@ from flexo.clusters.yarn.owners import owner_of
 from flexo.clusters.yarn.priorities import band_of, set_priorities
 from flexo.clusters.yarn.queues import Queue, Rooms, lent_label, queues_of
 from flexo.clusters.yarn.read_nodes import to_node
+from flexo.clusters.yarn.remembered import RememberedJobs
 from flexo.clusters.yarn.settings import YarnSettings
 from flexo.model.queue import JobKey, QueuedJob
 from flexo_protos.hadoop import yarn_pb2 as pb
@@ -70,6 +71,7 @@ class YarnCluster:
         self._lent_label = lent_label(site.borrowed, settings.flex_queue)
         self._band = band_of(configuration.highest_priority)
         self._client = open_client()
+        self._remembered = RememberedJobs()
 
     def traits(self) -> ClusterTraits:
         """The properties that hold while the ResourceManager runs."""
@@ -102,7 +104,8 @@ class YarnCluster:
         rooms = Rooms(queues, self._settings.flex_queue)
         nodes = tuple(to_node(each, rooms) for each in reports)
         labels = {each.node_id.host: each.labels[0] for each in reports if each.labels}
-        jobs = self._jobs(applications, now, self._lenders(queues), labels)
+        back = frozenset(node.name for node in nodes)
+        jobs = self._jobs(applications, now, self._lenders(queues), labels, back)
         jobs += self._demand(queues, {job.identifier: job for job in jobs if job.satellite is None})
         # What an application asks for that does not run yet replaces it.
         asked = {job.key: job for job in jobs}
@@ -189,6 +192,7 @@ class YarnCluster:
         now: float,
         lenders: frozenset[str],
         labels: Mapping[str, str],
+        nodes: frozenset[str],
     ) -> list[QueuedJob]:
         jobs: dict[str, QueuedJob] = {}
         flex: list[tuple[pb.ApplicationReport, pb.ApplicationId]] = []
@@ -201,8 +205,14 @@ class YarnCluster:
             elif base is not None:
                 flex.append((report, base))
             elif declared is not None:
-                job = read.base_job(report, declared, self._containers(report))
-                jobs[job.identifier] = job
+                containers = self._containers(report)
+                job = read.base_job(report, declared, containers)
+                placed = len(read.gang_of(containers))
+                shows = report.state == pb.RUNNING
+                jobs[job.identifier] = self._remembered.base(
+                    job, placed, shows=shows, nodes=nodes, now=time.monotonic()
+                )
+        self._remembered.keep_bases(jobs)
         satellites: list[QueuedJob] = []
         for report, base in flex:
             named = jobs.get(application_text(base))
@@ -213,6 +223,8 @@ class YarnCluster:
                 # The tag names another user's job.
                 found = [replace(each, satellite=None) for each in found]
             satellites += found
+        shown = {application_text(report.application_id): report.state == pb.RUNNING for report, _ in flex}
+        satellites = self._remembered.satellites(satellites, shown, nodes, time.monotonic())
         return [*jobs.values(), *satellites]
 
     def _containers(self, report: pb.ApplicationReport) -> Sequence[pb.ContainerReport]:
@@ -245,7 +257,7 @@ class YarnCluster:
 
     def _rest(self, path: str, **query: str) -> Any:
         who = {"user.name": self._settings.user} if self._settings.user else {}
-        return rest.get(self._configuration.web, path, {**query, **who}, self._settings.timeout_s)
+        return rest.get_from_active(self._configuration.web, path, {**query, **who}, self._settings.timeout_s)
 
     def _acted(self, what: str, act: Callable[[], object]) -> None:
         self._site.may_act()

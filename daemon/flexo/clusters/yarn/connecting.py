@@ -39,5 +39,5 @@ def _configuration(settings: YarnSettings) -> ClientConfiguration:
 
 
 def _opener(settings: YarnSettings, configuration: ClientConfiguration) -> Callable[[], ResourceManager]:
-    user, address = settings.user or getpass.getuser(), configuration.resource_manager
-    return lambda: ResourceManager(address, user=user, timeout_s=settings.timeout_s)
+    user, servers = settings.user or getpass.getuser(), configuration.resource_manager
+    return lambda: ResourceManager(servers, user=user, timeout_s=settings.timeout_s)
