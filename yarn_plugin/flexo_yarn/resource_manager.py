@@ -10,14 +10,16 @@ from flexo_protos.hadoop import ipc_pb2
 from flexo_protos.hadoop import yarn_pb2 as pb
 from flexo_yarn.ipc.client import Client
 from flexo_yarn.ipc.connection import TIMEOUT_S, Address
+from flexo_yarn.kerberos import Kerberos
 
 PROTOCOL: Final = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 
 
 class ResourceManager:
-    """The ResourceManager at `address`, for one thread at a time, called as `user` or with a token.
+    """The ResourceManager at `address`, for one thread at a time.
 
-    `timeout_s`: the longest wait for one answer. Every method raises Unreachable, Refused, and RemoteError.
+    It is called with a token, by Kerberos, or where there is no Kerberos, as `user`. `timeout_s`: the longest
+    wait for one answer. Every method raises Unreachable, Refused, and RemoteError.
     """
 
     def __init__(
@@ -25,15 +27,23 @@ class ResourceManager:
         address: Address,
         user: str = "",
         token: ipc_pb2.Token | None = None,
+        kerberos: Kerberos | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._client = Client(address, PROTOCOL, token=token, user=user, timeout_s=timeout_s)
+        self._client = Client(
+            address, PROTOCOL, token=token, kerberos=kerberos, user=user, timeout_s=timeout_s
+        )
 
     def new_application(self) -> pb.GetNewApplicationResponse:
         """A new identifier, and the largest container that the cluster allows."""
         return self._client.call(
             "getNewApplication", pb.GetNewApplicationRequest(), pb.GetNewApplicationResponse
         )
+
+    def delegation_token(self, renewer: str) -> ipc_pb2.Token:
+        """A token for this caller's processes without tickets. `renewer`: the principal who may renew it."""
+        request = pb.GetDelegationTokenRequest(renewer=renewer)
+        return self._client.call("getDelegationToken", request, pb.GetDelegationTokenResponse).token
 
     def submit(self, context: pb.ApplicationSubmissionContext) -> None:
         """Submit an application."""

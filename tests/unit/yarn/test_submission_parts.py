@@ -36,6 +36,7 @@ def test_addresses_come_from_the_host_unless_they_are_named(tmp_path: Path) -> N
     named = {
         **HOST,
         "yarn.resourcemanager.address": "${yarn.resourcemanager.hostname}:9032",
+        "yarn.resourcemanager.principal": "rm/_HOST@EXAMPLE.COM",
         "yarn.nodemanager.resource-plugins": "yarn.io/fpga, yarn.io/gpu",
     }
     core = {"fs.defaultFS": "hdfs://nn:8020", "hadoop.security.authentication": "kerberos"}
@@ -49,6 +50,7 @@ def test_addresses_come_from_the_host_unless_they_are_named(tmp_path: Path) -> N
     [
         ({}, "yarn.resourcemanager.hostname"),
         ({**HOST, "yarn.resourcemanager.address": "rm1"}, "yarn.resourcemanager.address"),
+        ({**HOST, "hadoop.security.authentication": "kerberos"}, "yarn.resourcemanager.principal"),
         ({**HOST, "yarn.resourcemanager.ha.enabled": "true"}, "ha.enabled"),
     ],
 )
